@@ -1,0 +1,60 @@
+"""Contrastive sentence embeddings: choose texts that belong together, alter, encode, compare.
+
+The names below are what a user starts from; each is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from contrastive_text.data.datamodule import TextDataModule
+    from contrastive_text.encoders import TransformerEncoder
+    from contrastive_text.losses import InfoNCE, NTXent
+    from contrastive_text.module import ContrastiveModule
+    from contrastive_text.objectives import Contrastive
+    from contrastive_text.sentence_encoder import SentenceEncoder
+    from contrastive_text.views import EmbeddingView, Given, SameText, TextView, TokenView
+
+__version__ = "0.1.0"
+
+_ROOMS = {
+    "Contrastive": "objectives",
+    "ContrastiveModule": "module",
+    "EmbeddingView": "views",
+    "Given": "views",
+    "InfoNCE": "losses",
+    "NTXent": "losses",
+    "SameText": "views",
+    "SentenceEncoder": "sentence_encoder",
+    "TextDataModule": "data.datamodule",
+    "TextView": "views",
+    "TokenView": "views",
+    "TransformerEncoder": "encoders",
+}
+
+__all__ = [
+    "Contrastive",
+    "ContrastiveModule",
+    "EmbeddingView",
+    "Given",
+    "InfoNCE",
+    "NTXent",
+    "SameText",
+    "SentenceEncoder",
+    "TextDataModule",
+    "TextView",
+    "TokenView",
+    "TransformerEncoder",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return vars(importlib.import_module(f"{__name__}.{_ROOMS[name]}"))[name]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,154 @@
+"""Around the training: what is said at the start, which weights are kept, what is left for use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from rich.console import Console
+from rich.table import Table
+
+from contrastive_text.data import TextDataModule
+from contrastive_text.distributed import world_size
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.specs import describe
+from contrastive_text.training.checkpoints import verify_checkpoint
+
+VALIDATION_SCORE = "val/spearman"
+
+
+def model_facts(module: ContrastiveModule) -> dict[str, str]:
+    """Gives what a reader of the results should know of the model: parts, rates, dropout in effect."""
+    weights = sum(p.numel() for p in module.encoder.parameters())
+    chains = [
+        f"{role}: {' -> '.join(map(describe, chain)) or 'unaltered'}"
+        for role, chain in module.plan.chains.items()
+    ]
+    dropout = ", ".join(f"{name} {p:g}" for name, p in module.encoder.dropout_in_effect.items() if p)
+    parts = module.objective_parts().items()
+    return {
+        "encoder": f"{describe(module.encoder)}; {weights / 1e6:.1f} M weights",
+        "dropout": dropout or "none",
+        "views": "\n".join(chains) or "none; only dropout tells two views of a text apart",
+        "pooler": f"{describe(module.pooler)} in training and in use",
+        "head in use": "none" if module.head is None else describe(module.head),
+        "objectives": "\n".join(f"{name}: {module.weights[name]:g} x {describe(part)}" for name, part in parts),
+        "optimizer": f"{describe(module.optimizer)}\n{describe(module.schedule)}",
+    }
+
+
+def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataModule) -> dict[str, str]:
+    """Gives what happens in a step: the effective number of negatives, ranks, steps, precision."""
+    roles = [slot.role for slot in data.slots]
+    examples = data.batch_size * data.examples_per_row
+    negatives = [
+        f"{name}: {text}"
+        for name, part in module.objective_parts().items()
+        if (text := part.describe_negatives(examples, roles.count("positive"), roles.count("negative")))
+    ]
+    return {
+        "negatives": "\n".join(negatives) or "none",
+        "run": (
+            f"{int(trainer.estimated_stepping_batches):,} steps of {data.batch_size} rows over {world_size()} "
+            f"process{'es' if world_size() > 1 else ''}, precision {trainer.precision}, seed {data.seed}"
+        ),
+    }
+
+
+def _data(trainer: pl.Trainer) -> TextDataModule | None:
+    data = getattr(trainer, "datamodule", None)  # Lightning sets it, undeclared
+    return data if isinstance(data, TextDataModule) else None
+
+
+class RunSummary(Callback):
+    """Prints, before the first step, everything that changes the result, and keeps it in every checkpoint."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, str] = {}
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Collects the facts and prints them on the first rank."""
+        self.facts = {}
+        if isinstance(pl_module, ContrastiveModule):
+            self.facts |= model_facts(pl_module)
+            if (data := _data(trainer)) is not None:
+                self.facts |= data.facts() | step_facts(trainer, pl_module, data)
+        if trainer.is_global_zero:
+            table = Table("", "in this run", title="What makes the result", title_justify="left")
+            for name, fact in self.facts.items():
+                table.add_row(name, fact)
+            Console().print(table)
+
+    def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
+        """Gives the facts for the checkpoint."""
+        return dict(self.facts)
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Keeps the checkpoint of the best validation score, the first of equals; without validation the last.
+
+    Source: selection on the STS-B development set, Gao et al. 2021, section 4, and the authors' code.
+
+    Args:
+        dirpath: Folder; None for ``checkpoints`` in the run's folder.
+        monitor: The score.
+        mode: ``max`` or ``min``.
+    """
+
+    def __init__(self, dirpath: str | None = None, monitor: str = VALIDATION_SCORE, mode: str = "max") -> None:
+        super().__init__(dirpath=dirpath, filename="{step}", monitor=monitor, mode=mode, save_top_k=1)
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Drops the score where the run has no validation data."""
+        if stage == "fit" and (data := _data(trainer)) is not None and not data.table("validation"):
+            self.monitor = None
+        super().setup(trainer, pl_module, stage)
+
+
+class ExportModel(Callback):
+    """Loads the best checkpoint after training and saves it for use, as a folder to load anywhere.
+
+    Args:
+        dirpath: The folder; None for ``model`` in the run's folder.
+    """
+
+    def __init__(self, dirpath: str | None = None) -> None:
+        self.dirpath = dirpath
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Reloads the best weights on every rank and writes the folder on the first."""
+        checkpoint = trainer.checkpoint_callback
+        best = checkpoint.best_model_path if isinstance(checkpoint, ModelCheckpoint) else ""
+        if best:
+            verify_checkpoint(best)
+            state = torch.load(best, map_location=pl_module.device, weights_only=True)["state_dict"]
+            pl_module.load_state_dict(state)
+        if not trainer.is_global_zero or not isinstance(pl_module, ContrastiveModule):
+            return
+        if not isinstance(pl_module.encoder, TransformerEncoder):
+            Console().print(f"No model folder: {type(pl_module.encoder).__name__} has no format for one.")
+            return
+        folder = Path(self.dirpath or Path(trainer.log_dir or trainer.default_root_dir) / "model")
+        export(pl_module).save_pretrained(folder)
+        score = checkpoint.best_model_score if isinstance(checkpoint, ModelCheckpoint) else None
+        said = f" (best {VALIDATION_SCORE} {float(score):.2f}, {Path(best).stem})" if score is not None else ""
+        console = Console(soft_wrap=True)
+        console.print(f"Model saved to {folder}{said}. Next:")
+        console.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}", highlight=False)
+
+
+def export(module: ContrastiveModule) -> SentenceEncoder:
+    """Gives a trained module as the encoder that inference uses: no view, no train-only head.
+
+    Raises:
+        TypeError: An encoder that isn't a ``TransformerEncoder``.
+    """
+    if not isinstance(module.encoder, TransformerEncoder):
+        raise TypeError(f"export: expected a TransformerEncoder, got {type(module.encoder).__name__}")
+    network = None if module.head is None else module.head.network
+    return SentenceEncoder(module.encoder, module.pooler, head=network)

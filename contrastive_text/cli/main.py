@@ -1,0 +1,108 @@
+"""From the words of the shell to a command, and from an exception to an answer in a few lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from contrastive_text import __version__
+from contrastive_text.cli.suggestions import nearest
+from contrastive_text.recipes import recipe_names, recipe_path
+
+_TRAINING = ("fit", "validate", "test", "predict")
+_COMMANDS = (*_TRAINING, "views", "embed", "evaluate")
+_USAGE = f"""usage: contrastive-text COMMAND [options]
+
+  fit        train:       contrastive-text fit --recipe simcse --data.train TEXTS.txt
+  validate   score a checkpoint on --data.validation PAIRS.tsv
+  test       score a checkpoint on --data.test PAIRS.tsv
+  predict    embed --data.predict TEXTS.txt with a checkpoint
+  views      show altered texts side by side: contrastive-text views --recipe simcse --data.train TEXTS.txt
+  embed      contrastive-text embed TEXTS.txt VECTORS.npy --model FOLDER
+  evaluate   contrastive-text evaluate FOLDER PAIRS.tsv
+
+recipes: {", ".join(recipe_names())}
+Options of a command: contrastive-text COMMAND --help. The configuration that a run would use: --print_config.
+Order counts, left to right: --recipe NAME, then --config FILE, then single options."""
+
+
+def expand_recipes(words: Sequence[str]) -> list[str]:
+    """Puts ``--config FILE`` where ``--recipe NAME`` stands, so that what follows overrides it.
+
+    Raises:
+        ValueError: An unknown recipe, or none named.
+
+    Example:
+        >>> [Path(word).name for word in expand_recipes(["fit", "--recipe", "simcse"])]
+        ['fit', '--config', 'simcse.yaml']
+    """
+    expanded: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name = next(rest, "") if word == "--recipe" else word.removeprefix("--recipe=")
+        if word == "--recipe" or word.startswith("--recipe="):
+            expanded += ["--config", str(recipe_path(name))]
+        else:
+            expanded.append(word)
+    return expanded
+
+
+def run(words: Sequence[str]) -> int:
+    """Runs a command.
+
+    Args:
+        words: What stands behind ``contrastive-text``.
+
+    Returns:
+        The exit status: 0, or 2 after an answer to a wrong input.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a console script, unlike python -m, doesn't see the user's own parts
+    if not words or words[0] in ("-h", "--help"):
+        print(_USAGE)
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(__version__)
+        return 0
+    try:
+        _dispatch(words[0], expand_recipes(words[1:]))
+    except (ValueError, TypeError, OSError) as error:
+        if not _is_answer(error):
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _dispatch(command: str, words: list[str]) -> None:
+    if command in _TRAINING:
+        from contrastive_text.cli.training import train
+
+        train([command, *words])
+    elif command == "views":
+        from contrastive_text.cli.training import show_views
+
+        show_views(words)
+    elif command == "embed":
+        from contrastive_text.cli.use import embed
+
+        embed(words)
+    elif command == "evaluate":
+        from contrastive_text.cli.use import evaluate
+
+        evaluate(words)
+    else:
+        advice = nearest(command, _COMMANDS)
+        raise ValueError(f"contrastive-text: expected one of {', '.join(_COMMANDS)}, got {command!r}{advice}")
+
+
+def _is_answer(error: BaseException) -> bool:
+    """Tells whether this package raised the error itself, with a message written for the user.
+
+    An error from the depths of another library, or from a user's own part, keeps its traceback.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(__file__).parents[1])

@@ -1,0 +1,66 @@
+"""The nearest right name for a misspelt one."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+import pytorch_lightning as pl
+
+from contrastive_text import encoders, heads, losses, objectives, poolers, training, views
+from contrastive_text.data.datamodule import TextDataModule
+from contrastive_text.module import ContrastiveModule
+
+_OPTION = re.compile(
+    r"unrecognized arguments: --?(?P<a>[\w.]+)|[Oo]ption '(?P<b>[\w.]+)' is not accepted"
+    r"|Key '(?P<c>[\w.]+)' is not expected|[Nn]ested key \"(?P<d>[\w.]+)\""
+)
+_CLASS = re.compile(r"Expected a dot import path string: (?P<a>[\w.]+)|No module named '(?P<b>[\w.]+)'")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Gives ``; did you mean ...?``, or nothing if no name is near.
+
+    Example:
+        >>> nearest("ft", ["fit", "test"])
+        '; did you mean fit?'
+    """
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def part_classes() -> dict[str, type]:
+    """Gives every class that a configuration can name without a path."""
+    rooms = (encoders, heads, losses, objectives, poolers, training, views)
+    found = {name: value for room in rooms for name, value in vars(room).items() if inspect.isclass(value)}
+    return {name: cls for name, cls in found.items() if cls.__module__.startswith("contrastive_text.")}
+
+
+def option_names() -> dict[str, str]:
+    """Gives every option with the places that have it."""
+    places = {"model": ContrastiveModule, "data": TextDataModule, "trainer": pl.Trainer, **part_classes()}
+    owners: dict[str, list[str]] = {}
+    for place, cls in places.items():
+        for name in inspect.signature(cls).parameters:
+            owners.setdefault(name, []).append(place)
+    return {name: ", ".join(found) for name, found in owners.items()}
+
+
+def short_answer(message: str) -> str:
+    """Makes a few lines of a parser's message: what was wrong, and the nearest right name."""
+    if (match := _OPTION.search(message)) is not None:
+        key = next(group for group in match.groups() if group)
+        options = option_names() | dict.fromkeys(("model", "data", "trainer", "config", "recipe"), "")
+        for part in reversed(key.split(".")):
+            if part not in options and (near := get_close_matches(part, options, n=1)):
+                owner = f" (of {options[near[0]]})" if options[near[0]] else ""
+                return f"no option {key!r}: {part!r} is unknown; did you mean {near[0]!r}{owner}?"
+        return f"no option {key!r} at this place; --print_config shows those of a run"
+    if (match := _CLASS.search(message)) is not None:
+        name = next(group for group in match.groups() if group)
+        advice = nearest(name, part_classes())
+        return f"no class {name!r}: expected a part of the library or module.Class{advice}"
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return "\n".join(lines[:6])

@@ -1,0 +1,140 @@
+"""The commands that build a run from a configuration: fit, validate, test, predict and views."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
+from pytorch_lightning.loggers import CSVLogger
+from rich.console import Console
+from rich.table import Table
+
+from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary
+from contrastive_text.cli.suggestions import short_answer
+from contrastive_text.cli.use import write_vectors
+from contrastive_text.data import KeyedRow
+from contrastive_text.data.datamodule import TextDataModule
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.recipes import BASE
+from contrastive_text.specs import describe
+from contrastive_text.training.checkpoints import verify_checkpoint
+
+_RUNS = "runs"
+
+
+class _Parser(LightningArgumentParser):
+    """Answers a wrong option in a few lines."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:  # noqa: ARG002  # jsonargparse's
+        raise SystemExit(f"error: {short_answer(message)}")
+
+
+class ContrastiveCLI(LightningCLI):
+    """Lightning's command line around the module, the data and the three callbacks of a run.
+
+    A checkpoint given by ``--ckpt_path`` brings the parts it was trained with; options override them.
+    """
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the callbacks' options and gives the one seed to the data too."""
+        parser.add_lightning_class_args(BestCheckpoint, "checkpoint")
+        parser.add_lightning_class_args(ExportModel, "export")
+        parser.link_arguments("seed_everything", "data.seed")
+        if self.show_views:
+            parser.add_argument("--n", type=int, default=3, help="rows to show")
+
+    def __init__(self, words: list[str], show_views: bool = False) -> None:
+        self.show_views = show_views
+        defaults = {"default_config_files": [str(BASE)]}
+        super().__init__(
+            model_class=ContrastiveModule,
+            datamodule_class=TextDataModule,
+            save_config_kwargs={"overwrite": True},
+            trainer_defaults={"callbacks": [RunSummary()]},
+            seed_everything_default=42,
+            parser_class=_Parser,
+            parser_kwargs=defaults if show_views else dict.fromkeys(self.subcommands(), defaults),
+            auto_configure_optimizers=False,
+            args=words,
+            run=not show_views,
+        )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parses the words, over the parts of the checkpoint if one is named."""
+        words = args if isinstance(args, list) else []
+        if not self.show_views and (path := _option(words, "--ckpt_path")) not in (None, "best", "last"):
+            verify_checkpoint(str(path))
+            saved = torch.load(str(path), map_location="cpu", weights_only=True)
+            for place, key in (("model", "hyper_parameters"), ("data", "datamodule_hyper_parameters")):
+                parts = {name: part for name, part in saved.get(key, {}).items() if name != "_instantiator"}
+                parts.pop("seed", None)  # linked to seed_everything
+                self._subcommand_parsers[words[0]].set_defaults(
+                    {f"{place}.{name}": part for name, part in parts.items()}
+                )
+        self.config = parser.parse_args(words)
+
+    def _parse_ckpt_path(self) -> None:
+        """Nothing is left to do: Lightning's own way would let the checkpoint override options."""
+
+    def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
+        """Logs to CSV under the run's own folder unless the configuration names a logger."""
+        settings = self._get(self.config_init, "trainer", default={})
+        if settings.get("logger") is None:
+            kwargs["logger"] = CSVLogger(save_dir=settings.get("default_root_dir") or _RUNS, name="")
+        return super().instantiate_trainer(**kwargs)
+
+    def predict(self, **kwargs: Any) -> None:
+        """Embeds ``--data.predict`` and writes the vectors into the run's folder."""
+        parts = self.trainer.predict(**kwargs)
+        vectors = torch.cat([part for part in parts or [] if isinstance(part, torch.Tensor)])
+        path = Path(self.trainer.log_dir or _RUNS) / "predictions.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_vectors(path, vectors.numpy())
+        print(f"{len(vectors):,} vectors of {vectors.shape[1]} features written to {path}")
+
+
+def _option(words: Sequence[str], name: str) -> str | None:
+    following = [words[i + 1] for i, word in enumerate(words[:-1]) if word == name]
+    joined = [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
+    return next(iter(following + joined), None)
+
+
+def _quieten() -> None:
+    """Keeps away what Lightning says of its shop, and of workers for tiny evaluation files."""
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(lambda r: "Tip:" not in r.getMessage())
+    warnings.filterwarnings("ignore", message=".*does not have many workers")
+    warnings.filterwarnings("ignore", message=".*LeafSpec")
+
+
+def train(words: list[str]) -> None:
+    """Runs ``fit``, ``validate``, ``test`` or ``predict``."""
+    _quieten()
+    ContrastiveCLI(words)
+
+
+def show_views(words: list[str]) -> None:
+    """Prints the texts of some rows, slot by slot, as the encoder would get them."""
+    _quieten()
+    cli = ContrastiveCLI(words, show_views=True)
+    module, data = cli.model, cli.datamodule
+    data.attach(module)
+    data.setup("fit")
+    tokenizer = module.text_tokenizer()
+    console = Console()
+    console.print(data.facts()["training data"], highlight=False)
+    for role, chain in module.plan.chains.items():
+        console.print(f"{role}: {' -> '.join(map(describe, chain))}", highlight=False)
+    rows = data.table("train")["train"].rows[: cli.config["n"]]
+    batch = data.collator()([KeyedRow(epoch=0, number=i, row=row) for i, row in enumerate(rows)])
+    texts = [tokenizer.tokenizer.decode(row.tolist()) for row in batch.ids.split(batch.lengths.tolist())]
+    examples = len(texts) // len(batch.slots)
+    table = Table("", *(f"{slot.role} {slot.number}" for slot in batch.slots), show_lines=True)
+    for example in range(examples):
+        table.add_row(str(example), *texts[example::examples])
+    console.print(table)

@@ -1,0 +1,34 @@
+"""Data: readers, tokenising, the collator, the order of an epoch; Lightning is imported on demand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from contrastive_text.data.collator import Collator, KeyedRow, collate_texts
+from contrastive_text.data.readers import Table, read_rows
+from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows
+from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
+
+if TYPE_CHECKING:
+    from contrastive_text.data.datamodule import TextDataModule
+
+__all__ = [
+    "Collator",
+    "EpochBatchSampler",
+    "KeyedRow",
+    "KeyedRows",
+    "Table",
+    "TextDataModule",
+    "TextTokenizer",
+    "collate_texts",
+    "learn_vocabulary",
+    "read_rows",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "TextDataModule":
+        from contrastive_text.data.datamodule import TextDataModule
+
+        return TextDataModule
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

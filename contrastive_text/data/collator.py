@@ -1,0 +1,160 @@
+"""From rows to one ragged batch: choose, alter, tokenise; runs in the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from contrastive_text.data.tokenizing import TextTokenizer
+from contrastive_text.random import fold, generator, text_id
+from contrastive_text.types import NO_LABEL, Batch, Example, Row, Slot, Text
+from contrastive_text.views import Pairing, ViewPlan
+
+_PAIRING = -1
+"""Takes the place of the example's number in the key of a pairing's draws."""
+
+
+class KeyedRow(NamedTuple):
+    """A row with what its random draws depend on."""
+
+    epoch: int
+    number: int
+    row: Row
+
+
+class Piece(NamedTuple):
+    """One text on its way into a batch."""
+
+    text: Text
+    slot: Slot
+    key: int
+
+
+def example_slots(example: Example, original: bool) -> list[tuple[Slot, Text]]:
+    """Gives the texts of an example with their slots, in row order.
+
+    Args:
+        example: What a pairing returned.
+        original: Whether an unaltered copy of the anchor is wanted.
+    """
+    slots: list[tuple[Slot, Text]] = [(Slot("anchor", 0), example.anchor)]
+    slots += [(Slot("positive", i), text) for i, text in enumerate(example.positives)]
+    slots += [(Slot("negative", i), text) for i, text in enumerate(example.negatives)]
+    return [*slots, (Slot("original", 0), example.anchor)] if original else slots
+
+
+class Collator:
+    """Makes a batch from keyed rows; the same rows with the same keys give the same batch anywhere.
+
+    Args:
+        tokenizer: Owner of special tokens and lengths.
+        pairing: Which texts of a row belong together.
+        plan: Which views run on which role.
+        seed: Seed of every draw.
+        task: Name of the data set, part of every draw's key.
+    """
+
+    def __init__(
+        self, tokenizer: TextTokenizer, pairing: Pairing, plan: ViewPlan, seed: int, task: str = "train"
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.pairing = pairing
+        self.plan = plan
+        self.seed = seed
+        self.task = task
+
+    def __call__(self, items: Sequence[KeyedRow]) -> Batch:
+        """Gives the batch of the rows.
+
+        Raises:
+            ValueError: Rows whose examples have different numbers of positives or negatives.
+        """
+        examples, targets = [], []
+        for item in items:
+            row_key = fold(self.seed, text_id(self.task), item.epoch, item.number)
+            for number, example in enumerate(self.pairing(item.row, generator(fold(row_key, _PAIRING)))):
+                slots = example_slots(example, original="original" in self.plan.roles)
+                examples.append(
+                    [Piece(text, slot, fold(row_key, number, i)) for i, (slot, text) in enumerate(slots)]
+                )
+                targets.append(example.target)
+        for pieces in examples:
+            if len(pieces) != len(examples[0]):
+                raise ValueError(
+                    f"pairing {type(self.pairing).__name__}: expected {len(examples[0])} texts in every example, "
+                    f"got {len(pieces)}; give every row the same number of positives and negatives"
+                )
+        pieces = [piece for slot in zip(*examples, strict=True) for piece in slot]
+        return assemble(pieces, tokenizer=self.tokenizer, plan=self.plan, targets=targets)
+
+
+def assemble(
+    pieces: Sequence[Piece],
+    tokenizer: TextTokenizer,
+    plan: ViewPlan,
+    targets: Sequence[float | None] = (),
+) -> Batch:
+    """Alters, tokenises and concatenates texts that stand slot by slot."""
+    rngs = [generator(piece.key) if piece.slot.role in plan.roles else None for piece in pieces]
+    strings = {
+        i: piece.text if rng is None else plan.alter_text(piece.slot.role, piece.text, rng)
+        for i, (piece, rng) in enumerate(zip(pieces, rngs, strict=True))
+        if isinstance(piece.text, str)
+    }
+    tokenised = dict(zip(strings, tokenizer(list(strings.values())), strict=True))
+    rows, truncated = [], 0
+    for i, (piece, rng) in enumerate(zip(pieces, rngs, strict=True)):
+        whole = tokenised[i] if isinstance(piece.text, str) else piece.text
+        tokens = tokenizer.cut(whole)
+        truncated += len(tokens) < len(whole)
+        if rng is None:
+            rows.append(tokenizer.with_specials(tokens))
+            continue
+        altered = tokenizer.cut(plan.alter_tokens(piece.slot.role, tokens, rng))
+        row = tokenizer.with_specials(altered)
+        rows.append(plan.alter_tokens(piece.slot.role, row, rng, after_specials=True))
+    slots = tuple(dict.fromkeys(piece.slot for piece in pieces))
+    return Batch(
+        ids=_flat([row.ids for row in rows]),
+        lengths=torch.tensor([len(row) for row in rows], dtype=torch.long),
+        slots=slots,
+        row_slots=torch.arange(len(slots)).repeat_interleave(len(rows) // len(slots)),
+        draw_keys=torch.tensor([piece.key for piece in pieces], dtype=torch.long),
+        text_ids=torch.tensor([_id_of(piece.text) for piece in pieces], dtype=torch.long),
+        seed=fold(*(piece.key for piece in pieces[: len(rows) // len(slots)])),
+        positions=_flat([row.positions or tuple(range(len(row))) for row in rows])
+        if any(row.positions is not None for row in rows)
+        else None,
+        labels=_flat([row.labels or (NO_LABEL,) * len(row) for row in rows])
+        if any(row.labels is not None for row in rows)
+        else None,
+        target=torch.tensor(targets) if targets and None not in targets else None,
+        truncated=truncated,
+    )
+
+
+def _flat(rows: Sequence[Sequence[int]]) -> Tensor:
+    return torch.tensor([value for row in rows for value in row], dtype=torch.long)
+
+
+def _id_of(text: Text) -> int:
+    return text_id(text) if isinstance(text, str) else fold(*text.ids)
+
+
+def collate_texts(tokenizer: TextTokenizer, texts: Sequence[str]) -> Batch:
+    """Gives plain texts as a batch of anchors, unaltered: the way into the encoder outside training.
+
+    Raises:
+        ValueError: A text without a token, for a tokenizer that adds no special tokens.
+    """
+    batch = assemble([Piece(text, Slot("anchor", 0), 0) for text in texts], tokenizer=tokenizer, plan=ViewPlan())
+    if int(batch.lengths.min()) == 0:
+        where = int(batch.lengths.argmin())
+        raise ValueError(
+            f"texts[{where}]: expected at least one token, got {texts[where]!r}; this tokenizer adds no special "
+            "tokens, so leave empty texts out"
+        )
+    return batch

@@ -1,0 +1,274 @@
+"""Text files as a LightningDataModule: it reads, pairs and batches; the views come from the module."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader
+
+from contrastive_text.data.collator import Collator, KeyedRow, example_slots
+from contrastive_text.data.readers import Table, read_rows
+from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows
+from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary, single_threaded_tokenizers
+from contrastive_text.distributed import rank, world_size
+from contrastive_text.random import generator
+from contrastive_text.specs import describe, part_spec
+from contrastive_text.types import Slot
+from contrastive_text.views import Given, Pairing, SameText, ViewPlan
+
+Paths: TypeAlias = str | list[str]
+SCORED_PAIR = ("anchor", "positive", "target")
+"""The columns of a file of scored pairs."""
+_SAMPLE = 1000
+"""Texts that are tokenised before training to say how many the length limit will cut."""
+
+
+@runtime_checkable
+class BatchConsumer(Protocol):
+    """What the data asks of the module it feeds."""
+
+    plan: ViewPlan
+
+    def text_tokenizer(self, training: bool = True) -> TextTokenizer | None:
+        """Gives the encoder's tokenizer, or None if it has to be learned from the corpus."""
+
+    def adopt_tokenizer(self, description: str) -> None:
+        """Takes over a tokenizer that was learned from the corpus, as JSON."""
+
+    vocabulary_size: int
+
+
+class TextDataModule(pl.LightningDataModule):
+    """Data sets for training, validation, test and prediction.
+
+    The order of an epoch and every view are a function of (seed, epoch, row), whatever the number of
+    workers. Rows go to ranks without repetition.
+
+    Args:
+        train: File or files to train on: ``.txt``, ``.tsv``, ``.csv``, ``.jsonl``, each also ``.gz``.
+        validation: Files of scored pairs; each gives a correlation.
+        test: Files of scored pairs.
+        predict: File or files of texts to embed.
+        columns: Library column -> column of the training file, where its name isn't a usual one.
+        pairing: Which texts of a row belong together; None for ``SameText``.
+        batch_size: Rows of a step, over all ranks together.
+        eval_batch_size: Rows of a batch outside training, per rank.
+        num_workers: Worker processes that tokenise and alter.
+        seed: Seed of the order and of every view.
+        drop_last: Whether an epoch leaves out its last, smaller batch.
+
+    Raises:
+        ValueError: On setup: a file that can't be read as asked, a batch larger than the data, or views for
+            a role that the pairing doesn't give.
+        FileNotFoundError: On setup: a file that isn't there.
+    """
+
+    def __init__(
+        self,
+        train: Paths | None = None,
+        validation: Paths | None = None,
+        test: Paths | None = None,
+        predict: Paths | None = None,
+        columns: dict[str, Any] | None = None,  # Any: a name or a list of names; jsonargparse wants one type
+        pairing: Pairing | None = None,
+        batch_size: int = 64,
+        eval_batch_size: int = 128,
+        num_workers: int = 0,
+        seed: int = 42,
+        drop_last: bool = True,
+    ) -> None:
+        super().__init__()
+        for name, number, least in (
+            ("batch_size", batch_size, 2),
+            ("eval_batch_size", eval_batch_size, 1),
+            ("num_workers", num_workers, 0),
+        ):
+            if number < least:
+                raise ValueError(f"data.{name}: expected {least} or more, got {number}")
+        self.train = train
+        self.validation = validation
+        self.test = test
+        self.predict = predict
+        self.columns = columns
+        self.pairing = pairing or SameText()
+        self.batch_size = batch_size
+        self.eval_batch_size = eval_batch_size
+        self.num_workers = num_workers
+        self.seed = seed
+        self.drop_last = drop_last
+        self.save_hyperparameters(part_spec(self, "data")["init_args"])
+        self._module: object = None
+        self.examples_per_row = 1
+        self.slots: tuple[Slot, ...] = ()
+        self._tables: dict[str, dict[str, Table]] = {}
+        if num_workers:
+            single_threaded_tokenizers()
+
+    def setup(self, stage: str) -> None:
+        """Reads what the stage needs, once, and checks it against the module's views.
+
+        Args:
+            stage: ``fit``, ``validate``, ``test`` or ``predict``.
+        """
+        wanted = {
+            "fit": {"train": self.train, "validation": self.validation},
+            "validate": {"validation": self.validation},
+            "test": {"test": self.test},
+            "predict": {"predict": self.predict},
+        }[stage]
+        for part, paths in wanted.items():
+            if part not in self._tables:
+                self._tables[part] = self._read(part, paths)
+            if not self._tables[part] and part != "validation":
+                raise ValueError(f"data.{part}: expected a file for {stage}, got none; give --data.{part} FILE")
+        if stage == "fit":
+            self._check_roles()
+            self._learn_vocabulary()
+
+    def _read(self, part: str, paths: Paths | None) -> dict[str, Table]:
+        files = [paths] if isinstance(paths, str) else list(paths or ())
+        if not files:
+            return {}
+        if part == "train":
+            return {"train": read_rows(files, reads=self.pairing.reads, columns=self.columns)}
+        if part == "predict":
+            return {"predict": read_rows(files, reads=("text",))}
+        names = [file_name(path) for path in files]
+        if len(set(names)) < len(names):
+            raise ValueError(f"data.{part}: expected files of different names, got {', '.join(names)}")
+        return {name: read_rows(path, reads=SCORED_PAIR) for name, path in zip(names, files, strict=True)}
+
+    def table(self, part: str) -> dict[str, Table]:
+        """Gives the tables of ``train``, ``validation``, ``test`` or ``predict`` by name, after ``setup``."""
+        return self._tables.get(part, {})
+
+    def attach(self, module: BatchConsumer) -> None:
+        """Names the module whose views and tokenizer are used where no trainer runs."""
+        self._module = module
+
+    def _consumer(self) -> BatchConsumer:
+        trainer: pl.Trainer | None = self.trainer
+        module = self._module if trainer is None else trainer.lightning_module
+        if not isinstance(module, BatchConsumer):
+            raise TypeError(
+                "TextDataModule: expected a trainer that runs a ContrastiveModule, which holds the views and the "
+                f"tokenizer, got {type(module).__name__}"
+            )
+        return module
+
+    def _check_roles(self) -> None:
+        examples = self.pairing(self.table("train")["train"][0], generator(self.seed))
+        self.examples_per_row = len(examples)
+        self.slots = tuple(slot for slot, _ in example_slots(examples[0], original=False))
+        given = {*(slot.role for slot in self.slots), "original"}
+        for role in self._consumer().plan.roles:
+            if role not in given:
+                raise ValueError(
+                    f"views.{role}: expected a role that the pairing {type(self.pairing).__name__} gives "
+                    f"({', '.join(sorted(given))}), got {role}; give the data {role} texts or drop the views"
+                )
+
+    def _learn_vocabulary(self) -> None:
+        consumer = self._consumer()
+        if consumer.text_tokenizer() is not None:
+            return
+        description = None
+        if self.trainer is None or self.trainer.is_global_zero:
+            texts = (str(row[column]) for row in self.table("train")["train"] for column in self.pairing.reads)
+            description = learn_vocabulary(texts, consumer.vocabulary_size).backend_tokenizer.to_str()
+        if self.trainer is not None:
+            description = self.trainer.strategy.broadcast(description)
+        assert description is not None
+        consumer.adopt_tokenizer(description)
+
+    def train_dataloader(self) -> DataLoader[KeyedRow]:
+        """Gives the training batches."""
+        return self._loader(self.table("train")["train"], self.collator(), train=True)
+
+    def val_dataloader(self) -> list[DataLoader[KeyedRow]]:
+        """Gives one loader per validation file."""
+        return self._scored("validation")
+
+    def test_dataloader(self) -> list[DataLoader[KeyedRow]]:
+        """Gives one loader per test file."""
+        return self._scored("test")
+
+    def _scored(self, part: str) -> list[DataLoader[KeyedRow]]:
+        return [
+            self._loader(table, self._collator(name, Given(), ViewPlan()))
+            for name, table in self.table(part).items()
+        ]
+
+    def predict_dataloader(self) -> DataLoader[KeyedRow]:
+        """Gives the texts to embed, in file order."""
+        collator = self._collator("predict", SameText(), ViewPlan())
+        return self._loader(self.table("predict")["predict"], collator)
+
+    def collator(self) -> Collator:
+        """Gives the collator of the training data, after ``setup("fit")``."""
+        return self._collator("train", self.pairing, self._consumer().plan, training=True)
+
+    def _collator(self, task: str, pairing: Pairing, plan: ViewPlan, training: bool = False) -> Collator:
+        tokenizer = self._consumer().text_tokenizer(training=training)
+        if tokenizer is None:
+            raise ValueError(
+                "encoder.tokenizer_name_or_path: expected a tokenizer, got none; an encoder made from a config "
+                "learns one when it is trained, so load a checkpoint with --ckpt_path"
+            )
+        return Collator(tokenizer, pairing, plan, seed=self.seed, task=task)
+
+    def _loader(self, table: Table, collator: Collator, train: bool = False) -> DataLoader[KeyedRow]:
+        sampler = EpochBatchSampler(
+            size=len(table),
+            batch_size=self.batch_size if train else self.eval_batch_size * world_size(),
+            seed=self.seed,
+            shuffle=train,
+            drop_last=train and self.drop_last,
+            rank=rank(),
+            world_size=world_size(),
+        )
+        workers = self.num_workers if train else 0
+        return DataLoader(
+            KeyedRows(table.rows),
+            batch_sampler=sampler,
+            collate_fn=collator,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            pin_memory=torch.cuda.is_available(),
+        )
+
+    def facts(self) -> dict[str, str]:
+        """Gives what a reader of the results should know of the training data, after ``setup("fit")``."""
+        table = self.table("train")["train"]
+        texts = [str(row[column]) for row in table for column in self.pairing.reads]
+        repeated = len(table) - len({row[self.pairing.reads[0]] for row in table})
+        facts = {
+            "training data": table.understood,
+            "validation data": "\n".join(t.understood for t in self.table("validation").values())
+            or "none: the last weights are kept, not the best",
+            "pairing": describe(self.pairing),
+            "duplicates": f"{repeated:,} of {len(table):,} rows repeat the {self.pairing.reads[0]} of another",
+        }
+        tokenizer = self._consumer().text_tokenizer()
+        if tokenizer is not None and tokenizer.room is not None:
+            sample = [texts[i] for i in generator(self.seed).permutation(len(texts))[:_SAMPLE]]
+            cut = sum(len(tokens) > tokenizer.room for tokens in tokenizer(sample))
+            facts["length limit"] = (
+                f"{tokenizer.max_length} tokens with special ones; {cut / len(sample):.1%} of "
+                f"{len(sample):,} sampled texts are longer and will be cut"
+            )
+        return facts
+
+
+def file_name(path: str) -> str:
+    """Gives a data file's name without folders and suffixes of format.
+
+    Example:
+        >>> file_name("sts/stsb.dev.tsv.gz")
+        'stsb.dev'
+    """
+    return re.sub(r"\.(txt|tsv|csv|jsonl)(\.gz)?$", "", Path(path).name)

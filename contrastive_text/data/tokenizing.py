@@ -1,0 +1,125 @@
+"""From strings to tokens and back to rows: special tokens and lengths are decided here only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from contrastive_text.types import NO_LABEL, Tokens
+
+NO_WORD = -1
+"""Word number of a special token."""
+_SPECIALS = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+
+
+class TextTokenizer:
+    """Tokenises without special tokens, and adds them at the end.
+
+    Args:
+        tokenizer: A fast tokenizer.
+        max_length: Longest row in tokens, special tokens included; None for no limit.
+
+    Raises:
+        ValueError: A limit that leaves no room for a token.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int | None) -> None:
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        bare = self._ids("a")
+        whole = tokenizer("a", return_attention_mask=False)["input_ids"]
+        start = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
+        self.prefix = tuple(whole[:start])
+        self.suffix = tuple(whole[start + len(bare) :])
+        room = None if max_length is None else max_length - len(self.prefix) - len(self.suffix)
+        if room is not None and room < 1:
+            raise ValueError(
+                f"max_length: expected room for a token beside the {len(self.prefix) + len(self.suffix)} special "
+                f"tokens, got {max_length}"
+            )
+        self.room = room
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+        return ids
+
+    def __call__(self, texts: Sequence[str]) -> list[Tokens]:
+        """Gives each text's tokens, uncut and without special tokens."""
+        if not texts:
+            return []
+        encoding = self.tokenizer(
+            list(texts),
+            add_special_tokens=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,  # no warning of long texts: they are cut and counted later
+        )
+        words = (encoding.word_ids(i) for i in range(len(texts)))
+        return [
+            Tokens(ids=tuple(ids), words=tuple(NO_WORD if word is None else word for word in row))
+            for ids, row in zip(encoding["input_ids"], words, strict=True)
+        ]
+
+    def cut(self, tokens: Tokens) -> Tokens:
+        """Gives at most as many tokens as there is room for, from the start."""
+        return tokens if self.room is None or len(tokens) <= self.room else tokens.take(range(self.room))
+
+    def with_specials(self, tokens: Tokens) -> Tokens:
+        """Gives the row that enters the encoder: the tokens between the special ones.
+
+        Positions, where a view has set them, keep their order behind the prefix.
+        """
+        before, after = len(self.prefix), len(self.suffix)
+        ids = (*self.prefix, *tokens.ids, *self.suffix)
+        positions = tokens.positions
+        return replace(
+            tokens,
+            ids=ids,
+            words=(NO_WORD,) * before + tokens.words + (NO_WORD,) * after,
+            positions=None
+            if positions is None
+            else (*range(before), *(before + p for p in positions), *range(len(ids) - after, len(ids))),
+            labels=None if tokens.labels is None else (NO_LABEL,) * before + tokens.labels + (NO_LABEL,) * after,
+        )
+
+
+def single_threaded_tokenizers() -> None:
+    """Tells the tokenizers library to start no threads of its own, before worker processes are forked."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def learn_vocabulary(texts: Iterable[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
+    """Learns a lower-casing WordPiece vocabulary from a corpus, laid out as BERT's.
+
+    Args:
+        texts: The corpus.
+        vocabulary_size: Largest number of entries, the four special tokens included.
+
+    Returns:
+        A tokenizer that puts [CLS] before and [SEP] behind a text.
+
+    Example:
+        >>> tokenizer = learn_vocabulary(["a bird sings", "a bird flies"], vocabulary_size=40)
+        >>> tokenizer.convert_ids_to_tokens(tokenizer("Bird").input_ids)
+        ['[CLS]', 'bird', '[SEP]']
+    """
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocabulary_size, special_tokens=list(_SPECIALS.values()), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    return wrap_tokenizer(tokenizer.to_str())
+
+
+def wrap_tokenizer(description: str) -> PreTrainedTokenizerFast:
+    """Gives a learned tokenizer from its JSON, as a checkpoint keeps it."""
+    tokenizer = Tokenizer.from_str(description)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **_SPECIALS)  # type: ignore[no-untyped-call]  # theirs

@@ -1,0 +1,82 @@
+"""Rank, world size and the gather that keeps the gradient exact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+
+def is_distributed() -> bool:
+    """Tells whether a process group of more than one process is up."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def world_size() -> int:
+    """Gives the number of processes, 1 without a process group."""
+    return dist.get_world_size() if is_distributed() else 1
+
+
+def rank() -> int:
+    """Gives the number of this process, 0 without a process group."""
+    return dist.get_rank() if is_distributed() else 0
+
+
+class _GatherRows(torch.autograd.Function):
+    """All-gather whose backward pass sums every rank's gradient of the local rows."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, rows: Tensor, sizes: list[int]) -> Tensor:
+        padded = rows.new_zeros(max(sizes), *rows.shape[1:])
+        padded[: len(rows)] = rows
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        ctx.sizes = sizes  # type: ignore[attr-defined]  # torch's documented way to keep non-tensors
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # Any: torch leaves ctx untyped
+        gradient = gradients[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(gradient)
+        start = sum(ctx.sizes[: dist.get_rank()])
+        return gradient[start : start + ctx.sizes[dist.get_rank()]], None
+
+
+def gather_sizes(size: int, device: torch.device) -> list[int]:
+    """Gives every rank's number of rows."""
+    if not is_distributed():
+        return [size]
+    sizes = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(world_size())]
+    dist.all_gather(sizes, torch.tensor([size], device=device))
+    return [int(s) for s in sizes]
+
+
+def gather_rows(rows: Tensor, sizes: list[int]) -> Tensor:
+    """Concatenates the rows of all ranks, in rank order; ranks may hold different numbers.
+
+    The gradient is that of the whole: with ``loss = sum(local rows) * W / N`` and the mean over ranks that
+    DDP takes, it equals one process's gradient on all rows (a gather that detaches the other ranks' rows
+    gives 1/W of it; Chen et al. 2020 and its followers differ here).
+
+    Args:
+        rows: This rank's rows, (rows, ...).
+        sizes: Every rank's number of rows, from ``gather_sizes``.
+
+    Returns:
+        All rows, (sum(sizes), ...). Without a process group the argument itself.
+    """
+    if len(sizes) == 1:
+        return rows
+    gathered: Tensor = _GatherRows.apply(rows, sizes)  # type: ignore[no-untyped-call]  # torch's
+    return gathered
+
+
+def sum_over_ranks(value: Tensor) -> Tensor:
+    """Gives the sum of a value over all ranks, without a gradient."""
+    total = value.detach().clone()
+    if is_distributed():
+        dist.all_reduce(total)
+    return total

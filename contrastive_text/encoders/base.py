@@ -1,0 +1,46 @@
+"""What an encoder owes to the rest: token vectors, and what a text must be to enter it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from contrastive_text.types import Batch, Hidden
+from contrastive_text.views import Alter
+
+
+class Encoder(nn.Module, ABC):
+    """Base class of encoders.
+
+    Attributes:
+        tokenizer: Turns text into ids; None until ``TextDataModule`` has learned one from the corpus.
+        max_length: Longest row in training, in tokens with special ones; None for ``limit``.
+        limit: Longest row that the network takes; None for no limit.
+        features: Width D of the token vectors.
+        vocabulary_size: Entries of the token table.
+        takes_embedding_views: Whether there is an embedding output that ``alter`` can reach.
+        dropout_in_effect: Dropout probabilities by name, as the run's summary prints them.
+    """
+
+    tokenizer: PreTrainedTokenizerBase | None
+    max_length: int | None
+    limit: int | None
+    features: int
+    vocabulary_size: int
+    dropout_in_effect: dict[str, float]
+    takes_embedding_views: bool
+
+    @abstractmethod
+    def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:
+        """Encodes the rows of a batch.
+
+        Args:
+            batch: Ragged rows.
+            alter: Applied to the embedding output, (S, L, D) with mask (S, L), before the first block.
+            layers: Layers to give, numbered as in ``Hidden``.
+
+        Returns:
+            Token vectors, (S, L, D) per layer, and the mask, (S, L).
+        """

@@ -1,0 +1,106 @@
+"""InfoNCE: each anchor finds its positive among all positives and hard negatives."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from contrastive_text.losses.base import Forbid, Loss, Reduction, check_reduction, check_temperature
+from contrastive_text.losses.similarity import cosine_similarity_matrix
+
+
+def info_nce_terms(
+    rows: Tensor,
+    columns: Tensor,
+    target: Tensor,
+    temperature: float,
+    forbid: Forbid | None = None,
+    own: Tensor | None = None,
+    own_log_weight: Tensor | float = 0.0,
+) -> Tensor:
+    """Gives the cross-entropy of each row's target among the columns it may see.
+
+    ``-log( exp(cos(r, c_t) / T) / sum_c exp(cos(r, c) / T + w * [c is r's own hard negative]) )``
+
+    Args:
+        rows: (R, D).
+        columns: (C, D).
+        target: Column that each row should find, (R,).
+        temperature: Divisor of the cosine.
+        forbid: Columns that rows must not see.
+        own: Columns of each row's own hard negatives, (R, K).
+        own_log_weight: Logarithm of the weight of those, added after the division by the temperature.
+
+    Returns:
+        (R,), in at least float32.
+
+    Example:
+        >>> eye = torch.eye(2)
+        >>> info_nce_terms(eye, eye, torch.tensor([0, 1]), temperature=1.0)
+        tensor([0.3133, 0.3133])
+    """
+    logits = cosine_similarity_matrix(rows, columns) / temperature
+    if own is not None:
+        weight = torch.as_tensor(own_log_weight, dtype=logits.dtype, device=logits.device)
+        logits = logits.scatter_add(1, own, weight.expand(own.shape))
+    if forbid is not None:
+        logits = logits.masked_fill(forbid.mask(target), -torch.inf)
+    return F.cross_entropy(logits, target, reduction="none")
+
+
+class InfoNCE(Loss):
+    """One-directional in-batch softmax, the loss of SimCSE.
+
+    NTXent without same-side negatives: an anchor is compared with positives only, a positive with nothing.
+    Source: van den Oord et al. 2018 (https://arxiv.org/abs/1807.03748), eq. 4; with hard negatives Gao et
+    al. 2021, SimCSE (https://arxiv.org/abs/2104.08821), eq. 5, whose authors' code takes the logarithm of
+    the paper's weight alpha and adds it to a row's own hard negatives only.
+
+    Args:
+        temperature: Divisor of the cosine similarity; sentence-transformers' ``scale`` is its inverse.
+        reduction: ``mean`` or ``sum`` over anchors; ``two_sided`` adds the mean of the other direction
+            (positives looking for anchors; hard negatives stay with the anchors' direction).
+        hard_negative_log_weight: Added to the logit of a row's own hard negatives; 0 weighs all alike.
+
+    Raises:
+        ValueError: A temperature of 0 or less, or an unknown reduction.
+
+    Example:
+        >>> anchor = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> positive = torch.tensor([[0.8, 0.6], [-0.6, 0.8]])
+        >>> InfoNCE(temperature=0.5)(anchor, positive)
+        tensor(0.2860)
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.05,
+        reduction: Reduction = "mean",
+        hard_negative_log_weight: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_temperature(temperature)
+        check_reduction(reduction)
+        self.temperature = temperature
+        self.reduction = reduction
+        self.hard_negative_log_weight = hard_negative_log_weight
+
+    def terms(
+        self,
+        rows: Tensor,
+        columns: Tensor,
+        target: Tensor,
+        forbid: Forbid | None = None,
+        own: Tensor | None = None,
+    ) -> Tensor:
+        """Gives ``info_nce_terms`` at this temperature and weight, (R,)."""
+        return info_nce_terms(
+            rows,
+            columns,
+            target,
+            temperature=self.temperature,
+            forbid=forbid,
+            own=own,
+            own_log_weight=self.hard_negative_log_weight,
+        )

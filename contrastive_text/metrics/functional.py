@@ -1,0 +1,204 @@
+"""Formulas of the metrics: pure functions on tensors, under torch's name for such a module.
+
+Vectors are normalised inside, in float32 at least, and never under autocast. A vector of zeros stays one: its
+similarity to everything is 0 and no result is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from contrastive_text.losses.similarity import EPSILON, at_least_float32, cosine_similarity_matrix
+
+_BLOCK_VALUES = 2**24
+"""Values of one block of a similarity matrix, 64 MiB in float32. With 10,000 vectors of 768 features on 16
+shared CPU cores uniformity takes 2.2 s, and 8.4 s with blocks of 4 MiB; torch's own pdist takes 17 s."""
+
+
+def alignment(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
+    """Gives the mean distance of paired vectors on the unit sphere, to a power.
+
+    mean over i of ||x_i - y_i||^alpha (Wang and Isola 2020, https://arxiv.org/abs/2005.10242, section 4.1.1).
+    0 where every pair coincides, 2 (with alpha 2) at right angles, 4 where every pair is antipodal.
+
+    Args:
+        x: Vectors, (n, D).
+        y: Their partners, (n, D).
+        alpha: Power of the distance, positive.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        ValueError: The shapes differ or hold no rows, or alpha is not positive.
+
+    Example:
+        >>> alignment(torch.tensor([[1.0, 0.0]]), torch.tensor([[-3.0, 0.0]]))
+        tensor(4.)
+    """
+    check_positive("alignment.alpha", alpha)
+    check_pairs("alignment", x, y)
+    distances: Tensor = torch.linalg.vector_norm(_unit(x) - _unit(y), dim=1)
+    return distances.pow(alpha).mean()
+
+
+def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
+    """Gives the log of the mean Gaussian potential between the vectors on the unit sphere.
+
+    log mean over i < j of exp(-t ||x_i - x_j||^2) (Wang and Isola 2020, https://arxiv.org/abs/2005.10242,
+    section 4.1.2). With t = 2: 0 where all vectors are equal, -4 for two at right angles, -8 for two
+    antipodal ones. Computed in blocks of rows: memory does not grow with the square of n.
+
+    Args:
+        x: Vectors, (n, D), two at least.
+        t: Sharpness of the potential, positive.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        ValueError: There are fewer than two vectors, or t is not positive.
+
+    Example:
+        >>> uniformity(torch.tensor([[2.0, 0.0], [-1.0, 0.0]]))
+        tensor(-8.)
+    """
+    check_positive("uniformity.t", t)
+    _check_rows("uniformity", x, least=2)
+    squares = _unit(x).square().sum(dim=1)  # 1, but 0 for a vector of zeros
+    potentials = []
+    for block in _blocks(len(x) - 1, columns=len(x)):
+        later = slice(block.start + 1, None)
+        cosines = cosine_similarity_matrix(x[block], x[later])
+        distances = (squares[block, None] + squares[later] - 2 * cosines).clamp_min(0)
+        own = torch.ones_like(distances, dtype=torch.bool).triu()  # row i meets the columns after i only
+        potentials.append((-t * distances).masked_fill(~own, -torch.inf).flatten().logsumexp(dim=0))
+    pairs = len(x) * (len(x) - 1) // 2
+    return torch.stack(potentials).logsumexp(dim=0) - math.log(pairs)
+
+
+def effective_rank(x: Tensor) -> Tensor:
+    """Gives the number of directions that the unit vectors fill.
+
+    exp of the entropy of the singular values divided by their sum (Roy and Vetterli 2007, "The effective
+    rank", section 2; Garrido et al. 2023, https://arxiv.org/abs/2210.02885, predict downstream scores with
+    it). Between 1, all vectors on one line, and min(n, D).
+
+    Differs: rows are first put on the unit sphere, because cosine similarity ignores their length; like the
+    papers we do not centre them. Vectors that are all zero give 1.
+
+    Args:
+        x: Vectors, (n, D).
+
+    Returns:
+        A scalar.
+
+    Raises:
+        ValueError: There are no vectors.
+
+    Example:
+        >>> effective_rank(torch.tensor([[1.0, 0.0], [0.0, 5.0]]))
+        tensor(2.)
+    """
+    _check_rows("effective_rank", x, least=1)
+    values = torch.linalg.svdvals(_unit(x))
+    entropy: Tensor = torch.special.entr(values / values.sum().clamp_min(EPSILON)).sum()
+    return entropy.exp()
+
+
+def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
+    """Gives for each row the rank of its column among all columns, by cosine similarity.
+
+    1 + the number of other columns whose similarity is not smaller: ties count against the row, so that
+    collapsed vectors, all equal, come last and not first. Similarities within 8 units of rounding are ties.
+
+    Args:
+        rows: Vectors that ask, (R, D).
+        columns: Vectors to choose from, (C, D).
+        target: For each row the index of its column, (R,).
+
+    Returns:
+        Ranks from 1 to C, (R,), int64.
+
+    Raises:
+        ValueError: A shape does not fit.
+
+    Example:
+        >>> rows, columns = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1.0], [2.0, 1.0]])
+        >>> answer_ranks(rows, columns, target=torch.tensor([0]))
+        tensor([2])
+    """
+    _check_rows("answer_ranks", rows, least=1)
+    _check_rows("answer_ranks", columns, least=1)
+    if rows.shape[1] != columns.shape[1] or target.shape != rows.shape[:1]:
+        raise ValueError(
+            f"answer_ranks: expected (R, D), (C, D) and (R,), got {tuple(rows.shape)}, "
+            f"{tuple(columns.shape)} and {tuple(target.shape)}; give one target per row"
+        )
+    ranks = []
+    for block in _blocks(len(rows), columns=len(columns)):
+        cosines = cosine_similarity_matrix(rows[block], columns)
+        own = cosines.gather(1, target[block, None])
+        rounding = 8 * torch.finfo(cosines.dtype).eps
+        ranks.append((cosines >= own - rounding).sum(dim=1))  # the answer itself is the 1
+    return torch.cat(ranks)
+
+
+def in_batch_accuracy(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
+    """Gives the share of rows whose own column is the most similar one.
+
+    Ties count against the row (see ``answer_ranks``): collapsed vectors score 0.
+
+    Args:
+        rows: Vectors that ask, (R, D).
+        columns: Vectors to choose from, (C, D).
+        target: For each row the index of its column, (R,).
+
+    Returns:
+        A scalar in [0, 1].
+
+    Raises:
+        ValueError: A shape does not fit.
+
+    Example:
+        >>> in_batch_accuracy(torch.eye(2), torch.eye(2), target=torch.tensor([0, 0]))
+        tensor(0.5000)
+    """
+    return (answer_ranks(rows, columns, target) == 1).float().mean()
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuses a number that is not positive and finite."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name}: expected a positive number, got {value}; the papers use 2")
+
+
+def check_pairs(name: str, x: Tensor, y: Tensor) -> None:
+    """Refuses tensors that are not the same number of paired vectors."""
+    _check_rows(name, x, least=1)
+    if x.shape != y.shape:
+        raise ValueError(
+            f"{name}: expected paired vectors of one shape (n, D), got {tuple(x.shape)} and "
+            f"{tuple(y.shape)}; row i of the second argument is the partner of row i of the first"
+        )
+
+
+def _check_rows(name: str, x: Tensor, least: int) -> None:
+    if x.ndim != 2 or len(x) < least:
+        raise ValueError(
+            f"{name}: expected vectors (n, D) with n >= {least}, got {tuple(x.shape)}; give one row per text"
+        )
+
+
+def _unit(x: Tensor) -> Tensor:
+    return F.normalize(at_least_float32(x), dim=1, eps=EPSILON)
+
+
+def _blocks(rows: int, columns: int) -> Iterator[slice]:
+    size = max(1, _BLOCK_VALUES // columns)
+    return (slice(start, min(start + size, rows)) for start in range(0, rows, size))

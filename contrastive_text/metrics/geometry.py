@@ -1,0 +1,126 @@
+"""Where the vectors lie on the unit sphere: close to their partners, and spread out?"""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from contrastive_text.metrics.functional import alignment, check_positive, effective_rank, uniformity
+
+
+@final
+class Alignment(Metric):
+    """Mean distance of paired vectors on the unit sphere, to a power; lower is better.
+
+    Wang and Isola 2020, https://arxiv.org/abs/2005.10242, section 4.1.1; see ``functional.alignment``.
+
+    Args:
+        alpha: Power of the distance, positive.
+
+    Raises:
+        ValueError: alpha is not positive.
+
+    Example:
+        >>> metric = Alignment()
+        >>> metric.update(torch.tensor([[1.0, 0.0]]), torch.tensor([[-3.0, 0.0]]))
+        >>> metric.compute()
+        tensor(4.)
+    """
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, alpha: float = 2.0) -> None:
+        super().__init__()
+        check_positive("Alignment.alpha", alpha)
+        self.alpha = alpha
+        self.add_state("total", default=torch.tensor(0.0), dist_reduce_fx="sum")
+        self.add_state("count", default=torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, x: Tensor, y: Tensor) -> None:
+        """Adds vectors and their partners, (n, D) each."""
+        self.total = self.total + alignment(x.detach(), y.detach(), alpha=self.alpha) * len(x)
+        self.count = self.count + len(x)
+
+    def compute(self) -> Tensor:
+        """Gives the mean over all pairs so far, a scalar."""
+        return self.total / self.count
+
+
+@final
+class Uniformity(Metric):
+    """Log of the mean Gaussian potential between all vectors; lower is better.
+
+    Wang and Isola 2020, https://arxiv.org/abs/2005.10242, section 4.1.2; see ``functional.uniformity``. All
+    vectors are kept until ``compute``, because every pair of them counts.
+
+    Args:
+        t: Sharpness of the potential, positive.
+
+    Raises:
+        ValueError: t is not positive.
+
+    Example:
+        >>> metric = Uniformity()
+        >>> metric.update(torch.tensor([[2.0, 0.0], [-1.0, 0.0]]))
+        >>> metric.compute()
+        tensor(-8.)
+    """
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+    vectors: list[Tensor]
+
+    def __init__(self, t: float = 2.0) -> None:
+        super().__init__()
+        check_positive("Uniformity.t", t)
+        self.t = t
+        self.add_state("vectors", default=[], dist_reduce_fx="cat")
+
+    def update(self, x: Tensor) -> None:
+        """Adds vectors, (n, D)."""
+        self.vectors.append(x.detach())
+
+    def compute(self) -> Tensor:
+        """Gives the uniformity of all vectors so far, a scalar; it refuses fewer than two."""
+        return uniformity(dim_zero_cat(self.vectors), t=self.t)
+
+
+@final
+class EffectiveRank(Metric):
+    """Number of directions that all vectors fill; near 1 they have collapsed.
+
+    Roy and Vetterli 2007, "The effective rank", section 2; see ``functional.effective_rank``. All vectors are
+    kept until ``compute``: their Gram matrix would be smaller, but in float32 its roots drown in rounding.
+
+    Example:
+        >>> metric = EffectiveRank()
+        >>> metric.update(torch.tensor([[1.0, 0.0], [0.0, 5.0]]))
+        >>> metric.compute()
+        tensor(2.)
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+    vectors: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("vectors", default=[], dist_reduce_fx="cat")
+
+    def update(self, x: Tensor) -> None:
+        """Adds vectors, (n, D)."""
+        self.vectors.append(x.detach())
+
+    def compute(self) -> Tensor:
+        """Gives the effective rank of all vectors so far, a scalar."""
+        return effective_rank(dim_zero_cat(self.vectors))

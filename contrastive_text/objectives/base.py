@@ -1,0 +1,44 @@
+"""What every objective gives: a sum and a count, so that only the module divides, over all ranks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from contrastive_text.losses import Reduction
+from contrastive_text.types import Encoded
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """An objective's value on one rank, before the division.
+
+    Args:
+        total: Sum of the local rows' terms, a scalar with a gradient.
+        count: Number of local rows.
+        reduction: How total and count over all ranks make the loss; see ``losses.reduce``.
+        logs: Figures to log beside the loss, scalars without a gradient.
+    """
+
+    total: Tensor
+    count: int
+    reduction: Reduction = "mean"
+    logs: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Objective(nn.Module, ABC):
+    """Base class of objectives: what is minimised, read from the roles of an encoded batch."""
+
+    @abstractmethod
+    def forward(self, encoded: Encoded) -> Terms:
+        """Gives the objective's terms on this rank's rows; never divides by a count of its own."""
+
+    def build(self, features: int) -> None:  # most objectives have nothing to build
+        """Makes what depends on the width D of the embeddings; the module calls it once."""
+
+    def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str | None:  # noqa: ARG002
+        """Says how many negatives an anchor meets, for the run's summary; None if there are none."""
+        return None

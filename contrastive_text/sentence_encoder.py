@@ -1,0 +1,200 @@
+"""SentenceEncoder: a trained model in use. Imports neither Lightning nor any objective."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from rich.progress import track
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from contrastive_text.data import TextTokenizer, collate_texts
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.losses import at_least_float32, cosine_similarity_matrix
+from contrastive_text.model_folder import FolderParts, local_folder, read_folder, write_folder
+from contrastive_text.poolers import MeanPooler, Pooler
+from contrastive_text.types import Batch
+
+Vectors: TypeAlias = Tensor | npt.NDArray[np.float32]
+
+
+class Hit(NamedTuple):
+    """A text that a search found.
+
+    Args:
+        corpus_id: Its place in the corpus.
+        score: Its cosine similarity to the query.
+    """
+
+    corpus_id: int
+    score: float
+
+
+class SentenceEncoder(nn.Module):
+    """Gives sentence vectors; argument names and meanings are sentence-transformers'.
+
+    Args:
+        encoder: The network with its tokenizer and length limit.
+        pooler: The pooler that the model was trained with.
+        head: Layers behind the pooler that inference keeps, or None.
+        normalize: Whether vectors always leave with unit length.
+        max_length: Longest text in tokens with special ones, longer ones are cut; None for the network's limit.
+
+    Raises:
+        ValueError: An encoder without a tokenizer.
+    """
+
+    def __init__(
+        self,
+        encoder: TransformerEncoder,
+        pooler: Pooler,
+        head: nn.Sequential | None = None,
+        normalize: bool = False,
+        max_length: int | None = None,
+    ) -> None:
+        super().__init__()
+        if encoder.tokenizer is None:
+            raise ValueError("SentenceEncoder: expected an encoder with a tokenizer, got none; train it first")
+        self.encoder = encoder
+        self.pooler = pooler
+        self.head = head
+        self.normalize = normalize
+        self.max_length = max_length or encoder.limit
+        self.tokenizer = TextTokenizer(encoder.tokenizer, self.max_length)
+
+    @classmethod
+    def from_pretrained(
+        cls, model_name_or_path: str | Path, pooler: Pooler | None = None, device: str | None = None
+    ) -> Self:
+        """Loads a folder, or a name on the hub, saved by us, by sentence-transformers or by Transformers.
+
+        Args:
+            model_name_or_path: Local folder or hub name.
+            pooler: For a plain Transformers model, which names none; None for the mean, with a warning.
+            device: Where to put the model; None for the CPU.
+
+        Raises:
+            ValueError: No such model, a damaged folder, or a pooler other than the folder's own.
+        """
+        parts = read_folder(local_folder(str(model_name_or_path)))
+        if parts.pooler is not None and pooler is not None and type(parts.pooler) is not type(pooler):
+            raise ValueError(
+                f"from_pretrained.pooler: expected none, for {model_name_or_path} was saved with "
+                f"{type(parts.pooler).__name__}, got {type(pooler).__name__}; its scores would not be comparable"
+            )
+        if parts.pooler is None and pooler is None:
+            warnings.warn(
+                f"{model_name_or_path} names no pooler: taking the mean over tokens; give pooler=... to choose",
+                stacklevel=2,
+            )
+        chosen = parts.pooler or pooler or MeanPooler()
+        model = cls(parts.encoder, chosen, parts.head, normalize=parts.normalize, max_length=parts.max_length)
+        return model.to(device or "cpu").eval()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.parameters()).device
+
+    def encode(
+        self,
+        sentences: str | Sequence[str],
+        batch_size: int = 32,
+        show_progress_bar: bool = False,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
+        prompt: str | None = None,
+    ) -> Vectors:
+        """Gives one vector per sentence, in the order given.
+
+        Texts are encoded by falling length, so that little is padded. A text above the length limit is cut.
+
+        Args:
+            sentences: One text or many.
+            batch_size: Texts at once.
+            show_progress_bar: Whether to draw a bar.
+            convert_to_tensor: Whether to give a tensor on the model's device instead of an array.
+            normalize_embeddings: Whether to give vectors of unit length.
+            prompt: Put before every text.
+
+        Returns:
+            (N, D) float32, or (D,) for one text.
+
+        Raises:
+            TypeError: Something that is not text.
+        """
+        texts = [sentences] if isinstance(sentences, str) else list(sentences)
+        for i, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(f"encode: expected texts, got {type(text).__name__} at place {i}")
+        vectors = self._encode([(prompt or "") + text for text in texts], batch_size, show_progress_bar)
+        if normalize_embeddings:
+            vectors = nn.functional.normalize(vectors, dim=-1)
+        result = vectors[0] if isinstance(sentences, str) else vectors
+        return result if convert_to_tensor else result.cpu().numpy()
+
+    @torch.inference_mode()
+    def _encode(self, texts: Sequence[str], batch_size: int, show_progress_bar: bool) -> Tensor:
+        if batch_size < 1:
+            raise ValueError(f"encode.batch_size: expected 1 or more, got {batch_size}")
+        self.eval()
+        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
+        parts = [torch.empty(0, self._features(), device=self.device)]
+        steps = range(0, len(order), batch_size)
+        for start in track(steps, description="Encoding", disable=not show_progress_bar):
+            chunk = [texts[i] for i in order[start : start + batch_size]]
+            parts.append(self(collate_texts(self.tokenizer, chunk).to(self.device)))
+        places = torch.tensor(order, dtype=torch.long, device=self.device)
+        return torch.cat(parts)[places.argsort()]
+
+    def _features(self) -> int:
+        widths = [layer.out_features for layer in self.head or () if isinstance(layer, nn.Linear)]
+        return widths[-1] if widths else self.encoder.features
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Gives the vectors of a batch's rows, (S, D), in at least float32."""
+        vectors = at_least_float32(self.pooler(self.encoder(batch, layers=self.pooler.layers)))
+        vectors = vectors if self.head is None else self.head(vectors)
+        return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
+
+    def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
+        """Gives the cosine of every vector with every other, (A, D) and (B, D) -> (A, B)."""
+        return cosine_similarity_matrix(torch.as_tensor(embeddings1), torch.as_tensor(embeddings2))
+
+    def search(
+        self, queries: str | Sequence[str], corpus: Sequence[str] | Vectors, top_k: int = 5
+    ) -> list[list[Hit]]:
+        """Finds the nearest texts of a corpus, exactly.
+
+        Args:
+            queries: One query or many.
+            corpus: The texts, or their vectors from ``encode``, (C, D).
+            top_k: Hits per query.
+
+        Returns:
+            For each query its hits, best first.
+        """
+        asked = self.encode([queries] if isinstance(queries, str) else queries, convert_to_tensor=True)
+        held = (
+            torch.as_tensor(corpus)
+            if isinstance(corpus, Tensor | np.ndarray)
+            else self.encode(list(corpus), convert_to_tensor=True)
+        )
+        scores = self.similarity(asked, torch.as_tensor(held).to(self.device))
+        best = scores.topk(min(top_k, scores.shape[1]), dim=1)
+        return [
+            [Hit(corpus_id=int(i), score=float(score)) for i, score in zip(ids, values, strict=True)]
+            for ids, values in zip(best.indices, best.values, strict=True)
+        ]
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Saves a folder that ``from_pretrained`` and sentence-transformers load with equal vectors."""
+        write_folder(
+            Path(path), FolderParts(self.encoder, self.pooler, self.head, self.normalize, self.max_length)
+        )

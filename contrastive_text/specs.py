@@ -1,0 +1,91 @@
+"""Parts as plain data: the class path and constructor arguments that make a part again.
+
+The one convention behind it: a part stores every constructor argument under its own name. That holds for
+the library's parts and is asked of a user's, so that a module built in Python and one built from YAML leave
+the same checkpoint, loadable with ``weights_only=True``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Plain: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
+"""What YAML and a ``weights_only`` checkpoint can hold; Any, because type aliases can't be recursive."""
+
+
+def to_plain(value: object, where: str) -> Plain:
+    """Gives a value, or a part with all parts inside it, as plain data.
+
+    Args:
+        value: Plain data, or a part, or lists, tuples and dicts of them.
+        where: Name of the argument, for the error.
+
+    Raises:
+        TypeError: A part that doesn't store a constructor argument under its name, or a function.
+
+    Example:
+        >>> from contrastive_text.losses import InfoNCE
+        >>> to_plain([InfoNCE(temperature=0.1)], "losses")[0]["class_path"]
+        'contrastive_text.losses.info_nce.InfoNCE'
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if inspect.isroutine(value):
+        raise TypeError(
+            f"{where}: expected plain values or objects of importable classes, got the function {value!r}; "
+            "a checkpoint can't hold it, so write a class with __call__"
+        )
+    return part_spec(value, where)
+
+
+def part_spec(part: object, where: str) -> dict[str, Any]:
+    """Gives a part as ``{"class_path": ..., "init_args": {...}}``.
+
+    Raises:
+        TypeError: A constructor argument that isn't stored under its own name.
+    """
+    cls = type(part)
+    init_args = {
+        name: to_plain(_stored(part, name, where), f"{where}.{name}")
+        for name, parameter in inspect.signature(cls).parameters.items()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
+    return {"class_path": f"{cls.__module__}.{cls.__qualname__}", "init_args": init_args}
+
+
+def _stored(part: object, name: str, where: str) -> object:
+    try:
+        return getattr(part, name)  # the name comes from the signature, as in scikit-learn's get_params
+    except AttributeError:
+        cls = type(part).__name__
+        raise TypeError(
+            f"{where}: expected {cls} to store its argument {name!r} as self.{name}, but it doesn't; "
+            f"store it unchanged in {cls}.__init__, so that a checkpoint can make the part again"
+        ) from None
+
+
+def describe(part: object) -> str:
+    """Gives a part as one readable call.
+
+    Example:
+        >>> from contrastive_text.losses import NTXent
+        >>> describe(NTXent())
+        "NTXent(temperature=0.05, reduction='mean')"
+    """
+    return _call(part_spec(part, type(part).__name__))
+
+
+def _call(spec: Plain) -> str:
+    if isinstance(spec, dict) and "class_path" in spec:
+        arguments = ", ".join(f"{name}={_call(value)}" for name, value in spec["init_args"].items())
+        return f"{spec['class_path'].rpartition('.')[2]}({arguments})"
+    return repr(spec)

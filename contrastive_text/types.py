@@ -1,0 +1,244 @@
+"""The records that flow from a text file to a gradient.
+
+Shape letters used in every docstring of the package:
+
+=  ==========================================================
+N  examples in a batch
+S  rows (texts) of a batch: slots x N
+T  tokens of all rows together
+L  tokens of the longest row
+D  features of a vector
+P  positives of an example
+K  negatives of an example
+n  rows of any block (a chunk, a batch)
+R  rows of a comparison
+C  columns of a comparison
+M  masked tokens of a batch
+=  ==========================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+Role = Literal["anchor", "positive", "negative", "original"]
+ROLES: tuple[Role, ...] = get_args(Role)
+NO_LABEL = -100
+"""Label of a token that masked language modelling does not predict (torch's ``ignore_index``)."""
+
+Row: TypeAlias = Mapping[str, str | float]
+"""One record of a data file, under the library's column names (``text``, ``anchor``, ``target``, ...)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """One text as token ids before special tokens; all lists stay aligned.
+
+    Args:
+        ids: Token ids.
+        words: For each token the number of the word it belongs to, from 0.
+        positions: For each token its place for the position embedding, or None for the natural order.
+        labels: For each token the id to predict, ``NO_LABEL`` for none; None without masked modelling.
+
+    Example:
+        >>> Tokens(ids=(7, 8, 9), words=(0, 0, 1)).take([2, 0])
+        Tokens(ids=(9, 7), words=(1, 0), positions=None, labels=None)
+    """
+
+    ids: tuple[int, ...]
+    words: tuple[int, ...]
+    positions: tuple[int, ...] | None = None
+    labels: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, values in (("words", self.words), ("positions", self.positions), ("labels", self.labels)):
+            if values is not None and len(values) != len(self.ids):
+                raise ValueError(
+                    f"Tokens.{name}: expected one value per token ({len(self.ids)}), got {len(values)}; "
+                    "use tokens.take(order) to keep the lists aligned"
+                )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, order: Sequence[int]) -> Tokens:
+        """Gives the tokens at the given places, in that order; every list follows."""
+
+        def pick(values: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(values[i] for i in order)
+
+        return Tokens(
+            ids=pick(self.ids),
+            words=pick(self.words),
+            positions=None if self.positions is None else pick(self.positions),
+            labels=None if self.labels is None else pick(self.labels),
+        )
+
+
+Text: TypeAlias = str | Tokens
+"""What a slot holds: a string, or a span that is already tokenised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Texts that belong together, as a ``Pairing`` returns them.
+
+    Args:
+        anchor: The text that the others are compared with.
+        positives: Texts of the same meaning.
+        negatives: Hard negatives: texts that look alike and mean something else.
+        target: A label or a score, for supervised objectives.
+    """
+
+    anchor: Text
+    positives: tuple[Text, ...] = ()
+    negatives: tuple[Text, ...] = ()
+    target: float | None = None
+
+
+class Slot(NamedTuple):
+    """One text of every example: its role and its number within the role."""
+
+    role: Role
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """N examples as S ragged rows; no padding crosses the process border.
+
+    A whole batch has its rows slot by slot: row = slot * N + example. A part of one (``split``) keeps
+    its rows' slots in ``row_slots``.
+
+    Args:
+        ids: Token ids of all rows with special tokens, (T,).
+        lengths: Tokens of each row, (S,).
+        slots: The slots, in row order.
+        row_slots: Index into ``slots`` of each row, (S,).
+        draw_keys: Key of every random draw for the row, (S,), int64.
+        text_ids: 64-bit hash of the text before any view, (S,): equal texts have equal ids.
+        seed: Seed of the step's dropout masks.
+        positions: Positions of the tokens, (T,), or None for the natural order.
+        labels: Labels for masked language modelling, (T,), or None.
+        target: Label or score of each example, (N,), or None.
+        truncated: Number of rows that were cut to the length limit.
+    """
+
+    ids: Tensor
+    lengths: Tensor
+    slots: tuple[Slot, ...]
+    row_slots: Tensor
+    draw_keys: Tensor
+    text_ids: Tensor
+    seed: int = 0
+    positions: Tensor | None = None
+    labels: Tensor | None = None
+    target: Tensor | None = None
+    truncated: int = 0
+
+    def __len__(self) -> int:
+        """Number of rows, S."""
+        return len(self.lengths)
+
+    def by_role(self, role: Role) -> Tensor:
+        """Gives the indices of the rows with the role, slot by slot, (rows,)."""
+        wanted = [i for i, slot in enumerate(self.slots) if slot.role == role]
+        return torch.cat([(self.row_slots == i).nonzero().flatten() for i in wanted] or [self.lengths[:0]])
+
+    def split(self, rows: Tensor) -> Batch:
+        """Gives the part of the batch with the given rows (indices), in that order."""
+        starts = (self.lengths.cumsum(0) - self.lengths)[rows]
+        lengths = self.lengths[rows]
+        ends = lengths.cumsum(0)
+        offsets = torch.arange(int(ends[-1]) if len(ends) else 0, device=lengths.device)
+        tokens = offsets + torch.repeat_interleave(starts - (ends - lengths), lengths)
+        return replace(
+            self,
+            ids=self.ids[tokens],
+            lengths=lengths,
+            row_slots=self.row_slots[rows],
+            draw_keys=self.draw_keys[rows],
+            text_ids=self.text_ids[rows],
+            positions=None if self.positions is None else self.positions[tokens],
+            labels=None if self.labels is None else self.labels[tokens],
+        )
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        """Gives the same batch on a device."""
+        return self._each(lambda t: t.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Batch:
+        """Gives the same batch in page-locked memory."""
+        return self._each(lambda t: t.pin_memory())
+
+    def _each(self, move: Callable[[Tensor], Tensor]) -> Batch:
+        return replace(
+            self,
+            ids=move(self.ids),
+            lengths=move(self.lengths),
+            row_slots=move(self.row_slots),
+            draw_keys=move(self.draw_keys),
+            text_ids=move(self.text_ids),
+            positions=None if self.positions is None else move(self.positions),
+            labels=None if self.labels is None else move(self.labels),
+            target=None if self.target is None else move(self.target),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Token vectors of the layers that a pooler asked for.
+
+    Args:
+        layers: Layer number -> (n, L, D). Numbers count as in Transformers' ``hidden_states``: 0 is the
+            embedding output, 1 the first block, -1 the last block.
+        mask: True on tokens, False on padding, (n, L).
+    """
+
+    layers: Mapping[int, Tensor]
+    mask: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What objectives read: one vector per row, before any train-only head.
+
+    Args:
+        embeddings: Sentence vectors, (S, D), row = slot * N + example.
+        slots: The slots, in row order.
+        text_ids: 64-bit hash of each row's text, (S,).
+        target: Label or score of each example, (N,), or None.
+        masked_hidden: Last-layer vectors of the tokens that have a label, (M, D), or None.
+        masked_labels: Their labels, (M,), or None.
+    """
+
+    embeddings: Tensor
+    slots: tuple[Slot, ...]
+    text_ids: Tensor
+    target: Tensor | None = None
+    masked_hidden: Tensor | None = None
+    masked_labels: Tensor | None = None
+
+    def role(self, role: Role) -> Tensor:
+        """Gives the vectors of a role, (N, slots of the role, D).
+
+        Example:
+            >>> slots = (Slot("anchor", 0), Slot("positive", 0))
+            >>> encoded = Encoded(torch.eye(4), slots, text_ids=torch.arange(4))
+            >>> encoded.role("positive").shape
+            torch.Size([2, 1, 4])
+        """
+        return self._of(role, self.embeddings)
+
+    def role_ids(self, role: Role) -> Tensor:
+        """Gives the text ids of a role, (N, slots of the role)."""
+        return self._of(role, self.text_ids)
+
+    def _of(self, role: Role, rows: Tensor) -> Tensor:
+        wanted = [i for i, slot in enumerate(self.slots) if slot.role == role]
+        return rows.reshape(len(self.slots), -1, *rows.shape[1:])[wanted].transpose(0, 1)

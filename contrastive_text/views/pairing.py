@@ -1,0 +1,61 @@
+"""Pairings: which texts of a row belong together."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from contrastive_text.types import Example, Row
+
+
+class Pairing(ABC):
+    """Base class of pairings.
+
+    Every row must give the same number of examples with the same number of positives and negatives.
+
+    Attributes:
+        reads: The columns that a row must have.
+    """
+
+    reads: tuple[str, ...] = ("text",)
+
+    @abstractmethod
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
+        """Gives the examples of a row; all randomness comes from ``rng``."""
+
+
+class SameText(Pairing):
+    """The text is its own positive: what differs is dropout, or the views (SimCSE, ConSERT, CLEAR).
+
+    Example:
+        >>> SameText()({"text": "hello"}, np.random.default_rng(0))
+        [Example(anchor='hello', positives=('hello',), negatives=(), target=None)]
+    """
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
+        """Gives one example, the text twice."""
+        text = str(row["text"])
+        return [Example(anchor=text, positives=(text,))]
+
+
+class Given(Pairing):
+    """The data file names the pairs: columns ``anchor`` and ``positive``, hard negatives and a target if any.
+
+    Example:
+        >>> Given()({"anchor": "a", "positive": "b", "negative": "c"}, np.random.default_rng(0))
+        [Example(anchor='a', positives=('b',), negatives=('c',), target=None)]
+    """
+
+    reads = ("anchor", "positive")
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
+        """Gives one example: the row's texts in their columns' roles."""
+        return [
+            Example(
+                anchor=str(row["anchor"]),
+                positives=(str(row["positive"]),),
+                negatives=tuple(str(text) for name, text in row.items() if name.startswith("negative")),
+                target=float(row["target"]) if "target" in row else None,
+            )
+        ]

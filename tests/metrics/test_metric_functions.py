@@ -1,0 +1,320 @@
+"""The formulas of the metrics against slow loops and the values of the specification."""
+
+import itertools
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import contrastive_text.metrics.functional as functional
+from contrastive_text.metrics import (
+    alignment,
+    answer_ranks,
+    average_ranks,
+    effective_rank,
+    in_batch_accuracy,
+    pair_similarity,
+    spearman,
+    uniformity,
+)
+
+X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
+Y = torch.tensor([[0.9, 0.1], [0.2, 1.0], [1.0, -1.0]], dtype=torch.float64)
+SEEDS = st.integers(min_value=0, max_value=2**31)
+
+
+def normal(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def slow_uniformity(x, t):
+    unit = torch.stack([row / row.norm() for row in x])
+    potentials = [math.exp(-t * float((a - b).norm()) ** 2) for a, b in itertools.combinations(unit, 2)]
+    return math.log(sum(potentials) / len(potentials))
+
+
+def slow_ranks(rows, columns, target):
+    def cosine(a, b):
+        return float(a @ b / a.norm() / b.norm())
+
+    return [
+        1 + sum(cosine(row, c) >= cosine(row, columns[own]) for j, c in enumerate(columns) if j != own)
+        for row, own in zip(rows, target.tolist(), strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    shared = os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2].parent / "shared")
+    path = Path(shared) / "spec" / "vectors.json"
+    if not path.exists():
+        pytest.skip("the specification's vectors.json is not here; its values also stand in this file")
+    return json.loads(path.read_text())
+
+
+class TestSpecification:
+    def test_e2_ties_take_average_ranks(self):
+        x, y = torch.tensor([0.5, 0.5, 0.2, 0.9]), torch.tensor([3.0, 1.0, 1.0, 5.0])
+        assert spearman(x.double(), y.double()).item() == pytest.approx(0.8333333333, abs=1e-9)
+
+    def test_e2_holds_with_the_vectors_file(self, vectors):
+        case = vectors["spearman_ties"]
+        result = spearman(torch.tensor(case["system"]), torch.tensor(case["gold"]))
+        assert result.item() == pytest.approx(case["spearman_average_ranks"], abs=1e-6)
+
+    def test_e1_the_sub_sets_and_their_union_hold(self, vectors):
+        case = vectors["sts_aggregation"]
+        subsets = {name: [torch.tensor(s[k]) for k in ("system", "gold")] for name, s in case["subsets"].items()}
+        for name, (system, gold) in subsets.items():
+            assert spearman(system, gold).item() == pytest.approx(case["spearman_per_subset"][name], abs=1e-6)
+        system, gold = (torch.cat(parts) for parts in zip(*subsets.values(), strict=True))
+        assert spearman(system, gold).item() == pytest.approx(case["all"], abs=1e-6)
+
+    def test_e3_a_zero_vector_has_similarity_zero(self):
+        u = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
+        assert pair_similarity(u, torch.tensor([[1.0, 2.0], [0.0, 0.0]])).tolist() == [0.0, 0.0]
+
+    def test_e4_alignment_and_uniformity_have_the_values_of_the_specification(self):
+        assert alignment(X, Y).item() == pytest.approx(0.6836903931, abs=1e-9)
+        assert uniformity(torch.cat([X, Y])).item() == pytest.approx(-1.284814698, abs=1e-9)
+        assert uniformity(X).item() == pytest.approx(-1.547913379, abs=1e-9)
+
+    def test_e4_holds_with_the_vectors_file(self, vectors):
+        case = vectors["alignment_uniformity"]
+        x = torch.tensor(case["x_unnormalised"], dtype=torch.float64)
+        y = torch.tensor(case["y_unnormalised"], dtype=torch.float64)
+        assert alignment(x, y).item() == pytest.approx(case["alignment_alpha2"], abs=1e-9)
+        together = uniformity(torch.cat([x, y])).item()
+        assert together == pytest.approx(case["uniformity_t2_all_six_points"], abs=1e-9)
+        assert uniformity(x).item() == pytest.approx(case["uniformity_x_only"], abs=1e-9)
+
+    @pytest.mark.parametrize(("second", "expected"), [([-3.0, 0.0], -8.0), ([0.0, 2.0], -4.0), ([5.0, 0.0], 0.0)])
+    def test_e4_two_points_give_minus_eight_minus_four_or_zero(self, second, expected):
+        assert uniformity(torch.tensor([[1.0, 0.0], second])).item() == pytest.approx(expected, abs=1e-6)
+
+
+class TestUniformity:
+    @pytest.mark.parametrize("t", [0.5, 2.0, 300.0])
+    def test_it_equals_the_double_loop(self, t):
+        # t = 300: each term alone underflows in float32, not in the log-sum-exp
+        x = normal(17, 5)
+        assert uniformity(x, t=t).item() == pytest.approx(slow_uniformity(x, t=t), rel=1e-9)
+
+    @pytest.mark.parametrize("values", [1, 7, 40, 10**6])
+    def test_blocks_do_not_change_the_result(self, monkeypatch, values):
+        x = normal(13, 4)
+        whole = uniformity(x)
+        monkeypatch.setattr(functional, "_BLOCK_VALUES", values)
+        torch.testing.assert_close(uniformity(x), whole, rtol=1e-12, atol=1e-12)
+
+    def test_a_zero_vector_gives_a_finite_value(self):
+        result = uniformity(torch.tensor([[0.0, 0.0], [1.0, 0.0]]))  # squared distance 1
+        assert result.item() == pytest.approx(-2.0, abs=1e-6)
+
+    def test_a_gradient_flows_through_the_blocks(self, monkeypatch):
+        monkeypatch.setattr(functional, "_BLOCK_VALUES", 10)
+        x = normal(5, 3).requires_grad_()
+        assert torch.autograd.gradcheck(uniformity, (x,))
+
+    def test_fewer_than_two_rows_are_refused(self):
+        with pytest.raises(ValueError, match="n >= 2"):
+            uniformity(torch.ones(1, 3))
+
+    @pytest.mark.parametrize("t", [0.0, -1.0, math.inf, math.nan])
+    def test_a_sharpness_that_is_not_positive_is_refused(self, t):
+        with pytest.raises(ValueError, match=r"uniformity\.t"):
+            uniformity(torch.eye(2), t=t)
+
+
+class TestAlignment:
+    @pytest.mark.parametrize("alpha", [1.0, 2.0, 3.0])
+    def test_it_equals_the_loop(self, alpha):
+        x, y = normal(9, 4, seed=1), normal(9, 4, seed=2)
+        distances = [float((a / a.norm() - b / b.norm()).norm()) ** alpha for a, b in zip(x, y, strict=True)]
+        assert alignment(x, y, alpha=alpha).item() == pytest.approx(sum(distances) / 9, rel=1e-12)
+
+    def test_a_zero_vector_gives_a_finite_value(self):
+        assert alignment(torch.zeros(1, 2), torch.ones(1, 2)).item() == pytest.approx(1.0, abs=1e-6)
+
+    @pytest.mark.parametrize(("x", "y"), [((2, 3), (3, 3)), ((2, 3), (2, 4)), ((0, 3), (0, 3)), ((3,), (3,))])
+    def test_vectors_that_are_no_pairs_are_refused(self, x, y):
+        with pytest.raises(ValueError, match="alignment: expected"):
+            alignment(torch.ones(x), torch.ones(y))
+
+    def test_a_power_that_is_not_positive_is_refused(self):
+        with pytest.raises(ValueError, match=r"alignment\.alpha"):
+            alignment(X, Y, alpha=0)
+
+
+class TestInvariance:
+    @given(seed=SEEDS, scale=st.floats(min_value=1e-3, max_value=1e3))
+    @settings(max_examples=25, deadline=None)
+    def test_the_length_of_vectors_changes_nothing(self, seed, scale):
+        x, y = normal(6, 3, seed=seed), normal(6, 3, seed=seed + 1)
+        lengths = scale ** torch.linspace(-1, 1, 6, dtype=torch.float64).unsqueeze(1)
+        torch.testing.assert_close(alignment(x * lengths, y), alignment(x, y))
+        torch.testing.assert_close(uniformity(x * lengths), uniformity(x))
+        torch.testing.assert_close(effective_rank(x * lengths), effective_rank(x))
+        torch.testing.assert_close(pair_similarity(x * lengths, y), pair_similarity(x, y))
+        target = torch.arange(6)
+        assert torch.equal(answer_ranks(x * lengths, y, target), answer_ranks(x, y, target))
+
+    @given(seed=SEEDS)
+    @settings(max_examples=25, deadline=None)
+    def test_a_rotation_or_a_new_order_changes_nothing(self, seed):
+        x, y = normal(7, 4, seed=seed), normal(7, 4, seed=seed + 1)
+        rotation = torch.linalg.qr(normal(4, 4, seed=seed + 2)).Q
+        order = torch.randperm(7, generator=torch.Generator().manual_seed(seed))
+        for change in (lambda v: v @ rotation, lambda v: v[order]):
+            torch.testing.assert_close(alignment(change(x), change(y)), alignment(x, y))
+            torch.testing.assert_close(uniformity(change(x)), uniformity(x))
+            torch.testing.assert_close(effective_rank(change(x)), effective_rank(x))
+
+    @given(seed=SEEDS)
+    @settings(max_examples=25, deadline=None)
+    def test_values_stay_in_their_ranges(self, seed):
+        x, y = normal(7, 4, seed=seed), normal(7, 4, seed=seed + 1)
+        assert 0 <= alignment(x, y) <= 4
+        assert -8 <= uniformity(x) <= 0
+        assert 1 <= effective_rank(x) <= 4
+        assert -1 <= spearman(x[:, 0], y[:, 0]) <= 1
+
+
+class TestEffectiveRank:
+    def test_it_equals_the_formula_on_singular_values(self):
+        x = normal(8, 3)
+        values = torch.linalg.svd(x / x.norm(dim=1, keepdim=True)).S
+        shares = [float(v / values.sum()) for v in values]
+        expected = math.exp(-sum(p * math.log(p) for p in shares))
+        assert effective_rank(x).item() == pytest.approx(expected, rel=1e-9)
+
+    def test_collapsed_vectors_have_rank_one_and_an_orthonormal_set_its_size(self):
+        assert effective_rank(torch.ones(6, 4)).item() == pytest.approx(1.0, abs=1e-4)
+        assert effective_rank(torch.eye(5)).item() == pytest.approx(5.0, abs=1e-4)
+
+    def test_zero_vectors_give_one(self):
+        assert effective_rank(torch.zeros(3, 2)).item() == 1.0
+
+
+class TestAnswerRanks:
+    def test_they_equal_the_loop(self):
+        rows, columns = normal(9, 5, seed=1), normal(12, 5, seed=2)
+        target = torch.tensor([0, 11, 3, 3, 5, 6, 7, 8, 1])
+        assert answer_ranks(rows, columns, target).tolist() == slow_ranks(rows, columns, target)
+
+    def test_blocks_do_not_change_them(self, monkeypatch):
+        rows, columns, target = normal(9, 5, seed=1), normal(12, 5, seed=2), torch.arange(9)
+        whole = answer_ranks(rows, columns, target)
+        monkeypatch.setattr(functional, "_BLOCK_VALUES", 24)
+        assert torch.equal(answer_ranks(rows, columns, target), whole)
+
+    def test_collapsed_vectors_come_last(self):
+        same = normal(1, 384, dtype=torch.float32).repeat(50, 1)
+        assert answer_ranks(same, same, torch.arange(50)).tolist() == [50] * 50
+        assert in_batch_accuracy(same, same, torch.arange(50)).item() == 0
+
+    def test_a_scaled_copy_of_the_answer_is_a_tie(self):
+        # The copy is rounded differently from the answer: without a tolerance chance would decide.
+        answer = normal(40, 257, dtype=torch.float32)
+        columns = torch.cat([answer, answer * 0.3])
+        assert answer_ranks(answer, columns, torch.arange(40)).tolist() == [2] * 40
+
+    def test_zero_vectors_come_last(self):
+        assert answer_ranks(torch.zeros(2, 3), torch.eye(3), torch.arange(2)).tolist() == [3, 3]
+
+    @pytest.mark.parametrize(("columns", "target"), [((4, 2), (3,)), ((4, 5), (2,)), ((0, 5), (3,))])
+    def test_shapes_that_do_not_fit_are_refused(self, columns, target):
+        with pytest.raises(ValueError, match="answer_ranks: expected"):
+            answer_ranks(torch.ones(3, 5), torch.ones(columns), torch.zeros(target, dtype=torch.long))
+
+    def test_accuracy_is_the_share_of_first_ranks(self):
+        rows, columns, target = normal(30, 3, seed=1), normal(8, 3, seed=2), torch.arange(30) % 8
+        first = [rank == 1 for rank in slow_ranks(rows, columns, target)]
+        assert in_batch_accuracy(rows, columns, target).item() == pytest.approx(sum(first) / 30)
+
+
+class TestSpearman:
+    @given(pairs=st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2, max_size=40))
+    @settings(max_examples=100, deadline=None)
+    def test_it_equals_scipy_with_many_ties(self, pairs):
+        x, y = (torch.tensor(side, dtype=torch.float64) for side in zip(*pairs, strict=True))
+        if len(x.unique()) == 1 or len(y.unique()) == 1:
+            return
+        expected = stats.spearmanr(x.numpy(), y.numpy()).statistic
+        assert spearman(x, y).item() == pytest.approx(expected, abs=1e-12)
+
+    @given(values=st.lists(st.floats(-1, 1), min_size=1, max_size=40))
+    @settings(max_examples=100, deadline=None)
+    def test_average_ranks_equal_scipys(self, values):
+        expected = stats.rankdata(values, method="average").tolist()
+        assert average_ranks(torch.tensor(values, dtype=torch.float64)).tolist() == expected
+
+    @given(seed=SEEDS)
+    @settings(max_examples=25, deadline=None)
+    def test_only_the_order_counts(self, seed):
+        x, y = normal(20, seed=seed), normal(20, seed=seed + 1)
+        torch.testing.assert_close(spearman(x.exp(), 3 * y - 1), spearman(x, y))
+        torch.testing.assert_close(spearman(x, -y), -spearman(x, y))
+        torch.testing.assert_close(spearman(y, x), spearman(x, y))
+
+    def test_many_tied_pairs_do_not_overflow(self):
+        # torchmetrics 1.9 sums the ranks of a tie in int32: here it gives 0.06 for 0.69
+        x = normal(200_000, seed=1)
+        y = ((x + normal(200_000, seed=2)) * 2).round()
+        expected = stats.spearmanr(x.numpy(), y.numpy()).statistic
+        assert spearman(x, y).item() == pytest.approx(expected, abs=1e-12)
+
+    def test_columns_of_a_matrix_give_no_warning(self, recwarn):
+        matrix = normal(5, 2)
+        spearman(matrix[:, 0], matrix[:, 1])
+        assert not recwarn.list
+
+    @pytest.mark.parametrize("name", ["first", "second"])
+    def test_a_constant_side_gives_zero_and_a_warning(self, name):
+        sides = (torch.ones(4), torch.arange(4.0))
+        x, y = sides if name == "first" else sides[::-1]
+        with pytest.warns(UserWarning, match=f"all 4 values of the {name} argument are equal"):
+            assert spearman(x, y).item() == 0
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_values_that_are_not_finite_are_refused(self, value):
+        with pytest.raises(ValueError, match="NaN or infinity in the second"):
+            spearman(torch.arange(3.0), torch.tensor([1.0, value, 2.0]))
+
+    @pytest.mark.parametrize(("x", "y"), [((1,), (1,)), ((3,), (4,)), ((3, 1), (3, 1))])
+    def test_shapes_that_do_not_fit_are_refused(self, x, y):
+        with pytest.raises(ValueError, match="spearman: expected"):
+            spearman(torch.ones(x), torch.ones(y))
+
+
+class TestPrecision:
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_half_precision_is_computed_in_float32(self, dtype):
+        x, y = normal(6, 8, seed=1).to(dtype), normal(6, 8, seed=2).to(dtype)
+        for metric in (uniformity, effective_rank):
+            assert metric(x).dtype == torch.float32
+            torch.testing.assert_close(metric(x), metric(x.float()))
+        for metric in (alignment, pair_similarity):
+            assert metric(x, y).dtype == torch.float32
+            torch.testing.assert_close(metric(x, y), metric(x.float(), y.float()))
+
+    def test_autocast_changes_nothing(self):
+        x, y = normal(6, 8, seed=1, dtype=torch.float32), normal(6, 8, seed=2, dtype=torch.float32)
+        plain = [uniformity(x), effective_rank(x), alignment(x, y), *pair_similarity(x, y)]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            under = [uniformity(x), effective_rank(x), alignment(x, y), *pair_similarity(x, y)]
+        assert under == plain
+
+    def test_inputs_are_left_as_they_were(self):
+        x, y = normal(6, 8, seed=1), normal(6, 8, seed=2)
+        before = x.clone(), y.clone()
+        uniformity(x), effective_rank(x), alignment(x, y), answer_ranks(x, y, torch.arange(6))
+        spearman(x[:, 0], y[:, 0])
+        assert torch.equal(x, before[0])
+        assert torch.equal(y, before[1])

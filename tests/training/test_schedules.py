@@ -1,0 +1,230 @@
+"""Schedules against the seeds' values, Transformers' and a real LambdaLR."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import (
+    get_constant_schedule_with_warmup,
+    get_cosine_schedule_with_warmup,
+    get_linear_schedule_with_warmup,
+)
+
+from contrastive_text.training import (
+    ConstantSchedule,
+    CosineSchedule,
+    LinearSchedule,
+    Schedule,
+    SlantedTriangularSchedule,
+    lr_lambda,
+)
+from contrastive_text.training.schedules import slanted_triangular
+
+WITH_WARMUP = [ConstantSchedule, CosineSchedule, LinearSchedule]
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    shared = os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2].parent / "shared")
+    path = Path(shared) / "spec" / "vectors.json"
+    if not path.exists():
+        pytest.skip("the specification's vectors.json is not here; its values also stand in this file")
+    return json.loads(path.read_text())
+
+
+def sgd(lr):
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+
+
+def rates(scheduler, optimizer, steps):
+    """Learning rate of each optimiser step of a real training loop."""
+    seen = []
+    for _ in range(steps):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return seen
+
+
+class TestSeeds:
+    @pytest.mark.parametrize(("step", "rate"), [(0, 3e-5), (125, 2.976e-5), (15_624, 1.92e-9)])
+    def test_s11_simcse_falls_linearly_without_warm_up(self, step, rate):
+        assert 3e-5 * LinearSchedule().factor(step, total=15_625) == pytest.approx(rate, rel=1e-9)
+
+    @pytest.mark.parametrize(
+        ("step", "rate"), [(0, 0.0), (12_000, 3e-4), (24_000, 6e-4), (262_000, 3e-4), (500_000, 0.0)]
+    )
+    def test_c13_clear_warms_up_for_24000_steps(self, step, rate):
+        schedule = LinearSchedule(warmup_steps=24_000)
+        assert 6e-4 * schedule.factor(step, total=500_000) == pytest.approx(rate, rel=1e-9)
+
+    @pytest.mark.parametrize("schedule", [LinearSchedule(warmup_ratio=0.1), LinearSchedule(warmup_steps=930)])
+    @pytest.mark.parametrize(("step", "rate"), [(465, 2.5e-7), (930, 5e-7), (5_115, 2.5e-7), (9_300, 0.0)])
+    def test_k12_consert_warms_up_for_a_tenth(self, schedule, step, rate):
+        assert 5e-7 * schedule.factor(step, total=9_300) == pytest.approx(rate, rel=1e-9)
+
+    @pytest.mark.parametrize(
+        ("t", "rate"),
+        [(0, 1.5625e-6), (1, 6.40625e-6), (5, 2.578125e-5), (10, 5e-5), (55, 2.578125e-5), (100, 1.5625e-6)],
+    )
+    def test_d16_declutr_rises_for_a_tenth_and_falls_to_one_32nd(self, t, rate):
+        factor = slanted_triangular(t, total=100, cut_fraction=0.1, ratio=32)
+        assert 5e-5 * factor == pytest.approx(rate, rel=1e-9)
+        # The first optimiser step has t = 1 (specification 2c).
+        assert SlantedTriangularSchedule().factor(t - 1, total=100) == factor
+
+    @pytest.mark.parametrize("total", [None, math.inf, math.nan, 0, -1])
+    def test_d17_an_unknown_length_is_refused(self, total):
+        with pytest.raises(ValueError, match=r"SlantedTriangularSchedule: .*trainer\.max_steps"):
+            lr_lambda(SlantedTriangularSchedule(), total=total)
+
+    def test_the_vectors_file_holds(self, vectors):
+        cases = [
+            ("simcse_linear_schedule", LinearSchedule(), "total_steps", "lr"),
+            ("consert_linear_schedule", LinearSchedule(warmup_ratio=0.1), "total_steps", "lr"),
+            ("clear_schedule", LinearSchedule(warmup_steps=24_000), "total", "peak"),
+        ]
+        for key, schedule, total, peak in cases:
+            case = vectors[key]
+            for step, rate in case["values"].items():
+                factor = schedule.factor(int(step), total=case[total])
+                assert case[peak] * factor == pytest.approx(rate, rel=1e-9), (key, step)
+
+    def test_the_vectors_file_holds_for_the_slanted_triangle(self, vectors):
+        case = vectors["slanted_triangular"]
+        for total, values in ((case["T"], case["values"]), (1000, case["T_1000"])):
+            for t, rate in values.items():
+                factor = slanted_triangular(
+                    int(t), total=total, cut_fraction=case["cut_frac"], ratio=case["ratio"]
+                )
+                assert case["lr"] * factor == pytest.approx(rate, rel=1e-9), (total, t)
+
+
+class TestPeers:
+    @pytest.mark.parametrize("warmup", [0, 1, 7, 40, 60])
+    @pytest.mark.parametrize(
+        ("ours", "theirs"),
+        [
+            (LinearSchedule, get_linear_schedule_with_warmup),
+            (CosineSchedule, get_cosine_schedule_with_warmup),
+        ],
+    )
+    def test_falling_schedules_equal_transformers(self, ours, theirs, warmup):
+        mine, other = sgd(lr=0.3), sgd(lr=0.3)
+        scheduler = LambdaLR(mine, lr_lambda(ours(warmup_steps=warmup), total=40))
+        reference = theirs(other, num_warmup_steps=warmup, num_training_steps=40)
+        assert rates(scheduler, mine, steps=40) == pytest.approx(rates(reference, other, steps=40), abs=1e-15)
+
+    def test_the_constant_schedule_equals_transformers(self):
+        mine, other = sgd(lr=0.3), sgd(lr=0.3)
+        scheduler = LambdaLR(mine, lr_lambda(ConstantSchedule(warmup_steps=7), total=40))
+        reference = get_constant_schedule_with_warmup(other, num_warmup_steps=7)
+        assert rates(scheduler, mine, steps=40) == rates(reference, other, steps=40)
+
+
+class TestRealRun:
+    def test_a_slanted_triangle_peaks_once_and_ends_at_its_floor(self):
+        optimizer = sgd(lr=5e-5)
+        scheduler = LambdaLR(optimizer, lr_lambda(SlantedTriangularSchedule(), total=100))
+        seen = rates(scheduler, optimizer, steps=100)
+        assert seen[0] == pytest.approx(6.40625e-6)
+        assert seen.index(max(seen)) == 9
+        assert max(seen) == pytest.approx(5e-5)
+        assert seen[-1] == min(seen) == pytest.approx(1.5625e-6)
+
+    def test_a_resumed_run_gets_the_same_rates(self):
+        optimizer = sgd(lr=1.0)
+        scheduler = LambdaLR(optimizer, lr_lambda(CosineSchedule(warmup_ratio=0.2), total=20))
+        whole = rates(scheduler, optimizer, steps=20)
+
+        first = sgd(lr=1.0)
+        before = LambdaLR(first, lr_lambda(CosineSchedule(warmup_ratio=0.2), total=20))
+        start = rates(before, first, steps=8)
+        second = sgd(lr=1.0)
+        after = LambdaLR(second, lr_lambda(CosineSchedule(warmup_ratio=0.2), total=20))
+        second.load_state_dict(first.state_dict())
+        after.load_state_dict(before.state_dict())
+        assert start + rates(after, second, steps=12) == whole
+
+    def test_the_state_of_the_scheduler_is_plain_data(self, tmp_path):
+        scheduler = LambdaLR(sgd(lr=1.0), lr_lambda(LinearSchedule(), total=5))
+        torch.save(scheduler.state_dict(), tmp_path / "state.pt")
+        assert torch.load(tmp_path / "state.pt", weights_only=True)["last_epoch"] == 0
+
+    def test_a_schedule_of_ones_own_needs_only_factor(self):
+        class Inverse(Schedule):
+            def factor(self, step, total):
+                return total / (total + step)
+
+        assert lr_lambda(Inverse(), total=4)(4) == 0.5
+        with pytest.raises(ValueError, match="Inverse: expected the number of optimiser steps"):
+            lr_lambda(Inverse(), total=None)
+
+
+class TestUnknownLength:
+    @pytest.mark.parametrize(
+        "schedule",
+        [LinearSchedule(), CosineSchedule(warmup_steps=5), ConstantSchedule(warmup_ratio=0.1)],
+    )
+    @pytest.mark.parametrize("total", [None, math.inf, 0, -1])
+    def test_it_is_refused_with_what_to_set(self, schedule, total):
+        with pytest.raises(ValueError, match=r"set trainer\.max_steps, or trainer\.max_epochs with"):
+            lr_lambda(schedule, total=total)
+
+    @pytest.mark.parametrize("total", [None, math.inf, 0, -1])
+    def test_a_constant_schedule_runs_without_it(self, total):
+        assert lr_lambda(ConstantSchedule(), total=total)(10**6) == 1.0
+        assert lr_lambda(ConstantSchedule(warmup_steps=4), total=total)(1) == 0.25
+
+
+class TestSettings:
+    @pytest.mark.parametrize("schedule", WITH_WARMUP)
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"warmup_steps": -1}, "warmup_steps: expected 0 or more"),
+            ({"warmup_ratio": -0.1}, "warmup_ratio: expected a share"),
+            ({"warmup_ratio": 1.5}, "warmup_ratio: expected a share"),
+            ({"warmup_ratio": math.nan}, "warmup_ratio: expected a share"),
+            ({"warmup_steps": 3, "warmup_ratio": 0.1}, "got both"),
+        ],
+    )
+    def test_a_warm_up_that_makes_no_sense_is_refused(self, schedule, arguments, message):
+        with pytest.raises(ValueError, match=rf"{schedule.__name__}.*{message}"):
+            schedule(**arguments)
+
+    @pytest.mark.parametrize("arguments", [{"cut_fraction": 0.0}, {"cut_fraction": 1.0}, {"ratio": 0.5}])
+    def test_a_triangle_out_of_range_is_refused(self, arguments):
+        with pytest.raises(ValueError, match="SlantedTriangularSchedule"):
+            SlantedTriangularSchedule(**arguments)
+
+
+class TestProperties:
+    @given(
+        total=st.integers(1, 500),
+        ratio=st.floats(0, 1),
+        make=st.sampled_from(WITH_WARMUP),
+    )
+    @settings(max_examples=100, deadline=None)
+    def test_a_warm_up_rises_and_the_rest_never_does(self, total, ratio, make):
+        schedule = make(warmup_ratio=ratio)
+        factors = [schedule.factor(step, total=total) for step in range(total)]
+        warmup = math.ceil(ratio * total)
+        assert all(0 <= factor <= 1 for factor in factors)
+        assert factors[: warmup + 1] == sorted(factors[: warmup + 1])
+        assert factors[warmup:] == sorted(factors[warmup:], reverse=True)
+
+    @given(total=st.integers(1, 500), cut=st.floats(0.001, 0.999), ratio=st.floats(1, 1000))
+    @settings(max_examples=100, deadline=None)
+    def test_a_triangle_stays_between_its_floor_and_its_peak(self, total, cut, ratio):
+        schedule = SlantedTriangularSchedule(cut_fraction=cut, ratio=ratio)
+        # torch asks for step = total too, after the last optimiser step
+        for step in range(total + 1):
+            assert 1 / ratio * (1 - 1e-12) <= schedule.factor(step, total=total) <= 1 + 1e-12
+        assert schedule.factor(total - 1, total=total) == pytest.approx(1 / ratio)
