@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contrastive_text import __version__
-from contrastive_text.cli.suggestions import nearest
+from contrastive_text.cli.suggestions import constructor_answer, nearest
 from contrastive_text.recipes import recipe_names, recipe_path
 
 _TRAINING = ("fit", "validate", "test", "predict")
@@ -70,9 +70,10 @@ def run(words: Sequence[str]) -> int:
     try:
         _dispatch(words[0], expand_recipes(words[1:]))
     except (ValueError, TypeError, OSError) as error:
-        if not _is_answer(error):
+        said = constructor_answer(str(error))
+        if said is None and not _is_answer(error):
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {said or error}", file=sys.stderr)
         return 2
     return 0
 

@@ -48,6 +48,14 @@ def option_names() -> dict[str, str]:
     return {name: ", ".join(found) for name, found in owners.items()}
 
 
+def constructor_answer(message: str) -> str | None:
+    """Gives what a part's constructor said, from the parser's list of all types that it tried."""
+    if "Does not validate" not in message:
+        return None
+    found = re.findall(r"^\s*- (\S+: expected .*)$", message, flags=re.MULTILINE)
+    return found[0] if found else None
+
+
 def short_answer(message: str) -> str:
     """Makes a few lines of a parser's message: what was wrong, and the nearest right name."""
     if (match := _OPTION.search(message)) is not None:
@@ -62,5 +70,7 @@ def short_answer(message: str) -> str:
         name = next(group for group in match.groups() if group)
         advice = nearest(name, part_classes())
         return f"no class {name!r}: expected a part of the library or module.Class{advice}"
+    if (said := constructor_answer(message)) is not None:
+        return said
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return "\n".join(lines[:6])

@@ -20,10 +20,21 @@ from contrastive_text.sentence_encoder import SentenceEncoder
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
+    """Answers a wrong option in a few lines."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
+
+    def understand(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parses the words; an unknown option is named before a missing one."""
         known = [option for action in self._actions for option in action.option_strings]
-        wrong = message.removeprefix("unrecognized arguments: ").split("=")[0].split(" ")[0]
-        raise SystemExit(f"error: {message}{nearest(wrong, known)}\n{self.format_usage()}")
+        for word in words:
+            if word.startswith("--") and (option := word.partition("=")[0]) not in known:
+                self.error(f"no option {option}{nearest(option, known)}")
+        return self.parse_args(words)
+
+    def error(self, message: str) -> NoReturn:
+        raise SystemExit(f"error: {message}\n{self.format_usage()}")
 
 
 def _load(path: str) -> SentenceEncoder:
@@ -84,7 +95,7 @@ def embed(words: Sequence[str]) -> None:
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--normalize", action="store_true", help="give vectors of unit length")
     parser.add_argument("--device", help="cpu, cuda, ...", default="cpu")
-    options = parser.parse_args(words)
+    options = parser.understand(words)
     check_suffix(options.output)
     table = read_rows(
         options.input, reads=("text",), columns={"text": options.column} if options.column else None
@@ -108,7 +119,7 @@ def evaluate(words: Sequence[str]) -> None:
     parser.add_argument("files", nargs="+", help="files of scored pairs")
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--device", help="cpu, cuda, ...", default="cpu")
-    options = parser.parse_args(words)
+    options = parser.understand(words)
     tables = {path: read_pairs(path) for path in options.files}
     model = _load(options.model).to(options.device)
     console = Console()

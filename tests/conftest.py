@@ -1,0 +1,58 @@
+"""What all tests share: no network, repeatable examples, the conformance vectors, a learned tokenizer."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+# Read when the hub client is first imported, so set before anything imports it.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+from hypothesis import settings
+from transformers import PreTrainedTokenizerFast
+
+from contrastive_text.data import learn_vocabulary
+
+SHARED = Path(os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2] / "shared"))
+
+# Derandomised: a failure is a bug of the change under test, never of the day's luck. No deadline, because
+# the first example of a test pays for torch's warm-up.
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=40)
+settings.load_profile("repeatable")
+
+CORPUS = (
+    "the old bird sings in the tall green tree",
+    "a young bird flies over the cold river",
+    "two people walk along the river in the rain",
+    "the man plays an old guitar in the street",
+    "a woman reads a long book under the tree",
+    "children play with a red ball, and a dog runs after them!",
+    "the train to the north leaves at seven o'clock",
+    "it rains; nobody is walking in the street",
+)
+
+
+@pytest.fixture(scope="session")
+def vectors() -> dict[str, Any]:
+    """The conformance vectors of the specification sheet, by key."""
+    path = SHARED / "spec" / "vectors.json"
+    if not path.is_file():
+        pytest.skip("the conformance vectors are not here; set CONTRASTIVE_TEXT_SHARED to the folder with spec/")
+    loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return loaded
+
+
+@pytest.fixture(scope="session")
+def corpus() -> tuple[str, ...]:
+    """Eight short sentences."""
+    return CORPUS
+
+
+@pytest.fixture(scope="session")
+def learned_tokenizer() -> PreTrainedTokenizerFast:
+    """A WordPiece tokenizer learned from the eight sentences; some words stay in pieces."""
+    return learn_vocabulary(CORPUS, vocabulary_size=90)
