@@ -64,8 +64,8 @@ def local_folder(model_name_or_path: str) -> Path:
         )
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"model: expected a local folder or a name on the Hugging Face hub, got {model_name_or_path!r}; there "
-            "is no such folder, and the hub was out of reach or doesn't have it"
+            f"model: expected a local folder or a name on the Hugging Face hub, got {model_name_or_path!r}; "
+            "there is no such folder, and the hub was out of reach or doesn't have it"
         ) from error
 
 

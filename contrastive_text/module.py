@@ -8,6 +8,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from jsonargparse import ArgumentParser
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -23,6 +24,7 @@ from contrastive_text.metrics import SpearmanSimilarity
 from contrastive_text.objectives import Contrastive, Objective
 from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.random import fold
+from contrastive_text.recipes import recipe_path
 from contrastive_text.specs import describe, to_plain
 from contrastive_text.training import AdamW, LinearSchedule, Optimizer, Schedule, lr_lambda
 from contrastive_text.training.checkpoints import verify_checkpoint
@@ -96,6 +98,29 @@ class ContrastiveModule(pl.LightningModule):
         recorded = {name: to_plain(part, f"model.{name}") for name, part in parts.items()}
         self.save_hyperparameters({**recorded, "_instantiator": "pytorch_lightning.cli.instantiate_module"})
 
+    @classmethod
+    def from_recipe(cls, recipe: str, model_name_or_path: str | None = None) -> Self:
+        """Builds the module of a recipe, as the shell would.
+
+        Args:
+            recipe: Name of a shipped recipe, or path of a YAML file.
+            model_name_or_path: Encoder in place of the recipe's.
+
+        Raises:
+            ValueError: No such recipe, or no such encoder.
+        """
+        path = Path(recipe) if Path(recipe).suffix in (".yaml", ".yml") else recipe_path(recipe)
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_argument("--config", action="config")
+        parser.add_class_arguments(cls, "model")
+        for other in ("seed_everything", "trainer", "data"):
+            parser.add_argument(f"--{other}", type=Any)
+        words = ["--config", str(path)]
+        if model_name_or_path is not None:
+            words += ["--model.encoder.model_name_or_path", model_name_or_path]
+        built: Self = parser.instantiate(parser.parse_args(words)).model
+        return built
+
     def _check(self) -> None:
         if self.head is not None and self.head.train_only:
             raise ValueError(
@@ -110,7 +135,7 @@ class ContrastiveModule(pl.LightningModule):
                 )
         if self.plan.has_embedding_views and not self.encoder.takes_embedding_views:
             raise ValueError(
-                f"model.views: expected an architecture with an embedding module for embedding views, got "
+                "model.views: expected an architecture with an embedding module for embedding views, got "
                 f"{describe(self.encoder)}; use token or text views with it"
             )
 
@@ -133,7 +158,7 @@ class ContrastiveModule(pl.LightningModule):
         return self.encoder.vocabulary_size
 
     def text_tokenizer(self, training: bool = True) -> TextTokenizer | None:
-        """Gives the encoder's tokenizer with the length limit of training or of use; None until one is learned."""
+        """Gives the encoder's tokenizer with the limit of training or of use; None before one is learned."""
         tokenizer, limit = self.encoder.tokenizer, self.encoder.limit
         max_length = (self.encoder.max_length or limit) if training else limit
         return None if tokenizer is None else TextTokenizer(tokenizer, max_length)

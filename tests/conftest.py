@@ -21,7 +21,7 @@ SHARED = Path(os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2
 
 # Derandomised: a failure is a bug of the change under test, never of the day's luck. No deadline, because
 # the first example of a test pays for torch's warm-up.
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=15)
 settings.load_profile("repeatable")
 
 CORPUS = (

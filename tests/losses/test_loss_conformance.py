@@ -97,7 +97,7 @@ def test_l6_gradients_of_the_six_by_three_example(
         side: torch.tensor(case[side], dtype=torch.float64, requires_grad=True) for side in ("anchors", "positives")
     }
     result = loss(sides["anchors"], sides["positives"])
-    assert float(result) == pytest.approx(case[name], abs=EXACT)
+    assert result.item() == pytest.approx(case[name], abs=EXACT)
     result.backward()
     for side, rows in sides.items():
         assert rows.grad is not None
@@ -197,14 +197,14 @@ def test_l12_a_zero_vector_leaves_loss_and_gradient_finite(make: Callable[..., L
     texts[place][1] = 0.0
     for rows in texts.values():
         rows.requires_grad_()
-    result = make(temperature=0.05)(**texts)
+    result = make(temperature=1.0)(**texts)  # warm, so that every column has weight
     result.backward()
     assert torch.isfinite(result)
     gradient = texts[place].grad
     assert gradient is not None
     assert torch.isfinite(gradient).all()
-    # Of order 1/eps (1e8) over the temperature and the mean: not 1e11 and more, as with eps 1e-12.
-    assert 1e5 < float(gradient[1].norm()) < 1e10
+    # Of order 1/eps: 1e8 times softmax weights and 1/N, and not 1e11 and more, as with an eps of 1e-12.
+    assert 1e6 < float(gradient[1].norm()) < 1e9
 
 
 def test_s1_hard_negatives_at_weight_zero() -> None:

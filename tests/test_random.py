@@ -1,0 +1,173 @@
+"""Keyed randomness: the same key draws the same, whatever surrounds it, and draws look random."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import reference
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contrastive_text.random import RowRandom, fold, generator, text_id
+
+KEYS = st.integers(-(2**63), 2**63 - 1)
+WORD = 1 << 64
+
+
+def masks(rows: int, places: int) -> st.SearchStrategy[torch.Tensor]:
+    row = st.lists(st.booleans(), min_size=places, max_size=places)
+    return st.lists(row, min_size=rows, max_size=rows).map(lambda values: torch.tensor(values, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    ("seed", "expected"), [(1234567, 6457827717110365317), (0, 16294208416658607535)], ids=["1234567", "0"]
+)
+def test_fold_of_one_number_is_the_published_first_output_of_splitmix64(seed: int, expected: int) -> None:
+    # The reference program's outputs, as many implementations test them (Rosetta Code; xoshiro's authors).
+    assert fold(seed) % WORD == expected
+
+
+@given(parts=st.lists(KEYS, min_size=1, max_size=4))
+def test_fold_equals_the_reference_and_is_a_signed_word(parts: list[int]) -> None:
+    state = 0
+    for part in parts:
+        state = reference.split_mix((state + part) % WORD)
+    assert fold(*parts) % WORD == state
+    assert -(1 << 63) <= fold(*parts) < 1 << 63
+
+
+@given(keys=st.lists(KEYS, min_size=1, max_size=3), view=st.integers(0, 5))
+def test_draws_on_tensors_equal_the_hash_on_integers(keys: list[int], view: int) -> None:
+    rng = RowRandom(torch.tensor(keys), view=view)
+    rng.rand(1)
+    drawn = rng.rand(3, 2)
+    assert drawn.dtype == torch.float32
+    for i, key in enumerate(keys):
+        row = reference.finalise((key + fold(view, 2)) % WORD)
+        for token in range(3):
+            place = reference.split_mix((row + token * 0x9E3779B97F4A7C15) % WORD)
+            for feature in range(2):
+                bits = reference.split_mix((place + feature * 0x9E3779B97F4A7C15) % WORD)
+                assert float(drawn[i, token, feature]) == (bits >> 40) / (1 << 24)
+
+
+def test_text_id_is_the_same_in_another_process_and_differs_between_texts() -> None:
+    code = "from contrastive_text.random import text_id; print(text_id('snow'))"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(other.stdout) == text_id("snow")
+    assert len({text_id(text) for text in ("snow", "Snow", "snow ", "")}) == 4
+
+
+@given(key=KEYS, other=KEYS)
+def test_generator_depends_on_its_key_alone(key: int, other: int) -> None:
+    draws = generator(key).random(4).tolist()
+    assert generator(key).random(4).tolist() == draws
+    if key != other:
+        assert generator(other).random(4).tolist() != draws
+
+
+@given(keys=st.lists(KEYS, min_size=2, max_size=5), short=st.integers(1, 4), long=st.integers(5, 9))
+def test_a_rows_draws_depend_on_no_other_row_and_no_length(keys: list[int], short: int, long: int) -> None:
+    together = RowRandom(torch.tensor(keys)).rand(long, 3)
+    for i, key in enumerate(keys):
+        alone = RowRandom(torch.tensor([key])).rand(short, 3)
+        assert torch.equal(alone[0], together[i, :short])
+
+
+@given(keys=st.lists(KEYS, min_size=2, max_size=6, unique=True), cut=st.integers(1, 5))
+def test_chunks_of_rows_draw_what_the_whole_draws(keys: list[int], cut: int) -> None:
+    whole, parts = RowRandom(torch.tensor(keys)), [RowRandom(torch.tensor(k)) for k in (keys[:cut], keys[cut:])]
+    mask = torch.ones(len(keys), 4, dtype=torch.bool)
+    for draw in (
+        lambda rng, n: rng.rand(4),
+        lambda rng, n: rng.randn(4, 2),
+        lambda rng, n: rng.permutation(mask[:n]),
+        lambda rng, n: rng.choose(mask[:n], torch.full((n,), 2)),
+    ):
+        chunked = [draw(rng, len(rng.keys)) for rng in parts if len(rng.keys)]
+        assert torch.equal(torch.cat(chunked), draw(whole, len(keys)))
+
+
+def test_calls_views_and_keys_draw_differently() -> None:
+    keys = torch.tensor([1, 2])
+    rng = RowRandom(keys)
+    first, second, other_view = rng.rand(50), rng.rand(50), RowRandom(keys, view=1).rand(50)
+    draws = [*first, *second, *other_view]
+    # 300 draws of 24 bits: two equal rows of 50 would be a fault, not chance.
+    assert len({tuple(row.tolist()) for row in draws}) == 6
+
+
+@given(key=KEYS, eligible=masks(rows=3, places=6), wanted=st.lists(st.integers(0, 8), min_size=3, max_size=3))
+def test_choose_takes_exactly_as_many_and_only_eligible_places(
+    key: int, eligible: torch.Tensor, wanted: list[int]
+) -> None:
+    keys = torch.tensor([key, key // 2, key // 3])
+    chosen = RowRandom(keys).choose(eligible, torch.tensor(wanted))
+    assert not (chosen & ~eligible).any()
+    expected = [min(count, n) for count, n in zip(wanted, eligible.sum(1).tolist(), strict=True)]
+    assert chosen.sum(1).tolist() == expected
+
+
+@given(key=KEYS, mask=masks(rows=3, places=6))
+def test_permutation_orders_the_tokens_and_keeps_padding(key: int, mask: torch.Tensor) -> None:
+    order = RowRandom(torch.tensor([key, key // 2, key // 3])).permutation(mask)
+    for row, real in zip(order.tolist(), mask.tolist(), strict=True):
+        assert sorted(row) == list(range(6))
+        tokens = [i for i in range(6) if real[i]]
+        assert sorted(row[i] for i in tokens) == tokens
+        assert all(row[i] == i for i in range(6) if not real[i])
+
+
+@given(key=KEYS, length=st.integers(1, 5))
+def test_permutation_does_not_depend_on_the_padded_length(key: int, length: int) -> None:
+    keys = torch.tensor([key])
+    tight = RowRandom(keys).permutation(torch.ones(1, length, dtype=torch.bool))
+    padded = RowRandom(keys).permutation(torch.arange(8).unsqueeze(0) < length)
+    assert torch.equal(padded[:, :length], tight)
+
+
+ROWS = 20_000
+
+
+def test_uniform_draws_fill_the_interval_evenly() -> None:
+    drawn = RowRandom(torch.arange(ROWS)).rand(4).flatten().double()
+    assert 0 <= float(drawn.min())
+    assert float(drawn.max()) < 1
+    counts = torch.histc(drawn, bins=20, min=0, max=1)
+    expected = len(drawn) / 20
+    # Chi-squared with 19 degrees of freedom: mean 19, standard deviation 6.2; five of them.
+    assert float(((counts - expected) ** 2 / expected).sum()) < 19 + 5 * 6.2
+
+
+def test_draws_of_neighbouring_keys_places_and_calls_are_uncorrelated() -> None:
+    rng = RowRandom(torch.arange(ROWS))
+    drawn = torch.cat([rng.rand(2), rng.rand(2)], dim=1)
+    shifted = torch.cat([drawn[:-1], drawn[1:]], dim=1).T
+    correlations = torch.corrcoef(shifted) - torch.eye(8)
+    # Standard deviation 1/sqrt(20,000) = 0.007; five of them.
+    assert float(correlations.abs().max()) < 5 / ROWS**0.5
+
+
+def test_normal_draws_have_mean_zero_and_variance_one() -> None:
+    drawn = RowRandom(torch.arange(ROWS)).randn(2).flatten().double()
+    n = len(drawn)
+    assert torch.isfinite(drawn).all()
+    # Five standard deviations of the mean (1/sqrt(n)), the variance (sqrt(2/n)), the fourth moment (sqrt(96/n)).
+    assert abs(float(drawn.mean())) < 5 / n**0.5
+    assert abs(float(drawn.var()) - 1) < 5 * (2 / n) ** 0.5
+    assert abs(float((drawn**4).mean()) - 3) < 5 * (96 / n) ** 0.5
+
+
+def test_every_place_is_chosen_and_every_order_drawn_equally_often() -> None:
+    keys = torch.arange(ROWS)
+    mask = torch.ones(ROWS, 3, dtype=torch.bool)
+    shares = RowRandom(keys).choose(mask, torch.ones(ROWS, dtype=torch.long)).double().mean(0)
+    # Five standard deviations of a share p: sqrt(p (1 - p) / 20,000).
+    torch.testing.assert_close(shares, torch.full_like(shares, 1 / 3), rtol=0, atol=5 * (2 / 9 / ROWS) ** 0.5)
+    orders, counts = RowRandom(keys).permutation(mask).unique(dim=0, return_counts=True)
+    assert len(orders) == 6
+    shares = counts.double() / ROWS
+    torch.testing.assert_close(shares, torch.full_like(shares, 1 / 6), rtol=0, atol=5 * (5 / 36 / ROWS) ** 0.5)

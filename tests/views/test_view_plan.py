@@ -1,0 +1,181 @@
+"""The plan of views: what it refuses, in which order chains run, and whose rows they touch."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from contrastive_text.random import RowRandom, generator
+from contrastive_text.types import Batch, Slot, Tokens
+from contrastive_text.views import (
+    DeleteTokens,
+    EmbeddingView,
+    FeatureCutoff,
+    SwapWords,
+    TextView,
+    TokenView,
+    View,
+    ViewPlan,
+)
+
+
+class Append(TextView):
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def __call__(self, text: str, rng: np.random.Generator) -> str:  # noqa: ARG002
+        return f"{text} {self.word}"
+
+
+class Add(TokenView):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:  # noqa: ARG002
+        return Tokens(ids=(*tokens.ids, self.number), words=(*tokens.words, 0))
+
+
+class AddAfter(Add):
+    after_specials: ClassVar[bool] = True
+
+
+class Times(EmbeddingView):
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002
+        return embeddings * self.factor
+
+
+class Plus(EmbeddingView):
+    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002
+        return embeddings + 1
+
+
+class Noise(EmbeddingView):
+    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002
+        return embeddings + rng.rand(*embeddings.shape[1:])
+
+
+SLOTS = (Slot("anchor", 0), Slot("positive", 0), Slot("positive", 1), Slot("negative", 0), Slot("original", 0))
+
+
+def batch(slots: tuple[Slot, ...] = SLOTS, n: int = 2) -> Batch:
+    """A batch of n examples whose rows all have two tokens."""
+    rows = n * len(slots)
+    return Batch(
+        ids=torch.arange(2 * rows),
+        lengths=torch.full((rows,), 2),
+        slots=slots,
+        row_slots=torch.arange(len(slots)).repeat_interleave(n),
+        draw_keys=torch.arange(rows) * 17,
+        text_ids=torch.arange(rows),
+    )
+
+
+def altered(plan: ViewPlan, part: Batch, values: Tensor) -> Tensor:
+    alter = plan.alter_embeddings(part)
+    assert alter is not None
+    return alter(values, torch.ones(values.shape[:2], dtype=torch.bool))
+
+
+def test_an_unknown_role_is_refused_with_the_roles() -> None:
+    message = "views.positives: expected one of the roles anchor, positive, negative, original, got 'positives'"
+    with pytest.raises(ValueError, match=message):
+        ViewPlan({"positives": [SwapWords()]})
+
+
+@pytest.mark.parametrize("other", [str.lower, "SwapWords", torch.nn.Dropout(0.1)])
+def test_what_is_no_view_is_refused_with_its_place(other: object) -> None:
+    with pytest.raises(TypeError, match=r"views.anchor\[1\]: expected a TextView, TokenView or EmbeddingView, got "):
+        ViewPlan({"anchor": [SwapWords(), other]})  # type: ignore[list-item]  # the point of the test
+
+
+def test_a_view_of_no_level_is_refused() -> None:
+    class Levelless(View):
+        pass
+
+    with pytest.raises(TypeError, match="got Levelless; derive it from the base class of the level it alters"):
+        ViewPlan({"anchor": [Levelless()]})
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "levels"),
+    [
+        (DeleteTokens(), SwapWords(), "text views before token views"),
+        (AddAfter(1), DeleteTokens(), "token views before token view after special tokenss?"),
+        (FeatureCutoff(), DeleteTokens(), "token views before embedding views"),
+        (FeatureCutoff(), AddAfter(1), "token views? after special tokenss? before embedding views"),
+        (FeatureCutoff(), SwapWords(), "text views before embedding views"),
+    ],
+)
+def test_levels_out_of_order_are_refused_with_what_to_move(early: View, late: View, levels: str) -> None:
+    a, b = type(late).__name__, type(early).__name__
+    with pytest.raises(
+        ValueError, match=f"views.negative: expected {levels}, got {a} after {b}; move {a} before {b}"
+    ):
+        ViewPlan({"negative": [early, late]})
+
+
+def test_a_chain_of_all_levels_in_order_is_taken() -> None:
+    plan = ViewPlan({"anchor": [SwapWords(), DeleteTokens(), AddAfter(1), FeatureCutoff()], "negative": []})
+    assert plan.roles == ("anchor", "negative")
+    assert plan.has_embedding_views
+
+
+def test_chains_run_in_the_written_order() -> None:
+    plan = ViewPlan({"positive": [Append("b"), Append("c"), Add(1), Add(2), AddAfter(3), Plus(), Times(10)]})
+    rng = generator(0)
+    assert plan.alter_text("positive", "a", rng) == "a b c"
+    tokens = Tokens(ids=(0,), words=(0,))
+    assert plan.alter_tokens("positive", tokens, rng).ids == (0, 1, 2)
+    assert plan.alter_tokens("positive", tokens, rng, after_specials=True).ids == (0, 3)
+    values = altered(plan, batch(), torch.ones(10, 2, 3))
+    assert values[2:6].unique().tolist() == [20.0]
+
+
+def test_a_role_without_a_chain_is_left_alone() -> None:
+    plan = ViewPlan({"positive": [Append("b"), Add(1)]})
+    tokens = Tokens(ids=(0,), words=(0,))
+    assert plan.alter_text("anchor", "a", generator(0)) == "a"
+    assert plan.alter_tokens("anchor", tokens, generator(0)) is tokens
+    assert plan.alter_embeddings(batch()) is None
+    assert ViewPlan().roles == ()
+
+
+@pytest.mark.parametrize(
+    ("role", "rows"), [("anchor", [0, 1]), ("positive", [2, 3, 4, 5]), ("negative", [6, 7]), ("original", [8, 9])]
+)
+def test_embedding_views_touch_the_rows_of_their_role_only(role: str, rows: list[int]) -> None:
+    values = torch.randn(10, 2, 3, generator=torch.Generator().manual_seed(0))
+    before = values.clone()
+    after = altered(ViewPlan({role: [Times(0.0)]}), batch(), values)
+    assert torch.equal(values, before)
+    others = [i for i in range(10) if i not in rows]
+    assert torch.equal(after[rows], torch.zeros(len(rows), 2, 3))
+    assert torch.equal(after[others], before[others])
+
+
+def test_a_role_that_the_batch_lacks_changes_nothing() -> None:
+    part = batch(slots=(Slot("anchor", 0), Slot("positive", 0)))
+    values = torch.ones(4, 2, 3)
+    assert torch.equal(altered(ViewPlan({"negative": [Times(0.0)]}), part, values), values)
+
+
+def test_embedding_draws_follow_the_row_through_a_split() -> None:
+    plan, whole = ViewPlan({"anchor": [Noise()], "positive": [Noise(), Noise()]}), batch()
+    values = torch.zeros(10, 2, 3)
+    expected = altered(plan, whole, values)
+    for rows in ([9, 4, 1], [0], [5, 2, 3, 0, 8, 6, 7, 1]):
+        places = torch.tensor(rows)
+        assert torch.equal(altered(plan, whole.split(places), values[places]), expected[places])
+
+
+def test_two_equal_views_in_a_chain_draw_differently() -> None:
+    once = altered(ViewPlan({"anchor": [Noise()]}), batch(), torch.zeros(10, 2, 3))
+    twice = altered(ViewPlan({"anchor": [Noise(), Noise()]}), batch(), torch.zeros(10, 2, 3))
+    assert not torch.allclose(twice[:2], 2 * once[:2])
