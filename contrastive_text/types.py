@@ -35,6 +35,10 @@ Row: TypeAlias = Mapping[str, str | float]
 """One record of a data file, under the library's column names (``text``, ``anchor``, ``target``, ...)."""
 
 
+Alter: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Alters the embedding output of a batch: embeddings (S, L, D) and mask (S, L) -> (S, L, D)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """One text as token ids before special tokens; all lists stay aligned.

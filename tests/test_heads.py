@@ -53,7 +53,9 @@ def test_s8_a_train_only_head_changes_the_loss_and_not_the_vector_of_the_cls_tok
 
 def test_s10_the_tanh_head_starts_from_its_own_draws_and_not_from_a_checkpoints_pooler() -> None:
     torch.manual_seed(0)
-    config = BertConfig(vocab_size=20, hidden_size=64, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    config = BertConfig(
+        vocab_size=20, hidden_size=64, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
     pooler = BertModel(config).pooler.dense
     weights = linear(built(TanhHead(), 64)).weight.detach()
     assert weights.shape == pooler.weight.shape
@@ -77,7 +79,12 @@ def test_the_tanh_head_keeps_the_width() -> None:
 
 @pytest.mark.parametrize(
     ("hidden", "out", "shapes"),
-    [(None, None, ((6, 6), (6, 6))), (8, None, ((8, 6), (6, 8))), (8, 2, ((8, 6), (2, 8))), (None, 2, ((6, 6), (2, 6)))],
+    [
+        (None, None, ((6, 6), (6, 6))),
+        (8, None, ((8, 6), (6, 8))),
+        (8, 2, ((8, 6), (2, 8))),
+        (None, 2, ((6, 6), (2, 6))),
+    ],
 )
 def test_the_mlp_head_has_the_widths_it_is_given(
     hidden: int | None, out: int | None, shapes: tuple[tuple[int, int], ...]
@@ -115,6 +122,8 @@ def test_making_a_head_draws_nothing_until_it_is_built() -> None:
 
 @pytest.mark.parametrize("make", [TanhHead, MLPHead])
 def test_an_objective_refuses_a_head_that_inference_keeps(make: type[TanhHead | MLPHead]) -> None:
-    message = f"Contrastive.head: expected a head with train_only: true, got {make.__name__} with false; .*--model.head"
+    message = (
+        f"Contrastive.head: expected a head with train_only: true, got {make.__name__} with false; .*--model.head"
+    )
     with pytest.raises(ValueError, match=message):
         Contrastive(head=make(train_only=False))

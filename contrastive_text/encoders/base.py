@@ -7,8 +7,7 @@ from abc import ABC, abstractmethod
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from contrastive_text.types import Batch, Hidden
-from contrastive_text.views import Alter
+from contrastive_text.types import Alter, Batch, Hidden
 
 
 class Encoder(nn.Module, ABC):

@@ -23,8 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.layouts import pad, token_mask
-from contrastive_text.types import Batch, Hidden
-from contrastive_text.views import Alter
+from contrastive_text.types import Alter, Batch, Hidden
 
 # Where an architecture's embedding output has the width of its blocks: after ELECTRA's and ALBERT's
 # projection, the embeddings module of BERT's relatives, the token table of decoders.

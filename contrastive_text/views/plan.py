@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
 
 from contrastive_text.random import RowRandom
-from contrastive_text.types import ROLES, Batch, Role, Tokens
+from contrastive_text.types import ROLES, Alter, Batch, Role, Tokens
 from contrastive_text.views.base import EmbeddingView, TextView, TokenView, View
-
-Alter: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Alters the embedding output of a batch: embeddings (S, L, D) and mask (S, L) -> (S, L, D)."""
 
 _LEVELS = ("text view", "token view", "token view after special tokens", "embedding view")
 

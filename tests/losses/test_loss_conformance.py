@@ -94,7 +94,8 @@ def test_l6_gradients_of_the_six_by_three_example(
 ) -> None:
     case = vectors["loss_with_gradients_6x3"]
     sides = {
-        side: torch.tensor(case[side], dtype=torch.float64, requires_grad=True) for side in ("anchors", "positives")
+        side: torch.tensor(case[side], dtype=torch.float64, requires_grad=True)
+        for side in ("anchors", "positives")
     }
     result = loss(sides["anchors"], sides["positives"])
     assert result.item() == pytest.approx(case[name], abs=EXACT)

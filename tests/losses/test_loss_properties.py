@@ -78,7 +78,9 @@ def test_info_nce_equals_the_double_loop(
     expected = reference.info_nce(
         *case.lists(), temperature=temperature, log_weight=log_weight, reduction=reduction
     )
-    assert float(loss(case.anchor, case.positive, case.negative)) == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
+    assert float(loss(case.anchor, case.positive, case.negative)) == pytest.approx(
+        expected, abs=ROUNDING, rel=ROUNDING
+    )
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -86,7 +88,9 @@ def test_info_nce_equals_the_double_loop(
 def test_nt_xent_equals_the_double_loop(reduction: Reduction, case: Texts, temperature: float) -> None:
     loss = NTXent(temperature=temperature, reduction=reduction)
     expected = reference.nt_xent(*case.lists(), temperature=temperature, reduction=reduction)
-    assert float(loss(case.anchor, case.positive, case.negative)) == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
+    assert float(loss(case.anchor, case.positive, case.negative)) == pytest.approx(
+        expected, abs=ROUNDING, rel=ROUNDING
+    )
 
 
 @st.composite
@@ -109,7 +113,9 @@ def with_ids(draw: st.DrawFn) -> tuple[Texts, Triples]:
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @given(case=with_ids())
-def test_info_nce_with_duplicates_equals_the_double_loop(reduction: Reduction, case: tuple[Texts, Triples]) -> None:
+def test_info_nce_with_duplicates_equals_the_double_loop(
+    reduction: Reduction, case: tuple[Texts, Triples]
+) -> None:
     vectors, triples = case
     loss = InfoNCE(temperature=0.2, reduction=reduction, hard_negative_log_weight=0.5)
     expected = reference.info_nce(
@@ -126,7 +132,9 @@ def test_info_nce_with_duplicates_equals_the_double_loop(reduction: Reduction, c
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @given(case=with_ids())
-def test_nt_xent_with_duplicates_equals_the_double_loop(reduction: Reduction, case: tuple[Texts, Triples]) -> None:
+def test_nt_xent_with_duplicates_equals_the_double_loop(
+    reduction: Reduction, case: tuple[Texts, Triples]
+) -> None:
     vectors, triples = case
     expected = reference.nt_xent(
         *vectors.lists(),
@@ -257,7 +265,9 @@ def test_an_unknown_reduction_is_refused(make: type[InfoNCE | NTXent]) -> None:
         (((3, 4), (3, 4), (3, 2, 5)), r"hard negatives of shape .* got \(3, 2, 5\)"),
     ],
 )
-def test_shapes_that_do_not_belong_together_are_refused(shapes: tuple[tuple[int, ...], ...], message: str) -> None:
+def test_shapes_that_do_not_belong_together_are_refused(
+    shapes: tuple[tuple[int, ...], ...], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         InfoNCE()(*(torch.zeros(shape) for shape in shapes))
 

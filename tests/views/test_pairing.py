@@ -21,7 +21,10 @@ def test_same_text_pairs_a_text_with_itself() -> None:
         ({"anchor": "a", "positive": "b"}, Example("a", ("b",))),
         ({"anchor": "a", "positive": "b", "target": 3}, Example("a", ("b",), target=3.0)),
         ({"anchor": "a", "positive": "b", "negative": "c"}, Example("a", ("b",), ("c",))),
-        ({"anchor": "a", "positive": "b", "negative_1": "c", "negative_2": "d"}, Example("a", ("b",), ("c", "d"))),
+        (
+            {"anchor": "a", "positive": "b", "negative_1": "c", "negative_2": "d"},
+            Example("a", ("b",), ("c", "d")),
+        ),
     ],
 )
 def test_given_takes_the_columns_in_their_roles(row: Row, expected: Example) -> None:

@@ -91,7 +91,9 @@ def test_an_unknown_role_is_refused_with_the_roles() -> None:
 
 @pytest.mark.parametrize("other", [str.lower, "SwapWords", torch.nn.Dropout(0.1)])
 def test_what_is_no_view_is_refused_with_its_place(other: object) -> None:
-    with pytest.raises(TypeError, match=r"views.anchor\[1\]: expected a TextView, TokenView or EmbeddingView, got "):
+    with pytest.raises(
+        TypeError, match=r"views.anchor\[1\]: expected a TextView, TokenView or EmbeddingView, got "
+    ):
         ViewPlan({"anchor": [SwapWords(), other]})  # type: ignore[list-item]  # the point of the test
 
 

@@ -1,0 +1,57 @@
+"""The public names: what a user may build on. A change here is a change for the changelog."""
+
+import importlib
+
+import pytest
+
+SURFACE = {
+    "": [
+        "Contrastive", "ContrastiveModule", "EmbeddingView", "Given", "InfoNCE", "NTXent", "SameText",
+        "SentenceEncoder", "TextDataModule", "TextView", "TokenView", "TransformerEncoder",
+    ],
+    ".data": [
+        "Collator", "EpochBatchSampler", "KeyedRow", "KeyedRows", "Table", "TextDataModule", "TextTokenizer",
+        "collate_texts", "learn_vocabulary", "read_rows",
+    ],
+    ".encoders": ["Encoder", "TransformerEncoder"],
+    ".evaluation": ["PairScore", "evaluate_pairs", "read_pairs"],
+    ".losses": [
+        "Comparison", "Forbid", "InfoNCE", "Loss", "NTXent", "Reduction", "Triples", "at_least_float32",
+        "cosine_similarity_matrix", "info_nce_terms", "reduce",
+    ],
+    ".metrics": [
+        "Alignment", "EffectiveRank", "RetrievalScores", "SpearmanSimilarity", "Uniformity", "alignment",
+        "answer_ranks", "average_ranks", "effective_rank", "in_batch_accuracy", "pair_similarity",
+        "paired_retrieval", "spearman", "uniformity",
+    ],
+    ".objectives": ["Contrastive", "Objective", "Terms"],
+    ".training": [
+        "AdamW", "ConstantSchedule", "CosineSchedule", "LinearSchedule", "Optimizer", "Schedule",
+        "SlantedTriangularSchedule", "lr_lambda",
+    ],
+    ".views": [
+        "DeleteTokens", "EmbeddingView", "FeatureCutoff", "Given", "Pairing", "SameText", "SwapWords",
+        "TextView", "TokenView", "View", "ViewPlan",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("room", SURFACE)
+def test_a_room_exports_exactly_its_public_names(room: str) -> None:
+    module = importlib.import_module(f"contrastive_text{room}")
+    assert module.__all__ == SURFACE[room]
+
+
+@pytest.mark.parametrize("room", SURFACE)
+def test_every_public_name_is_there_and_documented(room: str) -> None:
+    module = importlib.import_module(f"contrastive_text{room}")
+    for name in module.__all__:
+        value = getattr(module, name)
+        assert value is not None
+        if callable(value) and isinstance(value, type):
+            assert value.__doc__, name
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="NoSuchPart"):
+        importlib.import_module("contrastive_text").NoSuchPart  # noqa: B018
