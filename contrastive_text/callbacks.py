@@ -51,8 +51,10 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
         for name, part in module.objective_parts().items()
         if (text := part.describe_negatives(examples, roles.count("positive"), roles.count("negative")))
     ]
+    interval = trainer.val_check_interval
     return {
         "negatives": "\n".join(negatives) or "none",
+        "validated": f"every {interval} batches" if isinstance(interval, int) else f"{1 / interval:g} x an epoch",
         "run": (
             f"{int(trainer.estimated_stepping_batches):,} steps of {data.batch_size} rows over {world_size()} "
             f"process{'es' if world_size() > 1 else ''}, precision {trainer.precision}, seed {data.seed}"
@@ -63,6 +65,19 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
 def _data(trainer: pl.Trainer) -> TextDataModule | None:
     data = getattr(trainer, "datamodule", None)  # Lightning sets it, undeclared
     return data if isinstance(data, TextDataModule) else None
+
+
+def _validation_interval(trainer: pl.Trainer, data: TextDataModule) -> int | float:
+    """Gives the run's interval in batches, shortened where an epoch or the run has fewer."""
+    wanted = trainer.val_check_interval
+    if not isinstance(wanted, int):
+        return wanted
+    bounds = [wanted]
+    if trainer.check_val_every_n_epoch is not None:
+        bounds.append(data.batches_per_epoch())
+    if trainer.max_steps > 0:
+        bounds.append(trainer.max_steps * trainer.accumulate_grad_batches)
+    return min(bounds)
 
 
 class RunSummary(Callback):
@@ -104,9 +119,11 @@ class BestCheckpoint(ModelCheckpoint):
         super().__init__(dirpath=dirpath, filename="{step}", monitor=monitor, mode=mode, save_top_k=1)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Drops the score where the run has no validation data."""
-        if stage == "fit" and (data := _data(trainer)) is not None and not data.table("validation"):
-            self.monitor = None
+        """Sees to a score before the run ends, and does without one where there is no validation data."""
+        if stage == "fit" and (data := _data(trainer)) is not None:
+            trainer.val_check_interval = _validation_interval(trainer, data)
+            if not data.table("validation"):
+                self.monitor = None
         super().setup(trainer, pl_module, stage)
 
 

@@ -70,17 +70,23 @@ class SentenceEncoder(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls, model_name_or_path: str | Path, pooler: Pooler | None = None, device: str | None = None
+        cls,
+        model_name_or_path: str | Path,
+        pooler: Pooler | None = None,
+        max_length: int | None = None,
+        device: str | None = None,
     ) -> Self:
         """Loads a folder, or a name on the hub, saved by us, by sentence-transformers or by Transformers.
 
         Args:
             model_name_or_path: Local folder or hub name.
             pooler: For a plain Transformers model, which names none; None for the mean, with a warning.
+            max_length: Where to cut texts, in tokens with special ones; None for the model's own limit.
             device: Where to put the model; None for the CPU.
 
         Raises:
-            ValueError: No such model, a damaged folder, or a pooler other than the folder's own.
+            ValueError: No such model, a damaged folder, a pooler other than the folder's own, or a length
+                beyond the model's limit.
         """
         parts = read_folder(local_folder(str(model_name_or_path)))
         if parts.pooler is not None and pooler is not None and type(parts.pooler) is not type(pooler):
@@ -93,8 +99,12 @@ class SentenceEncoder(nn.Module):
                 f"{model_name_or_path} names no pooler: taking the mean over tokens; give pooler=... to choose",
                 stacklevel=2,
             )
+        limit = parts.encoder.limit
+        if max_length is not None and limit is not None and max_length > limit:
+            raise ValueError(f"from_pretrained.max_length: expected at most {limit} tokens, got {max_length}")
         chosen = parts.pooler or pooler or MeanPooler()
-        model = cls(parts.encoder, chosen, parts.head, normalize=parts.normalize, max_length=parts.max_length)
+        length = max_length or parts.max_length
+        model = cls(parts.encoder, chosen, parts.head, normalize=parts.normalize, max_length=length)
         return model.to(device or "cpu").eval()
 
     @property

@@ -1,9 +1,13 @@
-"""Two and three gloo processes against one: values, and gradients after DDP's mean."""
+"""Three and two gloo processes against one: values, and gradients after the mean that DDP takes.
+
+One start of three processes serves every test: they meet as three, then two of them as two.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import socket
-from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +19,6 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from contrastive_text.distributed import (
     gather_rows,
@@ -60,7 +63,7 @@ CASES = {
 
 
 class Model(nn.Module):
-    """A linear encoder and the objective behind it, as DDP wraps them."""
+    """A linear encoder and the objective behind it."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -93,14 +96,13 @@ def data(case: Case, total: int) -> tuple[Tensor, tuple[Slot, ...], Tensor]:
 
 
 def step(case: Case, total: int, part: slice) -> dict[str, Tensor]:
-    """Loss and gradients of one step on a part of the examples; DDP takes the mean over ranks."""
+    """Loss and gradients of one step on a part of the examples, both as means over the ranks."""
     x, slots, ids = data(case, total)
     model = Model(case)
-    wrapped = DistributedDataParallel(model) if is_distributed() else model
-    loss = wrapped(x[:, part].flatten(0, 1), slots, ids[:, part].flatten())
+    loss = model(x[:, part].flatten(0, 1), slots, ids[:, part].flatten())
     loss.backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return {"loss": sum_over_ranks(loss) / world_size(), **gradients}
+    return {name: sum_over_ranks(value) / world_size() for name, value in {"loss": loss, **gradients}.items()}
 
 
 def ddp_gather(vectors: dict[str, Any], gather: str) -> Tensor:
@@ -123,9 +125,8 @@ def ddp_gather(vectors: dict[str, Any], gather: str) -> Tensor:
     return sum_over_ranks(weight.grad) / world_size()
 
 
-def work(number: int, world: int, port: int, folder: str, vectors: dict[str, Any]) -> None:
-    """One rank: every check of this file, its results written to the folder."""
-    torch.set_num_threads(1)
+def meet(number: int, world: int, port: int, vectors: dict[str, Any]) -> dict[str, Any]:
+    """One rank's results of every check of this file."""
     dist.init_process_group(
         "gloo",
         init_method=f"tcp://127.0.0.1:{port}",
@@ -134,11 +135,11 @@ def work(number: int, world: int, port: int, folder: str, vectors: dict[str, Any
         timeout=timedelta(seconds=60),
     )
     results: dict[str, Any] = {"place": (is_distributed(), rank(), world_size())}
-    for split, sizes in SPLITS[world].items():
-        start = sum(sizes[:number])
-        part = slice(start, start + sizes[number])
+    for split, parts in SPLITS[world].items():
+        start = sum(parts[:number])
+        part = slice(start, start + parts[number])
         for name, case in CASES.items():
-            results[f"{split} {name}"] = step(case, total=sum(sizes), part=part)
+            results[f"{split} {name}"] = step(case, total=sum(parts), part=part)
     rows = torch.arange(3.0 * (number + 1)).reshape(number + 1, 3) + 100 * number
     sizes = gather_sizes(len(rows), device=rows.device)
     results["sizes"], results["rows"] = sizes, gather_rows(rows, sizes)
@@ -149,29 +150,52 @@ def work(number: int, world: int, port: int, folder: str, vectors: dict[str, Any
     results["empty"] = some.grad
     total = torch.tensor(float(number + 1), requires_grad=True)
     results["sum"] = sum_over_ranks(total)
-    if world == 2 and vectors:
+    if world == 2:
         results["ddp_gather"] = {gather: ddp_gather(vectors, gather) for gather in ("own", "full", "none")}
-    torch.save(results, Path(folder) / f"{number}.pt")
     dist.destroy_process_group()
+    return results
+
+
+def work(number: int, ports: dict[int, int], folder: str, vectors: dict[str, Any]) -> None:
+    """One process: a rank among three, then, but for the last, among two."""
+    torch.set_num_threads(1)
+    results = {
+        world: meet(number, world=world, port=port, vectors=vectors)
+        for world, port in ports.items()
+        if number < world
+    }
+    torch.save(results, Path(folder) / f"{number}.pt")
 
 
 Results = list[dict[str, Any]]
 
 
-def spawn(world: int, folder: Path, vectors: dict[str, Any]) -> Results:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(work, args=(world, port, str(folder), vectors), nprocs=world)
-    return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(world)]
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
-@pytest.fixture(scope="module", params=[2, 3], ids=["two ranks", "three ranks"])
-def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
-    """The results of every rank; one start of the processes serves all tests."""
-    world: int = request.param
-    vectors = request.getfixturevalue("vectors")["ddp_gather"] if world == 2 else {}
-    yield spawn(world, tmp_path_factory.mktemp("ranks"), vectors)
+@pytest.fixture(scope="module")
+def worlds(vectors: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[int, Results]:
+    """World size -> the results of every rank."""
+    folder = tmp_path_factory.mktemp("ranks")
+    ports = dict(zip((3, 2), free_ports(2), strict=True))
+    # A fork server imports torch once for all three and, unlike this process, has no threads to lose.
+    multiprocessing.set_forkserver_preload(["contrastive_text.objectives"])
+    mp.start_processes(
+        work, args=(ports, str(folder), vectors["ddp_gather"]), nprocs=3, start_method="forkserver"
+    )
+    found = [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(3)]
+    return {world: [results[world] for results in found[:world]] for world in ports}
+
+
+@pytest.fixture(params=[2, 3], ids=["two ranks", "three ranks"])
+def ranks(request: pytest.FixtureRequest, worlds: dict[int, Results]) -> Results:
+    """The results of every rank."""
+    return worlds[request.param]
 
 
 @pytest.mark.parametrize("split", ["equal", "uneven"])
@@ -188,9 +212,9 @@ def test_the_gradient_of_many_ranks_is_that_of_one_process(ranks: Results, split
             torch.testing.assert_close(reached[key], expected.detach(), rtol=0, atol=PROMISE * scale)
 
 
-def test_l10_own_gradients_give_half_and_no_gather_a_third_value(ranks: Results, vectors: dict[str, Any]) -> None:
-    if len(ranks) != 2:
-        pytest.skip("the published example has two ranks")
+def test_l10_own_gradients_give_half_and_no_gather_a_third_value(
+    worlds: dict[int, Results], vectors: dict[str, Any]
+) -> None:
     case = vectors["ddp_gather"]
     full, own, none = (
         torch.tensor(case[name], dtype=torch.float64)
@@ -200,7 +224,7 @@ def test_l10_own_gradients_give_half_and_no_gather_a_third_value(ranks: Results,
             "no_gather_ddp_mean_grad_W",
         )
     )
-    for results in ranks:
+    for results in worlds[2]:
         reached = results["ddp_gather"]
         # Printed with ten digits; the sheet's tolerance is 1e-6.
         torch.testing.assert_close(reached["full"], full, rtol=0, atol=1e-6)

@@ -166,7 +166,7 @@ def test_a_pooler_leaves_its_input(pooler: Pooler) -> None:
 
 
 def test_first_is_named_and_an_unknown_name_refused() -> None:
-    with pytest.raises(ValueError, match="FirstLastPooler.first: expected embeddings or block_1, got 'first'"):
+    with pytest.raises(ValueError, match=r"FirstLastPooler\.first: expected embeddings or block_1, got 'first'"):
         FirstLastPooler("first")  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(TypeError):
         FirstLastPooler()  # type: ignore[call-arg]  # no default, on purpose

@@ -208,6 +208,10 @@ class TextDataModule(pl.LightningDataModule):
         collator = self._collator("predict", SameText(), ViewPlan())
         return self._loader(self.table("predict")["predict"], collator)
 
+    def batches_per_epoch(self) -> int:
+        """Gives the number of training batches of an epoch, after ``setup("fit")``."""
+        return len(self._sampler(self.table("train")["train"], train=True))
+
     def collator(self) -> Collator:
         """Gives the collator of the training data, after ``setup("fit")``."""
         return self._collator("train", self.pairing, self._consumer().plan, training=True)
@@ -221,8 +225,8 @@ class TextDataModule(pl.LightningDataModule):
             )
         return Collator(tokenizer, pairing, plan, seed=self.seed, task=task)
 
-    def _loader(self, table: Table, collator: Collator, train: bool = False) -> DataLoader[KeyedRow]:
-        sampler = EpochBatchSampler(
+    def _sampler(self, table: Table, train: bool) -> EpochBatchSampler:
+        return EpochBatchSampler(
             size=len(table),
             batch_size=self.batch_size if train else self.eval_batch_size * world_size(),
             seed=self.seed,
@@ -231,10 +235,12 @@ class TextDataModule(pl.LightningDataModule):
             rank=rank(),
             world_size=world_size(),
         )
+
+    def _loader(self, table: Table, collator: Collator, train: bool = False) -> DataLoader[KeyedRow]:
         workers = self.num_workers if train else 0
         return DataLoader(
             KeyedRows(table.rows),
-            batch_sampler=sampler,
+            batch_sampler=self._sampler(table, train=train),
             collate_fn=collator,
             num_workers=workers,
             persistent_workers=workers > 0,

@@ -109,9 +109,9 @@ def test_a_view_of_no_level_is_refused() -> None:
     ("early", "late", "levels"),
     [
         (DeleteTokens(), SwapWords(), "text views before token views"),
-        (AddAfter(1), DeleteTokens(), "token views before token view after special tokenss?"),
+        (AddAfter(1), DeleteTokens(), "token views before token views after special tokens"),
         (FeatureCutoff(), DeleteTokens(), "token views before embedding views"),
-        (FeatureCutoff(), AddAfter(1), "token views? after special tokenss? before embedding views"),
+        (FeatureCutoff(), AddAfter(1), "token views after special tokens before embedding views"),
         (FeatureCutoff(), SwapWords(), "text views before embedding views"),
     ],
 )

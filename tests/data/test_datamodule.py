@@ -1,0 +1,290 @@
+"""The data module: the same batches whatever the workers, what it says and refuses, files of scored pairs."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import tiny
+import torch
+
+from contrastive_text.callbacks import export
+from contrastive_text.data.datamodule import TextDataModule
+from contrastive_text.evaluation import evaluate_pairs, read_pairs
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.types import Batch, Example, Row, Slot
+from contrastive_text.views import DeleteTokens, Given, Pairing, SwapWords
+
+
+class TwoSpans(Pairing):
+    """Two examples a row, cut at a random word: a pairing that draws."""
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
+        words = str(row["text"]).split()
+        cuts = rng.integers(1, len(words), size=2)
+        return [Example(anchor=" ".join(words[:cut]), positives=(" ".join(words[cut:]),)) for cut in cuts]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.write_texts(tmp_path_factory.mktemp("texts") / "texts.txt")
+
+
+@pytest.fixture
+def altering(bert: str) -> ContrastiveModule:
+    """A module with a text view and a token view."""
+    return tiny.module(bert, views={"anchor": [SwapWords(rate=0.5)], "positive": [DeleteTokens(rate=0.3)]})
+
+
+def ready(module: ContrastiveModule, data: TextDataModule) -> TextDataModule:
+    data.attach(module)
+    data.setup("fit")
+    return data
+
+
+def epochs(data: TextDataModule, count: int = 2) -> list[list[Batch]]:
+    """The batches of the first epochs, as Lightning asks for them."""
+    loader = data.train_dataloader()
+    found = []
+    for epoch in range(count):
+        loader.batch_sampler.sampler.set_epoch(epoch)  # where Lightning looks for it
+        found.append(list(loader))
+    return found
+
+
+def same(one: Batch, other: Batch) -> bool:
+    """Whether every field is equal, bit by bit."""
+    pairs = [(getattr(one, field.name), getattr(other, field.name)) for field in fields(Batch)]
+    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
+
+
+# The same batches anywhere
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker")  # a machine of two cores
+@pytest.mark.parametrize("pairing", [None, TwoSpans()], ids=["SameText", "a pairing that draws"])
+def test_zero_one_and_three_workers_give_the_same_batches_and_the_next_epoch_others(
+    altering: ContrastiveModule, texts: str, pairing: Pairing | None
+) -> None:
+    runs = [
+        epochs(ready(altering, tiny.data(texts, pairing=pairing, num_workers=workers))) for workers in (0, 1, 3)
+    ]
+    for other in runs[1:]:
+        for mine, theirs in zip(runs[0], other, strict=True):
+            assert len(mine) == 5
+            assert all(same(a, b) for a, b in zip(mine, theirs, strict=True))
+    first, second = runs[0]
+    assert not any(same(a, b) for a in first for b in second)
+    # another order, and for the same text other draws
+    keys, texts_seen = (torch.cat([getattr(batch, name) for batch in first]) for name in ("draw_keys", "text_ids"))
+    later_keys, later = (torch.cat([getattr(batch, name) for batch in second]) for name in ("draw_keys", "text_ids"))
+    assert not torch.isin(keys, later_keys).any()
+    if pairing is None:
+        assert not torch.equal(texts_seen, later)
+        assert torch.equal(texts_seen.sort().values, later.sort().values)
+
+
+def test_the_views_of_a_row_change_from_epoch_to_epoch(altering: ContrastiveModule, texts: str) -> None:
+    def by_text(batches: list[Batch]) -> dict[int, tuple[int, ...]]:
+        found = {}
+        for batch in batches:
+            rows = batch.ids.split(batch.lengths.tolist())
+            for i in batch.by_role("anchor").tolist():
+                found[int(batch.text_ids[i])] = tuple(rows[i].tolist())
+        return found
+
+    first, second = (by_text(batches) for batches in epochs(ready(altering, tiny.data(texts))))
+    assert first.keys() == second.keys()
+    changed = sum(first[text] != second[text] for text in first)
+    assert changed > 30  # of 40: each text of 5 words or more has 4 coins to throw, twice
+
+
+def test_the_seed_alone_changes_order_and_views(altering: ContrastiveModule, texts: str) -> None:
+    ones, again, others = (epochs(ready(altering, tiny.data(texts, seed=seed)), 1)[0] for seed in (1, 1, 2))
+    assert all(same(a, b) for a, b in zip(ones, again, strict=True))
+    assert not any(same(a, b) for a in ones for b in others)
+
+
+def test_the_trainer_gets_these_batches_epoch_by_epoch(
+    altering: ContrastiveModule, texts: str, tmp_path: Path
+) -> None:
+    class Keep(pl.Callback):
+        def __init__(self) -> None:
+            self.batches: list[Batch] = []
+
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Batch, batch_idx: int) -> None:  # noqa: ARG002
+            self.batches.append(batch)
+
+    keep = Keep()
+    trainer = tiny.trainer(tmp_path, max_steps=-1, max_epochs=2, callbacks=[keep])
+    trainer.fit(altering, datamodule=tiny.data(texts, num_workers=1))
+    expected = [batch for epoch in epochs(ready(altering, tiny.data(texts))) for batch in epoch]
+    assert len(expected) == 10
+    assert all(same(a, b) for a, b in zip(keep.batches, expected, strict=True))
+
+
+def test_an_epoch_has_every_row_once_and_the_rest_only_if_asked(bert: str, texts: str) -> None:
+    module = tiny.module(bert)
+    (dropped,) = epochs(ready(module, tiny.data(texts, batch_size=12)), 1)
+    (kept,) = epochs(ready(module, tiny.data(texts, batch_size=12, drop_last=False)), 1)
+    assert [len(batch) for batch in dropped] == [24, 24, 24]
+    assert [len(batch) for batch in kept] == [24, 24, 24, 8]
+    ids = torch.cat([batch.text_ids[batch.by_role("anchor")] for batch in kept])
+    assert len(ids.unique()) == 40
+
+
+# What a run says
+
+
+def test_several_files_are_one_data_set_and_each_is_named(bert: str, tmp_path: Path) -> None:
+    files = [
+        tiny.write_texts(tmp_path / "one.txt", tiny.TEXTS[:15]),
+        tiny.write_texts(tmp_path / "two.txt", tiny.TEXTS[15:]),
+    ]
+    data = ready(tiny.module(bert), TextDataModule(train=files, batch_size=8))
+    assert [row["text"] for row in data.table("train")["train"]] == list(tiny.TEXTS)
+    said = data.facts()["training data"].splitlines()
+    assert [line.split(":")[0] for line in said] == ["one.txt", "two.txt"]
+    assert "15 rows" in said[0]
+    assert "25 rows" in said[1]
+
+
+def test_duplicates_are_counted_and_said(bert: str, tmp_path: Path) -> None:
+    file = tiny.write_texts(tmp_path / "repeated.txt", (*tiny.TEXTS[:10], *tiny.TEXTS[:3], tiny.TEXTS[0]))
+    facts = ready(tiny.module(bert), tiny.data(file)).facts()
+    assert facts["duplicates"] == "4 of 14 rows repeat the text of another"
+
+
+def test_the_length_limit_and_how_many_texts_it_cuts_are_said(bert: str, tmp_path: Path) -> None:
+    long = " ".join(tiny.TEXTS[:8])
+    file = tiny.write_texts(tmp_path / "long.txt", (*tiny.TEXTS[:15], long))
+    data = ready(tiny.module(bert), tiny.data(file, batch_size=16))
+    assert data.facts()["length limit"] == (
+        "32 tokens with special ones; 6.2% of 16 sampled texts are longer and will be cut"
+    )
+    (batch,) = epochs(data, 1)[0]
+    assert batch.truncated == 2  # the text and its copy
+    assert int(batch.lengths.max()) == 32
+
+
+def test_the_number_of_cut_texts_is_logged(bert: str, tmp_path: Path) -> None:
+    file = tiny.write_texts(tmp_path / "long.txt", (*tiny.TEXTS[:15], " ".join(tiny.TEXTS[:8])))
+    trainer = tiny.trainer(tmp_path, max_steps=-1, max_epochs=1)
+    trainer.fit(tiny.module(bert), datamodule=tiny.data(file))
+    assert float(trainer.callback_metrics["train/truncated"]) == 2
+
+
+def test_without_validation_data_it_is_said_which_weights_are_kept(bert: str, texts: str) -> None:
+    assert "the last weights are kept" in ready(tiny.module(bert), tiny.data(texts)).facts()["validation data"]
+
+
+# What is refused
+
+
+def test_a_batch_larger_than_the_data_is_refused_with_both_numbers(bert: str, texts: str) -> None:
+    data = ready(tiny.module(bert), tiny.data(texts, batch_size=41))
+    with pytest.raises(ValueError, match=r"at most the number of rows, 40, got 41; lower --data\.batch_size"):
+        data.train_dataloader()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("batch_size", 1), ("eval_batch_size", 0), ("num_workers", -1)]
+)
+def test_sizes_below_the_least_are_refused_at_construction(texts: str, option: str, value: int) -> None:
+    with pytest.raises(ValueError, match=rf"data\.{option}: expected . or more, got {value}"):
+        TextDataModule(**{"train": texts, option: value})
+
+
+@pytest.mark.parametrize("stage", ["fit", "test", "predict"])
+def test_a_stage_without_its_file_says_which_option_names_it(bert: str, stage: str) -> None:
+    part = {"fit": "train"}.get(stage, stage)
+    data = TextDataModule()
+    data.attach(tiny.module(bert))
+    with pytest.raises(ValueError, match=rf"data\.{part}: expected a file for {stage}.* give --data\.{part}"):
+        data.setup(stage)
+
+
+def test_validation_without_a_file_says_which_option_names_it(bert: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"data\.validation: expected a file.* give --data\.validation"):
+        tiny.trainer(tmp_path).validate(tiny.module(bert), datamodule=TextDataModule(), verbose=False)
+
+
+def test_views_for_a_role_that_the_pairing_lacks_are_refused(bert: str, texts: str) -> None:
+    module = tiny.module(bert, views={"negative": [DeleteTokens()]})
+    with pytest.raises(ValueError, match=r"views\.negative: .* the pairing SameText gives \(anchor, original, pos"):
+        ready(module, tiny.data(texts))
+
+
+def test_views_of_negatives_are_taken_where_the_data_have_them(bert: str, tmp_path: Path) -> None:
+    module = tiny.module(bert, views={"negative": [DeleteTokens(rate=0.5)]})
+    triples = tiny.write_triples(tmp_path / "triples.jsonl")
+    data = ready(module, tiny.data(triples, pairing=Given()))
+    batch = epochs(data, 1)[0][0]
+    assert batch.slots == (Slot("anchor", 0), Slot("positive", 0), Slot("negative", 0))
+    lengths = {role: batch.lengths[batch.by_role(role)].float().mean() for role in ("anchor", "negative")}
+    assert lengths["negative"] < lengths["anchor"] - 2
+
+
+def test_a_pairing_that_gives_rows_of_several_sizes_is_refused(bert: str, texts: str) -> None:
+    class Ragged(Pairing):
+        def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002
+            text = str(row["text"])
+            return [Example(anchor=text, positives=(text,) * (1 + (len(text) % 2)))]
+
+    data = ready(tiny.module(bert), tiny.data(texts, pairing=Ragged()))
+    with pytest.raises(ValueError, match="pairing Ragged: expected . texts in every example, got"):
+        epochs(data, 1)
+
+
+def test_data_without_a_module_of_ours_say_what_they_miss(texts: str) -> None:
+    with pytest.raises(TypeError, match="expected a trainer that runs a ContrastiveModule"):
+        TextDataModule(train=texts).setup("fit")
+
+
+# Scored pairs
+
+
+def test_each_validation_file_has_its_score_and_the_mean_is_kept_beside(bert: str, texts: str, tmp_path: Path) -> None:
+    files = [tiny.write_pairs(tmp_path / "near.tsv"), tiny.write_pairs(tmp_path / "far.tsv", count=17, start=5)]
+    module = tiny.module(bert)
+    data = tiny.data(texts, validation=files, test=files[0], eval_batch_size=5)
+    trainer = tiny.trainer(tmp_path)
+    (scores,) = [tiny.merged(trainer.validate(module, datamodule=data, verbose=False))]
+    model = export(module)
+    expected = [evaluate_pairs(model, read_pairs(file))[0].spearman for file in files]
+    assert abs(expected[0] - expected[1]) > 1
+    # a rank correlation of the same order of the same pairs, in float32
+    assert scores["val/spearman/near"] == pytest.approx(expected[0], abs=1e-3)
+    assert scores["val/spearman/far"] == pytest.approx(expected[1], abs=1e-3)
+    assert scores["val/spearman"] == pytest.approx(sum(expected) / 2, abs=1e-3)
+    tested = tiny.merged(trainer.test(module, datamodule=data, verbose=False))
+    assert tested == {"test/spearman": pytest.approx(expected[0], abs=1e-3)}
+
+
+def test_two_validation_files_of_one_name_are_refused(bert: str, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    files = [tiny.write_pairs(tmp_path / "dev.tsv"), tiny.write_pairs(tmp_path / "other" / "dev.tsv")]
+    data = TextDataModule(validation=files)
+    data.attach(tiny.module(bert))
+    with pytest.raises(ValueError, match=r"data\.validation: expected files of different names, got dev, dev"):
+        data.setup("validate")
+
+
+def test_views_never_touch_evaluation(altering: ContrastiveModule, bert: str, tmp_path: Path) -> None:
+    file = tiny.write_pairs(tmp_path / "pairs.tsv")
+    scores = [
+        tiny.merged(
+            tiny.trainer(tmp_path).validate(module, datamodule=TextDataModule(validation=file), verbose=False)
+        )
+        for module in (altering, tiny.module(bert))
+    ]
+    assert scores[0] == scores[1]

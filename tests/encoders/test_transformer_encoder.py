@@ -1,0 +1,432 @@
+"""The Transformers encoder on every architecture we name, tiny and with random weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, PreTrainedTokenizerFast
+
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders.layouts import pad, token_mask
+from contrastive_text.random import RowRandom
+from contrastive_text.types import Batch, Hidden, Slot
+from contrastive_text.views import EmbeddingView, FeatureCutoff, ViewPlan
+
+SIZE = {
+    "vocab_size": 60,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 40,
+}
+DECODER = {"num_key_value_heads": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "bert": {"model_type": "bert", **SIZE},
+    "roberta": {"model_type": "roberta", **SIZE, "max_position_embeddings": 42, "pad_token_id": 1},
+    "xlm-roberta": {"model_type": "xlm-roberta", **SIZE, "max_position_embeddings": 42, "pad_token_id": 1},
+    "distilbert": {
+        "model_type": "distilbert",
+        "vocab_size": 60,
+        "dim": 16,
+        "n_layers": 2,
+        "n_heads": 2,
+        "hidden_dim": 24,
+        "max_position_embeddings": 40,
+    },
+    "electra": {"model_type": "electra", **SIZE, "embedding_size": 8},
+    "electra-equal": {"model_type": "electra", **SIZE, "embedding_size": 16},
+    "albert": {"model_type": "albert", **SIZE, "embedding_size": 8},
+    "mpnet": {"model_type": "mpnet", **SIZE, "max_position_embeddings": 42, "pad_token_id": 1},
+    "deberta-v2": {
+        "model_type": "deberta-v2",
+        **SIZE,
+        "relative_attention": True,
+        "position_biased_input": False,
+        "pos_att_type": ["c2p", "p2c"],
+        "max_relative_positions": 40,
+    },
+    "modernbert": {
+        "model_type": "modernbert",
+        **SIZE,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+        "global_attn_every_n_layers": 2,
+        "local_attention": 8,
+    },
+    "qwen2": {"model_type": "qwen2", **SIZE, **DECODER},
+    "llama": {"model_type": "llama", **SIZE, **DECODER},
+}
+NAMES = list(CONFIGS)
+# Rows of three lengths; ids from 5, so that none is a special or padding id anywhere.
+ROWS = ((5, 6, 7), (8, 9, 10, 11, 12, 13, 14), (15,), (16, 17, 18, 19), (20, 21, 22, 23, 24), (25, 26))
+PAIR = (Slot("anchor", 0), Slot("positive", 0))
+BLOCKS = ("encoder.layer.0", "transformer.layer.0", "encoder.albert_layer_groups.0", "layers.0")
+
+
+def ragged(*rows: tuple[int, ...], slots: tuple[Slot, ...] = PAIR, positions: bool = False) -> Batch:
+    places = [i for row in rows for i in range(len(row))]
+    return Batch(
+        ids=torch.tensor([i for row in rows for i in row]),
+        lengths=torch.tensor([len(row) for row in rows]),
+        slots=slots,
+        row_slots=torch.arange(len(slots)).repeat_interleave(len(rows) // len(slots)),
+        draw_keys=torch.arange(len(rows)) * 13,
+        text_ids=torch.arange(len(rows)),
+        positions=torch.tensor(places) if positions else None,
+    )
+
+
+def encoder_of(name: str, **options: Any) -> TransformerEncoder:
+    """A tiny encoder in float64 and evaluation mode: differences are then faults, not rounding."""
+    torch.manual_seed(0)
+    return TransformerEncoder(config=CONFIGS[name], **options).double().eval()
+
+
+def first_block(encoder: TransformerEncoder) -> nn.Module:
+    modules = dict(encoder.model.named_modules())
+    return next(modules[name] for name in BLOCKS if name in modules)
+
+
+def on_tokens(hidden: Hidden, layer: int = -1) -> Tensor:
+    return hidden.layers[layer][hidden.mask]
+
+
+class Zero(EmbeddingView):
+    """Erases a text's embeddings."""
+
+    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002
+        return torch.zeros_like(embeddings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_a_ragged_batch_gives_what_the_plain_model_gives_on_padded_input(name: str) -> None:
+    encoder, batch = encoder_of(name), ragged(*ROWS)
+    fill = CONFIGS[name].get("pad_token_id", 0)
+    longest = max(len(row) for row in ROWS)
+    ids = torch.tensor([[*row, *[fill] * (longest - len(row))] for row in ROWS])
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ROWS])
+    plain = AutoModel.from_config(encoder.model.config).double().eval()
+    unknown = plain.load_state_dict(encoder.model.state_dict(), strict=False).unexpected_keys
+    assert not unknown
+    expected = plain(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+    hidden = encoder(batch)
+    assert torch.equal(hidden.mask, mask.bool())
+    # The same network on the same numbers: bit for bit.
+    assert torch.equal(on_tokens(hidden), expected.last_hidden_state[mask.bool()])
+    layers = encoder(batch, layers=(-1, -2, 0, 1))
+    assert set(layers.layers) == {-1, -2, 0, 1}
+    for layer in (-2, 0, 1):
+        assert torch.equal(on_tokens(layers, layer), expected.hidden_states[layer][mask.bool()])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_the_last_layer_is_the_same_whether_or_not_others_are_asked_for(name: str) -> None:
+    encoder, batch = encoder_of(name), ragged(*ROWS)
+    assert torch.equal(on_tokens(encoder(batch, layers=(-1, 0))), on_tokens(encoder(batch)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_a_row_does_not_depend_on_the_length_of_others(name: str) -> None:
+    encoder = encoder_of(name)
+    hidden = encoder(ragged(*ROWS))
+    for i, row in enumerate(ROWS):
+        alone = encoder(ragged(row, slots=PAIR[:1]))
+        # Softmax and sums over more places, those of padding exactly 0: float64 rounding of values near 1. But
+        # rotary angles and DeBERTa's scale are float32 in Transformers, the same ones for both.
+        torch.testing.assert_close(hidden.layers[-1][i, : len(row)], alone.layers[-1][0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("view", [FeatureCutoff(rate=0.5), Zero()], ids=["FeatureCutoff", "Zero"])
+@torch.no_grad()
+def test_an_embedding_view_changes_its_own_slot_and_no_other(name: str, view: EmbeddingView) -> None:
+    encoder, batch = encoder_of(name), ragged(*ROWS)
+    plain = encoder(batch).layers[-1]
+    altered = encoder(batch, alter=ViewPlan({"positive": [view]}).alter_embeddings(batch)).layers[-1]
+    assert torch.equal(altered[:3], plain[:3])
+    assert all(not torch.allclose(altered[i, : len(ROWS[i])], plain[i, : len(ROWS[i])]) for i in (3, 4, 5))
+    # The alteration ends with the call.
+    assert torch.equal(encoder(batch).layers[-1], plain)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_k8_erased_features_enter_the_first_block_as_zeros_and_k6_nothing_else_changes(name: str) -> None:
+    encoder, batch = encoder_of(name), ragged(*ROWS)
+    before = batch.ids.clone(), batch.lengths.clone()
+    entered: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:  # noqa: ARG001
+        entered.append((*inputs, options.get("hidden_states"))[0])
+
+    handle = first_block(encoder).register_forward_pre_hook(keep, with_kwargs=True)
+    alter = ViewPlan({"positive": [FeatureCutoff(rate=0.5)]}).alter_embeddings(batch)
+    hidden = encoder(batch, alter=alter, layers=(-1, 0))
+    handle.remove()
+    for values in (entered[0], hidden.layers[0]):
+        zeros = (values == 0) & hidden.mask.unsqueeze(-1)
+        assert not zeros[:3].any()
+        for i in (3, 4, 5):
+            columns = zeros[i, : len(ROWS[i])]
+            assert torch.equal(columns, columns[:1].expand_as(columns))
+            assert int(columns[0].sum()) == 8
+    assert torch.equal(batch.ids, before[0])
+    assert torch.equal(batch.lengths, before[1])
+    assert torch.equal(hidden.mask, token_mask(batch.lengths))
+
+
+def test_a_view_that_fails_leaves_no_alteration_behind() -> None:
+    encoder, batch = encoder_of("bert"), ragged(*ROWS)
+    plain = encoder(batch).layers[-1]
+
+    def broken(embeddings: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG001
+        raise RuntimeError("broken view")
+
+    with pytest.raises(RuntimeError, match="broken view"):
+        encoder(batch, alter=broken)
+    assert torch.equal(encoder(batch).layers[-1], plain)
+
+
+def test_the_gradient_reaches_the_token_table_through_an_altered_embedding() -> None:
+    encoder, batch = encoder_of("bert"), ragged(*ROWS)
+    alter = ViewPlan({"positive": [Zero()]}).alter_embeddings(batch)
+    on_tokens(encoder(batch, alter=alter)).square().sum().backward()
+    gradient = encoder.model.get_input_embeddings().weight.grad
+    reached = gradient.any(dim=1).nonzero().flatten().tolist()
+    assert reached == sorted(i for row in ROWS[:3] for i in row)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_positions_in_natural_order_are_the_default(name: str) -> None:
+    encoder = encoder_of(name)
+    assert torch.equal(on_tokens(encoder(ragged(*ROWS, positions=True))), on_tokens(encoder(ragged(*ROWS))))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "deberta-v2"])
+@torch.no_grad()
+def test_other_positions_change_the_result(name: str) -> None:
+    encoder, batch = encoder_of(name), ragged((5, 6, 7, 8), slots=PAIR[:1], positions=True)
+    shuffled = ragged((5, 6, 7, 8), slots=PAIR[:1], positions=True)
+    assert shuffled.positions is not None
+    shuffled.positions.copy_(torch.tensor([2, 0, 3, 1]))
+    assert not torch.allclose(on_tokens(encoder(shuffled)), on_tokens(encoder(batch)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_s5_without_dropout_the_same_sentence_twice_gives_the_same(name: str) -> None:
+    encoder = encoder_of(name, dropout=0.0).train()
+    hidden = encoder(ragged(ROWS[1], ROWS[1]))
+    first, second = hidden.layers[-1]
+    # S5's own tolerance.
+    torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_s6_with_dropout_the_same_sentence_twice_differs_in_training_only(name: str) -> None:
+    encoder = encoder_of(name, dropout=0.3).train()
+    first, second = encoder(ragged(ROWS[1], ROWS[1])).layers[-1]
+    assert not torch.allclose(first, second)
+    first, second = encoder.eval()(ragged(ROWS[1], ROWS[1])).layers[-1]
+    torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dropout", [0.0, 0.37])
+def test_k15_the_dropout_given_is_that_of_every_dropout(name: str, dropout: float) -> None:
+    encoder = encoder_of(name, dropout=dropout)
+    layers = {module.p for module in encoder.model.modules() if isinstance(module, nn.Dropout)}
+    rates = {
+        value
+        for module in encoder.model.modules()
+        for key, value in vars(module).items()
+        if "dropout" in key and isinstance(value, float)
+    }
+    assert layers | rates == {dropout}
+    assert set(encoder.dropout_in_effect.values()) == {dropout}
+    assert encoder.dropout_in_effect
+
+
+def test_no_dropout_given_keeps_the_models_own() -> None:
+    config = {**CONFIGS["bert"], "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.05}
+    encoder = TransformerEncoder(config=config)
+    assert encoder.dropout_in_effect == {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.05}
+    assert {m.p for m in encoder.model.modules() if isinstance(m, nn.Dropout)} == {0.2, 0.05}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sizes_are_those_of_the_architecture(name: str) -> None:
+    encoder = encoder_of(name)
+    assert (encoder.features, encoder.vocabulary_size, encoder.limit) == (16, 60, 40)
+    assert encoder.takes_embedding_views
+    # Nothing that never gets a gradient: DDP would refuse it.
+    assert not any("pooler" in key for key, _ in encoder.named_parameters())
+    assert all(p.dtype == torch.float64 for p in encoder.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_the_longest_row_fits(name: str) -> None:
+    encoder = encoder_of(name)
+    assert encoder.limit is not None
+    row = tuple(5 + i % 50 for i in range(encoder.limit))
+    assert torch.isfinite(on_tokens(encoder(ragged(row, slots=PAIR[:1])))).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_gets_a_gradient(name: str) -> None:
+    encoder = encoder_of(name)
+    on_tokens(encoder(ragged(*ROWS))).pow(3).sum().backward()
+    assert [key for key, p in encoder.named_parameters() if p.grad is None] == []
+
+
+@pytest.mark.parametrize("length", [2, 41])
+def test_a_length_that_the_model_cannot_take_is_refused(length: int) -> None:
+    for name in ("bert", "roberta"):
+        with pytest.raises(
+            ValueError, match=rf"encoder.max_length: expected 3 to 40 tokens for \w+, got {length}"
+        ):
+            encoder_of(name, max_length=length)
+
+
+def test_a_length_is_kept_beside_the_limit() -> None:
+    encoder = encoder_of("bert", max_length=7)
+    assert (encoder.max_length, encoder.limit) == (7, 40)
+
+
+def test_neither_or_both_of_name_and_config_are_refused() -> None:
+    message = r"encoder: expected either model_name_or_path \(pretrained\) or config \(random start\), got "
+    with pytest.raises(ValueError, match=message + "neither"):
+        TransformerEncoder()
+    with pytest.raises(ValueError, match=message + "both"):
+        TransformerEncoder("a-model", config=CONFIGS["bert"])
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0])
+def test_a_dropout_that_is_no_probability_is_refused(dropout: float) -> None:
+    with pytest.raises(
+        ValueError, match=rf"encoder.dropout: expected a probability in \[0, 1\) or null, got {dropout}"
+    ):
+        encoder_of("bert", dropout=dropout)
+
+
+def test_a_folder_that_is_not_there_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"encoder.model_name_or_path: expected .* got 'no/such'; there is no such"
+    ):
+        TransformerEncoder("no/such")
+
+
+def test_a_folder_without_a_model_is_refused_with_what_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no model")
+    with pytest.raises(ValueError, match=r"expected a model folder with config.json, got .* with notes.txt;"):
+        TransformerEncoder(str(tmp_path))
+
+
+def test_a_config_without_a_model_type_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"encoder.config: expected model_type .* got .*vocab_size"):
+        TransformerEncoder(config={"vocab_size": 5})
+
+
+def test_an_unknown_model_type_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"encoder.config.model_type: .*nearest: .*roberta.*, got 'robberta'"):
+        TransformerEncoder(config={"model_type": "robberta"})
+
+
+def test_an_architecture_without_a_known_embedding_module_takes_no_embedding_views() -> None:
+    config = {"model_type": "gpt2", "vocab_size": 20, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    assert not TransformerEncoder(config=config).takes_embedding_views
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, learned_tokenizer: PreTrainedTokenizerFast) -> Path:
+    """A pretrained BERT in bfloat16 with a pooler and a tokenizer, as a hub folder."""
+    path = tmp_path_factory.mktemp("bert")
+    torch.manual_seed(1)
+    config = BertConfig(**{**SIZE, "vocab_size": len(learned_tokenizer)})
+    AutoModel.from_config(config).bfloat16().save_pretrained(path)
+    learned_tokenizer.save_pretrained(path)
+    return path
+
+
+@torch.no_grad()
+def test_a_folder_gives_its_weights_in_float32_without_the_pooler(folder: Path) -> None:
+    encoder = TransformerEncoder(str(folder)).eval()
+    saved = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    assert {p.dtype for p in encoder.parameters()} == {torch.float32}
+    ours = encoder.model.state_dict()
+    assert all(torch.equal(value, saved.state_dict()[key]) for key, value in ours.items())
+    assert {key for key in saved.state_dict() if key not in ours} == {"pooler.dense.weight", "pooler.dense.bias"}
+    ids = torch.tensor([ROWS[1]])
+    expected = saved(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+    assert torch.equal(encoder(ragged(ROWS[1], slots=PAIR[:1])).layers[-1], expected)
+
+
+@torch.no_grad()
+def test_s6_a_pretrained_encoder_trains_with_its_dropout(folder: Path) -> None:
+    # Transformers hands pretrained models over in evaluation mode, and Lightning no longer changes modes.
+    encoder = TransformerEncoder(str(folder))
+    assert encoder.training
+    assert [name for name, module in encoder.named_modules() if not module.training] == []
+    first, second = encoder(ragged(ROWS[1], ROWS[1])).layers[-1]
+    assert not torch.allclose(first, second)
+
+
+def test_a_folder_gives_its_tokenizer_and_another_folder_another(
+    folder: Path, tmp_path: Path, learned_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    tokenizer = TransformerEncoder(str(folder)).tokenizer
+    assert tokenizer is not None
+    assert tokenizer("a bird").input_ids == learned_tokenizer("a bird").input_ids
+    other = PreTrainedTokenizerFast(tokenizer_object=learned_tokenizer.backend_tokenizer, model_max_length=9)
+    other.save_pretrained(tmp_path)
+    encoder = TransformerEncoder(config=CONFIGS["bert"], tokenizer_name_or_path=str(tmp_path))
+    assert encoder.limit == 9
+    with pytest.raises(ValueError, match=r"encoder.tokenizer_name_or_path: expected .* got 'no/such'"):
+        TransformerEncoder(config=CONFIGS["bert"], tokenizer_name_or_path="no/such")
+
+
+@torch.no_grad()
+def test_a_masked_language_model_serves_as_an_encoder(
+    tmp_path: Path, learned_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    torch.manual_seed(2)
+    whole = AutoModelForMaskedLM.from_config(BertConfig(**SIZE)).eval()
+    whole.save_pretrained(tmp_path)
+    learned_tokenizer.save_pretrained(tmp_path)
+    encoder = TransformerEncoder(str(tmp_path)).eval()
+    ids = torch.tensor([ROWS[1]])
+    expected = whole.base_model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+    assert torch.equal(encoder(ragged(ROWS[1], slots=PAIR[:1])).layers[-1], expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("num_hidden_layers", 3), ("intermediate_size", 32)], ids=["missing", "another shape"]
+)
+def test_a_checkpoint_that_lacks_weights_is_refused(folder: Path, tmp_path: Path, key: str, value: int) -> None:
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(ValueError, match=r"expected all weights of the encoder in .*missing or of another shape"):
+        TransformerEncoder(str(tmp_path))
+
+
+def test_padding_stands_behind_each_row() -> None:
+    mask = token_mask(torch.tensor([2, 0, 3]))
+    assert mask.int().tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 1]]
+    assert pad(torch.tensor([1, 2, 3, 4, 5]), mask, fill=9).tolist() == [[1, 2, 9], [9, 9, 9], [3, 4, 5]]

@@ -1,0 +1,246 @@
+"""Around the training: which weights are kept (S13), what is exported, what is said at the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import pytorch_lightning as pl
+import tiny
+import torch
+from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.loggers import CSVLogger
+from torch import Tensor
+
+from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary, export, model_facts
+from contrastive_text.encoders import Encoder
+from contrastive_text.heads import MLPHead, TanhHead
+from contrastive_text.losses import InfoNCE, NTXent
+from contrastive_text.metrics import SpearmanSimilarity
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.objectives import Contrastive
+from contrastive_text.poolers import CLSPooler
+from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.training import AdamW
+from contrastive_text.views import DeleteTokens, FeatureCutoff, Given
+
+
+class Told(SpearmanSimilarity):
+    """Gives the scores of a list, one after the other."""
+
+    scores: ClassVar[list[float]] = []
+
+    def compute(self) -> Tensor:
+        return torch.tensor(Told.scores.pop(0))
+
+
+class Weights(pl.Callback):
+    """Keeps the weights after every step."""
+
+    def __init__(self) -> None:
+        self.after: list[Tensor] = []
+
+    def on_train_batch_end(self, trainer: Any, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002
+        self.after.append(flat(pl_module))
+
+
+def flat(module: torch.nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()]).clone()
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("files")
+    return {
+        "train": tiny.write_texts(folder / "texts.txt"),
+        "validation": tiny.write_pairs(folder / "pairs.tsv"),
+    }
+
+
+def run(
+    bert: str, folder: Path, files: dict[str, str], callbacks: tuple[pl.Callback, ...] = (), **options: Any
+) -> tuple[pl.Trainer, ContrastiveModule, list[Tensor]]:
+    """Trains with the callbacks of a run; gives the weights after every step too."""
+    weights = Weights()
+    trainer = tiny.trainer(
+        folder,
+        **{
+            "enable_checkpointing": True,
+            "logger": CSVLogger(folder, name=""),
+            "callbacks": [*callbacks, weights, BestCheckpoint(), ExportModel()],
+            "max_steps": 4,
+            "log_every_n_steps": 1,
+            **options,
+        },
+    )
+    module = tiny.module(bert, optimizer=AdamW(lr=1e-2))
+    trainer.fit(module, datamodule=tiny.data(**files, batch_size=4))  # ten steps an epoch
+    return trainer, module, weights.after
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [([10.0, 30.0, 30.0, 20.0], 2), ([30.0, 20.0, 10.0, 30.0], 1), ([-40.0, -30.0, -10.0, -20.0], 3)],
+    ids=["a tie keeps the first", "the first of all", "all below zero"],
+)
+@pytest.mark.parametrize("interval", [1, 2])
+def test_s13_the_best_validation_score_is_kept_and_reloaded_at_the_end(
+    bert: str,
+    files: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scores: list[float],
+    best: int,
+    interval: int,
+) -> None:
+    monkeypatch.setattr("contrastive_text.module.SpearmanSimilarity", Told)
+    monkeypatch.setattr(Told, "scores", list(scores))
+    trainer, module, after = run(bert, tmp_path, files, val_check_interval=interval, max_steps=4 * interval)
+    assert not Told.scores
+    kept = trainer.checkpoint_callback
+    assert isinstance(kept, BestCheckpoint)
+    step = best * interval
+    assert [path.name for path in Path(kept.best_model_path).parent.iterdir()] == [f"step={step}.ckpt"]
+    assert float(kept.best_model_score) == max(scores)
+    assert [number + 1 for number, weights in enumerate(after) if torch.equal(flat(module), weights)] == [step]
+    saved = SentenceEncoder.from_pretrained(Path(trainer.log_dir) / "model")
+    assert torch.equal(flat(saved), after[step - 1])
+
+
+def test_without_validation_data_the_last_weights_are_kept(
+    bert: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    trainer, module, after = run(bert, tmp_path, {"train": files["train"]})
+    assert Path(trainer.checkpoint_callback.best_model_path).name == "step=4.ckpt"
+    assert torch.equal(flat(module), after[-1])
+    saved = SentenceEncoder.from_pretrained(Path(trainer.log_dir) / "model")
+    assert torch.equal(flat(saved), after[-1])
+
+
+def test_early_stopping_ends_the_run_and_the_best_is_still_kept(
+    bert: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("contrastive_text.module.SpearmanSimilarity", Told)
+    monkeypatch.setattr(Told, "scores", [50.0, 40.0, 30.0, 60.0, 70.0])
+    stop = EarlyStopping(monitor="val/spearman", mode="max", patience=2)
+    trainer, module, after = run(bert, tmp_path, files, (stop,), val_check_interval=2, max_steps=10)
+    assert trainer.global_step == 6
+    assert torch.equal(flat(module), after[1])
+
+
+def test_a_second_run_in_the_same_folder_keeps_its_own_weights(
+    bert: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    first, _, _ = run(bert, tmp_path, files, val_check_interval=2)
+    second, module, after = run(bert, tmp_path, files, val_check_interval=2, max_steps=2)
+    assert first.log_dir != second.log_dir
+    assert first.checkpoint_callback.best_model_path != second.checkpoint_callback.best_model_path
+    for trainer in (first, second):
+        assert Path(trainer.checkpoint_callback.best_model_path).is_file()
+    assert torch.equal(flat(module), after[1])
+    assert torch.equal(flat(SentenceEncoder.from_pretrained(Path(second.log_dir) / "model")), flat(module))
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_a_second_run_with_named_folders_leaves_its_own_model_there(
+    bert: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    trained = []
+    for rate in (1e-2, 2e-2):
+        module = tiny.module(bert, optimizer=AdamW(lr=rate))
+        callbacks = [BestCheckpoint(dirpath=str(tmp_path / "kept")), ExportModel(str(tmp_path / "model"))]
+        trainer = tiny.trainer(tmp_path, enable_checkpointing=True, callbacks=callbacks)
+        trainer.fit(module, datamodule=tiny.data(files["train"]))
+        trained.append(flat(module))
+        assert torch.equal(flat(SentenceEncoder.from_pretrained(tmp_path / "model")), trained[-1])
+    assert not torch.equal(*trained)
+
+
+# What is left for use
+
+
+def test_the_export_has_the_kept_head_and_no_train_only_one(bert: str, files: dict[str, str], tmp_path: Path) -> None:
+    kept = tiny.module(bert, pooler=CLSPooler(), head=MLPHead(hidden_features=5, out_features=3, train_only=False))
+    dropped = tiny.module(bert, pooler=CLSPooler(), objectives={"c": Contrastive(head=TanhHead())})
+    for module, width in ((kept, 3), (dropped, 16)):
+        vectors = tiny.trainer(tmp_path).predict(
+            module, datamodule=tiny.data(files["train"], predict=files["train"])
+        )
+        encoded = export(module).encode(tiny.TEXTS, batch_size=len(tiny.TEXTS), convert_to_tensor=True)
+        assert encoded.shape == (40, width)
+        # float32: rows in another order, so other sums inside a matrix product
+        torch.testing.assert_close(encoded, torch.cat(vectors), rtol=0, atol=1e-5)
+    assert export(dropped).head is None
+
+
+def test_an_encoder_that_has_no_folder_format_is_refused_by_name() -> None:
+    class Bag(Encoder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(5, 4)
+            self.tokenizer = self.max_length = self.limit = None
+            self.features, self.vocabulary_size, self.takes_embedding_views = 4, 5, False
+            self.dropout_in_effect: dict[str, float] = {}
+
+        def forward(self, batch: Any, alter: Any = None, layers: Any = (-1,)) -> Any:
+            raise NotImplementedError
+
+    with pytest.raises(TypeError, match="expected a TransformerEncoder, got Bag"):
+        export(ContrastiveModule(Bag()))
+
+
+# What is said
+
+
+def test_the_summary_tells_all_that_changes_the_result(
+    bert: str, files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repeated = tiny.write_texts(tmp_path / "repeated.txt", (*tiny.TEXTS, tiny.TEXTS[0]))
+    module = tiny.module(
+        bert,
+        dropout=0.2,
+        pooler=CLSPooler(),
+        views={"positive": [DeleteTokens(rate=0.15), FeatureCutoff(rate=0.3)]},
+        objectives={"pull": Contrastive(NTXent(temperature=0.07))},
+        weights={"pull": 0.5},
+    )
+    summary = RunSummary()
+    trainer = tiny.trainer(
+        tmp_path, max_steps=1, callbacks=[summary, BestCheckpoint(dirpath=str(tmp_path / "kept"))],
+        enable_checkpointing=True,
+    )  # fmt: skip
+    trainer.fit(module, datamodule=tiny.data(repeated))
+    facts = summary.facts
+    assert facts["views"] == "positive: DeleteTokens(rate=0.15) -> FeatureCutoff(rate=0.3)"
+    assert facts["dropout"] == "hidden_dropout_prob 0.2, attention_probs_dropout_prob 0.2"
+    assert facts["negatives"].startswith("pull: 14 per anchor: 7 other positives, 7 texts of its own side")
+    assert facts["pooler"] == "CLSPooler() in training and in use"
+    assert facts["duplicates"] == "1 of 41 rows repeat the text of another"
+    assert facts["objectives"].startswith("pull: 0.5 x Contrastive(loss=NTXent(temperature=0.07")
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in facts)
+    (checkpoint,) = (tmp_path / "kept").iterdir()
+    saved = torch.load(checkpoint, weights_only=True)
+    assert saved["callbacks"]["RunSummary"] == facts
+
+
+def test_no_dropout_and_no_views_are_said_in_words(bert: str) -> None:
+    facts = model_facts(tiny.module(bert, dropout=0.0))
+    assert facts["dropout"] == "none"
+    assert facts["views"] == "none; only dropout tells two views of a text apart"
+    assert facts["head in use"] == "none"
+
+
+def test_hard_negatives_are_counted(bert: str, tmp_path: Path) -> None:
+    summary = RunSummary()
+    triples = tiny.write_triples(tmp_path / "triples.jsonl")
+    trainer = tiny.trainer(tmp_path, max_steps=1, callbacks=[summary])
+    module = tiny.module(bert, objectives={"c": Contrastive(InfoNCE())})
+    trainer.fit(module, datamodule=tiny.data(triples, pairing=Given()))
+    assert "15 per anchor: 7 other positives, 8 hard negatives" in summary.facts["negatives"]

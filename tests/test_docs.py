@@ -1,0 +1,81 @@
+"""Every code block of the README and the docs, and every example, runs."""
+
+import re
+import runpy
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+
+from contrastive_text.cli import run
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what the pages speak of: texts.txt, pairs.tsv and encoder/."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    tiny.save_bert(tmp_path / "encoder")
+    tiny.write_texts(tmp_path / "texts.txt", tiny.TEXTS * 2)
+    tiny.write_pairs(tmp_path / "pairs.tsv")
+    return tmp_path
+
+
+def shell(line: str) -> None:
+    """Runs a line of a page, cut down to the tiny data."""
+    words = line.split()
+    assert words[0] == "contrastive-text", line
+    if words[1] in ("fit", "views"):
+        words += ["--data.batch_size", "8", "--data.num_workers", "0", "--model.encoder.max_length", "16"]
+    if words[1] == "fit":
+        words += ["--trainer.max_steps", "2", "--trainer.accelerator", "cpu"]
+        words += ["--trainer.val_check_interval", "1"] if "--data.validation" in words else []
+    assert run(words[1:]) == 0, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_code_block_of_a_page_runs(page: Path, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
+    for language, block in blocks:
+        named = re.match(r"# (\w+\.(?:py|yaml))", block)
+        if named:
+            (workplace / named[1]).write_text(block, encoding="utf-8")
+        if language == "python":
+            exec(compile(block, str(page), "exec"), {"__name__": "page"})
+        elif language == "bash":
+            for line in block.splitlines():
+                shell(line)
+        else:
+            assert language == "yaml" and named, f"{page.name}: a {language} block that no test runs"
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_example_view_runs_from_its_yaml(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("my_views.py", "swap.yaml"):
+        shutil.copy(ROOT / "examples" / name, workplace)
+    sys.modules.pop("my_views", None)  # the README's is another
+    common = "--recipe simcse --config swap.yaml --model.encoder.model_name_or_path encoder/ --data.train texts.txt"
+    shell(f"contrastive-text views {common}")
+    assert "SwapNeighbours(rate=0.3) -> FeatureCutoff(rate=0.2)" in capsys.readouterr().out
+    shell(f"contrastive-text fit {common}")
+
+
+def test_the_example_scripts_train_and_embed(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for script in ("train.py", "embed.py"):
+        lines = (ROOT / "examples" / script).read_text().splitlines()
+        assert len([line for line in lines if line.strip()]) <= 15
+    monkeypatch.setattr(sys, "argv", ["train.py", "encoder", "texts.txt", "model"])
+    with pytest.warns(UserWarning):  # Lightning: no workers, and no validation
+        runpy.run_path(str(ROOT / "examples" / "train.py"))
+    monkeypatch.setattr(sys, "argv", ["embed.py", "model", "texts.txt"])
+    runpy.run_path(str(ROOT / "examples" / "embed.py"))
+    assert "(80, 16)" in capsys.readouterr().out
+    assert (workplace / "model" / "modules.json").exists()

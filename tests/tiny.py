@@ -1,0 +1,118 @@
+"""Models, texts and trainers small enough for a test: 1 to 2 layers of 16 features, some 40 short texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import nn
+from transformers import BertConfig, BertModel
+
+from contrastive_text.data import learn_vocabulary
+from contrastive_text.data.datamodule import TextDataModule
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.training import Optimizer
+
+_WHO = ("an old bird", "the young woman", "a small dog", "the tall man", "one quiet child")
+_WHAT = (
+    "sings in the green tree",
+    "walks along the cold river",
+    "reads a long book",
+    "plays the guitar in the street",
+    "runs after a red ball",
+    "waits for the train to the north",
+    "sleeps under the table all day",
+    "opens the door and looks outside",
+)
+TEXTS = tuple(f"{who} {what}" for who in _WHO for what in _WHAT)
+"""Forty different sentences of 6 to 10 tokens."""
+
+CONFIG: dict[str, Any] = {
+    "model_type": "bert",
+    "vocab_size": 300,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 32,
+}
+"""A random BERT as ``TransformerEncoder(config=...)`` takes it."""
+
+
+def save_bert(folder: Path, texts: tuple[str, ...] = TEXTS, seed: int = 0, **changes: Any) -> str:
+    """Saves a random BERT with a tokenizer learned from the texts; gives the folder's name."""
+    tokenizer = learn_vocabulary(texts, vocabulary_size=CONFIG["vocab_size"])
+    tokenizer.save_pretrained(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        # Weights of standard deviation 0.3: with BERT's 0.02 all texts have nearly the same vector.
+        config = BertConfig(**{**CONFIG, "initializer_range": 0.3, **changes})
+        BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    return str(folder)
+
+
+def write_texts(path: Path, texts: tuple[str, ...] = TEXTS) -> str:
+    """Writes a line for each text; gives the file's name."""
+    path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return str(path)
+
+
+def write_pairs(path: Path, count: int = 12, start: int = 0) -> str:
+    """Writes scored pairs of the texts as ``.tsv``; gives the file's name."""
+    pairs = [(TEXTS[(start + i) % 40], TEXTS[(start + 7 * i + 3) % 40], f"{i % 6}") for i in range(count)]
+    lines = ["sentence1\tsentence2\tscore", *("\t".join(pair) for pair in pairs)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def write_triples(path: Path) -> str:
+    """Writes pairs with a hard negative as ``.jsonl``; gives the file's name."""
+    rows = [
+        {"anchor": TEXTS[i], "positive": TEXTS[i + 8], "negative": TEXTS[(i + 20) % 40]} for i in range(24)
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def module(folder: str, dropout: float | None = None, **parts: Any) -> ContrastiveModule:
+    """Gives a module around a saved encoder."""
+    return ContrastiveModule(TransformerEncoder(folder, dropout=dropout), **parts)
+
+
+def data(train: str, **options: Any) -> TextDataModule:
+    """Gives training data without worker processes, eight rows a step."""
+    return TextDataModule(**{"train": train, "batch_size": 8, "num_workers": 0, **options})
+
+
+def trainer(folder: Path, **options: Any) -> pl.Trainer:
+    """Gives a silent trainer on the CPU that takes two steps."""
+    quiet: dict[str, Any] = {
+        "accelerator": "cpu",
+        "devices": 1,
+        "default_root_dir": folder,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+        "use_distributed_sampler": False,
+        "max_steps": 2,
+    }
+    return pl.Trainer(**{**quiet, **options})
+
+
+class SGD(Optimizer):
+    """Plain gradient descent with rate 1: a step takes off the gradient itself."""
+
+    def build(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+        return torch.optim.SGD([parameter for _, parameter in parameters], lr=1.0)
+
+
+def merged(results: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Gives the scores of all loaders in one dictionary."""
+    return {name: score for result in results for name, score in result.items()}
