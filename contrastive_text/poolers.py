@@ -32,6 +32,10 @@ def masked_mean(tokens: Tensor, mask: Tensor) -> Tensor:
     return kept.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
+def _average(hidden: Hidden, layers: tuple[int, ...]) -> Tensor:
+    return torch.stack([at_least_float32(hidden.layers[layer]) for layer in layers]).mean(dim=0)
+
+
 class Pooler(nn.Module, ABC):
     """Base class of poolers.
 
@@ -71,7 +75,7 @@ class LastTwoPooler(Pooler):
 
     def forward(self, hidden: Hidden) -> Tensor:
         """Gives the masked mean of the two layers' average, (n, D)."""
-        return masked_mean((hidden.layers[-1] + hidden.layers[-2]) / 2, hidden.mask)
+        return masked_mean(_average(hidden, self.layers), hidden.mask)
 
 
 class FirstLastPooler(Pooler):
@@ -97,8 +101,7 @@ class FirstLastPooler(Pooler):
 
     def forward(self, hidden: Hidden) -> Tensor:
         """Gives the masked mean of the two layers' average, (n, D)."""
-        last, first = (hidden.layers[layer] for layer in self.layers)
-        return masked_mean((last + first) / 2, hidden.mask)
+        return masked_mean(_average(hidden, self.layers), hidden.mask)
 
 
 class MaxPooler(Pooler):

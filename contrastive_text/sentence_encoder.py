@@ -46,6 +46,9 @@ class SentenceEncoder(nn.Module):
         normalize: Whether vectors always leave with unit length.
         max_length: Longest text in tokens with special ones, longer ones are cut; None for the network's limit.
 
+    Attributes:
+        truncated: Number of texts that the last call of ``encode`` cut to ``max_length``.
+
     Raises:
         ValueError: An encoder without a tokenizer.
     """
@@ -67,6 +70,7 @@ class SentenceEncoder(nn.Module):
         self.normalize = normalize
         self.max_length = max_length or encoder.limit
         self.tokenizer = TextTokenizer(encoder.tokenizer, self.max_length)
+        self.truncated = 0
 
     @classmethod
     def from_pretrained(
@@ -123,7 +127,8 @@ class SentenceEncoder(nn.Module):
     ) -> Vectors:
         """Gives one vector per sentence, in the order given.
 
-        Texts are encoded by falling length, so that little is padded. A text above the length limit is cut.
+        Texts are encoded by falling length, so that little is padded. A text above the length limit is cut and
+        counted in ``truncated``.
 
         Args:
             sentences: One text or many.
@@ -154,12 +159,15 @@ class SentenceEncoder(nn.Module):
         if batch_size < 1:
             raise ValueError(f"encode.batch_size: expected 1 or more, got {batch_size}")
         self.eval()
+        self.truncated = 0
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
         parts = [torch.empty(0, self._features(), device=self.device)]
         steps = range(0, len(order), batch_size)
         for start in track(steps, description="Encoding", disable=not show_progress_bar):
             chunk = [texts[i] for i in order[start : start + batch_size]]
-            parts.append(self(collate_texts(self.tokenizer, chunk).to(self.device)))
+            batch = collate_texts(self.tokenizer, chunk)
+            self.truncated += batch.truncated
+            parts.append(self(batch.to(self.device)))
         places = torch.tensor(order, dtype=torch.long, device=self.device)
         return torch.cat(parts)[places.argsort()]
 

@@ -51,9 +51,15 @@ def part_spec(part: object, where: str) -> dict[str, Any]:
     """Gives a part as ``{"class_path": ..., "init_args": {...}}``.
 
     Raises:
-        TypeError: A constructor argument that isn't stored under its own name.
+        TypeError: A class defined inside a function, or a constructor argument that isn't stored under its
+            own name.
     """
     cls = type(part)
+    if "<locals>" in cls.__qualname__:
+        raise TypeError(
+            f"{where}: expected a class that can be imported, got {cls.__name__}, defined inside a function; "
+            "move it to the top of its file, so that a checkpoint can make the part again"
+        )
     init_args = {
         name: to_plain(_stored(part, name, where), f"{where}.{name}")
         for name, parameter in inspect.signature(cls).parameters.items()

@@ -47,6 +47,11 @@ def _load(path: str) -> SentenceEncoder:
     return model
 
 
+def _say_truncated(model: SentenceEncoder, texts: int) -> None:
+    if model.truncated:
+        print(f"{model.truncated:,} of {texts:,} texts are longer than {model.max_length} tokens and were cut")
+
+
 def write_vectors(path: Path, vectors: npt.NDArray[np.float32]) -> None:
     """Writes vectors (N, D) in the format that the suffix names: ``.npy``, ``.tsv`` or ``.parquet``.
 
@@ -109,6 +114,7 @@ def embed(words: Sequence[str]) -> None:
         normalize_embeddings=options.normalize,
     )
     write_vectors(options.output, np.asarray(vectors))
+    _say_truncated(model, texts=len(vectors))
     print(f"{len(vectors):,} vectors of {vectors.shape[1]} features written to {options.output}")
 
 
@@ -126,6 +132,8 @@ def evaluate(words: Sequence[str]) -> None:
     console.print(f"{options.model}: {type(model.pooler).__name__}, at most {model.max_length} tokens")
     shown = Table("file", "sub-set", "pairs", "Spearman x 100", title="cosine similarity against gold score")
     for path, table in tables.items():
-        for score in evaluate_pairs(model, table, batch_size=options.batch_size, show_progress_bar=True):
+        scores = evaluate_pairs(model, table, batch_size=options.batch_size, show_progress_bar=True)
+        _say_truncated(model, texts=2 * len(table))
+        for score in scores:
             shown.add_row(Path(path).name, score.subset, f"{score.pairs:,}", f"{score.spearman:.2f}")
     console.print(shown)

@@ -70,25 +70,29 @@ class Collator:
         """Gives the batch of the rows.
 
         Raises:
-            ValueError: Rows whose examples have different numbers of positives or negatives.
+            ValueError: Rows that give different numbers of examples, positives or negatives, or none.
         """
-        examples, targets = [], []
-        for item in items:
-            row_key = fold(self.seed, text_id(self.task), item.epoch, item.number)
-            for number, example in enumerate(self.pairing(item.row, generator(fold(row_key, _PAIRING)))):
-                slots = example_slots(example, original="original" in self.plan.roles)
-                examples.append(
-                    [Piece(text, slot, fold(row_key, number, i)) for i, (slot, text) in enumerate(slots)]
-                )
-                targets.append(example.target)
-        for pieces in examples:
-            if len(pieces) != len(examples[0]):
-                raise ValueError(
-                    f"pairing {type(self.pairing).__name__}: expected {len(examples[0])} texts in every example, "
-                    f"got {len(pieces)}; give every row the same number of positives and negatives"
-                )
-        pieces = [piece for slot in zip(*examples, strict=True) for piece in slot]
-        return assemble(pieces, tokenizer=self.tokenizer, plan=self.plan, targets=targets)
+        rows = [self._examples(item) for item in items]
+        examples = [example for row in rows for example in row]
+        slots = {tuple(piece.slot for piece in pieces) for pieces, _ in examples}
+        if len(slots) != 1 or len({len(row) for row in rows}) != 1:
+            counts = sorted({(len(row), len(pieces)) for row in rows for pieces, _ in row})
+            got = ", ".join(f"{number} of {texts} texts" for number, texts in counts) or "none at all"
+            raise ValueError(
+                f"pairing {type(self.pairing).__name__}: expected every row to give as many examples with "
+                f"the same number of positives and negatives, got {got}; leave out rows that can't give them"
+            )
+        pieces = [piece for slot in zip(*(pieces for pieces, _ in examples), strict=True) for piece in slot]
+        return assemble(pieces, self.tokenizer, self.plan, targets=[target for _, target in examples])
+
+    def _examples(self, item: KeyedRow) -> list[tuple[list[Piece], float | None]]:
+        row_key = fold(self.seed, text_id(self.task), item.epoch, item.number)
+        examples = self.pairing(item.row, generator(fold(row_key, _PAIRING)))
+        slots = [example_slots(example, original="original" in self.plan.roles) for example in examples]
+        return [
+            ([Piece(text, slot, fold(row_key, number, i)) for i, (slot, text) in enumerate(each)], example.target)
+            for number, (each, example) in enumerate(zip(slots, examples, strict=True))
+        ]
 
 
 def assemble(

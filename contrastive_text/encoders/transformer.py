@@ -207,7 +207,12 @@ def _load(name: str | None, architecture: PreTrainedConfig, **options: bool) -> 
             return fresh
         try:
             model, report = AutoModel.from_pretrained(
-                name, config=architecture, dtype=torch.float32, output_loading_info=True, **options
+                name,
+                config=architecture,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, by name
+                **options,
             )
         except (OSError, ValueError) as error:
             raise _not_found("encoder.model_name_or_path", name, error) from error

@@ -89,7 +89,7 @@ class Contrastive(Objective):
             positive=project("positive").mean(dim=1),
             negative=project("negative") if has_negatives else None,
             anchor_ids=encoded.role_ids("anchor")[:, 0],
-            positive_ids=encoded.role_ids("positive")[:, 0],
+            positive_ids=encoded.role_ids("positive").sum(dim=1),  # one id for a set of texts, in any order
             negative_ids=encoded.role_ids("negative") if has_negatives else None,
         )
 

@@ -11,7 +11,7 @@ from contrastive_text.random import RowRandom
 from contrastive_text.types import ROLES, Alter, Batch, Role, Tokens
 from contrastive_text.views.base import EmbeddingView, TextView, TokenView, View
 
-_LEVELS = ("text view", "token view", "token view after special tokens", "embedding view")
+_LEVELS = ("text views", "token views", "token views after special tokens", "embedding views")
 
 
 def _level(view: View, where: str) -> int:
@@ -64,7 +64,7 @@ class ViewPlan:
             if levels[i] < levels[i - 1]:
                 late, early = (type(chain[j]).__name__ for j in (i, i - 1))
                 raise ValueError(
-                    f"views.{role}: expected {_LEVELS[levels[i]]}s before {_LEVELS[levels[i - 1]]}s, "
+                    f"views.{role}: expected {_LEVELS[levels[i]]} before {_LEVELS[levels[i - 1]]}, "
                     f"got {late} after {early}; move {late} before {early}"
                 )
 

