@@ -122,7 +122,10 @@ class BestCheckpoint(ModelCheckpoint):
         """Sees to a score before the run ends, and does without one where there is no validation data."""
         if stage == "fit" and (data := _data(trainer)) is not None:
             trainer.val_check_interval = _validation_interval(trainer, data)
-            if not data.table("validation"):
+            scored = bool(data.table("validation"))
+            # Left to itself Lightning takes an interval of 1 batch for 1.0 epochs, and saves too late.
+            self._save_on_train_epoch_end = not scored
+            if not scored:
                 self.monitor = None
         super().setup(trainer, pl_module, stage)
 

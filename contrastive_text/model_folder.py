@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import normalizers
 from torch import nn
@@ -38,6 +39,7 @@ class FolderParts:
         head: Dense layers behind the pooler, or None.
         normalize: Whether vectors leave with unit length.
         max_length: Longest text in tokens with special ones; None for the network's limit.
+        prompt: Put before every text unless another is given.
     """
 
     encoder: TransformerEncoder
@@ -45,6 +47,7 @@ class FolderParts:
     head: nn.Sequential | None
     normalize: bool
     max_length: int | None
+    prompt: str = ""
 
 
 def local_folder(model_name_or_path: str) -> Path:
@@ -72,6 +75,8 @@ def local_folder(model_name_or_path: str) -> Path:
 def _read_json(path: Path) -> Any:  # Any: JSON
     try:
         return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: expected a file, got none; the folder is damaged, save it again") from error
     except ValueError as error:
         raise ValueError(f"{path}: expected JSON, got {error}; the folder is damaged, save it again") from error
 
@@ -110,12 +115,26 @@ def read_folder(folder: Path) -> FolderParts:
         backend.normalizer = normalizers.Sequence(parts)
     bounds = [bound for bound in (max_length, encoder.limit) if bound]
     head = nn.Sequential(*layers) if layers else None
-    return FolderParts(encoder, pooler, head, normalize, max_length=min(bounds, default=None))
+    length = min(bounds, default=None)
+    return FolderParts(encoder, pooler, head, normalize, max_length=length, prompt=_read_prompt(folder))
+
+
+def _read_prompt(folder: Path) -> str:
+    path = folder / "config_sentence_transformers.json"
+    settings = _read_json(path) if path.exists() else {}
+    name = settings.get("default_prompt_name")
+    return str(settings["prompts"][name]) if name else ""
 
 
 def _read_pooling(path: Path) -> Pooler:
     config = _read_json(path)
-    modes = [config["pooling_mode"]] if "pooling_mode" in config else []
+    if not config.get("include_prompt", True):
+        raise ValueError(
+            f"{path}: expected a prompt to take part in pooling, got include_prompt: false; load this model with "
+            "sentence-transformers"
+        )
+    named = config.get("pooling_mode", [])
+    modes = [named] if isinstance(named, str) else list(named)
     modes = modes or [key for key, on in config.items() if key.startswith("pooling_mode_") and on]
     names = {flag: mode for mode, flag in _FLAGS.items()}
     known = [names.get(mode, mode) for mode in modes]
@@ -145,11 +164,20 @@ def _read_part(class_path: str, path: Path) -> Pooler:
 
 def _read_dense(folder: Path) -> list[nn.Module]:
     config = _read_json(folder / "config.json")
+    if config.get("use_residual"):
+        raise ValueError(
+            f"{folder}: expected a plain Dense layer, got use_residual; load this model with sentence-transformers"
+        )
     activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
     if activation not in _ACTIVATIONS:
         raise ValueError(f"{folder}: expected one of {', '.join(_ACTIVATIONS)}, got {activation}")
     linear = nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
-    weights = load_file(folder / "model.safetensors")
+    try:
+        weights = load_file(folder / "model.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise ValueError(
+            f"{folder / 'model.safetensors'}: expected whole weights, got {error}; the folder is damaged, save it again"
+        ) from error
     linear.load_state_dict({name.removeprefix("linear."): weight for name, weight in weights.items()})
     return [linear, _ACTIVATIONS[activation]()]
 
@@ -175,7 +203,8 @@ def write_folder(folder: Path, parts: FolderParts) -> None:
     encoder.tokenizer.save_pretrained(folder)
     limit = {"max_seq_length": parts.max_length, "do_lower_case": False}
     _write_json(folder / "sentence_bert_config.json", limit)
-    _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    prompt = {"prompts": {"default": parts.prompt}, "default_prompt_name": "default"} if parts.prompt else {}
+    _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"} | prompt)
     listed = [("", "sentence_transformers.models.Transformer")]
     mode = next((mode for mode, cls in _POOLING_MODES.items() if type(pooler) is cls), None)
     if mode is None:
@@ -219,7 +248,7 @@ def _write_dense(folder: Path, linear: nn.Linear, activation: nn.Module) -> None
     config = {
         "in_features": linear.in_features,
         "out_features": linear.out_features,
-        "bias": True,
+        "bias": linear.bias is not None,
         "activation_function": f"{cls.__module__}.{cls.__qualname__}",
     }
     _write_json(folder / "config.json", config)

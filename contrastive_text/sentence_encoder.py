@@ -45,6 +45,7 @@ class SentenceEncoder(nn.Module):
         head: Layers behind the pooler that inference keeps, or None.
         normalize: Whether vectors always leave with unit length.
         max_length: Longest text in tokens with special ones, longer ones are cut; None for the network's limit.
+        prompt: Put before every text, unless ``encode`` is given another.
 
     Attributes:
         truncated: Number of texts that the last call of ``encode`` cut to ``max_length``.
@@ -60,6 +61,7 @@ class SentenceEncoder(nn.Module):
         head: nn.Sequential | None = None,
         normalize: bool = False,
         max_length: int | None = None,
+        prompt: str = "",
     ) -> None:
         super().__init__()
         if encoder.tokenizer is None:
@@ -70,6 +72,7 @@ class SentenceEncoder(nn.Module):
         self.normalize = normalize
         self.max_length = max_length or encoder.limit
         self.tokenizer = TextTokenizer(encoder.tokenizer, self.max_length)
+        self.prompt = prompt
         self.truncated = 0
 
     @classmethod
@@ -108,7 +111,14 @@ class SentenceEncoder(nn.Module):
             raise ValueError(f"from_pretrained.max_length: expected at most {limit} tokens, got {max_length}")
         chosen = parts.pooler or pooler or MeanPooler()
         length = max_length or parts.max_length
-        model = cls(parts.encoder, chosen, parts.head, normalize=parts.normalize, max_length=length)
+        model = cls(
+            encoder=parts.encoder,
+            pooler=chosen,
+            head=parts.head,
+            normalize=parts.normalize,
+            max_length=length,
+            prompt=parts.prompt,
+        )
         return model.to(device or "cpu").eval()
 
     @property
@@ -136,7 +146,7 @@ class SentenceEncoder(nn.Module):
             show_progress_bar: Whether to draw a bar.
             convert_to_tensor: Whether to give a tensor on the model's device instead of an array.
             normalize_embeddings: Whether to give vectors of unit length.
-            prompt: Put before every text.
+            prompt: Put before every text; None for the model's own.
 
         Returns:
             (N, D) float32, or (D,) for one text.
@@ -148,7 +158,8 @@ class SentenceEncoder(nn.Module):
         for i, text in enumerate(texts):
             if not isinstance(text, str):
                 raise TypeError(f"encode: expected texts, got {type(text).__name__} at place {i}")
-        vectors = self._encode([(prompt or "") + text for text in texts], batch_size, show_progress_bar)
+        before = self.prompt if prompt is None else prompt
+        vectors = self._encode([before + text for text in texts], batch_size, show_progress_bar)
         if normalize_embeddings:
             vectors = nn.functional.normalize(vectors, dim=-1)
         result = vectors[0] if isinstance(sentences, str) else vectors
@@ -214,5 +225,13 @@ class SentenceEncoder(nn.Module):
     def save_pretrained(self, path: str | Path) -> None:
         """Saves a folder that ``from_pretrained`` and sentence-transformers load with equal vectors."""
         write_folder(
-            Path(path), FolderParts(self.encoder, self.pooler, self.head, self.normalize, self.max_length)
+            Path(path),
+            FolderParts(
+                encoder=self.encoder,
+                pooler=self.pooler,
+                head=self.head,
+                normalize=self.normalize,
+                max_length=self.max_length,
+                prompt=self.prompt,
+            ),
         )

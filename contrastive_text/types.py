@@ -112,9 +112,11 @@ class Slot(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
     """N examples as S ragged rows; no padding crosses the process border.
+
+    Not frozen, unlike its neighbours: under float64 Lightning copies a batch field by field.
 
     A whole batch has its rows slot by slot: row = slot * N + example. A part of one (``split``) keeps
     its rows' slots in ``row_slots``.

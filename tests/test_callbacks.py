@@ -35,6 +35,20 @@ class Told(SpearmanSimilarity):
         return torch.tensor(Told.scores.pop(0))
 
 
+class Bag(Encoder):
+    """An encoder of one's own that no model folder can hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(5, 4)
+        self.tokenizer = self.max_length = self.limit = None
+        self.features, self.vocabulary_size, self.takes_embedding_views = 4, 5, False
+        self.dropout_in_effect: dict[str, float] = {}
+
+    def forward(self, batch: Any, alter: Any = None, layers: Any = (-1,)) -> Any:
+        raise NotImplementedError
+
+
 class Weights(pl.Callback):
     """Keeps the weights after every step."""
 
@@ -165,8 +179,12 @@ def test_a_second_run_with_named_folders_leaves_its_own_model_there(
 # What is left for use
 
 
-def test_the_export_has_the_kept_head_and_no_train_only_one(bert: str, files: dict[str, str], tmp_path: Path) -> None:
-    kept = tiny.module(bert, pooler=CLSPooler(), head=MLPHead(hidden_features=5, out_features=3, train_only=False))
+def test_the_export_has_the_kept_head_and_no_train_only_one(
+    bert: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    kept = tiny.module(
+        bert, pooler=CLSPooler(), head=MLPHead(hidden_features=5, out_features=3, train_only=False)
+    )
     dropped = tiny.module(bert, pooler=CLSPooler(), objectives={"c": Contrastive(head=TanhHead())})
     for module, width in ((kept, 3), (dropped, 16)):
         vectors = tiny.trainer(tmp_path).predict(
@@ -180,17 +198,6 @@ def test_the_export_has_the_kept_head_and_no_train_only_one(bert: str, files: di
 
 
 def test_an_encoder_that_has_no_folder_format_is_refused_by_name() -> None:
-    class Bag(Encoder):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = torch.nn.Embedding(5, 4)
-            self.tokenizer = self.max_length = self.limit = None
-            self.features, self.vocabulary_size, self.takes_embedding_views = 4, 5, False
-            self.dropout_in_effect: dict[str, float] = {}
-
-        def forward(self, batch: Any, alter: Any = None, layers: Any = (-1,)) -> Any:
-            raise NotImplementedError
-
     with pytest.raises(TypeError, match="expected a TransformerEncoder, got Bag"):
         export(ContrastiveModule(Bag()))
 
@@ -199,7 +206,7 @@ def test_an_encoder_that_has_no_folder_format_is_refused_by_name() -> None:
 
 
 def test_the_summary_tells_all_that_changes_the_result(
-    bert: str, files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bert: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repeated = tiny.write_texts(tmp_path / "repeated.txt", (*tiny.TEXTS, tiny.TEXTS[0]))
     module = tiny.module(

@@ -60,7 +60,9 @@ def test_the_example_view_runs_from_its_yaml(workplace: Path, capsys: pytest.Cap
     for name in ("my_views.py", "swap.yaml"):
         shutil.copy(ROOT / "examples" / name, workplace)
     sys.modules.pop("my_views", None)  # the README's is another
-    common = "--recipe simcse --config swap.yaml --model.encoder.model_name_or_path encoder/ --data.train texts.txt"
+    common = (
+        "--recipe simcse --config swap.yaml --model.encoder.model_name_or_path encoder/ --data.train texts.txt"
+    )
     shell(f"contrastive-text views {common}")
     assert "SwapNeighbours(rate=0.3) -> FeatureCutoff(rate=0.2)" in capsys.readouterr().out
     shell(f"contrastive-text fit {common}")

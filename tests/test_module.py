@@ -34,7 +34,9 @@ class SquaredNorm(Objective):
 
     def forward(self, encoded: Encoded) -> Terms:
         anchors = encoded.role("anchor")[:, 0]
-        return Terms(total=anchors.square().sum(), count=len(anchors), logs={"longest": anchors.norm(dim=1).max()})
+        return Terms(
+            total=anchors.square().sum(), count=len(anchors), logs={"longest": anchors.norm(dim=1).max()}
+        )
 
 
 class Distance(Loss):
@@ -71,6 +73,13 @@ class Forgetful(TokenView):
 
     def __call__(self, tokens: Tokens, rng: object) -> Tokens:  # noqa: ARG002
         return tokens
+
+
+class HeadOnly(Optimizer):
+    """Trains the parameters of the head alone."""
+
+    def build(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+        return torch.optim.SGD([p for name, p in parameters if name.startswith("head")], lr=1.0)
 
 
 class Watch(pl.Callback):
@@ -226,9 +235,7 @@ def test_a_step_s_dropout_masks_depend_on_its_rows_and_on_no_generator_state(
     for seed in (1, 2):
         torch.manual_seed(seed)
         watch = Watch()
-        tiny.trainer(tmp_path, max_steps=3, callbacks=[watch]).fit(
-            tiny.module(bert), datamodule=tiny.data(texts)
-        )
+        tiny.trainer(tmp_path, max_steps=3, callbacks=[watch]).fit(tiny.module(bert), datamodule=tiny.data(texts))
         seen.append(torch.stack(watch.losses))
     assert torch.equal(*seen)
     assert len(set(seen[0].tolist())) == 3  # other rows, other masks
@@ -255,7 +262,9 @@ def test_a_train_only_head_doesn_t_stand_in_the_module(bert: str) -> None:
 
 
 def test_a_head_that_inference_keeps_doesn_t_stand_in_an_objective() -> None:
-    with pytest.raises(ValueError, match=r"Contrastive\.head: expected a head with train_only: true, got MLPHead"):
+    with pytest.raises(
+        ValueError, match=r"Contrastive\.head: expected a head with train_only: true, got MLPHead"
+    ):
         Contrastive(head=MLPHead(train_only=False))
 
 
@@ -278,7 +287,9 @@ def test_embedding_views_are_refused_where_there_is_no_embedding_module() -> Non
 
 @pytest.mark.parametrize("weights", [{"contrstive": 1.0}, {"contrastive": -0.1}])
 def test_weights_for_no_objective_and_below_zero_are_refused(bert: str, weights: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=rf"model\.weights\.{next(iter(weights))}: expected a weight of 0 or more"):
+    with pytest.raises(
+        ValueError, match=rf"model\.weights\.{next(iter(weights))}: expected a weight of 0 or more"
+    ):
         tiny.module(bert, weights=weights)
 
 
@@ -518,7 +529,9 @@ def test_accumulated_batches_give_the_mean_of_their_gradients(bert: str, texts: 
     check_gradients(start, weights_of(module), expected)
 
 
-def check_gradients(start: Mapping[str, Tensor], end: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+def check_gradients(
+    start: Mapping[str, Tensor], end: Mapping[str, Tensor], expected: Mapping[str, Tensor]
+) -> None:
     """Holds what a step of SGD with rate 1 took off the weights against gradients."""
     scale = max(float(g.abs().max()) for g in expected.values())
     assert scale > 1e-3
@@ -572,7 +585,10 @@ def test_two_processes_take_the_step_of_one(bert: str, texts: str, tmp_path: Pat
             bert,
             dropout=0.0,
             head=TanhHead(train_only=False),
-            views={"anchor": [SwapWords(rate=0.5)], "positive": [DeleteTokens(rate=0.3), FeatureCutoff(rate=0.3)]},
+            views={
+                "anchor": [SwapWords(rate=0.5)],
+                "positive": [DeleteTokens(rate=0.3), FeatureCutoff(rate=0.3)],
+            },
             objectives={"c": Contrastive(NTXent(temperature=0.2)), "length": SquaredNormSum()},
             weights={"length": 0.1},
             optimizer=tiny.SGD(),
@@ -641,11 +657,7 @@ def test_prediction_gives_the_vectors_of_the_saved_model_in_file_order(
 def test_a_module_of_another_optimizer_class_is_built_from_the_parameters(
     bert: str, texts: str, tmp_path: Path
 ) -> None:
-    class Only(Optimizer):
-        def build(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-            return torch.optim.SGD([p for name, p in parameters if name.startswith("head")], lr=1.0)
-
-    module = tiny.module(bert, head=TanhHead(train_only=False), optimizer=Only())
+    module = tiny.module(bert, head=TanhHead(train_only=False), optimizer=HeadOnly())
     start = weights_of(module)
     tiny.trainer(tmp_path, max_steps=1).fit(module, datamodule=tiny.data(texts))
     moved = {name for name, value in module.named_parameters() if not torch.equal(start[name], value)}

@@ -90,9 +90,7 @@ def test_normalised_vectors_have_unit_length_and_the_same_direction(model: Sente
 
 def test_a_prompt_stands_before_every_text(model: SentenceEncoder) -> None:
     prompted = model.encode(["bird", "the man"], prompt="an old ")
-    np.testing.assert_allclose(
-        prompted, model.encode(["an old bird", "an old the man"]), rtol=0, atol=ROUNDING
-    )
+    np.testing.assert_allclose(prompted, model.encode(["an old bird", "an old the man"]), rtol=0, atol=ROUNDING)
     assert float(np.abs(prompted - model.encode(["bird", "the man"])).max()) > 0.1
 
 
@@ -170,7 +168,7 @@ def test_search_finds_the_nearest_texts_best_first(model: SentenceEncoder) -> No
 def test_search_takes_vectors_one_query_and_more_hits_than_there_are(model: SentenceEncoder) -> None:
     corpus = list(tiny.TEXTS[:4])
     from_texts = model.search(corpus[1], corpus, top_k=10)
-    assert [hit.corpus_id for hit in from_texts[0]][0] == 1
+    assert from_texts[0][0].corpus_id == 1
     assert len(from_texts) == 1
     assert len(from_texts[0]) == 4
     for vectors in (model.encode(corpus), model.encode(corpus, convert_to_tensor=True)):
@@ -188,7 +186,9 @@ def test_a_plain_transformers_folder_takes_the_mean_and_says_so(bert: str, model
 
 def test_another_pooler_than_the_saved_one_is_refused(model: SentenceEncoder, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="was saved with MeanPooler, got CLSPooler; its scores would not be comp"):
+    with pytest.raises(
+        ValueError, match="was saved with MeanPooler, got CLSPooler; its scores would not be comp"
+    ):
         SentenceEncoder.from_pretrained(tmp_path, pooler=CLSPooler())
     same = SentenceEncoder.from_pretrained(tmp_path, pooler=MeanPooler())
     assert np.array_equal(same.encode(tiny.TEXTS), model.encode(tiny.TEXTS))

@@ -10,12 +10,14 @@ from difflib import get_close_matches
 import pytorch_lightning as pl
 
 from contrastive_text import encoders, heads, losses, objectives, poolers, training, views
+from contrastive_text.callbacks import BestCheckpoint, ExportModel
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.module import ContrastiveModule
 
 _OPTION = re.compile(
     r"unrecognized arguments: --?(?P<a>[\w.]+)|[Oo]ption '(?P<b>[\w.]+)' is not accepted"
     r"|Key '(?P<c>[\w.]+)' is not expected|[Nn]ested key \"(?P<d>[\w.]+)\""
+    r"|does not accept option '(?P<e>[\w.]+)'"
 )
 _CLASS = re.compile(r"Expected a dot import path string: (?P<a>[\w.]+)|No module named '(?P<b>[\w.]+)'")
 
@@ -40,7 +42,14 @@ def part_classes() -> dict[str, type]:
 
 def option_names() -> dict[str, str]:
     """Gives every option with the places that have it."""
-    places = {"model": ContrastiveModule, "data": TextDataModule, "trainer": pl.Trainer, **part_classes()}
+    places = {
+        "model": ContrastiveModule,
+        "data": TextDataModule,
+        "trainer": pl.Trainer,
+        "checkpoint": BestCheckpoint,
+        "export": ExportModel,
+        **part_classes(),
+    }
     owners: dict[str, list[str]] = {}
     for place, cls in places.items():
         for name in inspect.signature(cls).parameters:

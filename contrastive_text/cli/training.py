@@ -110,6 +110,7 @@ def _quieten() -> None:
     logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(lambda r: "Tip:" not in r.getMessage())
     warnings.filterwarnings("ignore", message=".*does not have many workers")
     warnings.filterwarnings("ignore", message=".*LeafSpec")
+    warnings.filterwarnings("ignore", message="The dirpath has changed")  # a checkpoint of another run
     warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")  # no validation
 
 

@@ -123,7 +123,7 @@ class TextDataModule(pl.LightningDataModule):
         for part, paths in wanted.items():
             if part not in self._tables:
                 self._tables[part] = self._read(part, paths)
-            if not self._tables[part] and part != "validation":
+            if not self._tables[part] and (stage, part) != ("fit", "validation"):
                 raise ValueError(f"data.{part}: expected a file for {stage}, got none; give --data.{part} FILE")
         if stage == "fit":
             self._check_roles()
@@ -206,7 +206,8 @@ class TextDataModule(pl.LightningDataModule):
     def predict_dataloader(self) -> DataLoader[KeyedRow]:
         """Gives the texts to embed, in file order."""
         collator = self._collator("predict", SameText(), ViewPlan())
-        return self._loader(self.table("predict")["predict"], collator)
+        rows = [KeyedRow(epoch=0, number=i, row=row) for i, row in enumerate(self.table("predict")["predict"])]
+        return DataLoader(rows, batch_size=self.eval_batch_size, collate_fn=collator)
 
     def batches_per_epoch(self) -> int:
         """Gives the number of training batches of an epoch, after ``setup("fit")``."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
@@ -214,7 +215,7 @@ def _load(name: str | None, architecture: PreTrainedConfig, **options: bool) -> 
                 ignore_mismatched_sizes=True,  # refused below, by name
                 **options,
             )
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise _not_found("encoder.model_name_or_path", name, error) from error
     lacking = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
     if lacking:

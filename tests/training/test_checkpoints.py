@@ -62,7 +62,9 @@ def test_a_flipped_bit_anywhere_is_refused_or_changes_nothing(checkpoint: Path, 
 def test_a_checkpoint_that_was_cut_short_is_refused(checkpoint: Path, left: float) -> None:
     content = checkpoint.read_bytes()
     checkpoint.write_bytes(content[: int(left * len(content))])
-    with pytest.raises(ValueError, match=r"a\.ckpt: expected a whole checkpoint, .*; it was cut short or changed"):
+    with pytest.raises(
+        ValueError, match=r"a\.ckpt: expected a whole checkpoint, .*; it was cut short or changed"
+    ):
         verify_checkpoint(checkpoint)
 
 
@@ -75,5 +77,5 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nothing.ckpt", "."])
 def test_no_file_and_a_folder_are_refused_with_the_option(tmp_path: Path, name: str) -> None:
-    with pytest.raises(FileNotFoundError, match="expected a file, found none at .*; check --ckpt_path"):
+    with pytest.raises(FileNotFoundError, match=r"expected a file, found none at .*; check --ckpt_path"):
         verify_checkpoint(tmp_path / name)

@@ -1,0 +1,80 @@
+"""What the shell's tests share: a tiny encoder and files, a working directory, one finished run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import tiny
+
+from contrastive_text.cli import run
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A random encoder, texts and scored pairs."""
+    folder = tmp_path_factory.mktemp("shell")
+    return {
+        "bert": tiny.save_bert(folder / "bert"),
+        "texts": tiny.write_texts(folder / "texts.txt"),
+        "pairs": tiny.write_pairs(folder / "pairs.tsv"),
+    }
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of a user; tables are printed wide."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # a command puts the working directory on it
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def tiny_words(files: dict[str, str]) -> list[str]:
+    """Options that make any recipe small: the tiny encoder, eight rows a step, no worker."""
+    return [
+        "--model.encoder.model_name_or_path", files["bert"], "--data.train", files["texts"],
+        "--data.batch_size", "8", "--data.num_workers", "0", "--trainer.accelerator", "cpu",
+        "--trainer.enable_progress_bar", "false", "--trainer.log_every_n_steps", "1",
+        "--trainer.val_check_interval", "1.0",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def finished(
+    files: dict[str, str], tiny_words: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """One epoch of the recipe from the shell: its folder, its checkpoint and its model."""
+    folder = tmp_path_factory.mktemp("finished")
+    words = ["fit", "--recipe", "simcse", *tiny_words, "--data.validation", files["pairs"]]
+    words += ["--model.optimizer.lr", "1e-2", "--trainer.default_root_dir", str(folder)]
+    assert run(words) == 0
+    (checkpoint,) = (folder / "version_0" / "checkpoints").iterdir()
+    place = folder / "version_0"
+    return {"folder": str(place), "checkpoint": str(checkpoint), "model": str(place / "model")}
+
+
+@pytest.fixture
+def answer(here: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str]], str]:
+    """Runs a command that must fail; gives what it said, which is a few lines and no traceback."""
+    del here
+
+    def said(words: Sequence[str]) -> str:
+        capsys.readouterr()
+        try:
+            status: object = run(words)
+            message = capsys.readouterr().err
+        except SystemExit as error:
+            status = error.code
+            message = status if isinstance(status, str) else capsys.readouterr().err
+        assert status not in (0, None)
+        assert "Traceback" not in message
+        assert "error:" in message
+        lines = message.strip().splitlines()
+        assert len(lines) <= 6, message
+        return " ".join(" ".join(lines).split())
+
+    return said

@@ -1,0 +1,239 @@
+"""Wrong input at the shell: a few lines, the nearest right name, no traceback."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import tiny
+
+from contrastive_text.cli import run
+
+# Lightning on the place of the best checkpoint, where validate, test and predict load one of another run
+pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed from")
+
+Answer = Callable[[Sequence[str]], str]
+FIT = ["fit", "--recipe", "simcse"]
+
+
+# Misspelt names
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        (["fti"], "did you mean fit?"),
+        (["evalute", "x"], "did you mean evaluate?"),
+        (["fit", "--recipe", "simsce"], "did you mean simcse?"),
+        ([*FIT, "--data.trian", "x.txt"], "'train'"),
+        ([*FIT, "--data.batchsize", "3"], "'batch_size'"),
+        ([*FIT, "--trainer.max_stps", "3"], "'max_steps'"),
+        ([*FIT, "--modl.pooler", "MeanPooler"], "'model'"),
+        ([*FIT, "--model.poler", "MeanPooler"], "'pooler'"),
+        ([*FIT, "--model.encoder.max_lenght", "8"], "'max_length'"),
+        ([*FIT, "--model.optimizer.weight_deacy", "0.1"], "'weight_decay'"),
+        ([*FIT, "--model.objectives.contrastive.loss.temprature", "0.1"], "'temperature'"),
+        ([*FIT, "--model.pooler", "MeanPoler"], "did you mean MeanPooler?"),
+        ([*FIT, "--model.schedule", "LinearShedule"], "did you mean LinearSchedule?"),
+        ([*FIT, "--model.objectives.contrastive.loss", "InfoNec"], "did you mean InfoNCE?"),
+        ([*FIT, "--model.views", '{"positive": ["FeatureCutof"]}'], "did you mean FeatureCutoff?"),
+        ([*FIT, "--checkpoint.dirpaht", "x"], "'dirpath'"),
+        (["embed", "in.txt", "out.npy", "--modl", "x"], "did you mean --model?"),
+        (["evaluate", "x", "y", "--batchsize", "3"], "did you mean --batch_size?"),
+    ],
+    ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else "",
+)
+def test_a_misspelt_name_is_answered_with_the_nearest_right_one(
+    answer: Answer, words: list[str], right: str
+) -> None:
+    assert right in answer(words)
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("model: {poler: MeanPooler}", "'pooler'"),
+        ("data: {batch_sise: 8}", "'batch_size'"),
+        ("model: {optimizer: {class_path: AdamW, init_args: {lrr: 1.0e-3}}}", "'lr'"),
+        ("model: {views: {anchor: [{class_path: DeletTokens}]}}", "did you mean DeleteTokens?"),
+        ("model: {objectives: {c: {class_path: Contrastive, init_args: {los: NTXent}}}}", "'loss'"),
+    ],
+)
+def test_a_misspelt_name_in_a_file_is_answered_likewise(
+    answer: Answer, here: Path, text: str, right: str
+) -> None:
+    (here / "mine.yaml").write_text(text)
+    assert right in answer([*FIT, "--config", "mine.yaml"])
+
+
+def test_a_class_that_is_not_in_one_s_file_is_named(answer: Answer, here: Path) -> None:
+    (here / "file_of_mine.py").write_text("x = 1\n")
+    said = answer([*FIT, "--model.pooler", "file_of_mine.Missing"])
+    assert "file_of_mine.Missing" in said
+
+
+# Wrong values
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--model.objectives.contrastive.loss.temperature", "0"],
+            "temperature: expected a number above 0, got 0",
+        ),
+        (
+            ["--model.objectives.contrastive.loss.temperature", "-1"],
+            "temperature: expected a number above 0, got -1",
+        ),
+        (["--model.objectives.contrastive.head.train_only", "false"], "set --model.head instead"),
+        (["--model.optimizer.lr", "0"], "AdamW.lr: expected a positive number, got 0"),
+        (
+            ["--model.views", '{"positive": [{"class_path": "SwapWords", "init_args": {"rate": 2}}]}'],
+            "SwapWords.rate",
+        ),
+        (["--model.views", '{"positiv": ["SwapWords"]}'], "views.positiv: expected one of the roles anchor"),
+        (["--model.views", '{"anchor": ["FeatureCutoff", "SwapWords"]}'], "move SwapWords before FeatureCutoff"),
+        (["--model.views", '{"negative": ["SwapWords"]}'], "views.negative: expected a role that the pairing"),
+        (["--model.weights", '{"other": 1}'], "model.weights.other"),
+        (["--model.encoder.model_name_or_path", "/no/such/folder"], "got '/no/such/folder'"),
+        (["--model.encoder.max_length", "99"], "expected 3 to 32 tokens"),
+        (["--data.batch_size", "41"], "expected at most the number of rows, 40, got 41"),
+        (["--data.batch_size", "1"], "data.batch_size: expected 2 or more, got 1"),
+        (["--data.batch_size", "many"], "many"),
+        (["--trainer.max_epochs", "-1", "--trainer.max_steps", "-1"], "set trainer.max_steps"),
+        (["--ckpt_path", "nothing.ckpt"], "expected a file, found none at nothing.ckpt; check --ckpt_path"),
+        (["--config", "nothing.yaml"], "nothing.yaml"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_value_is_answered_in_the_library_s_words(
+    answer: Answer, tiny_words: list[str], words: list[str], said: str
+) -> None:
+    assert said in answer([*FIT, *tiny_words, *words])
+
+
+def test_no_training_file_is_answered_with_the_option(answer: Answer, files: dict[str, str]) -> None:
+    words = [*FIT, "--model.encoder.model_name_or_path", files["bert"], "--trainer.accelerator", "cpu"]
+    assert "give --data.train FILE" in answer(words)
+
+
+@pytest.mark.parametrize(
+    ("command", "part"), [("validate", "validation"), ("test", "test"), ("predict", "predict")]
+)
+def test_a_command_without_its_file_is_answered_with_the_option(
+    answer: Answer, finished: dict[str, str], command: str, part: str
+) -> None:
+    words = [command, "--ckpt_path", finished["checkpoint"], "--trainer.accelerator", "cpu"]
+    assert f"give --data.{part} FILE" in answer([*words, f"--data.{part}", "null"])
+
+
+# Wrong files
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("empty.txt", b"", "empty.txt: expected at least one row with text, got an empty file"),
+        ("blank.txt", b"\n  \n", "blank.txt: expected at least one row with text"),
+        ("latin.txt", "gr\u00fcn\nblau\n".encode("latin-1"), "latin.txt:1: expected UTF-8, got the byte 0xfc"),
+        ("lines.jsonl", b'{"text": "a"}\n{"text": \n', "lines.jsonl:2: expected a JSON object, got invalid JSON"),
+        ("table.tsv", b"title\tdate\na\tb\n", "a column for text"),
+        ("broken.txt.gz", gzip.compress(b"some text\n" * 50)[:25], "expected a whole gzip file"),
+        ("texts.pdf", b"x", "a name that ends in .txt"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "." in value[-8:] else "",
+)
+def test_a_wrong_file_is_named_with_its_line(
+    answer: Answer, here: Path, tiny_words: list[str], name: str, content: bytes, said: str
+) -> None:
+    (here / name).write_bytes(content)
+    assert said in answer([*FIT, *tiny_words, "--data.train", name])
+
+
+def test_a_missing_file_is_answered_with_one_of_a_near_name(
+    answer: Answer, here: Path, tiny_words: list[str], files: dict[str, str]
+) -> None:
+    tiny.write_texts(here / "sentences.txt")
+    assert "did you mean sentences.txt?" in answer([*FIT, *tiny_words, "--data.train", "sentence.txt"])
+    assert "did you mean sentences.txt?" in answer(["embed", "sentence.txt", "v.npy", "--model", files["bert"]])
+    assert "expected a file" in answer(["evaluate", files["bert"], "nothing.tsv"])
+
+
+def test_pairs_without_a_score_are_answered_with_the_column(
+    answer: Answer, here: Path, files: dict[str, str]
+) -> None:
+    (here / "pairs.tsv").write_text("sentence1\tsentence2\na\tb\n")
+    assert "a column for target" in answer(["evaluate", files["bert"], "pairs.tsv"])
+
+
+@pytest.mark.parametrize("damage", ["cut short", "flipped"])
+def test_a_damaged_checkpoint_is_answered_in_words(
+    answer: Answer, here: Path, finished: dict[str, str], files: dict[str, str], damage: str
+) -> None:
+    content = bytearray(Path(finished["checkpoint"]).read_bytes())
+    content[len(content) // 2] ^= 1
+    (here / "bad.ckpt").write_bytes(content if damage == "flipped" else content[: len(content) // 2])
+    for command in ("fit", "test"):
+        said = answer(
+            [command, "--ckpt_path", "bad.ckpt", "--data.train", files["texts"], "--data.test", files["pairs"]]
+        )
+        assert "bad.ckpt: expected a whole checkpoint" in said
+
+
+def test_a_damaged_model_folder_is_answered_in_words(answer: Answer, here: Path, files: dict[str, str]) -> None:
+    folder = here / "model"
+    tiny.save_bert(folder)
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    assert "expected" in answer(["embed", files["texts"], "v.npy", "--model", str(folder)])
+
+
+# embed and evaluate
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["embed"], "required"),
+        (["embed", "a.txt", "v.npy"], "--model"),
+        (["embed", "a.txt", "v.csv", "--model", "m"], "ends in .npy, .tsv or .parquet, got '.csv'"),
+        (["embed", "a.txt", "no/such/v.npy", "--model", "m"], "an existing folder, found none at no/such"),
+        (["embed", "a.txt", "v.npy", "--model", "m", "--batch_size", "x"], "batch_size"),
+        (["evaluate", "m"], "files"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_embed_and_evaluate_miss_is_said(answer: Answer, words: list[str], said: str) -> None:
+    assert said in answer(words)
+
+
+def test_a_model_that_is_not_there_is_said_before_any_text_is_encoded(
+    answer: Answer, files: dict[str, str]
+) -> None:
+    said = answer(["embed", files["texts"], "v.npy", "--model", "no/such-model"])
+    assert "expected a local folder or a name on the Hugging Face hub, got 'no/such-model'" in said
+
+
+# What is not ours
+
+
+def test_an_error_inside_a_user_s_own_part_keeps_its_traceback(
+    tiny_words: list[str], here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "faulty_of_mine", raising=False)
+    (here / "faulty_of_mine.py").write_text(
+        "from contrastive_text.views import TextView\n"
+        "class Faulty(TextView):\n"
+        "    def __call__(self, text, rng):\n"
+        "        raise ValueError('a slip of mine')\n"
+    )
+    views = '{"anchor": ["faulty_of_mine.Faulty"]}'
+    assert run([*FIT, *tiny_words, "--model.views", views, "--trainer.max_steps", "1"]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert "faulty_of_mine.py" in said
+    assert said.strip().endswith("error: a slip of mine")

@@ -1,0 +1,373 @@
+"""The commands, from fit to evaluate, and the order in which recipe, files and options count."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+import yaml
+
+import contrastive_text
+from contrastive_text.cli import run
+from contrastive_text.cli.main import expand_recipes
+from contrastive_text.cli.use import write_vectors
+from contrastive_text.evaluation import evaluate_pairs, read_pairs
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.poolers import MeanPooler
+from contrastive_text.recipes import recipe_path
+from contrastive_text.sentence_encoder import SentenceEncoder
+
+# Lightning on the place of the best checkpoint, where validate, test and predict load one of another run
+pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed from")
+
+COMMANDS = ("fit", "validate", "test", "predict", "views", "embed", "evaluate")
+
+
+def printed_config(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    """The configuration of a run, as ``--print_config`` shows it."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as left:
+        run([*words, "--print_config"])
+    assert left.value.code in (0, None)
+    loaded: dict[str, object] = yaml.safe_load(capsys.readouterr().out)
+    return loaded
+
+
+def at(config: object, path: str) -> object:
+    for key in path.split("."):
+        assert isinstance(config, dict)
+        config = config[key]
+    return config
+
+
+def scores_in(text: str) -> list[float]:
+    return [float(number) for number in re.findall(r"-?\d+\.\d+", text)]
+
+
+# Before a command
+
+
+@pytest.mark.parametrize(("words", "status"), [([], 2), (["-h"], 0), (["--help"], 0)])
+def test_help_names_every_command_and_the_recipes(
+    words: list[str], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == status
+    said = capsys.readouterr().out
+    assert all(f"\n  {command} " in said for command in COMMANDS)
+    assert "recipes: simcse" in said
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == contrastive_text.__version__
+
+
+@pytest.mark.parametrize("command", ["fit", "views", "embed", "evaluate"])
+def test_every_command_explains_its_options(command: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    del here
+    with pytest.raises(SystemExit) as left:
+        run([command, "--help"])
+    assert left.value.code in (0, None)
+    said = capsys.readouterr().out
+    expected = {"embed": "--model", "evaluate": "files", "views": "--n", "fit": "--data.train"}
+    assert expected[command] in said
+
+
+def test_python_m_runs_the_same_commands(files: dict[str, str], here: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "contrastive_text", "evaluate", files["bert"], files["pairs"]],
+        capture_output=True, text=True, cwd=here, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "pairs.tsv" in done.stdout
+    assert "taking the mean over tokens" in done.stdout
+
+
+# Recipe, files, options
+
+
+def test_a_recipe_is_its_file_put_where_its_name_stands() -> None:
+    file = str(recipe_path("simcse"))
+    assert expand_recipes(["--a", "1", "--recipe", "simcse", "--b"]) == ["--a", "1", "--config", file, "--b"]
+    assert expand_recipes(["--recipe=simcse"]) == ["--config", file]
+    with pytest.raises(ValueError, match="expected one of simcse, got ''"):
+        expand_recipes(["--recipe"])
+
+
+def test_options_after_the_recipe_override_it_deep_inside(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    del here
+    words = ["fit", "--recipe", "simcse", "--model.objectives.contrastive.loss.temperature", "0.3"]
+    words += ["--model.optimizer.lr", "7e-4", "--model.pooler", "MaxPooler", "--data.batch_size", "9"]
+    config = printed_config(words, capsys)
+    loss = at(config, "model.objectives.contrastive.init_args.loss")
+    assert str(at(loss, "class_path")).endswith(".InfoNCE")
+    assert at(loss, "init_args.temperature") == 0.3
+    head = at(config, "model.objectives.contrastive.init_args.head.class_path")
+    assert str(head).endswith(".TanhHead")  # the rest of the recipe stays
+    assert at(config, "model.optimizer.init_args.lr") == 7e-4
+    assert str(at(config, "model.pooler.class_path")).endswith(".MaxPooler")
+    assert at(config, "data.batch_size") == 9
+    assert at(config, "trainer.gradient_clip_val") == 1.0  # from base.yaml
+
+
+def test_a_file_after_the_recipe_overrides_it_and_an_option_the_file(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine.yaml").write_text(
+        "model: {pooler: MeanPooler}\ndata: {batch_size: 32}\ntrainer: {max_epochs: 3}\n"
+    )
+    words = ["fit", "--recipe", "simcse", "--config", "mine.yaml", "--data.batch_size", "16"]
+    config = printed_config(words, capsys)
+    assert str(at(config, "model.pooler.class_path")).endswith(".MeanPooler")
+    assert at(config, "data.batch_size") == 16
+    assert at(config, "trainer.max_epochs") == 3
+    assert at(config, "trainer.val_check_interval") == 125  # the recipe's
+    swapped = printed_config(["fit", "--config", "mine.yaml", "--recipe", "simcse"], capsys)
+    assert str(at(swapped, "model.pooler.class_path")).endswith(".CLSPooler")
+    assert at(swapped, "data.batch_size") == 64
+
+
+def test_a_later_file_replaces_all_objectives(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "mine.yaml").write_text("model: {objectives: {other: Contrastive}}\n")
+    config = printed_config(["fit", "--recipe", "simcse", "--config", "mine.yaml"], capsys)
+    assert list(at(config, "model.objectives")) == ["other"]
+
+
+def test_one_seed_goes_to_the_data_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = printed_config(["fit", "--recipe", "simcse", "--seed_everything", "5"], capsys)
+    assert at(config, "seed_everything") == 5
+    # the run's own file says what the data got
+    words = ["fit", "--config", "run.yaml", "--data.seed", "6"]
+    (here / "run.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(SystemExit):
+        run(words)
+
+
+def test_the_printed_configuration_runs_again(
+    files: dict[str, str], tiny_words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del files
+    config = printed_config(["fit", "--recipe", "simcse", *tiny_words], capsys)
+    (here / "again.yaml").write_text(yaml.safe_dump(config))
+    assert printed_config(["fit", "--config", "again.yaml"], capsys) == config
+
+
+# Training
+
+
+def test_a_run_leaves_its_configuration_figures_checkpoint_and_model(
+    finished: dict[str, str], files: dict[str, str]
+) -> None:
+    folder = Path(finished["folder"])
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert at(config, "data.train") == files["texts"]
+    rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
+    for name in (
+        "train/loss", "train/contrastive", "train/contrastive/accuracy", "train/contrastive/positive_similarity",
+        "train/contrastive/negative_similarity", "train/contrastive/alignment", "train/contrastive/uniformity",
+    ):  # fmt: skip
+        assert len([row for row in rows if row[name]]) == 5, name  # a step each
+    assert len([row for row in rows if row["val/spearman"]]) == 1
+    saved = torch.load(finished["checkpoint"], weights_only=True)
+    assert saved["global_step"] == 5
+    assert saved["callbacks"]["RunSummary"]["pooler"] == "CLSPooler() in training and in use"
+    module = ContrastiveModule.load_from_checkpoint(finished["checkpoint"])
+    model = SentenceEncoder.from_pretrained(finished["model"])
+    ours = dict(model.encoder.model.named_parameters())
+    assert all(torch.equal(p, ours[name]) for name, p in module.encoder.model.named_parameters())
+
+
+def test_validate_and_test_give_the_score_that_the_saved_model_has(
+    finished: dict[str, str], files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del here
+    (score, *_) = evaluate_pairs(SentenceEncoder.from_pretrained(finished["model"]), read_pairs(files["pairs"]))
+    for command, part in (("validate", "validation"), ("test", "test")):
+        capsys.readouterr()
+        words = [command, "--ckpt_path", finished["checkpoint"], f"--data.{part}", files["pairs"]]
+        assert run([*words, "--trainer.accelerator", "cpu"]) == 0
+        said = capsys.readouterr().out
+        assert f"{command[:3] if command == 'validate' else command}/spearman" in said
+        # a rank correlation of the same order, printed with 15 digits of a float32
+        assert scores_in(said)[0] == pytest.approx(score.spearman, abs=1e-3)
+
+
+def test_predict_writes_the_vectors_of_the_saved_model(
+    finished: dict[str, str], files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["predict", "--ckpt_path", finished["checkpoint"], "--data.predict", files["texts"]]
+    assert run([*words, "--trainer.accelerator", "cpu", "--data.eval_batch_size", "7"]) == 0
+    (file,) = here.rglob("predictions.npy")
+    expected = SentenceEncoder.from_pretrained(finished["model"]).encode(tiny.TEXTS)
+    # float32: other batches, other widths of padding
+    np.testing.assert_allclose(np.load(file), expected, rtol=0, atol=1e-5)
+    assert "40 vectors of 16 features" in " ".join(capsys.readouterr().out.split())
+
+
+def test_options_beside_a_checkpoint_override_its_parts(
+    finished: dict[str, str], files: dict[str, str], here: Path
+) -> None:
+    words = ["predict", "--ckpt_path", finished["checkpoint"], "--data.predict", files["texts"]]
+    assert run([*words, "--trainer.accelerator", "cpu", "--model.pooler", "MeanPooler"]) == 0
+    (file,) = here.rglob("predictions.npy")
+    module = ContrastiveModule.load_from_checkpoint(finished["checkpoint"])
+    expected = SentenceEncoder(module.encoder, MeanPooler()).encode(tiny.TEXTS)
+    np.testing.assert_allclose(np.load(file), expected, rtol=0, atol=1e-5)  # as above
+
+
+def test_a_second_run_in_the_same_folder_gets_its_own_place(
+    tiny_words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in (0, 1):
+        assert run(["fit", "--recipe", "simcse", *tiny_words, "--trainer.max_steps", "1"]) == 0
+        assert f"Model saved to runs/version_{number}/model" in capsys.readouterr().out
+        assert (here / "runs" / f"version_{number}" / "model" / "modules.json").is_file()
+
+
+def test_the_plain_recipe_runs_on_a_few_lines_of_text(
+    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fit", "--recipe", "simcse", "--data.train", files["texts"], "--data.validation", files["pairs"]]
+    words += ["--model.encoder.model_name_or_path", files["bert"], "--data.batch_size", "8"]
+    words += ["--data.num_workers", "0", "--trainer.accelerator", "cpu", "--trainer.log_every_n_steps", "1"]
+    assert run(words) == 0  # five steps, fewer than the recipe's validation interval
+    assert "best val/spearman" in capsys.readouterr().out
+    assert (here / "runs" / "version_0" / "model").is_dir()
+
+
+def test_early_stopping_comes_from_a_file(tiny_words: list[str], files: dict[str, str], here: Path) -> None:
+    (here / "stop.yaml").write_text(
+        "trainer:\n"
+        "  max_epochs: 20\n"
+        "  callbacks:\n"
+        "    - class_path: pytorch_lightning.callbacks.EarlyStopping\n"
+        # no score rises by 1000: the first validation is the best, the third ends the run
+        "      init_args: {monitor: val/spearman, mode: max, patience: 2, min_delta: 1000}\n"
+    )
+    words = [
+        "fit",
+        "--recipe",
+        "simcse",
+        *tiny_words,
+        "--config",
+        "stop.yaml",
+        "--data.validation",
+        files["pairs"],
+    ]
+    assert run(words) == 0
+    rows = list(csv.DictReader((here / "runs" / "version_0" / "metrics.csv").read_text().splitlines()))
+    assert len([row for row in rows if row["val/spearman"]]) == 3
+    saved = torch.load(next((here / "runs").rglob("*.ckpt")), weights_only=True)
+    assert "RunSummary" in saved["callbacks"]  # a callback of one's own takes nothing away
+
+
+# A user's own part
+
+
+SWAP = """\
+from contrastive_text.views import TokenView
+
+class {name}(TokenView):
+    def __init__(self, rate: float = 0.1):
+        self.rate = rate
+    def __call__(self, tokens, rng):
+        order = list(range(len(tokens)))
+        return tokens.take(order[::-1] if rng.random() < self.rate else order)
+"""
+
+
+def test_a_view_in_the_working_directory_runs_is_printed_and_survives_its_checkpoint(
+    tiny_words: list[str], here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = here / "views_of_mine.py"
+    file.write_text(SWAP.format(name="TurnAround"))
+    assert len(file.read_text().splitlines()) <= 10
+    (here / "swap.yaml").write_text(
+        "model:\n  views:\n    positive:\n"
+        "      - class_path: views_of_mine.TurnAround\n"
+        "        init_args: {rate: 1.0}\n"
+        "      - FeatureCutoff\n"
+    )
+    chosen = ["--recipe", "simcse", *tiny_words, "--config", "swap.yaml"]
+    assert run(["views", *chosen, "--n", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "positive: TurnAround(rate=1.0) -> FeatureCutoff(rate=0.2)" in said
+    assert f"[CLS] {tiny.TEXTS[0]} [SEP]" in said
+    turned = " ".join(reversed(tiny.TEXTS[0].split()))
+    assert f"[CLS] {turned} [SEP]" in said
+    assert tiny.TEXTS[1] in said
+    assert tiny.TEXTS[2] not in said  # two rows were asked for
+    assert run(["fit", *chosen, "--trainer.max_steps", "2"]) == 0
+    assert "TurnAround(rate=1.0)" in capsys.readouterr().out
+    (checkpoint,) = here.rglob("*.ckpt")
+    torch.load(checkpoint, weights_only=True)
+    monkeypatch.delitem(sys.modules, "views_of_mine")
+    module = ContrastiveModule.load_from_checkpoint(checkpoint, weights_only=True)
+    mine, ours = module.plan.chains["positive"]
+    assert (type(mine).__module__, type(mine).__name__, mine.rate) == ("views_of_mine", "TurnAround", 1.0)
+    assert ours.rate == 0.2
+
+
+# A saved model in use
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".tsv", ".parquet"])
+def test_embed_writes_one_vector_per_text(
+    finished: dict[str, str], files: dict[str, str], here: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = here / f"vectors{suffix}"
+    assert run(["embed", files["texts"], out.name, "--model", finished["model"], "--batch_size", "40"]) == 0
+    if suffix == ".npy":
+        vectors = np.load(out)
+    elif suffix == ".tsv":
+        vectors = np.loadtxt(out, delimiter="\t", dtype=np.float32)
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet", reason="needs the parquet extra")
+        vectors = np.array(parquet.read_table(out)["embedding"].to_pylist(), dtype=np.float32)
+    expected = SentenceEncoder.from_pretrained(finished["model"]).encode(tiny.TEXTS, batch_size=40)
+    assert np.array_equal(vectors, expected)  # nine digits hold a float32
+    assert "texts.txt: text -> text; 40 rows" in capsys.readouterr().out
+
+
+def test_embed_takes_a_column_and_gives_unit_length(finished: dict[str, str], here: Path) -> None:
+    (here / "notes.jsonl").write_text("".join(f"{json.dumps({'note': t, 'id': 1})}\n" for t in tiny.TEXTS[:5]))
+    words = ["embed", "notes.jsonl", "v.npy", "--model", finished["model"], "--column", "note", "--normalize"]
+    assert run(words) == 0
+    vectors = np.load(here / "v.npy")
+    assert vectors.shape == (5, 16)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=0, atol=1e-6)  # float32
+
+
+def test_vectors_in_a_table_keep_all_digits_of_a_float32(tmp_path: Path) -> None:
+    vectors = np.array([[1 / 3, 1e-30, -123456.79], [0, 1, 2]], dtype=np.float32)
+    write_vectors(tmp_path / "v.tsv", vectors)
+    assert np.array_equal(np.loadtxt(tmp_path / "v.tsv", delimiter="\t", dtype=np.float32), vectors)
+
+
+def test_evaluate_prints_every_file_and_sub_set(
+    finished: dict[str, str], files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Path(files["pairs"]).read_text().splitlines()
+    marked = [f"{line}\t{'news' if i % 2 else 'forum'}" for i, line in enumerate(lines[1:])]
+    (here / "marked.tsv").write_text("\n".join([f"{lines[0]}\tgenre", *marked]) + "\n")
+    assert run(["evaluate", finished["model"], files["pairs"], "marked.tsv"]) == 0
+    said = capsys.readouterr().out
+    model = SentenceEncoder.from_pretrained(finished["model"])
+    for path, count in ((files["pairs"], 1), ("marked.tsv", 3)):
+        scores = evaluate_pairs(model, read_pairs(path))
+        assert len(scores) == count
+        for score in scores:
+            row = next(
+                line for line in said.splitlines() if Path(path).name in line and f" {score.subset} " in line
+            )
+            assert f"{score.spearman:.2f}" in row
+            assert f" {score.pairs} " in row
+    assert "CLSPooler, at most 32 tokens" in said
