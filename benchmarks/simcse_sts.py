@@ -24,7 +24,8 @@ from pathlib import Path
 import torch
 
 from contrastive_text import SentenceEncoder
-from contrastive_text.evaluation import evaluate_pairs, read_pairs
+from contrastive_text.data import read_pairs
+from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.poolers import CLSPooler, MeanPooler
 
 ROOT = Path(__file__).parents[1]

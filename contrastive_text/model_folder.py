@@ -166,7 +166,8 @@ def _read_dense(folder: Path) -> list[nn.Module]:
     config = _read_json(folder / "config.json")
     if config.get("use_residual"):
         raise ValueError(
-            f"{folder}: expected a plain Dense layer, got use_residual; load this model with sentence-transformers"
+            f"{folder}: expected a plain Dense layer, got use_residual; load this model with "
+            "sentence-transformers"
         )
     activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
     if activation not in _ACTIVATIONS:
@@ -176,7 +177,8 @@ def _read_dense(folder: Path) -> list[nn.Module]:
         weights = load_file(folder / "model.safetensors")
     except (OSError, SafetensorError) as error:
         raise ValueError(
-            f"{folder / 'model.safetensors'}: expected whole weights, got {error}; the folder is damaged, save it again"
+            f"{folder / 'model.safetensors'}: expected whole weights, got {error}; the folder is damaged, save "
+            "it again"
         ) from error
     linear.load_state_dict({name.removeprefix("linear."): weight for name, weight in weights.items()})
     return [linear, _ACTIVATIONS[activation]()]

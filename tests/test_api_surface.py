@@ -11,10 +11,10 @@ SURFACE = {
     ],
     ".data": [
         "Collator", "EpochBatchSampler", "KeyedRow", "KeyedRows", "Table", "TextDataModule", "TextTokenizer",
-        "collate_texts", "learn_vocabulary", "read_rows",
+        "collate_texts", "learn_vocabulary", "read_pairs", "read_rows",
     ],
     ".encoders": ["Encoder", "TransformerEncoder"],
-    ".evaluation": ["PairScore", "evaluate_pairs", "read_pairs"],
+    ".evaluation": ["PairScore", "evaluate_pairs"],
     ".losses": [
         "Comparison", "Forbid", "InfoNCE", "Loss", "NTXent", "Reduction", "Triples", "at_least_float32",
         "cosine_similarity_matrix", "info_nce_terms", "reduce",

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from contrastive_text.cli.suggestions import nearest
-from contrastive_text.data import read_rows
-from contrastive_text.evaluation import evaluate_pairs, read_pairs
+from contrastive_text.data import read_pairs, read_rows
+from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.sentence_encoder import SentenceEncoder
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from contrastive_text.data.collator import Collator, KeyedRow, collate_texts
-from contrastive_text.data.readers import Table, read_rows
+from contrastive_text.data.readers import Table, read_pairs, read_rows
 from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows
 from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
 
@@ -22,6 +22,7 @@ __all__ = [
     "TextTokenizer",
     "collate_texts",
     "learn_vocabulary",
+    "read_pairs",
     "read_rows",
 ]
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from contrastive_text.data.collator import Collator, KeyedRow, example_slots
-from contrastive_text.data.readers import Table, read_rows
+from contrastive_text.data.readers import Table, read_pairs, read_rows
 from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows
 from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary, single_threaded_tokenizers
 from contrastive_text.distributed import rank, world_size
@@ -21,8 +21,6 @@ from contrastive_text.types import Slot
 from contrastive_text.views import Given, Pairing, SameText, ViewPlan
 
 Paths: TypeAlias = str | list[str]
-SCORED_PAIR = ("anchor", "positive", "target")
-"""The columns of a file of scored pairs."""
 _SAMPLE = 1000
 """Texts that are tokenised before training to say how many the length limit will cut."""
 
@@ -140,7 +138,7 @@ class TextDataModule(pl.LightningDataModule):
         names = [file_name(path) for path in files]
         if len(set(names)) < len(names):
             raise ValueError(f"data.{part}: expected files of different names, got {', '.join(names)}")
-        return {name: read_rows(path, reads=SCORED_PAIR) for name, path in zip(names, files, strict=True)}
+        return {name: read_pairs(path) for name, path in zip(names, files, strict=True)}
 
     def table(self, part: str) -> dict[str, Table]:
         """Gives the tables of ``train``, ``validation``, ``test`` or ``predict`` by name, after ``setup``."""
@@ -206,8 +204,12 @@ class TextDataModule(pl.LightningDataModule):
     def predict_dataloader(self) -> DataLoader[KeyedRow]:
         """Gives the texts to embed, in file order."""
         collator = self._collator("predict", SameText(), ViewPlan())
-        rows = [KeyedRow(epoch=0, number=i, row=row) for i, row in enumerate(self.table("predict")["predict"])]
-        return DataLoader(rows, batch_size=self.eval_batch_size, collate_fn=collator)
+        table = self.table("predict")["predict"]
+        # Torch's own batch sampler over keys: Lightning makes the loader of a prediction anew.
+        keys = [(0, number) for number in range(len(table))]
+        return DataLoader(
+            KeyedRows(table.rows), sampler=keys, batch_size=self.eval_batch_size, collate_fn=collator
+        )
 
     def batches_per_epoch(self) -> int:
         """Gives the number of training batches of an epoch, after ``setup("fit")``."""

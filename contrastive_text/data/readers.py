@@ -16,7 +16,7 @@ from pathlib import Path
 from contrastive_text.data.formats import FORMATS, Content, counted, decode, listed, reading_error, short
 from contrastive_text.types import Row
 
-__all__ = ["ALIASES", "Table", "read_rows"]
+__all__ = ["ALIASES", "Table", "read_pairs", "read_rows"]
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     name: tuple(aliases.split())
@@ -114,6 +114,11 @@ def read_rows(
         source=tuple(str(path) for path in files),
         understood="\n".join(understood for _, understood in parts),
     )
+
+
+def read_pairs(paths: str | Path | Sequence[str | Path]) -> Table:
+    """Reads files of two texts and a gold score, for evaluation; see ``read_rows``."""
+    return read_rows(paths, reads=("anchor", "positive", "target"))
 
 
 def _read_file(path: Path, reads: Sequence[str], columns: Mapping[str, list[str]]) -> tuple[list[Row], str]:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from contrastive_text.data import Table, read_rows
+from contrastive_text.data import Table
 from contrastive_text.metrics import SpearmanSimilarity
 from contrastive_text.sentence_encoder import SentenceEncoder
-
-SCORED_PAIR = ("anchor", "positive", "target")
-"""The columns of a file of scored pairs."""
 
 
 class PairScore(NamedTuple):
@@ -30,11 +25,6 @@ class PairScore(NamedTuple):
     spearman: float
 
 
-def read_pairs(paths: str | Path | Sequence[str | Path]) -> Table:
-    """Reads files of scored pairs; see ``read_rows`` for formats, column names and errors."""
-    return read_rows(paths, reads=SCORED_PAIR)
-
-
 def evaluate_pairs(
     model: SentenceEncoder, table: Table, batch_size: int = 64, show_progress_bar: bool = False
 ) -> list[PairScore]:
@@ -45,7 +35,7 @@ def evaluate_pairs(
 
     Args:
         model: The encoder.
-        table: Rows with ``anchor``, ``positive``, ``target`` and perhaps ``subset``.
+        table: Scored pairs, as ``data.read_pairs`` gives them.
         batch_size: Texts at once.
         show_progress_bar: Whether to draw a bar.
     """

@@ -13,8 +13,9 @@ import tiny
 import torch
 
 from contrastive_text.callbacks import export
+from contrastive_text.data import read_pairs
 from contrastive_text.data.datamodule import TextDataModule
-from contrastive_text.evaluation import evaluate_pairs, read_pairs
+from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.types import Batch, Example, Row, Slot
 from contrastive_text.views import DeleteTokens, Given, Pairing, SwapWords

@@ -9,7 +9,8 @@ import pytest
 import tiny
 import torch
 
-from contrastive_text.evaluation import PairScore, evaluate_pairs, read_pairs
+from contrastive_text.data import read_pairs
+from contrastive_text.evaluation import PairScore, evaluate_pairs
 from contrastive_text.metrics import spearman
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.sentence_encoder import SentenceEncoder
