@@ -101,6 +101,7 @@ def write(rows: list[dict[str, object]], encoder: str) -> None:
     """Writes the dated table and its JSON."""
     today = datetime.date.today().isoformat()
     path = ROOT / "benchmarks" / "results" / f"{today}-simcse-sts.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
     columns = ("start dev", "start test", "best dev", "test of the best")
     lines = ["# SimCSE on STS-B (Spearman x 100)", ""]

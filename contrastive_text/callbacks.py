@@ -10,6 +10,7 @@ import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from contrastive_text.data import TextDataModule
 from contrastive_text.distributed import world_size
@@ -51,13 +52,22 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
         for name, part in module.objective_parts().items()
         if (text := part.describe_negatives(examples, roles.count("positive"), roles.count("negative")))
     ]
-    interval = trainer.val_check_interval
+    interval = vars(trainer).get("val_check_interval")
+    total = trainer.estimated_stepping_batches
+    validated = (
+        f"every {interval} batches" if isinstance(interval, int) else "by share of an epoch, or by the clock"
+    )
     return {
         "negatives": "\n".join(negatives) or "none",
-        "validated": f"every {interval} batches" if isinstance(interval, int) else f"{1 / interval:g} x an epoch",
+        "validated": validated if data.table("validation") else "never",
+        "step": (
+            f"{data.batch_size} rows over {world_size()} process{'es' if world_size() > 1 else ''}, "
+            f"{trainer.accumulate_grad_batches} batches accumulated; gradient norm clipped at "
+            f"{trainer.gradient_clip_val}; precision {trainer.precision}"
+        ),
         "run": (
-            f"{int(trainer.estimated_stepping_batches):,} steps of {data.batch_size} rows over {world_size()} "
-            f"process{'es' if world_size() > 1 else ''}, precision {trainer.precision}, seed {data.seed}"
+            f"{f'{total:,.0f}' if total < float('inf') else 'an unknown number of'} steps, seed {data.seed}, "
+            f"a last, smaller batch {'left out' if data.drop_last else 'kept'}"
         ),
     }
 
@@ -69,12 +79,13 @@ def _data(trainer: pl.Trainer) -> TextDataModule | None:
 
 def _validation_interval(trainer: pl.Trainer, data: TextDataModule) -> int | float:
     """Gives the run's interval in batches, shortened where an epoch or the run has fewer."""
-    wanted = trainer.val_check_interval
+    wanted, limit = trainer.val_check_interval, trainer.limit_train_batches
     if not isinstance(wanted, int):
         return wanted
     bounds = [wanted]
     if trainer.check_val_every_n_epoch is not None:
-        bounds.append(data.batches_per_epoch())
+        batches = data.batches_per_epoch()
+        bounds.append(min(limit, batches) if isinstance(limit, int) else max(1, int(limit * batches)))
     if trainer.max_steps > 0:
         bounds.append(trainer.max_steps * trainer.accumulate_grad_batches)
     return min(bounds)
@@ -96,7 +107,7 @@ class RunSummary(Callback):
         if trainer.is_global_zero:
             table = Table("", "in this run", title="What makes the result", title_justify="left")
             for name, fact in self.facts.items():
-                table.add_row(name, fact)
+                table.add_row(name, Text(fact))
             Console().print(table)
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
@@ -107,7 +118,7 @@ class RunSummary(Callback):
 class BestCheckpoint(ModelCheckpoint):
     """Keeps the checkpoint of the best validation score, the first of equals; without validation the last.
 
-    Source: selection on the STS-B development set, Gao et al. 2021, section 4, and the authors' code.
+    Source: the authors' code of SimCSE (Gao et al. 2021) selects on the STS-B development set.
 
     Args:
         dirpath: Folder; None for ``checkpoints`` in the run's folder.
@@ -121,13 +132,18 @@ class BestCheckpoint(ModelCheckpoint):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Sees to a score before the run ends, and does without one where there is no validation data."""
         if stage == "fit" and (data := _data(trainer)) is not None:
-            trainer.val_check_interval = _validation_interval(trainer, data)
+            if "val_check_interval" in vars(trainer):  # absent where validation goes by the clock
+                trainer.val_check_interval = _validation_interval(trainer, data)
             scored = bool(data.table("validation"))
             # Left to itself Lightning takes an interval of 1 batch for 1.0 epochs, and saves too late.
             self._save_on_train_epoch_end = not scored
             if not scored:
                 self.monitor = None
         super().setup(trainer, pl_module, stage)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
+        """Takes over the best score so far, though a resumed run has a folder of its own."""
+        super().load_state_dict({**state_dict, "dirpath": self.dirpath})
 
 
 class ExportModel(Callback):
@@ -142,21 +158,25 @@ class ExportModel(Callback):
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reloads the best weights on every rank and writes the folder on the first."""
-        checkpoint = trainer.checkpoint_callback
-        best = checkpoint.best_model_path if isinstance(checkpoint, ModelCheckpoint) else ""
+        found = trainer.checkpoint_callback
+        checkpoint = found if isinstance(found, ModelCheckpoint) else None
+        best = "" if checkpoint is None else checkpoint.best_model_path
         if best:
             verify_checkpoint(best)
             state = torch.load(best, map_location=pl_module.device, weights_only=True)["state_dict"]
             pl_module.load_state_dict(state)
+        folder = Path(
+            self.dirpath or Path(trainer.log_dir or trainer.default_root_dir) / "model"
+        )  # all ranks ask
         if not trainer.is_global_zero or not isinstance(pl_module, ContrastiveModule):
             return
         if not isinstance(pl_module.encoder, TransformerEncoder):
             Console().print(f"No model folder: {type(pl_module.encoder).__name__} has no format for one.")
             return
-        folder = Path(self.dirpath or Path(trainer.log_dir or trainer.default_root_dir) / "model")
         export(pl_module).save_pretrained(folder)
-        score = checkpoint.best_model_score if isinstance(checkpoint, ModelCheckpoint) else None
-        said = f" (best {VALIDATION_SCORE} {float(score):.2f}, {Path(best).stem})" if score is not None else ""
+        said = ""
+        if checkpoint is not None and checkpoint.best_model_score is not None:
+            said = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"
         console = Console(soft_wrap=True)
         console.print(f"Model saved to {folder}{said}. Next:")
         console.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}", highlight=False)

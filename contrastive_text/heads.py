@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
+from contrastive_text.losses import at_least_float32
+
 
 class Head(nn.Module, ABC):
     """Base class of heads: a network whose input width is known when the encoder is.
@@ -31,11 +33,11 @@ class Head(nn.Module, ABC):
         self.network = self.layers(features)
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Gives the projected vectors, (n, D) -> (n, D')."""
+        """Gives the projected vectors, (n, D) -> (n, D'), in at least float32."""
         if self.network is None:
             raise RuntimeError(f"{type(self).__name__}: expected build(features) before the first call")
-        projected: Tensor = self.network(embeddings)
-        return projected
+        weight = next(self.network.parameters(), embeddings)
+        return at_least_float32(self.network(embeddings.to(weight.dtype)))
 
 
 class TanhHead(Head):

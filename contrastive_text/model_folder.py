@@ -1,16 +1,18 @@
 """The folder a model is saved in: sentence-transformers' layout, read and written without it.
 
-Written are the names that all its versions from 2 to 6 load; read are those and the ones version 6 writes.
+Written are the names of its older versions, which version 6 loads; read are those and version 6's own.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -62,9 +64,7 @@ def local_folder(model_name_or_path: str) -> Path:
     if path.exists() or path.is_absolute():
         raise ValueError(f"model: expected a model folder, got {path}; give the folder that holds config.json")
     try:
-        return Path(
-            snapshot_download(model_name_or_path, ignore_patterns=["*.bin", "*.onnx", "openvino/*", "*.h5"])
-        )
+        return Path(snapshot_download(model_name_or_path, ignore_patterns=["*.onnx", "openvino/*", "*.h5"]))
     except (OSError, ValueError) as error:
         raise ValueError(
             f"model: expected a local folder or a name on the Hugging Face hub, got {model_name_or_path!r}; "
@@ -147,19 +147,23 @@ def _read_pooling(path: Path) -> Pooler:
 
 
 def _read_part(class_path: str, path: Path) -> Pooler:
+    """Makes a pooler of ours or of the working directory: a folder must not name any other code to run."""
     module, _, name = class_path.rpartition(".")
+    top = module.partition(".")[0]
     try:
-        part = vars(importlib.import_module(module))[name](**_read_json(path))
+        if top != "contrastive_text" and module not in sys.modules and not Path(f"{top}.py").exists():
+            raise ImportError(f"no {top}.py in the working directory")
+        cls = vars(importlib.import_module(module))[name]
     except (ImportError, KeyError) as error:
         raise ValueError(
             f"{path.parent.parent / 'modules.json'}: expected Transformer, Pooling, Dense, Normalize or a pooler "
             f"that can be imported, got {class_path}; put its file into the working directory"
         ) from error
-    if not isinstance(part, Pooler):
+    if not (isinstance(cls, type) and issubclass(cls, Pooler)):
         raise ValueError(
             f"{path}: expected a Pooler, got {class_path}; load this model with sentence-transformers"
         )
-    return part
+    return cls(**_read_json(path))
 
 
 def _read_dense(folder: Path) -> list[nn.Module]:
@@ -174,7 +178,10 @@ def _read_dense(folder: Path) -> list[nn.Module]:
         raise ValueError(f"{folder}: expected one of {', '.join(_ACTIVATIONS)}, got {activation}")
     linear = nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
     try:
-        weights = load_file(folder / "model.safetensors")
+        binary = folder / "pytorch_model.bin"  # how sentence-transformers saved before safetensors
+        weights = (
+            torch.load(binary, weights_only=True) if binary.exists() else load_file(folder / "model.safetensors")
+        )
     except (OSError, SafetensorError) as error:
         raise ValueError(
             f"{folder / 'model.safetensors'}: expected whole weights, got {error}; the folder is damaged, save "

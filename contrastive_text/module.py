@@ -100,7 +100,7 @@ class ContrastiveModule(pl.LightningModule):
 
     @classmethod
     def from_recipe(cls, recipe: str, model_name_or_path: str | None = None) -> Self:
-        """Builds the module of a recipe, as the shell would.
+        """Builds the module of a recipe, as the shell would; its ``data`` and ``trainer`` are left to you.
 
         Args:
             recipe: Name of a shipped recipe, or path of a YAML file.
@@ -113,7 +113,7 @@ class ContrastiveModule(pl.LightningModule):
         parser = ArgumentParser(exit_on_error=False)
         parser.add_argument("--config", action="config")
         parser.add_class_arguments(cls, "model")
-        for other in ("seed_everything", "trainer", "data"):
+        for other in ("seed_everything", "trainer", "data", "checkpoint", "export", "ckpt_path"):
             parser.add_argument(f"--{other}", type=Any)
         words = ["--config", str(path)]
         if model_name_or_path is not None:
@@ -208,7 +208,13 @@ class ContrastiveModule(pl.LightningModule):
             self.log_dict(figures, batch_size=examples, sync_dist=world_size() > 1)
         self.log("train/loss", loss.detach(), prog_bar=True, batch_size=examples, sync_dist=world_size() > 1)
         self.log(
-            "train/truncated", float(batch.truncated), on_step=False, on_epoch=True, reduce_fx="sum", batch_size=1
+            "train/truncated",
+            float(batch.truncated),
+            on_step=False,
+            on_epoch=True,
+            reduce_fx="sum",
+            batch_size=1,
+            sync_dist=world_size() > 1,
         )
         return loss
 

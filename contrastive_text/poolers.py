@@ -1,4 +1,4 @@
-"""Poolers: from token vectors to one vector per text. Special tokens count as tokens, as in all seeds."""
+"""Poolers: from token vectors to one vector per text. Special tokens count as tokens, as in the papers' code."""
 
 from __future__ import annotations
 

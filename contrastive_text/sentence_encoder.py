@@ -37,7 +37,7 @@ class Hit(NamedTuple):
 
 
 class SentenceEncoder(nn.Module):
-    """Gives sentence vectors; argument names and meanings are sentence-transformers'.
+    """Gives sentence vectors; its arguments have the names and meanings of sentence-transformers'.
 
     Args:
         encoder: The network with its tokenizer and length limit.
@@ -89,7 +89,7 @@ class SentenceEncoder(nn.Module):
             model_name_or_path: Local folder or hub name.
             pooler: For a plain Transformers model, which names none; None for the mean, with a warning.
             max_length: Where to cut texts, in tokens with special ones; None for the model's own limit.
-            device: Where to put the model; None for the CPU.
+            device: Where to put the model; None for the GPU if there is one, else the CPU.
 
         Raises:
             ValueError: No such model, a damaged folder, a pooler other than the folder's own, or a length
@@ -119,7 +119,7 @@ class SentenceEncoder(nn.Module):
             max_length=length,
             prompt=parts.prompt,
         )
-        return model.to(device or "cpu").eval()
+        return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
 
     @property
     def device(self) -> torch.device:
@@ -169,6 +169,7 @@ class SentenceEncoder(nn.Module):
     def _encode(self, texts: Sequence[str], batch_size: int, show_progress_bar: bool) -> Tensor:
         if batch_size < 1:
             raise ValueError(f"encode.batch_size: expected 1 or more, got {batch_size}")
+        modes = [(module, module.training) for module in self.modules()]
         self.eval()
         self.truncated = 0
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
@@ -179,6 +180,8 @@ class SentenceEncoder(nn.Module):
             batch = collate_texts(self.tokenizer, chunk)
             self.truncated += batch.truncated
             parts.append(self(batch.to(self.device)))
+        for module, training in modes:  # an encoder shared with training stays as it was
+            module.training = training
         places = torch.tensor(order, dtype=torch.long, device=self.device)
         return torch.cat(parts)[places.argsort()]
 
@@ -189,12 +192,15 @@ class SentenceEncoder(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Gives the vectors of a batch's rows, (S, D), in at least float32."""
         vectors = at_least_float32(self.pooler(self.encoder(batch, layers=self.pooler.layers)))
-        vectors = vectors if self.head is None else self.head(vectors)
+        if self.head is not None:
+            weight = next(self.head.parameters(), vectors)
+            vectors = at_least_float32(self.head(vectors.to(weight.dtype)))
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
         """Gives the cosine of every vector with every other, (A, D) and (B, D) -> (A, B)."""
-        return cosine_similarity_matrix(torch.as_tensor(embeddings1), torch.as_tensor(embeddings2))
+        rows, columns = torch.as_tensor(embeddings1), torch.as_tensor(embeddings2)
+        return cosine_similarity_matrix(rows.reshape(-1, rows.shape[-1]), columns.reshape(-1, columns.shape[-1]))
 
     def search(
         self, queries: str | Sequence[str], corpus: Sequence[str] | Vectors, top_k: int = 5

@@ -93,7 +93,7 @@ def report(console: Console, before: dict[str, float], after: dict[str, float], 
     table = Table("figure", "before", "after", "change", "", title=f"{count} documents of unseen modules")
     for name, more_is_better in FIGURES.items():
         change = after[name] - before[name]
-        verdict = "better" if (change > 0) == more_is_better else "worse"
+        verdict = "the same" if change == 0 else "better" if (change > 0) == more_is_better else "worse"
         table.add_row(name, f"{before[name]:.2f}", f"{after[name]:.2f}", f"{change:+.2f}", verdict)
     console.print(table)
     change = after["MRR x 100"] - before["MRR x 100"]
@@ -110,7 +110,8 @@ def search(console: Console, model: SentenceEncoder, found: Sequence[Document]) 
         console.print(f"\n[bold]{query}[/bold]")
         for hit in model.search(query, corpus=vectors, top_k=3)[0]:
             document = found[hit.corpus_id]
-            console.print(f"  {hit.score:.2f}  {document.name}: {document.summary}", highlight=False)
+            line = f"  {hit.score:.2f}  {document.name}: {document.summary}"
+            console.print(line, highlight=False, markup=False)
 
 
 def main() -> None:
@@ -139,12 +140,12 @@ def main() -> None:
     model = SentenceEncoder.from_pretrained(options.out, max_length=LENGTH)
     report(console, before, score(model, held_out), count=len(held_out))
     search(console, model, found)
-    console.print("\nNow with your own text, one text a line:", highlight=False)
-    console.print(
-        "  .venv/bin/contrastive-text fit --recipe simcse --config examples/minilm.yaml "
-        f"--model.encoder.model_name_or_path {options.out} --data.train YOUR_TEXTS.txt",
-        highlight=False,
-    )
+    fit = "  .venv/bin/contrastive-text fit --recipe simcse --config examples/minilm.yaml "
+    fit += f"--model.encoder.model_name_or_path {options.out} --data.train"
+    console.print("\nNow with your own text. Pairs, in a file with the columns anchor and positive:")
+    console.print(f"{fit} YOUR_PAIRS.tsv --data.pairing Given", highlight=False)
+    console.print("Single texts, one a line (most useful from an encoder that was never trained on pairs):")
+    console.print(f"{fit} YOUR_TEXTS.txt", highlight=False)
 
 
 if __name__ == "__main__":

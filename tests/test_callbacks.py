@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +24,7 @@ from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import Contrastive
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.sentence_encoder import SentenceEncoder
-from contrastive_text.training import AdamW
+from contrastive_text.training import AdamW, ConstantSchedule
 from contrastive_text.views import DeleteTokens, FeatureCutoff, Given
 
 
@@ -251,3 +253,58 @@ def test_hard_negatives_are_counted(bert: str, tmp_path: Path) -> None:
     module = tiny.module(bert, objectives={"c": Contrastive(InfoNCE())})
     trainer.fit(module, datamodule=tiny.data(triples, pairing=Given()))
     assert "15 per anchor: 7 other positives, 8 hard negatives" in summary.facts["negatives"]
+
+
+def test_the_summary_takes_a_run_without_a_known_end(bert: str, files: dict[str, str], tmp_path: Path) -> None:
+    summary = RunSummary()
+    trainer = tiny.trainer(
+        tmp_path,
+        max_steps=-1,
+        max_epochs=-1,
+        max_time={"seconds": 0},
+        enable_checkpointing=True,
+        callbacks=[summary, BestCheckpoint()],
+    )
+    trainer.fit(tiny.module(bert, schedule=ConstantSchedule()), datamodule=tiny.data(files["train"]))
+    assert summary.facts["run"].startswith("an unknown number of steps")
+
+
+@pytest.mark.parametrize("limit", [2, 0.5])
+def test_validation_comes_though_the_epoch_is_cut_short(
+    bert: str, files: dict[str, str], tmp_path: Path, limit: float
+) -> None:
+    best = BestCheckpoint(dirpath=str(tmp_path / "kept"))
+    trainer = tiny.trainer(
+        tmp_path, max_steps=-1, max_epochs=1, val_check_interval=125, limit_train_batches=limit,
+        callbacks=[best], enable_checkpointing=True,
+    )  # fmt: skip
+    trainer.fit(tiny.module(bert), datamodule=tiny.data(**files))
+    assert best.best_model_score is not None
+
+
+def test_a_resumed_run_remembers_the_best_of_the_run_before(tmp_path: Path) -> None:
+    first, second = BestCheckpoint(dirpath=str(tmp_path / "a")), BestCheckpoint(dirpath=str(tmp_path / "b"))
+    first.best_model_score, first.best_model_path = torch.tensor(70.0), str(tmp_path / "a" / "step=5.ckpt")
+    second.load_state_dict(first.state_dict())
+    assert second.best_model_score == 70.0
+    assert second.best_model_path == first.best_model_path
+
+
+def test_encoding_leaves_an_encoder_that_is_in_training_as_it_was(bert: str) -> None:
+    module = tiny.module(bert)
+    export(module).encode(["a bird sings"])
+    assert module.training and all(part.training for part in module.encoder.modules())
+
+
+@pytest.mark.slow  # half a minute, for two processes to import torch and Lightning
+@pytest.mark.filterwarnings("ignore")  # of Lightning's launcher
+def test_two_processes_leave_one_model_folder(bert: str, files: dict[str, str], tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "contrastive_text", "fit", "--recipe", "simcse", "--trainer.max_steps", "2"]
+    words += ["--model.encoder.model_name_or_path", bert, "--data.train", files["train"]]
+    words += ["--data.validation", files["validation"]]
+    words += ["--data.batch_size", "8", "--data.num_workers", "0", "--trainer.accelerator", "cpu"]
+    words += ["--trainer.strategy", "ddp", "--trainer.devices", "2", "--trainer.enable_progress_bar", "false"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(list(tmp_path.glob("runs/*/model/modules.json"))) == 1
+    assert "over 2 processes" in " ".join(done.stdout.split())

@@ -18,12 +18,13 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with what the pages speak of: texts.txt, pairs.tsv and encoder/."""
+    """A folder with what the pages speak of: texts.txt, pairs.tsv, triples.jsonl and encoder/."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     tiny.save_bert(tmp_path / "encoder")
     tiny.write_texts(tmp_path / "texts.txt", tiny.TEXTS * 2)
     tiny.write_pairs(tmp_path / "pairs.tsv")
+    tiny.write_triples(tmp_path / "triples.jsonl")
     return tmp_path
 
 

@@ -391,5 +391,17 @@ def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"expected a model folder with config\.json, got .* with nothing"):
+    with pytest.raises(ValueError, match=r"expected a whole model folder, got .* with nothing"):
         SentenceEncoder.from_pretrained(tmp_path)
+
+
+def test_a_folder_can_not_name_other_code_to_run(bert: str, tmp_path: Path) -> None:
+    SentenceEncoder(TransformerEncoder(bert), MeanPooler()).save_pretrained(tmp_path / "model")
+    modules = json.loads((tmp_path / "model" / "modules.json").read_text())
+    modules[1]["type"] = "subprocess.Popen"
+    (tmp_path / "model" / "modules.json").write_text(json.dumps(modules))
+    witness = tmp_path / "ran"
+    (tmp_path / "model" / "1_Pooling" / "config.json").write_text(json.dumps({"args": ["touch", str(witness)]}))
+    with pytest.raises(ValueError, match=r"expected a Pooler, got subprocess\.Popen|no subprocess\.py"):
+        SentenceEncoder.from_pretrained(tmp_path / "model")
+    assert not witness.exists()

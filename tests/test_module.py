@@ -662,3 +662,13 @@ def test_a_module_of_another_optimizer_class_is_built_from_the_parameters(
     tiny.trainer(tmp_path, max_steps=1).fit(module, datamodule=tiny.data(texts))
     moved = {name for name, value in module.named_parameters() if not torch.equal(start[name], value)}
     assert moved == {"head.network.0.weight", "head.network.0.bias"}
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_a_head_takes_what_a_pooler_gives_in_half_precision(
+    bert: str, texts: str, tmp_path: Path, precision: str
+) -> None:
+    module = ContrastiveModule.from_recipe("simcse", bert)
+    trainer = tiny.trainer(tmp_path, max_steps=1, precision=precision)
+    trainer.fit(module, datamodule=tiny.data(texts))
+    assert torch.isfinite(trainer.callback_metrics["train/loss"])

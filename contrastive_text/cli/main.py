@@ -69,7 +69,7 @@ def run(words: Sequence[str]) -> int:
         return 0
     try:
         _dispatch(words[0], expand_recipes(words[1:]))
-    except (ValueError, TypeError, OSError) as error:
+    except Exception as error:
         said = constructor_answer(str(error))
         if said is None and not _is_answer(error):
             traceback.print_exc()

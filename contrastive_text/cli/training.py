@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCL
 from pytorch_lightning.loggers import CSVLogger
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary
 from contrastive_text.cli.suggestions import short_answer
@@ -32,7 +34,8 @@ class _Parser(LightningArgumentParser):
     """Answers a wrong option in a few lines."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:  # noqa: ARG002  # jsonargparse's
-        raise SystemExit(f"error: {short_answer(message)}")
+        print(f"error: {short_answer(message)}", file=sys.stderr)
+        raise SystemExit(2)
 
 
 class ContrastiveCLI(LightningCLI):
@@ -93,9 +96,11 @@ class ContrastiveCLI(LightningCLI):
         """Embeds ``--data.predict`` and writes the vectors into the run's folder."""
         parts = self.trainer.predict(**kwargs)
         vectors = torch.cat([part for part in parts or [] if isinstance(part, torch.Tensor)])
-        path = Path(self.trainer.log_dir or _RUNS) / "predictions.npy"
+        path = Path(self.trainer.log_dir or _RUNS) / "predictions.npy"  # all ranks ask for the folder
+        if not self.trainer.is_global_zero:
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_vectors(path, vectors.numpy())
+        write_vectors(path, vectors.cpu().numpy())
         print(f"{len(vectors):,} vectors of {vectors.shape[1]} features written to {path}")
 
 
@@ -110,7 +115,6 @@ def _quieten() -> None:
     logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(lambda r: "Tip:" not in r.getMessage())
     warnings.filterwarnings("ignore", message=".*does not have many workers")
     warnings.filterwarnings("ignore", message=".*LeafSpec")
-    warnings.filterwarnings("ignore", message="The dirpath has changed")  # a checkpoint of another run
     warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")  # no validation
 
 
@@ -138,5 +142,5 @@ def show_views(words: list[str]) -> None:
     examples = len(texts) // len(batch.slots)
     table = Table("", *(f"{slot.role} {slot.number}" for slot in batch.slots), show_lines=True)
     for example in range(examples):
-        table.add_row(str(example), *texts[example::examples])
+        table.add_row(str(example), *map(Text, texts[example::examples]))
     console.print(table)

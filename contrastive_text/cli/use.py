@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from contrastive_text.cli.suggestions import nearest
 from contrastive_text.data import read_pairs, read_rows
@@ -34,13 +36,13 @@ class _Parser(argparse.ArgumentParser):
         return self.parse_args(words)
 
     def error(self, message: str) -> NoReturn:
-        raise SystemExit(f"error: {message}\n{self.format_usage()}")
+        self.exit(2, f"error: {message}\n{self.format_usage()}")
 
 
-def _load(path: str) -> SentenceEncoder:
+def _load(path: str, device: str | None) -> SentenceEncoder:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        model = SentenceEncoder.from_pretrained(path)
+        model = SentenceEncoder.from_pretrained(path, device=device)
     for warning in said:
         if issubclass(warning.category, UserWarning):
             print(f"note: {warning.message}")
@@ -99,14 +101,14 @@ def embed(words: Sequence[str]) -> None:
     parser.add_argument("--column", help="column of the text, where its name isn't a usual one")
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--normalize", action="store_true", help="give vectors of unit length")
-    parser.add_argument("--device", help="cpu, cuda, ...", default="cpu")
+    parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
     options = parser.understand(words)
     check_suffix(options.output)
     table = read_rows(
         options.input, reads=("text",), columns={"text": options.column} if options.column else None
     )
     print(table.understood)
-    model = _load(options.model).to(options.device)
+    model = _load(options.model, device=options.device)
     vectors = model.encode(
         [str(row["text"]) for row in table],
         batch_size=options.batch_size,
@@ -123,11 +125,19 @@ def evaluate(words: Sequence[str]) -> None:
     parser = _Parser(prog="contrastive-text evaluate", description="Spearman x 100 of cosine and gold score.")
     parser.add_argument("model", help="folder or hub name")
     parser.add_argument("files", nargs="+", help="files of scored pairs")
+    parser.add_argument(
+        "--columns",
+        nargs="+",
+        default=[],
+        metavar="NAME=COLUMN",
+        help="anchor=..., positive=..., target=..., where the names aren't usual ones",
+    )
     parser.add_argument("--batch_size", type=int, default=64)
-    parser.add_argument("--device", help="cpu, cuda, ...", default="cpu")
+    parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
     options = parser.understand(words)
-    tables = {path: read_pairs(path) for path in options.files}
-    model = _load(options.model).to(options.device)
+    columns = dict(named.split("=", 1) for named in options.columns)
+    tables = {path: read_pairs(path, columns=columns) for path in options.files}
+    model = _load(options.model, device=options.device)
     console = Console()
     console.print(f"{options.model}: {type(model.pooler).__name__}, at most {model.max_length} tokens")
     shown = Table("file", "sub-set", "pairs", "Spearman x 100", title="cosine similarity against gold score")
@@ -135,5 +145,6 @@ def evaluate(words: Sequence[str]) -> None:
         scores = evaluate_pairs(model, table, batch_size=options.batch_size, show_progress_bar=True)
         _say_truncated(model, texts=2 * len(table))
         for score in scores:
-            shown.add_row(Path(path).name, score.subset, f"{score.pairs:,}", f"{score.spearman:.2f}")
+            figure = "n/a" if math.isnan(score.spearman) else f"{score.spearman:.2f}"
+            shown.add_row(Path(path).name, Text(score.subset), f"{score.pairs:,}", figure)
     console.print(shown)

@@ -52,6 +52,7 @@ class TextDataModule(pl.LightningDataModule):
         test: Files of scored pairs.
         predict: File or files of texts to embed.
         columns: Library column -> column of the training file, where its name isn't a usual one.
+        eval_columns: The same for the files of scored pairs.
         pairing: Which texts of a row belong together; None for ``SameText``.
         batch_size: Rows of a step, over all ranks together.
         eval_batch_size: Rows of a batch outside training, per rank.
@@ -72,6 +73,7 @@ class TextDataModule(pl.LightningDataModule):
         test: Paths | None = None,
         predict: Paths | None = None,
         columns: dict[str, Any] | None = None,  # Any: a name or a list of names; jsonargparse wants one type
+        eval_columns: dict[str, str] | None = None,
         pairing: Pairing | None = None,
         batch_size: int = 64,
         eval_batch_size: int = 128,
@@ -92,6 +94,7 @@ class TextDataModule(pl.LightningDataModule):
         self.test = test
         self.predict = predict
         self.columns = columns
+        self.eval_columns = eval_columns
         self.pairing = pairing or SameText()
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
@@ -122,7 +125,7 @@ class TextDataModule(pl.LightningDataModule):
             if part not in self._tables:
                 self._tables[part] = self._read(part, paths)
             if not self._tables[part] and (stage, part) != ("fit", "validation"):
-                raise ValueError(f"data.{part}: expected a file for {stage}, got none; give --data.{part} FILE")
+                raise ValueError(f"data.{part}: expected a file, got none; give --data.{part} FILE")
         if stage == "fit":
             self._check_roles()
             self._learn_vocabulary()
@@ -137,8 +140,12 @@ class TextDataModule(pl.LightningDataModule):
             return {"predict": read_rows(files, reads=("text",))}
         names = [file_name(path) for path in files]
         if len(set(names)) < len(names):
-            raise ValueError(f"data.{part}: expected files of different names, got {', '.join(names)}")
-        return {name: read_pairs(path) for name, path in zip(names, files, strict=True)}
+            raise ValueError(
+                f"data.{part}: expected files of different names, got {', '.join(names)}; rename one"
+            )
+        return {
+            name: read_pairs(path, columns=self.eval_columns) for name, path in zip(names, files, strict=True)
+        }
 
     def table(self, part: str) -> dict[str, Table]:
         """Gives the tables of ``train``, ``validation``, ``test`` or ``predict`` by name, after ``setup``."""

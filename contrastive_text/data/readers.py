@@ -116,9 +116,11 @@ def read_rows(
     )
 
 
-def read_pairs(paths: str | Path | Sequence[str | Path]) -> Table:
+def read_pairs(
+    paths: str | Path | Sequence[str | Path], columns: Mapping[str, str | Sequence[str]] | None = None
+) -> Table:
     """Reads files of two texts and a gold score, for evaluation; see ``read_rows``."""
-    return read_rows(paths, reads=("anchor", "positive", "target"))
+    return read_rows(paths, reads=("anchor", "positive", "target"), columns=columns)
 
 
 def _read_file(path: Path, reads: Sequence[str], columns: Mapping[str, list[str]]) -> tuple[list[Row], str]:
@@ -187,13 +189,13 @@ def _plan(
         # negative_1 and negative_2 are two texts under one alias; neg and hard_neg are two aliases.
         rivals = list({_unnumbered(c) if name == "negative" else c: c for c in found[name]}.values())
         if len(rivals) > 1 and name not in columns:
-            todo = f"give `columns: {{{name}: {rivals[0]}}}` (--data.columns.{name} {rivals[0]})"
+            todo = f"give `columns: {{{name}: {rivals[0]}}}`"
             raise reading_error(where, f"one column for {name}", f"{rivals[0]} and {rivals[1]}", todo)
     if "text" in reads and not found["text"]:
         found["text"] = [column for column in header if any(column in found[name] for name in _PAIR)]
     for name in taken:
         if name in reads and not found[name]:
-            todo = f"give `columns: {{{name}: NAME}}` (--data.columns.{name} NAME)"
+            todo = f"give `columns: {{{name}: NAME}}`"
             todo += "; if the first line is a text, call the file .txt" if len(header) == 1 else ""
             raise reading_error(where, f"a column for {name} ({listed(ALIASES[name])})", there, todo)
     return {name: found[name] for name in taken if found[name]}

@@ -99,6 +99,9 @@ def learn_vocabulary(texts: Iterable[str], vocabulary_size: int) -> PreTrainedTo
         texts: The corpus.
         vocabulary_size: Largest number of entries, the four special tokens included.
 
+    Raises:
+        ValueError: A size that the characters alone exceed.
+
     Returns:
         A tokenizer that puts [CLS] before and [SEP] behind a text.
 
@@ -111,9 +114,18 @@ def learn_vocabulary(texts: Iterable[str], vocabulary_size: int) -> PreTrainedTo
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocabulary_size, special_tokens=list(_SPECIALS.values()), show_progress=False
+        vocab_size=vocabulary_size,
+        # WordPiece keeps its whole alphabet, each character twice (at the start of a word and inside one).
+        limit_alphabet=max((vocabulary_size - len(_SPECIALS)) // 3, 1),
+        special_tokens=list(_SPECIALS.values()),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() > vocabulary_size:
+        raise ValueError(
+            f"encoder.config.vocab_size: expected room for the corpus's characters, at least "
+            f"{tokenizer.get_vocab_size()}, got {vocabulary_size}; give a larger vocab_size"
+        )
     ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
     return wrap_tokenizer(tokenizer.to_str())

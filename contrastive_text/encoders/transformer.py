@@ -84,10 +84,17 @@ class TransformerEncoder(Encoder):
         self.config = config
         self.tokenizer_name_or_path = tokenizer_name_or_path
         self.dropout = dropout
+        if config is not None and tokenizer_name_or_path is None:
+            config = {"pad_token_id": 0, **config}  # where a learned vocabulary has it
         architecture = _architecture(model_name_or_path, config, dropout)
         self.model = _model(model_name_or_path, architecture).train()  # loaded in eval mode: no dropout, no views
         source = tokenizer_name_or_path or model_name_or_path
         self.tokenizer = None if source is None else _tokenizer(source)
+        if config is not None and self.tokenizer is not None and len(self.tokenizer) > architecture.vocab_size:
+            raise ValueError(
+                f"encoder.config.vocab_size: expected the tokenizer's {len(self.tokenizer)} entries or more, got "
+                f"{architecture.vocab_size}"
+            )
         self.features = int(architecture.hidden_size)
         self.vocabulary_size = int(architecture.vocab_size)
         self.dropout_in_effect = _dropouts(architecture)
@@ -148,11 +155,15 @@ def _not_found(what: str, name: str, error: Exception) -> ValueError:
     near = Path(name)
     if near.is_dir():
         found = ", ".join(sorted(path.name for path in near.iterdir())[:8]) or "nothing"
-        return ValueError(f"{what}: expected a model folder with config.json, got {name} with {found}; {error}")
+        return ValueError(f"{what}: expected a whole model folder, got {name} with {found}; {_first_line(error)}")
     return ValueError(
         f"{what}: expected a local model folder or a name on the Hugging Face hub, got {name!r}; there is no "
-        "such folder, and the hub was out of reach or doesn't have it"
+        f"such folder, and the hub gave none: {_first_line(error)}"
     )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _architecture(name: str | None, config: dict[str, Any] | None, dropout: float | None) -> PreTrainedConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ class PairScore(NamedTuple):
     Args:
         subset: Name of the sub-set, ``all`` for the whole file.
         pairs: Number of pairs.
-        spearman: Spearman correlation of cosine and gold score, times 100.
+        spearman: Spearman correlation of cosine and gold score, times 100; NaN for a single pair.
     """
 
     subset: str
@@ -52,6 +53,9 @@ def evaluate_pairs(
         groups |= {name: [i for i, subset in enumerate(subsets) if subset == name] for name in names}
     scores = []
     for name, places in groups.items():
+        if len(places) < 2:
+            scores.append(PairScore(name, len(places), math.nan))
+            continue
         metric = SpearmanSimilarity()
         metric.update(u[places], v[places], target=target[places])
         scores.append(PairScore(name, len(places), float(metric.compute())))

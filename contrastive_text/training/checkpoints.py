@@ -10,7 +10,7 @@ def verify_checkpoint(path: str | Path) -> None:
     """Checks that a checkpoint file is there and undamaged.
 
     ``torch.load`` reads a file with a flipped byte in its tensors without a word; the checksums of the zip
-    archive that the file is catch it (0.1 s for 120 MB).
+    archive that the file is catch it.
 
     Args:
         path: A ``.ckpt`` file.

@@ -40,7 +40,9 @@ class SameText(Pairing):
 
 
 class Given(Pairing):
-    """The data file names the pairs: columns ``anchor`` and ``positive``, hard negatives and a target if any.
+    """The data file names the pairs: columns ``anchor`` and ``positive``, hard negatives if there are any.
+
+    Files of scored pairs, which are read for evaluation, have a target too.
 
     Example:
         >>> Given()({"anchor": "a", "positive": "b", "negative": "c"}, np.random.default_rng(0))

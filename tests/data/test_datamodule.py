@@ -220,7 +220,7 @@ def test_a_stage_without_its_file_says_which_option_names_it(bert: str, stage: s
     part = {"fit": "train"}.get(stage, stage)
     data = TextDataModule()
     data.attach(tiny.module(bert))
-    with pytest.raises(ValueError, match=rf"data\.{part}: expected a file for {stage}.* give --data\.{part}"):
+    with pytest.raises(ValueError, match=rf"data\.{part}: expected a file, got none; give --data\.{part}"):
         data.setup(stage)
 
 

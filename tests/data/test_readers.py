@@ -396,7 +396,7 @@ def test_a_file_without_a_known_column_says_how_to_name_one(tmp_path: Path, suff
     with refuses(
         f"a{suffix}: expected a column for text (text, texts, sentence,",
         'got headline, ""',
-        "`columns: {text: NAME}` (--data.columns.text NAME)",
+        "`columns: {text: NAME}`",
     ):
         read_rows(path, ["text"])
 
@@ -408,7 +408,9 @@ def test_a_single_column_without_a_header_is_told_of_txt(tmp_path: Path) -> None
 
 
 def test_a_missing_target_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
-    with refuses("expected a column for target (target, score,", "got sentence1, sentence2", "columns.target"):
+    with refuses(
+        "expected a column for target (target, score,", "got sentence1, sentence2", "columns: {target: NAME}"
+    ):
         read_rows(write(tmp_path / "a.tsv", "sentence1\tsentence2\na\tb\n"), SCORED)
 
 
@@ -422,9 +424,7 @@ def test_a_missing_target_is_refused_where_it_is_asked_for(tmp_path: Path) -> No
 )
 def test_two_columns_for_one_are_refused_by_name(tmp_path: Path, header: str, name: str, rivals: str) -> None:
     path = write(tmp_path / "a.csv", f"{header}\n{header}\n")
-    with refuses(
-        f"expected one column for {name}, got {rivals};", f"columns: {{{name}: ", f"--data.columns.{name}"
-    ):
+    with refuses(f"expected one column for {name}, got {rivals};", f"columns: {{{name}: "):
         read_rows(path, PAIR)
     chosen = rivals.split()[-1]
     assert read_rows(path, PAIR, {name: chosen})[0][name] == chosen

@@ -110,3 +110,13 @@ def test_a_learned_tokenizer_comes_back_from_its_json(
     again = wrap_tokenizer(make(learned_tokenizer))
     assert [again(text).input_ids for text in TEXTS] == [learned_tokenizer(text).input_ids for text in TEXTS]
     assert again.pad_token_id == learned_tokenizer.pad_token_id
+
+
+def test_a_learned_vocabulary_never_exceeds_the_size_asked_for() -> None:
+    signs = [chr(0x4E00 + i) for i in range(300)]
+    assert len(learn_vocabulary(signs, vocabulary_size=50)) <= 50
+
+
+def test_a_size_without_room_for_the_special_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"vocab_size: expected room .* got 4; give a larger"):
+        learn_vocabulary(["a bird"], vocabulary_size=4)

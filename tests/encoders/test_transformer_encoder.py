@@ -333,7 +333,7 @@ def test_a_folder_that_is_not_there_is_refused() -> None:
 
 def test_a_folder_without_a_model_is_refused_with_what_is_in_it(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no model")
-    with pytest.raises(ValueError, match=r"expected a model folder with config.json, got .* with notes.txt;"):
+    with pytest.raises(ValueError, match=r"expected a whole model folder, got .* with notes.txt;"):
         TransformerEncoder(str(tmp_path))
 
 
@@ -394,8 +394,11 @@ def test_a_folder_gives_its_tokenizer_and_another_folder_another(
     assert tokenizer("a bird").input_ids == learned_tokenizer("a bird").input_ids
     other = PreTrainedTokenizerFast(tokenizer_object=learned_tokenizer.backend_tokenizer, model_max_length=9)
     other.save_pretrained(tmp_path)
-    encoder = TransformerEncoder(config=CONFIGS["bert"], tokenizer_name_or_path=str(tmp_path))
+    config = {**CONFIGS["bert"], "vocab_size": len(other)}
+    encoder = TransformerEncoder(config=config, tokenizer_name_or_path=str(tmp_path))
     assert encoder.limit == 9
+    with pytest.raises(ValueError, match=r"encoder.config.vocab_size: expected the tokenizer's .* got 60"):
+        TransformerEncoder(config=CONFIGS["bert"], tokenizer_name_or_path=str(tmp_path))
     with pytest.raises(ValueError, match=r"encoder.tokenizer_name_or_path: expected .* got 'no/such'"):
         TransformerEncoder(config=CONFIGS["bert"], tokenizer_name_or_path="no/such")
 

@@ -93,3 +93,12 @@ def test_a_file_without_scores_is_refused_with_its_columns(tmp_path: Path) -> No
         ValueError, match=r"pairs\.tsv: expected a column for target .*, got sentence1, sentence2"
     ):
         read_pairs(tmp_path / "pairs.tsv")
+
+
+def test_a_sub_set_of_one_pair_has_no_correlation_and_costs_nothing_else(
+    model: SentenceEncoder, tmp_path: Path
+) -> None:
+    table = read_pairs(write(tmp_path / "pairs.tsv", ["news"] * 5 + ["one"]))
+    whole, news, one = evaluate_pairs(model, table)
+    assert (one.subset, one.pairs) == ("one", 1) and one.spearman != one.spearman
+    assert whole.pairs == 6 and news.spearman == news.spearman
