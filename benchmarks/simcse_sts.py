@@ -4,7 +4,7 @@
 
 Three set-ups, each a run of the shell command per seed: ``minilm`` (examples/minilm.yaml), ``plain`` (the
 recipe simcse as it is, cut to the same 75 steps) and ``from_scratch`` (examples/from_scratch.yaml on the
-sentences of stsb.train, scores unread). A finished run is kept and not repeated.
+sentences of stsb.train, sts12.train and sick.train, scores unread). A finished run is kept and not repeated.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ NO_TRAINING = ["--trainer.max_steps", "1", "--trainer.val_check_interval", "1", 
 def fit(folder: Path, seed: int, options: list[str]) -> dict[str, object]:
     """Runs ``fit`` once and gives the seconds and the validation curve; a finished run is read back."""
     done = folder / "run.json"
+    folder.mkdir(parents=True, exist_ok=True)
     if not done.exists():
         command = [sys.executable, "-m", "contrastive_text", "fit", "--recipe", "simcse", *options]
         command += ["--seed_everything", str(seed), "--trainer.default_root_dir", str(folder)]
@@ -65,36 +66,45 @@ def main() -> None:
     parser.add_argument("--setups", nargs="+", default=["minilm", "plain", "from_scratch"])
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "simcse_sts")
     options = parser.parse_args()
-    dev, test = options.sts / "stsb.dev.tsv", options.sts / "stsb.test.tsv"
+    dev = options.sts / "stsb.dev.tsv"
     pretrained = ["--model.encoder.model_name_or_path", options.encoder, "--data.train", options.sentences]
     setups = {
         "minilm": ["--config", "examples/minilm.yaml", *pretrained],
         "plain": [*pretrained, "--trainer.max_steps", "75", "--trainer.val_check_interval", "25"],
         "from_scratch": [
-            "--config", "examples/from_scratch.yaml", "--data.train", str(options.sts / "stsb.train.tsv")
+            "--config", "examples/from_scratch.yaml", "--data.train",
+            json.dumps([str(options.sts / f"{name}.train.tsv") for name in ("stsb", "sts12", "sick")]),
         ],
     }  # fmt: skip
     warnings.simplefilter("ignore")
     rows = []
     for name in options.setups:
         for seed in options.seeds:
-            folder = options.out / name / str(seed)
-            folder.mkdir(parents=True, exist_ok=True)
-            run = fit(folder, seed, [*setups[name], "--data.validation", str(dev)])
-            if name == "from_scratch":
-                untrained = options.out / name / f"{seed}-untrained"
-                untrained.mkdir(parents=True, exist_ok=True)
-                fit(untrained, seed, [*setups[name], *NO_TRAINING, "--data.validation", str(dev)])
-                start = SentenceEncoder.from_pretrained(untrained / "model")
-            else:
-                pooler = MeanPooler() if name == "minilm" else CLSPooler()
-                start = SentenceEncoder.from_pretrained(options.encoder, pooler=pooler)
-            best = SentenceEncoder.from_pretrained(folder / "model")
-            scores = {"start dev": score(start, dev), "start test": score(start, test)}
-            scores |= {"best dev": score(best, dev), "test of the best": score(best, test)}
-            rows.append({"set-up": name, "seed": seed, **scores, **run})
+            kept = options.out / name / str(seed) / "row.json"
+            if not kept.exists():
+                row = measure(name, seed, [*setups[name], "--data.validation", str(dev)], options)
+                kept.write_text(json.dumps(row))
+            rows.append(json.loads(kept.read_text()))
             print(rows[-1], flush=True)
     write(rows, options.encoder)
+
+
+def measure(name: str, seed: int, words: list[str], options: argparse.Namespace) -> dict[str, object]:
+    """Trains with one seed and scores the start and the best checkpoint."""
+    dev, test = options.sts / "stsb.dev.tsv", options.sts / "stsb.test.tsv"
+    folder = options.out / name / str(seed)
+    run = fit(folder, seed, words)
+    if name == "from_scratch":
+        untrained = options.out / name / f"{seed}-untrained"
+        fit(untrained, seed, [*words, *NO_TRAINING])
+        start = SentenceEncoder.from_pretrained(untrained / "model")
+    else:
+        pooler = MeanPooler() if name == "minilm" else CLSPooler()
+        start = SentenceEncoder.from_pretrained(options.encoder, pooler=pooler)
+    best = SentenceEncoder.from_pretrained(folder / "model")
+    scores = {"start dev": score(start, dev), "start test": score(start, test)}
+    scores |= {"best dev": score(best, dev), "test of the best": score(best, test)}
+    return {"set-up": name, "seed": seed, **scores, **run}
 
 
 def write(rows: list[dict[str, object]], encoder: str) -> None:
