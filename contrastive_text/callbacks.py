@@ -62,7 +62,7 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
         "validated": validated if data.table("validation") else "never",
         "step": (
             f"{data.batch_size} rows over {world_size()} process{'es' if world_size() > 1 else ''}, "
-            f"{trainer.accumulate_grad_batches} batches accumulated; gradient norm clipped at "
+            f"accumulated over {trainer.accumulate_grad_batches}; gradient norm clipped at "
             f"{trainer.gradient_clip_val}; precision {trainer.precision}"
         ),
         "run": (

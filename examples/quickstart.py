@@ -77,7 +77,7 @@ def train(pairs: Path, folder: Path, steps: int, seed: int) -> None:
         accelerator="cpu",
         max_steps=steps,
         max_epochs=-1,
-        max_time={"minutes": 4},
+        max_time={"minutes": 3, "seconds": 50},
         gradient_clip_val=1.0,
         logger=False,
         enable_checkpointing=False,
@@ -117,7 +117,7 @@ def search(console: Console, model: SentenceEncoder, found: Sequence[Document]) 
 def main() -> None:
     """Runs the whole path: corpus, score, training, score, saving, search."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("quickstart-model"))
     options = parser.parse_args()
