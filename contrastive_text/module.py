@@ -239,7 +239,7 @@ class ContrastiveModule(pl.LightningModule):
         """Starts a score for every validation file."""
         self._begin_scores(_loader_names(self.trainer.val_dataloaders))
 
-    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ARG002
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ARG002  # the base's signature
         """Adds the pairs of a batch to its file's score."""
         self._score(batch, dataloader_idx)
 
@@ -251,7 +251,7 @@ class ContrastiveModule(pl.LightningModule):
         """Starts a score for every test file."""
         self._begin_scores(_loader_names(self.trainer.test_dataloaders))
 
-    def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ARG002
+    def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ARG002  # the base's signature
         """Adds the pairs of a batch to its file's score."""
         self._score(batch, dataloader_idx)
 

@@ -175,13 +175,14 @@ class SentenceEncoder(nn.Module):
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
         parts = [torch.empty(0, self._features(), device=self.device)]
         steps = range(0, len(order), batch_size)
-        for start in track(steps, description="Encoding", disable=not show_progress_bar):
-            chunk = [texts[i] for i in order[start : start + batch_size]]
-            batch = collate_texts(self.tokenizer, chunk)
-            self.truncated += batch.truncated
-            parts.append(self(batch.to(self.device)))
-        for module, training in modes:  # an encoder shared with training stays as it was
-            module.training = training
+        try:
+            for start in track(steps, description="Encoding", disable=not show_progress_bar):
+                batch = collate_texts(self.tokenizer, [texts[i] for i in order[start : start + batch_size]])
+                self.truncated += batch.truncated
+                parts.append(self(batch.to(self.device)))
+        finally:
+            for module, training in modes:  # an encoder shared with training stays as it was
+                module.training = training
         places = torch.tensor(order, dtype=torch.long, device=self.device)
         return torch.cat(parts)[places.argsort()]
 

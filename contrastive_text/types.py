@@ -20,7 +20,7 @@ M  masked tokens of a batch
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
@@ -31,8 +31,8 @@ ROLES: tuple[Role, ...] = get_args(Role)
 NO_LABEL = -100
 """Label of a token that masked language modelling does not predict (torch's ``ignore_index``)."""
 
-Row: TypeAlias = Mapping[str, str | float]
-"""One record of a data file, under the library's column names (``text``, ``anchor``, ``target``, ...)."""
+NO_WORD = -1
+"""Word number of a special token."""
 
 
 Alter: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -86,6 +86,33 @@ class Tokens:
 
 Text: TypeAlias = str | Tokens
 """What a slot holds: a string, or a span that is already tokenised."""
+
+Row: TypeAlias = Mapping[str, Text | float]
+"""One record of a data file, under the library's column names (``text``, ``anchor``, ``target``, ...).
+
+A text is a string; for a pairing with ``reads_tokens`` it is tokenised already.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a view may know of the tokenizer.
+
+    Args:
+        size: Number of entries of the token table.
+        mask_id: Id of the mask token; None if the tokenizer has none.
+        special_ids: Ids of the special tokens, those that views have added included.
+        prefix: Number of special tokens before a text.
+        suffix: Number of special tokens behind it.
+        added: Token that a view has asked for (``View.new_tokens``) -> its id.
+    """
+
+    size: int
+    mask_id: int | None = None
+    special_ids: frozenset[int] = frozenset()
+    prefix: int = 0
+    suffix: int = 0
+    added: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class Weights(pl.Callback):
     def __init__(self) -> None:
         self.after: list[Tensor] = []
 
-    def on_train_batch_end(self, trainer: Any, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002
+    def on_train_batch_end(self, trainer: Any, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002  # the base's signature
         self.after.append(flat(pl_module))
 
 

@@ -51,8 +51,8 @@ class Distance(Loss):
         rows: Tensor,
         columns: Tensor,
         target: Tensor,
-        forbid: Forbid | None = None,  # noqa: ARG002
-        own: Tensor | None = None,  # noqa: ARG002
+        forbid: Forbid | None = None,  # noqa: ARG002  # the base's signature
+        own: Tensor | None = None,  # noqa: ARG002  # the base's signature
     ) -> Tensor:
         cosines = cosine_similarity_matrix(rows, columns)
         return self.factor * (1 - cosines.gather(1, target.unsqueeze(1)).squeeze(1))
@@ -71,7 +71,7 @@ class Forgetful(TokenView):
     def __init__(self, rate: float = 0.1) -> None:
         self.kept = 1 - rate
 
-    def __call__(self, tokens: Tokens, rng: object) -> Tokens:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, rng: object) -> Tokens:  # noqa: ARG002  # the base's signature
         return tokens
 
 
@@ -90,14 +90,14 @@ class Watch(pl.Callback):
         self.rates: list[float] = []
         self.modes: dict[str, set[bool]] = {"train": set(), "validation": set()}
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002  # the base's signature
         self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
         self.modes["train"].add(pl_module.encoder.model.training)
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002  # the base's signature
         self.losses.append(outputs["loss"])
 
-    def on_validation_batch_start(self, trainer: Any, pl_module: Any, *rest: Any) -> None:  # noqa: ARG002
+    def on_validation_batch_start(self, trainer: Any, pl_module: Any, *rest: Any) -> None:  # noqa: ARG002  # the base's signature
         self.modes["validation"].add(pl_module.encoder.model.training)
 
 
@@ -494,7 +494,7 @@ def test_s11_the_recipe_s_schedule_over_15625_steps(bert: str, texts: str, tmp_p
     class Stop(pl.Callback):
         rates: tuple[float, ...] = ()
 
-        def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002
+        def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # the base's signature
             scheduler = trainer.lr_scheduler_configs[0].scheduler
             self.rates = tuple(scheduler.base_lrs[0] * scheduler.lr_lambdas[0](n) for n in (0, 125, 15_624))
             trainer.should_stop = True

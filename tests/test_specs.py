@@ -55,7 +55,7 @@ class Forgetful:
 class Open:
     """Takes more arguments than it names."""
 
-    def __init__(self, first: int, *more: int, **options: int) -> None:  # noqa: ARG002
+    def __init__(self, first: int, *more: int, **options: int) -> None:  # noqa: ARG002  # the base's signature
         self.first = first
 
 

@@ -83,7 +83,7 @@ def check_suffix(path: Path) -> None:
         )
     if path.suffix == ".parquet":
         try:
-            import pyarrow  # noqa: F401
+            import pyarrow  # noqa: F401  # only whether it is there
         except ImportError as error:
             raise ValueError(
                 f"{path}: expected pyarrow for .parquet, found none; pip install 'contrastive-text[parquet]'"
@@ -135,6 +135,9 @@ def evaluate(words: Sequence[str]) -> None:
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
     options = parser.understand(words)
+    for named in options.columns:
+        if "=" not in named:
+            parser.error(f"--columns: expected NAME=COLUMN, got {named}; write target=gold, for example")
     columns = dict(named.split("=", 1) for named in options.columns)
     tables = {path: read_pairs(path, columns=columns) for path in options.files}
     model = _load(options.model, device=options.device)

@@ -9,10 +9,8 @@ from dataclasses import replace
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from contrastive_text.types import NO_LABEL, Tokens
+from contrastive_text.types import NO_LABEL, NO_WORD, Tokens
 
-NO_WORD = -1
-"""Word number of a special token."""
 _SPECIALS = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 
 

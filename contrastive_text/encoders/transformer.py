@@ -130,7 +130,7 @@ class TransformerEncoder(Encoder):
             return Hidden({-1: output.last_hidden_state}, mask)
         return Hidden({layer: output.hidden_states[layer] for layer in layers}, mask)
 
-    def _alter_embeddings(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor | None:  # noqa: ARG002
+    def _alter_embeddings(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor | None:  # noqa: ARG002  # the base's signature
         if self._alter is None or self._mask is None:
             return None  # torch: keep the output
         return self._alter(output, self._mask)

@@ -45,7 +45,7 @@ def evaluate_pairs(
         model.encode(texts, batch_size=batch_size, show_progress_bar=show_progress_bar, convert_to_tensor=True)
     ).cpu()
     u, v = vectors[: len(table)], vectors[len(table) :]
-    target = torch.tensor([float(row["target"]) for row in table])
+    target = torch.tensor([float(str(row["target"])) for row in table])
     subsets = [str(row.get("subset", "")) for row in table]
     names = list(dict.fromkeys(subsets))
     groups = {"all": list(range(len(table)))}

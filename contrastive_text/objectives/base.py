@@ -39,6 +39,6 @@ class Objective(nn.Module, ABC):
     def build(self, features: int) -> None:  # most objectives have nothing to build
         """Makes what depends on the width D of the embeddings; the module calls it once."""
 
-    def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str | None:  # noqa: ARG002
+    def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str | None:  # noqa: ARG002  # the base's signature
         """Says how many negatives an anchor meets, for the run's summary; None if there are none."""
         return None

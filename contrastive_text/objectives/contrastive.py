@@ -69,7 +69,7 @@ class Contrastive(Objective):
             logs=_health(local, every, offset),
         )
 
-    def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str:  # noqa: ARG002
+    def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str:  # noqa: ARG002  # the base's signature
         """Says how many negatives an anchor meets in a step; accumulation adds none."""
         same_side = batch_size - 1 if self.loss.same_side else 0
         total = batch_size - 1 + same_side + batch_size * negatives

@@ -1,15 +1,16 @@
-"""The three levels at which a view can alter a text, one base class each."""
+"""The levels at which a view can alter a text, one base class each."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from contrastive_text.random import RowRandom
-from contrastive_text.types import Tokens
+from contrastive_text.types import Tokens, Vocabulary
 
 
 def check_rate(where: str, rate: float) -> None:
@@ -18,8 +19,17 @@ def check_rate(where: str, rate: float) -> None:
         raise ValueError(f"{where}.rate: expected a share between 0 and 1, got {rate}")
 
 
-class View(ABC):  # noqa: B024  # a marker: the three levels below each have their abstract method
-    """Anything that alters a text. Subclass one of the three levels, not this."""
+class View(ABC):  # noqa: B024  # a marker: the levels below each have their abstract method
+    """Anything that alters a text. Subclass one of the levels, not this.
+
+    Attributes:
+        new_tokens: Tokens that the encoder's vocabulary gets for this view, such as ``[DEL]``.
+    """
+
+    new_tokens: tuple[str, ...] = ()
+
+    def build(self, vocabulary: Vocabulary) -> None:  # most views have nothing to build
+        """Takes what the view needs of the tokenizer; called in the main process, before any batch."""
 
 
 class TextView(View):
@@ -29,15 +39,23 @@ class TextView(View):
     def __call__(self, text: str, rng: np.random.Generator) -> str:
         """Gives the altered text; all randomness comes from ``rng``."""
 
+    def alter_all(self, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
+        """Gives the altered texts of a batch; for views that are faster on many texts at once."""
+        return [self(text, rng) for text, rng in zip(texts, rngs, strict=True)]
+
 
 class TokenView(View):
     """Alters the token ids.
 
     Attributes:
         after_specials: Whether the view sees the special tokens too.
+        sets_positions: Whether it fills ``Tokens.positions``.
+        sets_labels: Whether it fills ``Tokens.labels``, for masked language modelling.
     """
 
     after_specials: ClassVar[bool] = False
+    sets_positions: ClassVar[bool] = False
+    sets_labels: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
@@ -53,3 +71,22 @@ class EmbeddingView(View):
     @abstractmethod
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
         """Gives altered embeddings, (n, L, D), from embeddings (n, L, D) and the mask (n, L)."""
+
+
+class GradientView(View):
+    """Alters the embedding output along the gradient of an objective, after all other views.
+
+    The module runs a first pass without it, takes the gradient of the objective's loss over all ranks
+    with respect to the embedding output, and gives it to the view in the pass that is trained on.
+
+    Attributes:
+        objective: Name of the objective whose gradient is taken; None for the only one.
+        same_dropout: Whether both passes see the same dropout masks.
+    """
+
+    objective: str | None = None
+    same_dropout: bool = False
+
+    @abstractmethod
+    def __call__(self, embeddings: Tensor, gradient: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
+        """Gives altered embeddings, (n, L, D), from embeddings and gradient (n, L, D) and the mask (n, L)."""

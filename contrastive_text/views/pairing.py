@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,9 +17,18 @@ class Pairing(ABC):
 
     Attributes:
         reads: The columns that a row must have.
+        reads_tokens: Whether the texts come tokenised, as ``Tokens`` without special tokens and uncut.
     """
 
     reads: tuple[str, ...] = ("text",)
+    reads_tokens: ClassVar[bool] = False
+
+    def serves(self, tokens: int) -> bool:  # noqa: ARG002  # the contract
+        """Tells whether a text of so many tokens can be paired; those that can't are left out and counted.
+
+        Asked only with ``reads_tokens``.
+        """
+        return True
 
     @abstractmethod
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
@@ -53,11 +63,12 @@ class Given(Pairing):
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
         """Gives one example: the row's texts in their columns' roles."""
+        score = row.get("target")
         return [
             Example(
                 anchor=str(row["anchor"]),
                 positives=(str(row["positive"]),),
                 negatives=tuple(str(text) for name, text in row.items() if name.startswith("negative")),
-                target=float(row["target"]) if "target" in row else None,
+                target=float(score) if isinstance(score, int | float) else None,
             )
         ]

@@ -97,16 +97,15 @@ class ViewPlan:
     def alter_embeddings(self, batch: Batch) -> Alter | None:
         """Gives the alteration of a batch's embedding output, or None if no role has an embedding view."""
         chains = {
-            role: [view for view in chain if isinstance(view, EmbeddingView)]
+            role: found
             for role, chain in self.chains.items()
+            if (found := [view for view in chain if isinstance(view, EmbeddingView)])
         }
-        if not self.has_embedding_views:
+        if not chains:
             return None
 
         def alter(embeddings: Tensor, mask: Tensor) -> Tensor:
             for role, chain in chains.items():
-                if not chain:
-                    continue
                 rows = batch.by_role(role)
                 part, part_mask, keys = embeddings[rows], mask[rows], batch.draw_keys[rows]
                 for number, view in enumerate(chain):

@@ -237,3 +237,8 @@ def test_an_error_inside_a_user_s_own_part_keeps_its_traceback(
     assert "Traceback" in said
     assert "faulty_of_mine.py" in said
     assert said.strip().endswith("error: a slip of mine")
+
+
+def test_a_column_without_its_name_is_refused(answer: Callable[[Sequence[str]], str]) -> None:
+    said = answer(["evaluate", "model", "pairs.tsv", "--columns", "gold"])
+    assert "--columns: expected NAME=COLUMN, got gold" in said

@@ -29,7 +29,7 @@ TRIPLES: tuple[Row, ...] = tuple(
 class Label(TokenView):
     """Predicts every token and numbers positions from the end."""
 
-    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:  # noqa: ARG002  # the base's signature
         n = len(tokens)
         return Tokens(tokens.ids, tokens.words, positions=tuple(reversed(range(n))), labels=tokens.ids)
 
@@ -39,14 +39,14 @@ class Reverse(TokenView):
 
     after_specials: ClassVar[bool] = True
 
-    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:  # noqa: ARG002  # the base's signature
         return tokens.take(range(len(tokens) - 1, -1, -1))
 
 
 class Double(TokenView):
     """Gives every token twice."""
 
-    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:  # noqa: ARG002  # the base's signature
         return tokens.take([i for i in range(len(tokens)) for _ in range(2)])
 
 
@@ -58,7 +58,7 @@ class Fixed(Pairing):
     def __init__(self, examples: list[list[Example]]) -> None:
         self.examples = examples
 
-    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the base's signature
         return self.examples[int(row["number"])]
 
 

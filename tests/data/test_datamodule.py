@@ -33,7 +33,7 @@ class TwoSpans(Pairing):
 class Ragged(Pairing):
     """One positive or two."""
 
-    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the base's signature
         text = str(row["text"])
         return [Example(anchor=text, positives=(text,) * (1 + (len(text) % 2)))]
 
@@ -134,7 +134,7 @@ def test_the_trainer_gets_these_batches_epoch_by_epoch(
         def __init__(self) -> None:
             self.batches: list[Batch] = []
 
-        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Batch, batch_idx: int) -> None:  # noqa: ARG002
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Batch, batch_idx: int) -> None:  # noqa: ARG002  # the base's signature
             self.batches.append(batch)
 
     keep = Keep()

@@ -103,7 +103,7 @@ def on_tokens(hidden: Hidden, layer: int = -1) -> Tensor:
 class Zero(EmbeddingView):
     """Erases a text's embeddings."""
 
-    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002
+    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
         return torch.zeros_like(embeddings)
 
 
@@ -168,7 +168,7 @@ def test_k8_erased_features_enter_the_first_block_as_zeros_and_k6_nothing_else_c
     before = batch.ids.clone(), batch.lengths.clone()
     entered: list[Tensor] = []
 
-    def keep(module: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:  # noqa: ARG001
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:  # noqa: ARG001  # the base's signature
         entered.append((*inputs, options.get("hidden_states"))[0])
 
     handle = first_block(encoder).register_forward_pre_hook(keep, with_kwargs=True)
@@ -191,7 +191,7 @@ def test_a_view_that_fails_leaves_no_alteration_behind() -> None:
     encoder, batch = encoder_of("bert"), ragged(*ROWS)
     plain = encoder(batch).layers[-1]
 
-    def broken(embeddings: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG001
+    def broken(embeddings: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG001  # the base's signature
         raise RuntimeError("broken view")
 
     with pytest.raises(RuntimeError, match="broken view"):

@@ -208,7 +208,7 @@ def test_the_summary_counts_the_columns_of_the_loss(loss: Loss, negatives: int, 
 
 
 def test_l13_no_rank_talks_to_another_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    def talk(*args: Tensor, **options: object) -> None:  # noqa: ARG001
+    def talk(*args: Tensor, **options: object) -> None:  # noqa: ARG001  # the base's signature
         raise AssertionError("a collective was called")
 
     rows = encoded(3, negatives=1)

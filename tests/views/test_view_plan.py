@@ -27,7 +27,7 @@ class Append(TextView):
     def __init__(self, word: str) -> None:
         self.word = word
 
-    def __call__(self, text: str, rng: np.random.Generator) -> str:  # noqa: ARG002
+    def __call__(self, text: str, rng: np.random.Generator) -> str:  # noqa: ARG002  # the base's signature
         return f"{text} {self.word}"
 
 
@@ -35,7 +35,7 @@ class Add(TokenView):
     def __init__(self, number: int) -> None:
         self.number = number
 
-    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:  # noqa: ARG002
+    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:  # noqa: ARG002  # the base's signature
         return Tokens(ids=(*tokens.ids, self.number), words=(*tokens.words, 0))
 
 
@@ -47,17 +47,17 @@ class Times(EmbeddingView):
     def __init__(self, factor: float) -> None:
         self.factor = factor
 
-    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002
+    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
         return embeddings * self.factor
 
 
 class Plus(EmbeddingView):
-    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002
+    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
         return embeddings + 1
 
 
 class Noise(EmbeddingView):
-    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002
+    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
         return embeddings + rng.rand(*embeddings.shape[1:])
 
 
