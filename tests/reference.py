@@ -149,6 +149,34 @@ def masked_mean(tokens: Vectors, mask: Sequence[bool]) -> list[float]:
     return [sum(token[d] for token in kept) / len(kept) for d in range(len(tokens[0]))]
 
 
+def uncorrected_adamw(
+    weight: float,
+    gradients: Sequence[float],
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> float:
+    """The weight behind AdamW's steps without bias correction, each with its decay behind it."""
+    mean, square = 0.0, 0.0
+    for gradient in gradients:
+        mean = betas[0] * mean + (1 - betas[0]) * gradient
+        square = betas[1] * square + (1 - betas[1]) * gradient * gradient
+        weight = weight - lr * mean / (math.sqrt(square) + eps)
+        weight = weight - lr * weight_decay * weight
+    return weight
+
+
+def slanted_triangle_of_unknown_length(
+    t: int, epochs: int, cut_fraction: float = 0.1, ratio: float = 32.0
+) -> float:
+    """DeCLUTR's factor at step t of the first epoch while the epoch's length is unknown: t is taken for it."""
+    total = epochs * t
+    cut = int(total * cut_fraction)
+    p = t / cut if t < cut else 1 - (t - cut) / (total - cut)
+    return (1 + p * (ratio - 1)) / ratio
+
+
 def split_mix(value: int) -> int:
     """One output of SplitMix64 from the state ``value`` (Steele, Lea, Flood 2014, figure 17), unsigned."""
     z = (value + 0x9E3779B97F4A7C15) & _WORD

@@ -5,9 +5,13 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import uncorrected_adamw
 from torch import nn
 
 from contrastive_text.training import AdamW, Optimizer
+from contrastive_text.training.uncorrected_adamw import UncorrectedAdamW
 
 
 class Toy(nn.Module):
@@ -81,6 +85,169 @@ def test_every_step_is_bias_corrected():
         weight.grad = torch.ones_like(weight)
         optimizer.step()
         assert weight.item() == pytest.approx(-0.5 * step, rel=1e-6)  # eps 1e-8 beside a gradient of 1
+
+
+def uncorrected(weight, **settings):
+    return AdamW(bias_correction=False, **settings).build([("weight", weight)])
+
+
+@pytest.mark.parametrize("correction", ["with", "without"])
+def test_spec_0_2_steps_under_a_constant_gradient_have_the_lengths_of_the_vectors(vectors, correction):
+    case = vectors["adamw_bias_correction"]
+    weight = nn.Parameter(torch.zeros(1, 1, dtype=torch.float64))
+    settings = {"lr": 1.0, "betas": tuple(case["betas"]), "eps": 1e-12}  # the vectors leave eps out
+    optimizer = AdamW(bias_correction=correction == "with", **settings).build([("weight", weight)])
+    lengths = {}
+    for step in range(1, 5001):
+        before = weight.item()
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        lengths[str(step)] = before - weight.item()
+    assert {step: lengths[step] for step in case[correction]} == pytest.approx(case[correction], abs=1e-6)
+
+
+def test_the_first_uncorrected_steps_are_three_to_six_and_a_half_times_as_long():
+    weight = nn.Parameter(torch.zeros(1, 1, dtype=torch.float64))
+    optimizer = uncorrected(weight, lr=0.5)
+    places = [0.0]
+    for _ in range(100):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        places.append(weight.item())
+    lengths = [(places[step - 1] - places[step]) / 0.5 for step in (1, 10, 100)]
+    assert lengths == pytest.approx([3.162278, 6.527881, 3.240799], rel=1e-6)
+
+
+@given(
+    gradients=st.lists(st.floats(-10, 10), min_size=1, max_size=8),
+    start=st.floats(-2, 2),
+    betas=st.tuples(st.floats(0, 0.99), st.floats(0, 0.999)),
+    eps=st.floats(1e-8, 1e-2),
+    weight_decay=st.sampled_from([0.0, 0.1]),
+)
+def test_uncorrected_steps_equal_the_formula(gradients, start, betas, eps, weight_decay):
+    weight = nn.Parameter(torch.tensor([[start, -start]], dtype=torch.float64))
+    settings = {"lr": 0.01, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+    optimizer = uncorrected(weight, **settings)
+    for gradient in gradients:
+        weight.grad = torch.tensor([[gradient, -gradient]], dtype=torch.float64)
+        optimizer.step()
+    expected = uncorrected_adamw(start, gradients, **settings)
+    assert weight.tolist() == [pytest.approx([expected, -expected], rel=1e-12, abs=1e-15)]
+
+
+def test_uncorrected_steps_equal_torchs_with_the_correction_taken_back():
+    torch.manual_seed(0)
+    mine = nn.Parameter(torch.randn(3, 4, dtype=torch.float64))
+    other = nn.Parameter(mine.detach().clone())
+    lr, eps, (b1, b2) = 0.01, 1e-3, (0.9, 0.98)
+    ours = uncorrected(mine, lr=lr, eps=eps, betas=(b1, b2))
+    theirs = torch.optim.AdamW([other], betas=(b1, b2), weight_decay=0.0)
+    for step in range(1, 30):
+        mine.grad = torch.randn_like(mine)
+        other.grad = mine.grad.clone()
+        # lr (1 - b1^t) / sqrt(1 - b2^t) and eps / sqrt(1 - b2^t) undo both corrections.
+        spread = (1 - b2**step) ** 0.5
+        theirs.param_groups[0].update(lr=lr * (1 - b1**step) / spread, eps=eps / spread)
+        ours.step()
+        theirs.step()
+    assert torch.allclose(mine, other, rtol=1e-12, atol=1e-12)  # another order of the same operations
+
+
+def test_uncorrected_decay_comes_behind_the_step():
+    weight = nn.Parameter(torch.ones(1, 1, dtype=torch.float64))
+    weight.grad = torch.ones_like(weight)
+    uncorrected(weight, lr=0.1, betas=(0.0, 0.0), eps=1.0, weight_decay=0.5).step()
+    assert weight.item() == pytest.approx((1 - 0.1 / 2) * (1 - 0.1 * 0.5), rel=1e-15)  # before it: 0.9
+
+
+def test_uncorrected_groups_are_those_of_the_corrected():
+    module = Toy()
+    optimizer = AdamW(lr=1e-4, weight_decay=0.1, bias_correction=False).build(module.named_parameters())
+    assert isinstance(optimizer, UncorrectedAdamW)
+    assert names_of(optimizer, module) == names_of(
+        AdamW(lr=1e-4, weight_decay=0.1).build(module.named_parameters()), module
+    )
+    assert {group["lr"] for group in optimizer.param_groups} == {1e-4}
+
+
+def test_an_uncorrected_weight_without_a_gradient_stays_and_keeps_no_state():
+    module = Toy()
+    optimizer = AdamW(weight_decay=0.1, bias_correction=False).build(module.named_parameters())
+    before = copy.deepcopy(module.state_dict())
+    module.linear.weight.grad = torch.ones_like(module.linear.weight)
+    optimizer.step()
+    moved = [name for name, value in module.state_dict().items() if not torch.equal(value, before[name])]
+    assert moved == ["linear.weight"]
+    assert list(optimizer.state) == [module.linear.weight]
+
+
+def test_an_uncorrected_step_takes_a_closure_with_gradients_on():
+    weight = nn.Parameter(torch.tensor([[2.0]]))
+    optimizer = uncorrected(weight, lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = weight.square().sum()
+        loss.backward()
+        return loss.item()
+
+    assert optimizer.step(closure) == 4.0
+    assert weight.item() < 2.0
+    assert optimizer.step() is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_an_uncorrected_run_resumes_bit_for_bit_in_any_precision(dtype, tmp_path):
+    gradients = torch.randn(6, 2, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+    def steps(weight, optimizer, rows):
+        for row in rows:
+            weight.grad = row.clone()
+            optimizer.step()
+
+    whole = nn.Parameter(torch.ones(2, 3, dtype=dtype))
+    steps(whole, uncorrected(whole, lr=0.01), gradients)
+
+    first = nn.Parameter(torch.ones(2, 3, dtype=dtype))
+    before = uncorrected(first, lr=0.01)
+    steps(first, before, gradients[:3])
+    torch.save(before.state_dict(), tmp_path / "state.pt")
+    second = nn.Parameter(first.detach().clone())
+    after = uncorrected(second, lr=0.5)
+    after.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    steps(second, after, gradients[3:])
+    assert torch.equal(whole, second)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert {moment.dtype for moment in after.state[second].values()} == {wide}
+
+
+def test_small_gradients_move_weights_in_half_precision():
+    # The square of 1e-5 and eps 1e-8 are both 0 in float16, where the step would be infinite.
+    weight = nn.Parameter(torch.zeros(1, 1, dtype=torch.float16))
+    weight.grad = torch.full_like(weight, 1e-5)
+    uncorrected(weight, lr=0.01).step()
+    assert weight.item() == pytest.approx(-0.0316, rel=0.05)  # eps takes 3% off, float16 0.1%
+
+
+def test_weights_of_different_precision_train_together():
+    pairs = [(nn.Parameter(torch.ones(2, 2, dtype=dtype)), dtype) for dtype in (torch.float32, torch.bfloat16)]
+    optimizer = AdamW(lr=0.1, weight_decay=0.1, bias_correction=False).build([("w", w) for w, _ in pairs])
+    for weight, _ in pairs:
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    expected = uncorrected_adamw(1.0, [1.0], lr=0.1, weight_decay=0.1)
+    for weight, dtype in pairs:
+        assert weight.dtype == dtype
+        assert weight.flatten().tolist() == pytest.approx([expected] * 4, rel=2 * torch.finfo(dtype).eps)
+
+
+def test_a_sparse_gradient_is_refused_without_the_correction():
+    embedding = nn.Embedding(5, 4, sparse=True)
+    optimizer = uncorrected(embedding.weight)
+    embedding(torch.tensor([1])).sum().backward()
+    with pytest.raises(TypeError, match=r"AdamW\.bias_correction: expected dense gradients"):
+        optimizer.step()
 
 
 def test_nothing_to_train_is_refused():

@@ -1,14 +1,12 @@
 """Schedules against the seeds' values, Transformers' and a real LambdaLR."""
 
-import json
 import math
-import os
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import slanted_triangle_of_unknown_length
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import (
     get_constant_schedule_with_warmup,
@@ -27,15 +25,6 @@ from contrastive_text.training import (
 from contrastive_text.training.schedules import slanted_triangular
 
 WITH_WARMUP = [ConstantSchedule, CosineSchedule, LinearSchedule]
-
-
-@pytest.fixture(scope="module")
-def vectors():
-    shared = os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2].parent / "shared")
-    path = Path(shared) / "spec" / "vectors.json"
-    if not path.exists():
-        pytest.skip("the specification's vectors.json is not here; its values also stand in this file")
-    return json.loads(path.read_text())
 
 
 def sgd(lr):
@@ -83,6 +72,30 @@ class TestSeeds:
     def test_d17_an_unknown_length_is_refused(self, total):
         with pytest.raises(ValueError, match=r"SlantedTriangularSchedule: .*trainer\.max_steps"):
             lr_lambda(SlantedTriangularSchedule(), total=total)
+
+    @pytest.mark.parametrize(
+        ("epochs", "t", "rate"),
+        [
+            (1, 1, 1.5625e-6),
+            (1, 30_000, 1.5625e-6),
+            (3, 1, 3.385417e-5),
+            (3, 10, 3.744213e-5),
+            (3, 30_000, 3.744213e-5),
+        ],
+    )
+    def test_d17_what_is_refused_would_keep_the_first_epoch_at_one_rate(self, epochs, t, rate):
+        assert 5e-5 * slanted_triangle_of_unknown_length(t, epochs=epochs) == pytest.approx(rate, rel=1e-6)
+
+    def test_d17_the_vectors_file_holds_for_the_unknown_length(self, vectors):
+        case = vectors["allennlp_lazy_schedule_trap"]
+        for epochs in (1, 3):
+            for t, rate in case[f"num_epochs_{epochs}"].items():
+                factor = slanted_triangle_of_unknown_length(int(t), epochs=epochs)
+                assert case["lr"] * factor == pytest.approx(rate, rel=1e-9), (epochs, t)
+        # Documents taken for steps: the rate still rises when the data end.
+        end = slanted_triangular(30_952, total=495_243, cut_fraction=0.1, ratio=32)
+        expected = case["steps_set_to_number_of_documents_495243_real_steps_30952_lr_at_end_of_epoch1"]
+        assert case["lr"] * end == pytest.approx(expected, rel=1e-9)
 
     def test_the_vectors_file_holds(self, vectors):
         cases = [
