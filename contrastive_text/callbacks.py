@@ -32,11 +32,14 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
     ]
     dropout = ", ".join(f"{name} {p:g}" for name, p in module.encoder.dropout_in_effect.items() if p)
     parts = module.objective_parts().items()
+    token_head = module.encoder.token_head if isinstance(module.encoder, TransformerEncoder) else None
+    origin = "" if token_head is None else "the checkpoint's" if token_head.pretrained else "starts at random"
     return {
         "encoder": f"{describe(module.encoder)}; {weights / 1e6:.1f} M weights",
+        **({"token head": origin} if origin else {}),
         "dropout": dropout or "none",
         "views": "\n".join(chains) or "none; only dropout tells two views of a text apart",
-        "pooler": f"{describe(module.pooler)} in training and in use",
+        "pooler": f"{describe(module.pooler)} in training, {describe(module.used_network.pooler)} in use",
         "head in use": "none" if module.head is None else describe(module.head),
         "objectives": "\n".join(f"{name}: {module.weights[name]:g} x {describe(part)}" for name, part in parts),
         "optimizer": f"{describe(module.optimizer)}\n{describe(module.schedule)}",
@@ -191,4 +194,4 @@ def export(module: ContrastiveModule) -> SentenceEncoder:
     if not isinstance(module.encoder, TransformerEncoder):
         raise TypeError(f"export: expected a TransformerEncoder, got {type(module.encoder).__name__}")
     network = None if module.head is None else module.head.network
-    return SentenceEncoder(module.encoder, module.pooler, head=network)
+    return SentenceEncoder(module.encoder, module.used_network.pooler, head=network)

@@ -14,21 +14,22 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from typing_extensions import Self
 
+from contrastive_text.combination import check_parts
 from contrastive_text.data import Collator, TextTokenizer
 from contrastive_text.data.tokenizing import wrap_tokenizer
-from contrastive_text.distributed import rank, sum_over_ranks, world_size
+from contrastive_text.distributed import sum_over_ranks, world_size
 from contrastive_text.encoders import Encoder
+from contrastive_text.encoding import Network, encode_views
 from contrastive_text.heads import Head
 from contrastive_text.losses import reduce
 from contrastive_text.metrics import SpearmanSimilarity
-from contrastive_text.objectives import Contrastive, Objective
+from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
-from contrastive_text.random import fold
-from contrastive_text.recipes import recipe_path
-from contrastive_text.specs import describe, to_plain
+from contrastive_text.recipes import recipe_files
+from contrastive_text.specs import to_plain
 from contrastive_text.training import AdamW, LinearSchedule, Optimizer, Schedule, lr_lambda
 from contrastive_text.training.checkpoints import verify_checkpoint
-from contrastive_text.types import NO_LABEL, Batch, Encoded
+from contrastive_text.types import Batch, Encoded, Role
 from contrastive_text.views import View, ViewPlan
 
 _TOKENIZER = "tokenizer"
@@ -42,7 +43,9 @@ class ContrastiveModule(pl.LightningModule):
 
     Args:
         encoder: From ragged rows to token vectors.
-        pooler: From token vectors to one vector per text, in training and in use; None for ``MeanPooler``.
+        pooler: From token vectors to one vector per text; None for ``MeanPooler``.
+        inference_pooler: The pooler of validation and of the saved model, where it isn't ``pooler``: ConSERT
+            trains on the last layer and reports the last two.
         head: A head that inference keeps (``train_only: false``); None for none.
         views: Role -> chain of views; None for no alteration: only dropout tells two views apart.
         objectives: Name -> objective; None for one ``Contrastive`` objective. The names appear in the log.
@@ -60,6 +63,7 @@ class ContrastiveModule(pl.LightningModule):
         self,
         encoder: Encoder,
         pooler: Pooler | None = None,
+        inference_pooler: Pooler | None = None,
         head: Head | None = None,
         views: dict[str, list[View]] | None = None,
         objectives: dict[str, Objective] | None = None,
@@ -70,13 +74,18 @@ class ContrastiveModule(pl.LightningModule):
         super().__init__()
         self.encoder = encoder
         self.pooler = pooler or MeanPooler()
+        self.inference_pooler = inference_pooler
         self.head = head
         self.plan = ViewPlan(views)
         self.objectives = nn.ModuleDict(objectives or {"contrastive": Contrastive()})
         self.weights = dict.fromkeys(self.objectives, 1.0) | (weights or {})
         self.optimizer = optimizer or AdamW()
         self.schedule = schedule or LinearSchedule()
-        self._check()
+        self._check_heads_and_weights()
+        check_parts(encoder, self.plan, self.objective_parts())
+        encoder.add_tokens(self.plan.new_tokens)
+        if any(objective.needs_token_logits for objective in self.objective_parts().values()):
+            encoder.build_token_head()
         if head is not None:
             head.build(encoder.features)
         features = self._features()
@@ -87,6 +96,7 @@ class ContrastiveModule(pl.LightningModule):
         parts = {
             "encoder": self.encoder,
             "pooler": self.pooler,
+            "inference_pooler": self.inference_pooler,
             "head": self.head,
             "views": self.plan.chains,
             "objectives": self.objective_parts(),
@@ -109,19 +119,19 @@ class ContrastiveModule(pl.LightningModule):
         Raises:
             ValueError: No such recipe, or no such encoder.
         """
-        path = Path(recipe) if Path(recipe).suffix in (".yaml", ".yml") else recipe_path(recipe)
+        files = [Path(recipe)] if Path(recipe).suffix in (".yaml", ".yml") else recipe_files(recipe)
         parser = ArgumentParser(exit_on_error=False)
         parser.add_argument("--config", action="config")
         parser.add_class_arguments(cls, "model")
         for other in ("seed_everything", "trainer", "data", "checkpoint", "export", "ckpt_path"):
             parser.add_argument(f"--{other}", type=Any)
-        words = ["--config", str(path)]
+        words = [word for file in files for word in ("--config", str(file))]
         if model_name_or_path is not None:
-            words += ["--model.encoder.model_name_or_path", model_name_or_path]
+            words += ["--model.encoder.model_name_or_path", model_name_or_path, "--model.encoder.config", "null"]
         built: Self = parser.instantiate(parser.parse_args(words)).model
         return built
 
-    def _check(self) -> None:
+    def _check_heads_and_weights(self) -> None:
         if self.head is not None and self.head.train_only:
             raise ValueError(
                 f"model.head: expected a head with train_only: false, got {type(self.head).__name__} with true; "
@@ -133,11 +143,6 @@ class ContrastiveModule(pl.LightningModule):
                     f"model.weights.{name}: expected a weight of 0 or more for one of the objectives "
                     f"{', '.join(self.objectives)}, got {name}: {weight}"
                 )
-        if self.plan.has_embedding_views and not self.encoder.takes_embedding_views:
-            raise ValueError(
-                "model.views: expected an architecture with an embedding module for embedding views, got "
-                f"{describe(self.encoder)}; use token or text views with it"
-            )
 
     def objective_parts(self) -> dict[str, Objective]:
         """Gives the objectives by name."""
@@ -168,40 +173,43 @@ class ContrastiveModule(pl.LightningModule):
         self._learned_tokenizer = description
         self.encoder.tokenizer = wrap_tokenizer(description)
 
+    @property
+    def network(self) -> Network:
+        """What a text goes through on its way to an embedding, in training."""
+        return Network(self.encoder, self.pooler, self.head)
+
+    @property
+    def used_network(self) -> Network:
+        """The same in validation and in the saved model."""
+        return Network(self.encoder, self.inference_pooler or self.pooler, self.head)
+
+    @property
+    def reads(self) -> tuple[Role, ...]:
+        """The roles that the objectives read."""
+        return tuple(dict.fromkeys(role for part in self.objective_parts().values() for role in part.reads))
+
     def forward(self, batch: Batch) -> Tensor:
         """Gives the vectors that inference sees: no view, no train-only head, (S, D)."""
-        vectors: Tensor = self.pooler(self.encoder(batch, layers=self.pooler.layers))
-        return vectors if self.head is None else self.head(vectors)
+        return self.used_network.pool(batch)
 
     def encode(self, batch: Batch) -> Encoded:
-        """Gives what objectives read: the batch with its embedding views, encoded."""
-        labels = batch.labels
-        layers = self.pooler.layers if labels is None else tuple(dict.fromkeys((*self.pooler.layers, -1)))
-        hidden = self.encoder(batch, alter=self.plan.alter_embeddings(batch), layers=layers)
-        vectors = self.pooler(hidden)
-        masked = None if labels is None else labels != NO_LABEL
-        return Encoded(
-            embeddings=vectors if self.head is None else self.head(vectors),
-            slots=batch.slots,
-            text_ids=batch.text_ids,
-            target=batch.target,
-            masked_hidden=None if masked is None else hidden.layers[-1][hidden.mask][masked],
-            masked_labels=None if labels is None or masked is None else labels[masked],
-        )
+        """Gives what objectives read: the batch encoded under its views."""
+        return encode_views(batch, self.network, plan=self.plan, value=lambda *each: self._value(*each)[0])
 
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:  # noqa: ARG002  # Lightning's signature
-        """Seeds the dropout masks of the step by its rows and the rank: no generator state to keep."""
-        torch.manual_seed(fold(batch.seed, rank()))
+    def _value(self, encoded: Encoded, name: str | None) -> tuple[Tensor, Terms]:
+        """Gives an objective's loss, whose mean over ranks is that of the whole batch, and its terms."""
+        objective = self.objective_parts()[name or next(iter(self.objectives))]
+        terms = objective(encoded)
+        count = sum_over_ranks(torch.tensor(float(terms.count), device=self.device)).clamp(min=1)
+        return reduce(terms.total * world_size(), count, terms.reduction), terms
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:  # noqa: ARG002  # Lightning's signature
         """Gives this rank's part of the loss; the mean over ranks is the loss of the whole batch."""
         encoded = self.encode(batch)
         loss = torch.zeros((), device=self.device)
         examples = len(batch) // len(batch.slots)
-        for name, objective in self.objective_parts().items():
-            terms = objective(encoded)
-            count = sum_over_ranks(torch.tensor(float(terms.count), device=self.device))
-            value = reduce(terms.total * world_size(), count, terms.reduction)
+        for name in self.objectives:
+            value, terms = self._value(encoded, name)
             loss = loss + self.weights[name] * value
             figures = {f"train/{name}": value.detach()}
             figures |= {f"train/{name}/{figure}": number for figure, number in terms.logs.items()}

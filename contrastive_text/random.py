@@ -44,9 +44,10 @@ def fold(*parts: int) -> int:
     return _signed(state)
 
 
-def text_id(text: str) -> int:
+def text_id(text: str | bytes) -> int:
     """Gives a signed 64-bit hash of a text, the same in every process (BLAKE2b)."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+    content = text.encode() if isinstance(text, str) else text
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
 def generator(key: int) -> np.random.Generator:
@@ -115,8 +116,9 @@ class RowRandom:
         Returns:
             True on the chosen places, (n, places).
         """
-        ranks = self.rand(eligible.shape[1]).masked_fill(~eligible, 2.0).argsort(dim=1, stable=True)
-        return (ranks.argsort(dim=1) < count.unsqueeze(1)) & eligible
+        order = self.rand(eligible.shape[1]).masked_fill(~eligible, 2.0).argsort(dim=1, stable=True)
+        first = torch.arange(eligible.shape[1], device=eligible.device) < count.unsqueeze(1)
+        return torch.zeros_like(eligible).scatter(1, order, first) & eligible
 
     def permutation(self, mask: Tensor) -> Tensor:
         """Draws an order of the tokens of each row; padding keeps its place.

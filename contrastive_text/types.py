@@ -14,6 +14,7 @@ n  rows of any block (a chunk, a batch)
 R  rows of a comparison
 C  columns of a comparison
 M  masked tokens of a batch
+V  entries of the vocabulary
 =  ==========================================================
 """
 
@@ -248,6 +249,7 @@ class Encoded:
         target: Label or score of each example, (N,), or None.
         masked_hidden: Last-layer vectors of the tokens that have a label, (M, D), or None.
         masked_labels: Their labels, (M,), or None.
+        token_logits: From such vectors to a score for every entry of the vocabulary, (M, D) -> (M, V), or None.
     """
 
     embeddings: Tensor
@@ -256,6 +258,7 @@ class Encoded:
     target: Tensor | None = None
     masked_hidden: Tensor | None = None
     masked_labels: Tensor | None = None
+    token_logits: Callable[[Tensor], Tensor] | None = None
 
     def role(self, role: Role) -> Tensor:
         """Gives the vectors of a role, (N, slots of the role, D).

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 # Read when the hub client is first imported, so set before anything imports it.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="contrastive_text_cache_")  # never the user's
 
 import pytest
 from hypothesis import settings
@@ -44,6 +46,12 @@ def vectors() -> dict[str, Any]:
         pytest.skip("the conformance vectors are not here; set CONTRASTIVE_TEXT_SHARED to the folder with spec/")
     loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return loaded
+
+
+@pytest.fixture(scope="session")
+def nltk_data() -> Path:
+    """Folder of NLTK's resources; a test that needs it skips where it isn't there."""
+    return SHARED / "data" / "nltk_data"
 
 
 @pytest.fixture(scope="session")

@@ -24,14 +24,17 @@ SURFACE = {
         "answer_ranks", "average_ranks", "effective_rank", "in_batch_accuracy", "pair_similarity",
         "paired_retrieval", "spearman", "uniformity",
     ],
-    ".objectives": ["Contrastive", "Objective", "Terms"],
+    ".objectives": ["Contrastive", "MaskedLM", "Objective", "Terms"],
     ".training": [
         "AdamW", "ConstantSchedule", "CosineSchedule", "LinearSchedule", "Optimizer", "Schedule",
         "SlantedTriangularSchedule", "lr_lambda",
     ],
     ".views": [
-        "DeleteTokens", "EmbeddingView", "FeatureCutoff", "Given", "Pairing", "SameText", "SwapWords",
-        "TextView", "TokenView", "View", "ViewPlan",
+        "Adversarial", "CropTokens", "DeleteOneWord", "DeleteSpans", "DeleteTokens", "EmbeddingDropout",
+        "EmbeddingView", "FeatureCutoff", "FixedDropout", "GaussianNoise", "Given", "GradientView",
+        "MaskTokens", "Neighbours", "Pairing", "Prompt", "ReorderSpans", "SameText", "ShufflePositions",
+        "SpanCutoff", "Spans", "SubstituteSynonyms", "SwapWords", "TextView", "TokenCutoff", "TokenView",
+        "View", "ViewPlan",
     ],
 }  # fmt: skip
 

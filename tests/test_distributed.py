@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import reference
+import tiny
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -28,10 +29,14 @@ from contrastive_text.distributed import (
     sum_over_ranks,
     world_size,
 )
+from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, reduce
-from contrastive_text.objectives import Contrastive
-from contrastive_text.types import Encoded, Slot
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.objectives import Contrastive, MaskedLM, Objective
+from contrastive_text.random import RowRandom
+from contrastive_text.types import NO_LABEL, Batch, Encoded, Slot
+from contrastive_text.views import Adversarial, FeatureCutoff, GradientView, MaskTokens, View
 
 # The house's promise in float64: max |dg| <= 1e-10 max |g|.
 PROMISE = 1e-10
@@ -105,6 +110,76 @@ def step(case: Case, total: int, part: slice) -> dict[str, Tensor]:
     return {name: sum_over_ranks(value) / world_size() for name, value in {"loss": loss, **gradients}.items()}
 
 
+class Along(GradientView):
+    """Adds the gradient itself: one that knows a rank's part alone, or counts the ranks, shows."""
+
+    def __init__(self, objective: str | None = None) -> None:
+        self.objective = objective
+
+    def __call__(self, embeddings: Tensor, gradient: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
+        return embeddings + gradient
+
+
+def objectives() -> dict[str, Objective]:
+    return {"contrastive": Contrastive(NTXent(temperature=0.2)), "mlm": MaskedLM(block=2)}
+
+
+VIEWS: dict[str, dict[str, list[View]]] = {
+    "masked tokens": {"original": [MaskTokens()]},
+    "a gradient view": {"positive": [Along("contrastive")], "original": [MaskTokens()]},
+    "gradient views of two roles": {
+        "anchor": [Adversarial(objective="contrastive")],
+        "positive": [FeatureCutoff(rate=0.3), Along("contrastive")],
+        "original": [MaskTokens()],
+    },
+    "the gradient of masked tokens": {"original": [MaskTokens(), Along("mlm")]},
+}
+MASKED = (3, 1, 2, 0, 0, 0, 2)
+"""Hidden tokens of each example's original: of three and three examples the second rank has none."""
+
+
+class Quiet(ContrastiveModule):
+    """Logs nothing, for want of a trainer."""
+
+    def log(self, *args: Any, **options: Any) -> None:
+        """Does nothing."""
+
+    def log_dict(self, *args: Any, **options: Any) -> None:
+        """Does nothing."""
+
+
+def masked_batch(total: int) -> Batch:
+    """Anchors, positives and originals of 4 to 8 tokens, with draw keys of their own."""
+    noise = torch.Generator().manual_seed(total)
+    slots = (Slot("anchor", 0), Slot("positive", 0), Slot("original", 0))
+    lengths = torch.randint(4, 9, (3 * total,), generator=noise)
+    ids = torch.randint(5, 300, (int(lengths.sum()),), generator=noise)
+    labels = torch.full_like(ids, NO_LABEL)
+    for start, hidden in zip((lengths.cumsum(0) - lengths)[2 * total :].tolist(), MASKED, strict=False):
+        labels[start : start + hidden] = ids[start : start + hidden] - 1
+    return Batch(
+        ids=ids,
+        lengths=lengths,
+        slots=slots,
+        row_slots=torch.arange(3).repeat_interleave(total),
+        draw_keys=torch.arange(3 * total) * 101,
+        text_ids=torch.arange(3 * total),
+        labels=labels,
+    )
+
+
+def module_step(views: dict[str, list[View]], total: int, part: slice) -> dict[str, Tensor]:
+    """Loss and gradients of a training step on a part of the examples, both as means over the ranks."""
+    torch.manual_seed(0)
+    encoder = TransformerEncoder(config={**tiny.CONFIG, "initializer_range": 0.3}, dropout=0.0)
+    module = Quiet(encoder, views=views, objectives=objectives(), weights={"mlm": 0.5}).double()
+    rows = torch.arange(3 * total).reshape(3, total)[:, part].flatten()
+    loss = module.training_step(masked_batch(total).split(rows), 0)
+    loss.backward()
+    gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+    return {name: sum_over_ranks(value) / world_size() for name, value in {"loss": loss, **gradients}.items()}
+
+
 def ddp_gather(vectors: dict[str, Any], gather: str) -> Tensor:
     """The gradient of V:ddp_gather's example with one of three gathers, after the mean over two ranks."""
     weight = torch.tensor(vectors["W"], dtype=torch.float64, requires_grad=True)
@@ -140,6 +215,8 @@ def meet(number: int, world: int, port: int, vectors: dict[str, Any]) -> dict[st
         part = slice(start, start + parts[number])
         for name, case in CASES.items():
             results[f"{split} {name}"] = step(case, total=sum(parts), part=part)
+        for name, views in VIEWS.items():
+            results[f"{split} {name}"] = module_step(views, total=sum(parts), part=part)
     rows = torch.arange(3.0 * (number + 1)).reshape(number + 1, 3) + 100 * number
     sizes = gather_sizes(len(rows), device=rows.device)
     results["sizes"], results["rows"] = sizes, gather_rows(rows, sizes)
@@ -184,7 +261,7 @@ def worlds(vectors: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("ranks")
     ports = dict(zip((3, 2), free_ports(2), strict=True))
     # A fork server imports torch once for all three and, unlike this process, has no threads to lose.
-    multiprocessing.set_forkserver_preload(["contrastive_text.objectives"])
+    multiprocessing.set_forkserver_preload(["contrastive_text.module"])
     mp.start_processes(
         work, args=(ports, str(folder), vectors["ddp_gather"]), nprocs=3, start_method="forkserver"
     )
@@ -202,11 +279,31 @@ def ranks(request: pytest.FixtureRequest, worlds: dict[int, Results]) -> Results
 @pytest.mark.parametrize("name", CASES)
 def test_the_gradient_of_many_ranks_is_that_of_one_process(ranks: Results, split: str, name: str) -> None:
     total = sum(SPLITS[len(ranks)][split])
-    alone = step(CASES[name], total=total, part=slice(None))
+    check(ranks, step(CASES[name], total=total, part=slice(None)), f"{split} {name}")
+
+
+@pytest.mark.parametrize("split", ["equal", "uneven"])
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_step_with_masked_tokens_and_gradient_views_is_that_of_one_process(
+    ranks: Results, split: str, name: str
+) -> None:
+    total = sum(SPLITS[len(ranks)][split])
+    alone = module_step(VIEWS[name], total=total, part=slice(None))
+    assert len(alone) > 40
+    check(ranks, alone, f"{split} {name}")
+
+
+def test_a_gradient_view_of_the_step_above_makes_a_difference() -> None:
+    losses = [float(module_step(views, total=6, part=slice(None))["loss"]) for views in VIEWS.values()]
+    assert all(abs(one - other) > 1e-4 for i, one in enumerate(losses) for other in losses[:i])
+
+
+def check(ranks: Results, alone: dict[str, Tensor], place: str) -> None:
+    """Holds every rank's loss and gradients against those of one process."""
     scale = max(float(g.abs().max()) for key, g in alone.items() if key != "loss")
     assert scale > 0
     for results in ranks:
-        reached = results[f"{split} {name}"]
+        reached = results[place]
         assert reached.keys() == alone.keys()
         for key, expected in alone.items():
             torch.testing.assert_close(reached[key], expected.detach(), rtol=0, atol=PROMISE * scale)

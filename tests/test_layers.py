@@ -11,8 +11,8 @@ PACKAGE = Path(contrastive_text.__file__).parent
 FLOORS = [
     {"losses", "distributed", "random", "types", "specs", "recipes"},
     {"views", "encoders", "poolers", "heads", "metrics", "training"},
-    {"objectives"},
-    {"data"},
+    {"objectives", "encoding"},
+    {"data", "combination"},
     {"module", "sentence_encoder", "model_folder"},
     {"evaluation", "callbacks"},
     {"cli"},

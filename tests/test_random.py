@@ -107,6 +107,32 @@ def test_choose_takes_exactly_as_many_and_only_eligible_places(
     assert chosen.sum(1).tolist() == expected
 
 
+class Coarse(RowRandom):
+    """Draws of three values only: most places tie."""
+
+    def rand(self, *shape: int) -> torch.Tensor:
+        return (super().rand(*shape) * 3).floor() / 3
+
+
+@given(key=KEYS, eligible=masks(rows=3, places=9), wanted=st.lists(st.integers(0, 10), min_size=3, max_size=3))
+def test_choose_takes_the_smallest_draws_and_of_equal_ones_the_first(
+    key: int, eligible: torch.Tensor, wanted: list[int]
+) -> None:
+    keys = torch.tensor([key, key // 2, key // 3])
+    for kind in (RowRandom, Coarse):
+        drawn = kind(keys).rand(9).tolist()
+        chosen = kind(keys).choose(eligible, torch.tensor(wanted))
+        for row, draws, fit, count in zip(chosen.tolist(), drawn, eligible.tolist(), wanted, strict=True):
+            best = sorted((draw, place) for place, draw in enumerate(draws) if fit[place])[:count]
+            assert [place for place in range(9) if row[place]] == sorted(place for _, place in best)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (0, 0), (2, 0)])
+def test_choose_takes_no_rows_and_no_places(shape: tuple[int, int]) -> None:
+    rows = torch.arange(shape[0])
+    assert RowRandom(rows).choose(torch.ones(shape, dtype=torch.bool), rows + 1).shape == shape
+
+
 @given(key=KEYS, mask=masks(rows=3, places=6))
 def test_permutation_orders_the_tokens_and_keeps_padding(key: int, mask: torch.Tensor) -> None:
     order = RowRandom(torch.tensor([key, key // 2, key // 3])).permutation(mask)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from contrastive_text import __version__
 from contrastive_text.cli.suggestions import constructor_answer, nearest
-from contrastive_text.recipes import recipe_names, recipe_path
+from contrastive_text.recipes import recipe_files, recipe_names
 
 _TRAINING = ("fit", "validate", "test", "predict")
 _COMMANDS = (*_TRAINING, "views", "embed", "evaluate")
@@ -30,7 +30,7 @@ Order counts, left to right: --recipe NAME, then --config FILE, then single opti
 
 
 def expand_recipes(words: Sequence[str]) -> list[str]:
-    """Puts ``--config FILE`` where ``--recipe NAME`` stands, so that what follows overrides it.
+    """Puts ``--config FILE``, one or two, where ``--recipe NAME`` stands, so that what follows overrides it.
 
     Raises:
         ValueError: An unknown recipe, or none named.
@@ -44,7 +44,7 @@ def expand_recipes(words: Sequence[str]) -> list[str]:
     for word in rest:
         name = next(rest, "") if word == "--recipe" else word.removeprefix("--recipe=")
         if word == "--recipe" or word.startswith("--recipe="):
-            expanded += ["--config", str(recipe_path(name))]
+            expanded += [word for file in recipe_files(name) for word in ("--config", str(file))]
         else:
             expanded.append(word)
     return expanded
@@ -84,7 +84,7 @@ def _dispatch(command: str, words: list[str]) -> None:
 
         train([command, *words])
     elif command == "views":
-        from contrastive_text.cli.training import show_views
+        from contrastive_text.cli.views import show_views
 
         show_views(words)
     elif command == "embed":

@@ -1,4 +1,4 @@
-"""The commands that build a run from a configuration: fit, validate, test, predict and views."""
+"""The commands that build a run from a configuration: fit, validate, test and predict."""
 
 from __future__ import annotations
 
@@ -13,18 +13,13 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import CSVLogger
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary
 from contrastive_text.cli.suggestions import short_answer
 from contrastive_text.cli.use import write_vectors
-from contrastive_text.data import KeyedRow
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.recipes import BASE
-from contrastive_text.specs import describe
 from contrastive_text.training.checkpoints import verify_checkpoint
 
 _RUNS = "runs"
@@ -110,7 +105,7 @@ def _option(words: Sequence[str], name: str) -> str | None:
     return next(iter(following + joined), None)
 
 
-def _quieten() -> None:
+def quieten() -> None:
     """Keeps away what Lightning says of its shop, and of workers for tiny evaluation files."""
     logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(lambda r: "Tip:" not in r.getMessage())
     warnings.filterwarnings("ignore", message=".*does not have many workers")
@@ -120,27 +115,5 @@ def _quieten() -> None:
 
 def train(words: list[str]) -> None:
     """Runs ``fit``, ``validate``, ``test`` or ``predict``."""
-    _quieten()
+    quieten()
     ContrastiveCLI(words)
-
-
-def show_views(words: list[str]) -> None:
-    """Prints the texts of some rows, slot by slot, as the encoder would get them."""
-    _quieten()
-    cli = ContrastiveCLI(words, show_views=True)
-    module, data = cli.model, cli.datamodule
-    data.attach(module)
-    data.setup("fit")
-    tokenizer = module.text_tokenizer()
-    console = Console()
-    console.print(data.facts()["training data"], highlight=False)
-    for role, chain in module.plan.chains.items():
-        console.print(f"{role}: {' -> '.join(map(describe, chain))}", highlight=False)
-    rows = data.table("train")["train"].rows[: cli.config["n"]]
-    batch = data.collator()([KeyedRow(epoch=0, number=i, row=row) for i, row in enumerate(rows)])
-    texts = [tokenizer.tokenizer.decode(row.tolist()) for row in batch.ids.split(batch.lengths.tolist())]
-    examples = len(texts) // len(batch.slots)
-    table = Table("", *(f"{slot.role} {slot.number}" for slot in batch.slots), show_lines=True)
-    for example in range(examples):
-        table.add_row(str(example), *map(Text, texts[example::examples]))
-    console.print(table)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.random import fold, generator, text_id
-from contrastive_text.types import NO_LABEL, Batch, Example, Row, Slot, Text
+from contrastive_text.types import NO_LABEL, Batch, Example, Row, Slot, Text, Tokens
 from contrastive_text.views import Pairing, ViewPlan
 
 _PAIRING = -1
@@ -33,17 +34,17 @@ class Piece(NamedTuple):
     key: int
 
 
-def example_slots(example: Example, original: bool) -> list[tuple[Slot, Text]]:
+def example_slots(example: Example, originals: int = 0) -> list[tuple[Slot, Text]]:
     """Gives the texts of an example with their slots, in row order.
 
     Args:
         example: What a pairing returned.
-        original: Whether an unaltered copy of the anchor is wanted.
+        originals: Number of unaltered copies of the anchor.
     """
     slots: list[tuple[Slot, Text]] = [(Slot("anchor", 0), example.anchor)]
     slots += [(Slot("positive", i), text) for i, text in enumerate(example.positives)]
     slots += [(Slot("negative", i), text) for i, text in enumerate(example.negatives)]
-    return [*slots, (Slot("original", 0), example.anchor)] if original else slots
+    return slots + [(Slot("original", i), example.anchor) for i in range(originals)]
 
 
 class Collator:
@@ -55,16 +56,24 @@ class Collator:
         plan: Which views run on which role.
         seed: Seed of every draw.
         task: Name of the data set, part of every draw's key.
+        originals: Copies of the anchor in the role ``original``, where that has a chain.
     """
 
     def __init__(
-        self, tokenizer: TextTokenizer, pairing: Pairing, plan: ViewPlan, seed: int, task: str = "train"
+        self,
+        tokenizer: TextTokenizer,
+        pairing: Pairing,
+        plan: ViewPlan,
+        seed: int,
+        task: str = "train",
+        originals: int = 1,
     ) -> None:
         self.tokenizer = tokenizer
         self.pairing = pairing
         self.plan = plan
         self.seed = seed
         self.task = task
+        self.originals = originals if "original" in plan.roles else 0
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:
         """Gives the batch of the rows.
@@ -88,7 +97,7 @@ class Collator:
     def _examples(self, item: KeyedRow) -> list[tuple[list[Piece], float | None]]:
         row_key = fold(self.seed, text_id(self.task), item.epoch, item.number)
         examples = self.pairing(item.row, generator(fold(row_key, _PAIRING)))
-        slots = [example_slots(example, original="original" in self.plan.roles) for example in examples]
+        slots = [example_slots(example, self.originals) for example in examples]
         return [
             ([Piece(text, slot, fold(row_key, number, i)) for i, (slot, text) in enumerate(each)], example.target)
             for number, (each, example) in enumerate(zip(slots, examples, strict=True))
@@ -104,21 +113,24 @@ def assemble(
     """Alters, tokenises and concatenates texts that stand slot by slot."""
     rngs = [generator(piece.key) if piece.slot.role in plan.roles else None for piece in pieces]
     strings = {
-        i: piece.text if rng is None else plan.alter_text(piece.slot.role, piece.text, rng)
-        for i, (piece, rng) in enumerate(zip(pieces, rngs, strict=True))
-        if isinstance(piece.text, str)
+        i: tokenizer.text(piece.text)  # a span that text views alter becomes text again
+        for i, piece in enumerate(pieces)
+        if isinstance(piece.text, str) or piece.slot.role in plan.text_roles
     }
+    for role in plan.text_roles:
+        own = {i: rng for i, rng in enumerate(rngs) if rng and pieces[i].slot.role == role}
+        altered = plan.alter_texts(role, [strings[i] for i in own], list(own.values()))
+        strings |= dict(zip(own, altered, strict=True))
     tokenised = dict(zip(strings, tokenizer(list(strings.values())), strict=True))
     rows, truncated = [], 0
     for i, (piece, rng) in enumerate(zip(pieces, rngs, strict=True)):
-        whole = tokenised[i] if isinstance(piece.text, str) else piece.text
+        whole = piece.text if isinstance(piece.text, Tokens) and i not in tokenised else tokenised[i]
         tokens = tokenizer.cut(whole)
         truncated += len(tokens) < len(whole)
         if rng is None:
             rows.append(tokenizer.with_specials(tokens))
             continue
-        altered = tokenizer.cut(plan.alter_tokens(piece.slot.role, tokens, rng))
-        row = tokenizer.with_specials(altered)
+        row = tokenizer.with_specials(tokenizer.cut(plan.alter_tokens(piece.slot.role, tokens, rng)))
         rows.append(plan.alter_tokens(piece.slot.role, row, rng, after_specials=True))
     slots = tuple(dict.fromkeys(piece.slot for piece in pieces))
     return Batch(
@@ -145,7 +157,7 @@ def _flat(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def _id_of(text: Text) -> int:
-    return text_id(text) if isinstance(text, str) else fold(*text.ids)
+    return text_id(text) if isinstance(text, str) else text_id(np.array(text.ids).tobytes())
 
 
 def collate_texts(tokenizer: TextTokenizer, texts: Sequence[str]) -> Batch:

@@ -10,14 +10,16 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
-from contrastive_text.data.collator import Collator, KeyedRow, example_slots
+from contrastive_text.data.collator import Collator, KeyedRow
 from contrastive_text.data.readers import Table, read_pairs, read_rows
-from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows
+from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, Rows
+from contrastive_text.data.selection import NEXT, TrainingRows, check_roles, follow, served
+from contrastive_text.data.token_cache import tokenize_documents
 from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary, single_threaded_tokenizers
 from contrastive_text.distributed import rank, world_size
 from contrastive_text.random import generator
 from contrastive_text.specs import describe, part_spec
-from contrastive_text.types import Slot
+from contrastive_text.types import Role, Slot
 from contrastive_text.views import Given, Pairing, SameText, ViewPlan
 
 Paths: TypeAlias = str | list[str]
@@ -30,6 +32,7 @@ class BatchConsumer(Protocol):
     """What the data asks of the module it feeds."""
 
     plan: ViewPlan
+    reads: tuple[Role, ...]
 
     def text_tokenizer(self, training: bool = True) -> TextTokenizer | None:
         """Gives the encoder's tokenizer, or None if it has to be learned from the corpus."""
@@ -47,7 +50,8 @@ class TextDataModule(pl.LightningDataModule):
     workers. Rows go to ranks without repetition.
 
     Args:
-        train: File or files to train on: ``.txt``, ``.tsv``, ``.csv``, ``.jsonl``, each also ``.gz``.
+        train: File or files to train on: ``.txt``, ``.tsv``, ``.csv``, ``.jsonl``, each also ``.gz``, or a
+            folder of ``.txt`` documents.
         validation: Files of scored pairs; each gives a correlation.
         test: Files of scored pairs.
         predict: File or files of texts to embed.
@@ -59,10 +63,14 @@ class TextDataModule(pl.LightningDataModule):
         num_workers: Worker processes that tokenise and alter.
         seed: Seed of the order and of every view.
         drop_last: Whether an epoch leaves out its last, smaller batch.
+        originals: Copies of the anchor in the role ``original``, where that has views; two masked ones of
+            each text are CLEAR's "double MLM".
+        cache_dir: Where the tokens of long documents are kept, for pairings that read tokens; None for
+            ``contrastive_text/tokens`` in the user's cache folder.
 
     Raises:
-        ValueError: On setup: a file that can't be read as asked, a batch larger than the data, or views for
-            a role that the pairing doesn't give.
+        ValueError: On setup: a file that can't be read as asked, a batch larger than the data, texts that are
+            all too short for the pairing, or views or objectives for a role that the pairing doesn't give.
         FileNotFoundError: On setup: a file that isn't there.
     """
 
@@ -80,10 +88,13 @@ class TextDataModule(pl.LightningDataModule):
         num_workers: int = 0,
         seed: int = 42,
         drop_last: bool = True,
+        originals: int = 1,
+        cache_dir: str | None = None,
     ) -> None:
         super().__init__()
         for name, number, least in (
             ("batch_size", batch_size, 2),
+            ("originals", originals, 1),
             ("eval_batch_size", eval_batch_size, 1),
             ("num_workers", num_workers, 0),
         ):
@@ -101,11 +112,14 @@ class TextDataModule(pl.LightningDataModule):
         self.num_workers = num_workers
         self.seed = seed
         self.drop_last = drop_last
+        self.originals = originals
+        self.cache_dir = cache_dir
         self.save_hyperparameters(part_spec(self, "data")["init_args"])
         self._module: object = None
         self.examples_per_row = 1
         self.slots: tuple[Slot, ...] = ()
         self._tables: dict[str, dict[str, Table]] = {}
+        self._training: TrainingRows | None = None
         if num_workers:
             single_threaded_tokenizers()
 
@@ -127,15 +141,19 @@ class TextDataModule(pl.LightningDataModule):
             if not self._tables[part] and (stage, part) != ("fit", "validation"):
                 raise ValueError(f"data.{part}: expected a file, got none; give --data.{part} FILE")
         if stage == "fit":
-            self._check_roles()
             self._learn_vocabulary()
+            self._training = self._training_rows()
+            examples = self.pairing(self.rows[0], generator(self.seed))
+            self.slots = check_roles(self.pairing, examples, self._consumer().plan, self._consumer().reads)
+            self.examples_per_row = len(examples)
 
     def _read(self, part: str, paths: Paths | None) -> dict[str, Table]:
         files = [paths] if isinstance(paths, str) else list(paths or ())
         if not files:
             return {}
         if part == "train":
-            return {"train": read_rows(files, reads=self.pairing.reads, columns=self.columns)}
+            columns = [name for name in self.pairing.reads if name != NEXT]
+            return {"train": read_rows(files, reads=columns, columns=self.columns)}
         if part == "predict":
             return {"predict": read_rows(files, reads=("text",))}
         names = [file_name(path) for path in files]
@@ -165,17 +183,22 @@ class TextDataModule(pl.LightningDataModule):
             )
         return module
 
-    def _check_roles(self) -> None:
-        examples = self.pairing(self.table("train")["train"][0], generator(self.seed))
-        self.examples_per_row = len(examples)
-        self.slots = tuple(slot for slot, _ in example_slots(examples[0], original=False))
-        given = {*(slot.role for slot in self.slots), "original"}
-        for role in self._consumer().plan.roles:
-            if role not in given:
-                raise ValueError(
-                    f"views.{role}: expected a role that the pairing {type(self.pairing).__name__} gives "
-                    f"({', '.join(sorted(given))}), got {role}; give the data {role} texts or drop the views"
-                )
+    def _training_rows(self) -> TrainingRows:
+        table = self.table("train")["train"]
+        if NEXT in self.pairing.reads:
+            return follow(table)
+        if not self.pairing.reads_tokens:
+            return TrainingRows(table.rows)
+        tokenizer = self._consumer().text_tokenizer()
+        assert tokenizer is not None
+        texts = [str(row["text"]) for row in table]
+        folder = None if self.cache_dir is None else Path(self.cache_dir)
+        if rank() > 0 and self.trainer is not None:
+            self.trainer.strategy.barrier()  # the first process makes the cache, the others read it
+        tokens = tokenize_documents(texts, tokenizer, cache_dir=folder)
+        if rank() == 0 and self.trainer is not None:
+            self.trainer.strategy.barrier()
+        return served(tokens, self.pairing)
 
     def _learn_vocabulary(self) -> None:
         consumer = self._consumer()
@@ -183,8 +206,11 @@ class TextDataModule(pl.LightningDataModule):
             return
         description = None
         if self.trainer is None or self.trainer.is_global_zero:
-            texts = (str(row[column]) for row in self.table("train")["train"] for column in self.pairing.reads)
-            description = learn_vocabulary(texts, consumer.vocabulary_size).backend_tokenizer.to_str()
+            texts = (
+                text for row in self.table("train")["train"] for text in row.values() if isinstance(text, str)
+            )
+            learned = learn_vocabulary(texts, consumer.vocabulary_size, new_tokens=consumer.plan.new_tokens)
+            description = learned.backend_tokenizer.to_str()
         if self.trainer is not None:
             description = self.trainer.strategy.broadcast(description)
         assert description is not None
@@ -192,7 +218,7 @@ class TextDataModule(pl.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[KeyedRow]:
         """Gives the training batches."""
-        return self._loader(self.table("train")["train"], self.collator(), train=True)
+        return self._loader(self.rows, self.collator(), train=True)
 
     def val_dataloader(self) -> list[DataLoader[KeyedRow]]:
         """Gives one loader per validation file."""
@@ -204,7 +230,7 @@ class TextDataModule(pl.LightningDataModule):
 
     def _scored(self, part: str) -> list[DataLoader[KeyedRow]]:
         return [
-            self._loader(table, self._collator(name, Given(), ViewPlan()))
+            self._loader(table.rows, self._collator(name, Given(), ViewPlan()))
             for name, table in self.table(part).items()
         ]
 
@@ -220,11 +246,18 @@ class TextDataModule(pl.LightningDataModule):
 
     def batches_per_epoch(self) -> int:
         """Gives the number of training batches of an epoch, after ``setup("fit")``."""
-        return len(self._sampler(self.table("train")["train"], train=True))
+        return len(self._sampler(self.rows, train=True))
 
     def collator(self) -> Collator:
         """Gives the collator of the training data, after ``setup("fit")``."""
         return self._collator("train", self.pairing, self._consumer().plan, training=True)
+
+    @property
+    def rows(self) -> Rows:
+        """The training rows that the pairing can serve, after ``setup("fit")``."""
+        if self._training is None:
+            raise RuntimeError('TextDataModule: expected setup("fit") before the training rows are asked for')
+        return self._training.rows
 
     def _collator(self, task: str, pairing: Pairing, plan: ViewPlan, training: bool = False) -> Collator:
         tokenizer = self._consumer().text_tokenizer(training=training)
@@ -233,11 +266,12 @@ class TextDataModule(pl.LightningDataModule):
                 "encoder.tokenizer_name_or_path: expected a tokenizer, got none; an encoder made from a config "
                 "learns one when it is trained, so load a checkpoint with --ckpt_path"
             )
-        return Collator(tokenizer, pairing, plan, seed=self.seed, task=task)
+        plan.build(tokenizer.vocabulary(plan.new_tokens))
+        return Collator(tokenizer, pairing, plan, seed=self.seed, task=task, originals=self.originals)
 
-    def _sampler(self, table: Table, train: bool) -> EpochBatchSampler:
+    def _sampler(self, rows: Rows, train: bool) -> EpochBatchSampler:
         return EpochBatchSampler(
-            size=len(table),
+            size=len(rows),
             batch_size=self.batch_size if train else self.eval_batch_size * world_size(),
             seed=self.seed,
             shuffle=train,
@@ -246,11 +280,11 @@ class TextDataModule(pl.LightningDataModule):
             world_size=world_size(),
         )
 
-    def _loader(self, table: Table, collator: Collator, train: bool = False) -> DataLoader[KeyedRow]:
+    def _loader(self, rows: Rows, collator: Collator, train: bool = False) -> DataLoader[KeyedRow]:
         workers = self.num_workers if train else 0
         return DataLoader(
-            KeyedRows(table.rows),
-            batch_sampler=self._sampler(table, train=train),
+            KeyedRows(rows),
+            batch_sampler=self._sampler(rows, train=train),
             collate_fn=collator,
             num_workers=workers,
             persistent_workers=workers > 0,
@@ -260,17 +294,20 @@ class TextDataModule(pl.LightningDataModule):
     def facts(self) -> dict[str, str]:
         """Gives what a reader of the results should know of the training data, after ``setup("fit")``."""
         table = self.table("train")["train"]
-        texts = [str(row[column]) for row in table for column in self.pairing.reads]
-        repeated = len(table) - len({row[self.pairing.reads[0]] for row in table})
+        first = self.pairing.reads[0]
+        repeated = len(table) - len({row[first] for row in table})
         facts = {
             "training data": table.understood,
             "validation data": "\n".join(t.understood for t in self.table("validation").values())
             or "none: the last weights are kept, not the best",
             "pairing": describe(self.pairing),
-            "duplicates": f"{repeated:,} of {len(table):,} rows repeat the {self.pairing.reads[0]} of another",
+            "duplicates": f"{repeated:,} of {len(table):,} rows repeat the {first} of another",
         }
+        if self._training is not None and self._training.understood:
+            facts["rows"] = self._training.understood
         tokenizer = self._consumer().text_tokenizer()
-        if tokenizer is not None and tokenizer.room is not None:
+        if tokenizer is not None and tokenizer.room is not None and not self.pairing.reads_tokens:
+            texts = [text for row in table for text in row.values() if isinstance(text, str)]
             sample = [texts[i] for i in generator(self.seed).permutation(len(texts))[:_SAMPLE]]
             cut = sum(len(tokens) > tokenizer.room for tokens in tokenizer(sample))
             facts["length limit"] = (

@@ -8,6 +8,7 @@ import difflib
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -46,7 +47,22 @@ def decode(path: Path) -> tuple[str, str]:
 class Content(NamedTuple):
     header: list[str]
     records: Sequence[tuple[int, Sequence[object]]]  # the line, and a cell for each name of the header
-    blank: int
+    blank: int  # blank lines, or empty files of a folder
+    unread: int = 0  # other files of a folder
+
+
+def documents(folder: Path) -> Content:
+    """Gives each ``.txt`` file in a folder or below it as one text, by name; hidden ones are not read."""
+    inside = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    names = [name for name in inside if re.search(r"\.txt(\.gz)?$", name, re.IGNORECASE)]
+    names = sorted(name for name in names if not re.search(r"(^|/)\.", name))
+    if not names:
+        found = listed(map(short, sorted(inside)[:12])) or "no file"
+        todo = "name its files, or write every document as a .txt file"
+        raise reading_error(str(folder), "a folder with .txt files, a document each", found, todo)
+    texts = [decode(inside[name])[0] for name in names]
+    records = [(1, [text]) for text in texts if text.strip()]
+    return Content(["text"], records, blank=len(names) - len(records), unread=len(inside) - len(names))
 
 
 def _lines(text: str) -> list[str]:

@@ -13,7 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from contrastive_text.data.formats import FORMATS, Content, counted, decode, listed, reading_error, short
+from contrastive_text.data.formats import (
+    FORMATS,
+    Content,
+    counted,
+    decode,
+    documents,
+    listed,
+    reading_error,
+    short,
+)
 from contrastive_text.types import Row
 
 __all__ = ["ALIASES", "Table", "read_pairs", "read_rows"]
@@ -46,11 +55,13 @@ class Table:
         rows: The rows in file order, all with the same columns.
         source: The files, as they were given.
         understood: A line for each file: which column became what, what was ignored or left out, the rows.
+        sizes: Number of rows of each file.
     """
 
     rows: tuple[Row, ...]
     source: tuple[str, ...]
     understood: str
+    sizes: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -67,20 +78,25 @@ def read_rows(
     reads: Sequence[str],
     columns: Mapping[str, str | Sequence[str]] | None = None,
 ) -> Table:
-    r"""Reads ``.txt``, ``.tsv``, ``.csv`` and ``.jsonl`` files, each also as ``.gz``.
+    r"""Reads data files, and folders of documents, into rows of one table.
+
+    Files are ``.txt`` (a text a line), ``.tsv``, ``.csv`` and ``.jsonl``, each also as ``.gz``. In a folder, for
+    ``text`` alone, each ``.txt`` file in it or below it is one text with its newlines: BERT's tokenizers take
+    those for blanks, byte-level ones such as RoBERTa's give them tokens of their own. Hidden files are not read.
 
     Several columns or a JSON list for ``text`` or ``positive`` give a row for each text, for ``negative``
     they give ``negative``, ``negative_2``, ... A file of pairs that is read for ``text`` gives all its texts.
 
     Args:
-        paths: One file or several, which are joined in order.
+        paths: One file or folder or several, which are joined in order; the files of a folder go by name.
         reads: The library columns needed: ``text``, or ``anchor`` and ``positive``; ``target`` with either.
             Pairs take ``negative`` and ``subset`` along where a file has them.
         columns: Library column -> column or columns of the file; comes before ``ALIASES``.
 
     Raises:
         FileNotFoundError: A file is not there.
-        ValueError: A file is not what its suffix says, lacks a column, or has no rows.
+        ValueError: A file is not what its suffix says, lacks a column, or has no rows; a folder has no
+            ``.txt`` file.
 
     Example:
         >>> import tempfile
@@ -113,6 +129,7 @@ def read_rows(
         rows=tuple(row for rows, _ in parts for row in rows),
         source=tuple(str(path) for path in files),
         understood="\n".join(understood for _, understood in parts),
+        sizes=tuple(len(rows) for rows, _ in parts),
     )
 
 
@@ -125,16 +142,12 @@ def read_pairs(
 
 def _read_file(path: Path, reads: Sequence[str], columns: Mapping[str, list[str]]) -> tuple[list[Row], str]:
     """Gives the rows of a file, at least one, and the line that says how it was understood."""
-    text, suffix = decode(path)
-    if suffix == ".txt" and set(reads) != {"text"}:
-        todo = "write a .tsv with a header, such as anchor<TAB>positive, or read single texts"
-        raise reading_error(
-            str(path), listed(reads), "a .txt file, which has one text a line and no columns", todo
-        )
-    content = FORMATS[suffix](str(path), text)
+    folder = path.is_dir() and set(reads) == {"text"}
+    content = documents(path) if folder else _content(path, reads)
     plan = _plan(str(path), content.header, reads, columns) if content.records else {}
     rows, notes, empty = _rows(str(path), content, plan) if plan else ([], {}, 0)
-    left_out = [f"{counted(content.blank, 'blank line')} left out"] if content.blank else []
+    blank = counted(content.blank, "empty file" if folder else "blank line")
+    left_out = [f"{blank} left out"] if content.blank else []
     left_out += [f"{counted(empty, 'row')} with an empty text left out"] if empty else []
     if not rows:
         got = listed(left_out) or "an empty file"
@@ -142,11 +155,23 @@ def _read_file(path: Path, reads: Sequence[str], columns: Mapping[str, list[str]
             str(path), "at least one row with text", got, "check that the file was written to its end"
         )
     into = {"negative": listed(name for name in rows[0] if name.startswith("negative"))}
+    notes = {"text": " (a .txt file each)"} if folder else notes
     taken = listed(f"{listed(plan[name])} -> {into.get(name, name)}{notes.get(name, '')}" for name in plan)
     used = {column for sources in plan.values() for column in sources}
     ignored = listed(short(column) for column in content.header if column not in used)
+    ignored = counted(content.unread, "other file") if content.unread else ignored
     parts = [taken, *([f"{ignored} ignored"] if ignored else []), counted(len(rows), "row"), *left_out]
-    return rows, f"{path.name}: {'; '.join(parts)}"
+    return rows, f"{path.name or path}: {'; '.join(parts)}"
+
+
+def _content(path: Path, reads: Sequence[str]) -> Content:
+    text, suffix = decode(path)
+    if suffix == ".txt" and set(reads) != {"text"}:
+        todo = "write a .tsv with a header, such as anchor<TAB>positive, or read single texts"
+        raise reading_error(
+            str(path), listed(reads), "a .txt file, which has one text a line and no columns", todo
+        )
+    return FORMATS[suffix](str(path), text)
 
 
 def _plain(name: str) -> str:

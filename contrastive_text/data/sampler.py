@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -12,10 +13,18 @@ from contrastive_text.random import fold, generator
 from contrastive_text.types import Row
 
 
+class Rows(Protocol):
+    """Rows by number: a tuple, or a view of a file."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Row: ...
+
+
 class KeyedRows(Dataset[KeyedRow]):
     """Rows that are asked for by (epoch, index), so that a worker knows the key of their draws."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Rows) -> None:
         self.rows = rows
 
     def __len__(self) -> int:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from contrastive_text.types import NO_LABEL, NO_WORD, Tokens
+from contrastive_text.types import NO_LABEL, NO_WORD, Text, Tokens, Vocabulary
 
-_SPECIALS = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+_SPECIALS = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
 
 
 class TextTokenizer:
@@ -41,6 +48,28 @@ class TextTokenizer:
             )
         self.room = room
 
+    def vocabulary(self, new_tokens: Sequence[str] = ()) -> Vocabulary:
+        """Gives what views may know of the tokenizer.
+
+        Args:
+            new_tokens: The tokens that views have asked for.
+        """
+        table = self.tokenizer.get_vocab()
+        if lacking := [token for token in new_tokens if token not in table]:
+            raise ValueError(
+                f"views: expected a vocabulary with {', '.join(lacking)}, got one learned without; start anew, "
+                "or leave out the views that need it"
+            )
+        added = {token: table[token] for token in new_tokens}
+        return Vocabulary(
+            size=len(self.tokenizer),
+            mask_id=self.tokenizer.mask_token_id,
+            special_ids=frozenset(self.tokenizer.all_special_ids) | frozenset(added.values()),
+            prefix=len(self.prefix),
+            suffix=len(self.suffix),
+            added=added,
+        )
+
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer(text, add_special_tokens=False, return_attention_mask=False)["input_ids"]
         return ids
@@ -61,6 +90,10 @@ class TextTokenizer:
             Tokens(ids=tuple(ids), words=tuple(NO_WORD if word is None else word for word in row))
             for ids, row in zip(encoding["input_ids"], words, strict=True)
         ]
+
+    def text(self, text: Text) -> str:
+        """Gives a span of tokens as the string that it stands for; a string as it is."""
+        return text if isinstance(text, str) else str(self.tokenizer.decode(list(text.ids)))
 
     def cut(self, tokens: Tokens) -> Tokens:
         """Gives at most as many tokens as there is room for, from the start."""
@@ -90,12 +123,17 @@ def single_threaded_tokenizers() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-def learn_vocabulary(texts: Iterable[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
+def learn_vocabulary(
+    texts: Iterable[str], vocabulary_size: int, new_tokens: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     """Learns a lower-casing WordPiece vocabulary from a corpus, laid out as BERT's.
+
+    The same corpus gives the same vocabulary in every process.
 
     Args:
         texts: The corpus.
-        vocabulary_size: Largest number of entries, the four special tokens included.
+        vocabulary_size: Largest number of entries, the five special tokens included.
+        new_tokens: More special tokens, such as ``[DEL]``.
 
     Raises:
         ValueError: A size that the characters alone exceed.
@@ -108,17 +146,36 @@ def learn_vocabulary(texts: Iterable[str], vocabulary_size: int) -> PreTrainedTo
         >>> tokenizer.convert_ids_to_tokens(tokenizer("Bird").input_ids)
         ['[CLS]', 'bird', '[SEP]']
     """
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocabulary_size,
-        # WordPiece keeps its whole alphabet, each character twice (at the start of a word and inside one).
-        limit_alphabet=max((vocabulary_size - len(_SPECIALS)) // 3, 1),
-        special_tokens=list(_SPECIALS.values()),
-        show_progress=False,
+    specials = [*_SPECIALS.values(), *new_tokens]
+    normalizer, words = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    corpus = list(texts)
+    counts = Counter(
+        character
+        for text in corpus
+        for word, _ in words.pre_tokenize_str(normalizer.normalize_str(text))
+        for character in word
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    # WordPiece keeps its whole alphabet, each character twice (at the start of a word and inside one).
+    room = max((vocabulary_size - len(specials)) // 3, 1)
+    alphabet = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:room])
+    # The trainer numbers what is inside a word in the order of a hash map, different in every process, and breaks
+    # ties by number: as special tokens they are numbered here.
+    numbered = [*specials, *alphabet, *(f"##{character}" for character in alphabet)]
+    learning = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    learning.normalizer, learning.pre_tokenizer = normalizer, words
+    learning.train_from_iterator(
+        corpus,
+        trainers.WordPieceTrainer(
+            vocab_size=vocabulary_size,
+            initial_alphabet=alphabet,
+            limit_alphabet=len(alphabet),
+            special_tokens=numbered,
+            show_progress=False,
+        ),
+    )
+    tokenizer = Tokenizer(models.WordPiece(learning.get_vocab(), unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, words
+    tokenizer.add_special_tokens(specials)
     if tokenizer.get_vocab_size() > vocabulary_size:
         raise ValueError(
             f"encoder.config.vocab_size: expected room for the corpus's characters, at least "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.types import Alter, Batch, Hidden
@@ -43,3 +44,23 @@ class Encoder(nn.Module, ABC):
         Returns:
             Token vectors, (S, L, D) per layer, and the mask, (S, L).
         """
+
+    def heeds_positions(self) -> bool:
+        """Tells whether ``Batch.positions`` change what the network gives."""
+        return False
+
+    def add_tokens(self, tokens: Sequence[str]) -> None:
+        """Gives the vocabulary the tokens that it lacks, each with an embedding of its own to learn."""
+        if tokens:
+            raise ValueError(f"{type(self).__name__}: expected views without new tokens, got {', '.join(tokens)}")
+
+    def build_token_head(self) -> None:
+        """Makes the head that predicts tokens; called once, where an objective needs it."""
+        raise ValueError(
+            f"{type(self).__name__}: expected a network with a masked-language-model head, got none; use another "
+            "encoder, or leave MaskedLM out"
+        )
+
+    def token_logits(self, hidden: Tensor) -> Tensor:
+        """Gives a score for every entry of the vocabulary, (M, D) -> (M, V)."""
+        raise NotImplementedError

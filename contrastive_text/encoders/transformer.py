@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from difflib import get_close_matches
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from tokenizers import AddedToken
 from torch import Tensor, nn
-from transformers import (
-    CONFIG_MAPPING,
-    AutoConfig,
-    AutoModel,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.utils import logging as transformers_logging
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.layouts import pad, token_mask
+from contrastive_text.encoders.loading import dropouts, load_architecture, load_model, load_tokenizer, quiet
+from contrastive_text.encoders.token_head import TokenHead
 from contrastive_text.types import Alter, Batch, Hidden
 
 # Where an architecture's embedding output has the width of its blocks: after ELECTRA's and ALBERT's
@@ -76,7 +66,8 @@ class TransformerEncoder(Encoder):
         if (model_name_or_path is None) == (config is None):
             raise ValueError(
                 "encoder: expected either model_name_or_path (pretrained) or config (random start), got "
-                f"{'neither' if config is None else 'both'}; set --model.encoder.model_name_or_path"
+                f"{'neither' if config is None else 'both'}; set --model.encoder.model_name_or_path, and the "
+                "other to null"
             )
         if dropout is not None and not 0 <= dropout < 1:
             raise ValueError(f"encoder.dropout: expected a probability in [0, 1) or null, got {dropout}")
@@ -84,12 +75,12 @@ class TransformerEncoder(Encoder):
         self.config = config
         self.tokenizer_name_or_path = tokenizer_name_or_path
         self.dropout = dropout
-        if config is not None and tokenizer_name_or_path is None:
-            config = {"pad_token_id": 0, **config}  # where a learned vocabulary has it
-        architecture = _architecture(model_name_or_path, config, dropout)
-        self.model = _model(model_name_or_path, architecture).train()  # loaded in eval mode: no dropout, no views
+        architecture = load_architecture(model_name_or_path, self._full_config(), dropout)
+        self.model = load_model(
+            model_name_or_path, architecture
+        ).train()  # loaded in eval mode: no dropout, no views
         source = tokenizer_name_or_path or model_name_or_path
-        self.tokenizer = None if source is None else _tokenizer(source)
+        self.tokenizer = None if source is None else load_tokenizer(source)
         if config is not None and self.tokenizer is not None and len(self.tokenizer) > architecture.vocab_size:
             raise ValueError(
                 f"encoder.config.vocab_size: expected the tokenizer's {len(self.tokenizer)} entries or more, got "
@@ -97,7 +88,7 @@ class TransformerEncoder(Encoder):
             )
         self.features = int(architecture.hidden_size)
         self.vocabulary_size = int(architecture.vocab_size)
-        self.dropout_in_effect = _dropouts(architecture)
+        self.dropout_in_effect = dropouts(architecture)
         self.limit = _limit(self.model, self.tokenizer)
         if max_length is not None and not 3 <= max_length <= (self.limit or max_length):
             raise ValueError(
@@ -106,6 +97,7 @@ class TransformerEncoder(Encoder):
             )
         self.max_length = max_length
         self._first_position = _first_position(self.model)
+        self.token_head: TokenHead | None = None
         self._alter: Alter | None = None
         self._mask: Tensor | None = None
         modules = dict(self.model.named_modules())
@@ -120,7 +112,9 @@ class TransformerEncoder(Encoder):
         fill = self.model.config.pad_token_id or 0
         inputs = {"input_ids": pad(batch.ids, mask, fill=fill), "attention_mask": mask.long()}
         if batch.positions is not None:
-            inputs["position_ids"] = pad(batch.positions, mask, fill=0) + self._first_position
+            natural = torch.arange(mask.shape[1], device=mask.device)
+            places = torch.where(mask, pad(batch.positions, mask, fill=0), natural)
+            inputs["position_ids"] = places + self._first_position
         self._alter, self._mask = alter, mask
         try:
             output = self.model(**inputs, output_hidden_states=layers != (-1,))
@@ -130,123 +124,56 @@ class TransformerEncoder(Encoder):
             return Hidden({-1: output.last_hidden_state}, mask)
         return Hidden({layer: output.hidden_states[layer] for layer in layers}, mask)
 
+    def heeds_positions(self) -> bool:
+        """Tells whether the network reads positions: relative ones (DeBERTa-v2, T5) would be silently ignored."""
+        ids = torch.arange(4, device=self.model.device).unsqueeze(0)
+        mask = torch.ones_like(ids)
+        orders = [torch.tensor([order]).to(ids) + self._first_position for order in ([0, 1, 2, 3], [2, 0, 3, 1])]
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                natural, other = (
+                    self.model(input_ids=ids, attention_mask=mask, position_ids=order).last_hidden_state
+                    for order in orders
+                )
+        except TypeError:
+            return False
+        finally:
+            self.model.train(training)
+        return not torch.equal(natural, other)
+
+    def add_tokens(self, tokens: Sequence[str]) -> None:
+        """Gives tokenizer and token table the tokens; a vocabulary still to be learned will have them."""
+        if self.tokenizer is None or not tokens:
+            return
+        self.tokenizer.add_tokens([AddedToken(token, special=True) for token in tokens], special_tokens=True)
+        if len(self.tokenizer) > self.vocabulary_size:
+            with quiet():
+                self.model.resize_token_embeddings(len(self.tokenizer))
+            self.vocabulary_size = len(self.tokenizer)
+
+    def build_token_head(self) -> None:
+        """Makes the architecture's masked-language-model head, with the checkpoint's weights if it has them."""
+        architecture = load_architecture(self.model_name_or_path, self._full_config(), self.dropout)
+        self.token_head = TokenHead(self.model, self.model_name_or_path, architecture)
+
+    def token_logits(self, hidden: Tensor) -> Tensor:
+        """Gives a score for every entry of the vocabulary, (M, D) -> (M, V)."""
+        if self.token_head is None:
+            raise RuntimeError("TransformerEncoder: expected build_token_head() before the first call")
+        scores: Tensor = self.token_head(hidden)
+        return scores
+
+    def _full_config(self) -> dict[str, Any] | None:  # Any: a config.json holds what its architecture wants
+        if self.config is None or self.tokenizer_name_or_path is not None:
+            return self.config
+        return {"pad_token_id": 0, **self.config}  # where a learned vocabulary has it
+
     def _alter_embeddings(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor | None:  # noqa: ARG002  # the base's signature
         if self._alter is None or self._mask is None:
             return None  # torch: keep the output
         return self._alter(output, self._mask)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps Transformers' load report and bar away: what matters of it becomes an error here."""
-    verbosity = transformers_logging.get_verbosity()
-    bar = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # theirs
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bar:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
-
-
-def _not_found(what: str, name: str, error: Exception) -> ValueError:
-    near = Path(name)
-    if near.is_dir():
-        found = ", ".join(sorted(path.name for path in near.iterdir())[:8]) or "nothing"
-        return ValueError(f"{what}: expected a whole model folder, got {name} with {found}; {_first_line(error)}")
-    return ValueError(
-        f"{what}: expected a local model folder or a name on the Hugging Face hub, got {name!r}; there is no "
-        f"such folder, and the hub gave none: {_first_line(error)}"
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
-
-
-def _architecture(name: str | None, config: dict[str, Any] | None, dropout: float | None) -> PreTrainedConfig:
-    if config is not None:
-        if "model_type" not in config:
-            raise ValueError(
-                f"encoder.config: expected model_type (bert, roberta, ...), got {', '.join(config) or 'nothing'}"
-            )
-        known = list(CONFIG_MAPPING.keys())
-        if config["model_type"] not in known:
-            near = ", ".join(get_close_matches(str(config["model_type"]), known)) or "bert, roberta, ..."
-            raise ValueError(
-                f"encoder.config.model_type: expected an architecture of Transformers (nearest: {near}), "
-                f"got {config['model_type']!r}"
-            )
-        architecture: PreTrainedConfig = AutoConfig.for_model(**config)
-    else:
-        assert name is not None
-        try:
-            with _quiet():
-                architecture = AutoConfig.from_pretrained(name)
-        except (OSError, ValueError) as error:
-            raise _not_found("encoder.model_name_or_path", name, error) from error
-    if dropout is not None:
-        for key in _dropouts(architecture):
-            setattr(architecture, key, dropout)  # the names differ by architecture: they come from its config
-    return architecture
-
-
-def _dropouts(architecture: PreTrainedConfig) -> dict[str, float]:
-    heads = ("classifier", "summary", "qa_", "seq_classif", "pooler")
-    return {
-        key: float(value)
-        for key, value in architecture.to_dict().items()
-        if ("drop" in key and isinstance(value, int | float) and not key.startswith(heads))
-    }
-
-
-def _model(name: str | None, architecture: PreTrainedConfig) -> PreTrainedModel:
-    # A BERT-like pooler would never get a gradient, which DDP refuses; other architectures have none.
-    try:
-        return _load(name, architecture, add_pooling_layer=False)
-    except TypeError:
-        return _load(name, architecture)
-
-
-def _load(name: str | None, architecture: PreTrainedConfig, **options: bool) -> PreTrainedModel:
-    with _quiet():
-        if name is None:
-            fresh: PreTrainedModel = AutoModel.from_config(  # type: ignore[no-untyped-call]  # theirs
-                architecture, dtype=torch.float32, **options
-            )
-            return fresh
-        try:
-            model, report = AutoModel.from_pretrained(
-                name,
-                config=architecture,
-                dtype=torch.float32,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # refused below, by name
-                **options,
-            )
-        except (OSError, ValueError, SafetensorError) as error:
-            raise _not_found("encoder.model_name_or_path", name, error) from error
-    lacking = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
-    if lacking:
-        raise ValueError(
-            f"encoder.model_name_or_path: expected all weights of the encoder in {name}, but {len(lacking)} are "
-            f"missing or of another shape ({', '.join(lacking[:3])}, ...); they would have started at random"
-        )
-    pretrained: PreTrainedModel = model
-    return pretrained
-
-
-def _tokenizer(name: str) -> PreTrainedTokenizerBase:
-    try:
-        with _quiet():
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise _not_found("encoder.tokenizer_name_or_path", name, error) from error
-    if not tokenizer.is_fast:
-        raise ValueError(f"encoder: expected a fast tokenizer, got {type(tokenizer).__name__} from {name}")
-    return tokenizer
 
 
 def _position_tables(model: PreTrainedModel) -> list[nn.Embedding]:

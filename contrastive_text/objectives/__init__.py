@@ -2,5 +2,6 @@
 
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.contrastive import Contrastive
+from contrastive_text.objectives.masked_lm import MaskedLM
 
-__all__ = ["Contrastive", "Objective", "Terms"]
+__all__ = ["Contrastive", "MaskedLM", "Objective", "Terms"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from contrastive_text.losses import Reduction
-from contrastive_text.types import Encoded
+from contrastive_text.types import Encoded, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,15 @@ class Terms:
 
 
 class Objective(nn.Module, ABC):
-    """Base class of objectives: what is minimised, read from the roles of an encoded batch."""
+    """Base class of objectives: what is minimised, read from the roles of an encoded batch.
+
+    Attributes:
+        reads: The roles that every example must have.
+        needs_token_logits: Whether it predicts tokens, with the head of the encoder's architecture.
+    """
+
+    reads: ClassVar[tuple[Role, ...]] = ()
+    needs_token_logits: ClassVar[bool] = False
 
     @abstractmethod
     def forward(self, encoded: Encoded) -> Terms:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +37,8 @@ class Contrastive(Objective):
     Raises:
         ValueError: A head that isn't train-only.
     """
+
+    reads: ClassVar[tuple[Role, ...]] = ("anchor", "positive")
 
     def __init__(self, loss: Loss | None = None, head: Head | None = None, mask_duplicates: bool = True) -> None:
         super().__init__()

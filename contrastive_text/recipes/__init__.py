@@ -1,4 +1,8 @@
-"""Recipes: methods as YAML files that name parts, shipped with the package."""
+"""Recipes: methods as YAML files that name parts, shipped with the package.
+
+A recipe is a small diff: ``base.yaml`` lies under every run, and ``simcse.yaml`` under every recipe whose name
+goes on from there, such as ``simcse_unsup_roberta_base``.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 BASE = Path(__file__).parent / "base.yaml"
-"""What every run starts from; a recipe is a small diff over it."""
+"""What every run starts from."""
 
 
 def recipe_names() -> list[str]:
@@ -19,19 +23,21 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in BASE.parent.glob("*.yaml") if path != BASE)
 
 
-def recipe_path(name: str) -> Path:
-    """Gives the file of a recipe.
+def recipe_files(name: str) -> list[Path]:
+    """Gives the files of a recipe, to be laid over each other: its method's, then its own.
 
     Raises:
         ValueError: No recipe of that name.
 
     Example:
-        >>> recipe_path("simsce")
+        >>> [path.stem for path in recipe_files("simcse_unsup_roberta_base")]
+        ['simcse', 'simcse_unsup_roberta_base']
+        >>> recipe_files("simsce")
         Traceback (most recent call last):
-        ValueError: recipe: expected one of simcse, got 'simsce'; did you mean simcse?
+        ValueError: recipe: expected one of ..., got 'simsce'; did you mean simcse?
     """
     if name in recipe_names():
-        return BASE.parent / f"{name}.yaml"
+        return [BASE.parent / f"{part}.yaml" for part in dict.fromkeys((name.partition("_")[0], name))]
     near = get_close_matches(name, recipe_names(), n=1)
     advice = f"did you mean {near[0]}?" if near else "a file of your own goes with --config"
     raise ValueError(f"recipe: expected one of {', '.join(recipe_names())}, got {name!r}; {advice}")

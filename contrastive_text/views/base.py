@@ -19,7 +19,7 @@ def check_rate(where: str, rate: float) -> None:
         raise ValueError(f"{where}.rate: expected a share between 0 and 1, got {rate}")
 
 
-class View(ABC):  # noqa: B024  # a marker: the levels below each have their abstract method
+class View:
     """Anything that alters a text. Subclass one of the levels, not this.
 
     Attributes:
@@ -32,7 +32,7 @@ class View(ABC):  # noqa: B024  # a marker: the levels below each have their abs
         """Takes what the view needs of the tokenizer; called in the main process, before any batch."""
 
 
-class TextView(View):
+class TextView(View, ABC):
     """Alters the string, before tokenising."""
 
     @abstractmethod
@@ -44,7 +44,7 @@ class TextView(View):
         return [self(text, rng) for text, rng in zip(texts, rngs, strict=True)]
 
 
-class TokenView(View):
+class TokenView(View, ABC):
     """Alters the token ids.
 
     Attributes:
@@ -62,7 +62,7 @@ class TokenView(View):
         """Gives new tokens; ``tokens.take(order)`` keeps all lists aligned."""
 
 
-class EmbeddingView(View):
+class EmbeddingView(View, ABC):
     """Alters the encoder's embedding output, after its normalisation and dropout, before the first block.
 
     The mask is read only: an erased token still takes part in attention and in the mean.
@@ -73,7 +73,7 @@ class EmbeddingView(View):
         """Gives altered embeddings, (n, L, D), from embeddings (n, L, D) and the mask (n, L)."""
 
 
-class GradientView(View):
+class GradientView(View, ABC):
     """Alters the embedding output along the gradient of an objective, after all other views.
 
     The module runs a first pass without it, takes the gradient of the objective's loss over all ranks

@@ -72,3 +72,21 @@ class Given(Pairing):
                 target=float(score) if isinstance(score, int | float) else None,
             )
         ]
+
+
+class Neighbours(Pairing):
+    """A text and the one that follows it in the file: the next-sentence positives of SimCSE's ablation.
+
+    Gao et al. 2021, SimCSE, section 3, table 2 ("next sentence"). The file holds one text a line, in the order
+    of a running document; the last line has no successor and is no anchor.
+
+    Example:
+        >>> Neighbours()({"text": "It rains.", "next": "We stay."}, np.random.default_rng(0))
+        [Example(anchor='It rains.', positives=('We stay.',), negatives=(), target=None)]
+    """
+
+    reads = ("text", "next")
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
+        """Gives one example: the text and its successor."""
+        return [Example(anchor=str(row["text"]), positives=(str(row["next"]),))]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
 
 from contrastive_text.random import RowRandom
-from contrastive_text.types import ROLES, Alter, Batch, Role, Tokens
-from contrastive_text.views.base import EmbeddingView, TextView, TokenView, View
+from contrastive_text.types import ROLES, Alter, Batch, Role, Tokens, Vocabulary
+from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View
+from contrastive_text.views.network import FixedDropout
 
-_LEVELS = ("text views", "token views", "token views after special tokens", "embedding views")
+_LEVELS = (
+    "text views",
+    "token views",
+    "token views after special tokens",
+    "embedding views",
+    "gradient views",
+    "FixedDropout",
+)
 
 
 def _level(view: View, where: str) -> int:
@@ -21,10 +29,19 @@ def _level(view: View, where: str) -> int:
         return 2 if view.after_specials else 1
     if isinstance(view, EmbeddingView):
         return 3
+    if isinstance(view, GradientView):
+        return 4
+    if isinstance(view, FixedDropout):
+        return 5
     raise TypeError(
-        f"{where}: expected a TextView, TokenView or EmbeddingView, got {type(view).__name__}; "
+        f"{where}: expected a TextView, TokenView, EmbeddingView or GradientView, got {type(view).__name__}; "
         "derive it from the base class of the level it alters"
     )
+
+
+def _may_change_length(view: View) -> bool:
+    known = isinstance(view, TokenView) and (view.sets_labels or view.sets_positions)
+    return isinstance(view, TextView | TokenView) and not known
 
 
 class ViewPlan:
@@ -32,10 +49,11 @@ class ViewPlan:
 
     Args:
         views: Role -> chain. Text views come before token views, those before token views that see special
-            tokens, and embedding views last; a role without a chain is left unaltered.
+            tokens, then embedding views, and last a gradient view; a role without a chain is left unaltered.
 
     Raises:
-        ValueError: An unknown role, or a chain whose levels are out of order.
+        ValueError: An unknown role, a chain whose levels are out of order, two gradient views on a role, or
+            ``FixedDropout`` on the anchor, whose masks it repeats.
         TypeError: Something that is not a view.
 
     Example:
@@ -56,17 +74,30 @@ class ViewPlan:
                 )
             self._check_order(role, chain)
             self.chains[role] = tuple(chain)
+        for role in ("anchor", *self.fixed_dropout) if self.fixed_dropout else ():
+            if any(map(_may_change_length, self.chains.get(role, ()))):
+                raise ValueError(
+                    f"views.{role}: expected no view that may change a text's length beside FixedDropout, got "
+                    f"{', '.join(type(view).__name__ for view in self.chains[role])}; masks are laid over places"
+                )
+        if "anchor" in self.fixed_dropout:
+            raise ValueError(
+                "views.anchor: expected no FixedDropout, got one; it repeats the anchor's dropout masks, so put "
+                "it on positive"
+            )
 
     @staticmethod
     def _check_order(role: str, chain: Sequence[View]) -> None:
         levels = [_level(view, f"views.{role}[{i}]") for i, view in enumerate(chain)]
         for i in range(1, len(levels)):
+            late, early = (type(chain[j]).__name__ for j in (i, i - 1))
             if levels[i] < levels[i - 1]:
-                late, early = (type(chain[j]).__name__ for j in (i, i - 1))
                 raise ValueError(
                     f"views.{role}: expected {_LEVELS[levels[i]]} before {_LEVELS[levels[i - 1]]}, "
                     f"got {late} after {early}; move {late} before {early}"
                 )
+            if levels[i] == levels[i - 1] >= 4:
+                raise ValueError(f"views.{role}: expected one {early} at most, got {late} after it; drop one")
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -74,16 +105,44 @@ class ViewPlan:
         return tuple(self.chains)
 
     @property
-    def has_embedding_views(self) -> bool:
-        """Whether any role has an embedding view."""
-        return any(isinstance(view, EmbeddingView) for chain in self.chains.values() for view in chain)
+    def text_roles(self) -> tuple[Role, ...]:
+        """The roles that have a text view."""
+        return tuple(r for r, chain in self.chains.items() if any(isinstance(v, TextView) for v in chain))
 
-    def alter_text(self, role: Role, text: str, rng: np.random.Generator) -> str:
-        """Gives the text after the role's text views."""
+    def each(self) -> Iterator[tuple[str, View]]:
+        """Gives every view with its place in the configuration, such as ``views.anchor[0]``."""
+        for role, chain in self.chains.items():
+            for number, view in enumerate(chain):
+                yield f"views.{role}[{number}]", view
+
+    @property
+    def gradient_views(self) -> dict[Role, GradientView]:
+        """The gradient view of each role that has one."""
+        each = ((role, view) for role, chain in self.chains.items() for view in chain)
+        return {role: view for role, view in each if isinstance(view, GradientView)}
+
+    @property
+    def fixed_dropout(self) -> tuple[Role, ...]:
+        """The roles that repeat the anchor's dropout masks."""
+        return tuple(r for r, chain in self.chains.items() if any(isinstance(v, FixedDropout) for v in chain))
+
+    @property
+    def new_tokens(self) -> tuple[str, ...]:
+        """The tokens that the views need in the vocabulary."""
+        return tuple(dict.fromkeys(token for _, view in self.each() for token in view.new_tokens))
+
+    def build(self, vocabulary: Vocabulary) -> None:
+        """Gives every view what it needs of the tokenizer."""
+        for _, view in self.each():
+            view.build(vocabulary)
+
+    def alter_texts(self, role: Role, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
+        """Gives the texts after the role's text views, each with its own generator."""
+        altered = list(texts)
         for view in self.chains.get(role, ()):
             if isinstance(view, TextView):
-                text = view(text, rng)
-        return text
+                altered = view.alter_all(altered, rngs)
+        return altered
 
     def alter_tokens(
         self, role: Role, tokens: Tokens, rng: np.random.Generator, after_specials: bool = False
@@ -94,12 +153,18 @@ class ViewPlan:
                 tokens = view(tokens, rng)
         return tokens
 
-    def alter_embeddings(self, batch: Batch) -> Alter | None:
-        """Gives the alteration of a batch's embedding output, or None if no role has an embedding view."""
+    def alter_embeddings(self, batch: Batch, gradient: Tensor | None = None) -> Alter | None:
+        """Gives the alteration of a batch's embedding output, or None if there is none.
+
+        Args:
+            batch: The rows that will be encoded.
+            gradient: What gradient views follow, (S, L, D); None for the pass that finds it.
+        """
+        wanted = EmbeddingView if gradient is None else (EmbeddingView, GradientView)
         chains = {
             role: found
             for role, chain in self.chains.items()
-            if (found := [view for view in chain if isinstance(view, EmbeddingView)])
+            if (found := [(number, view) for number, view in enumerate(chain) if isinstance(view, wanted)])
         }
         if not chains:
             return None
@@ -107,10 +172,16 @@ class ViewPlan:
         def alter(embeddings: Tensor, mask: Tensor) -> Tensor:
             for role, chain in chains.items():
                 rows = batch.by_role(role)
+                if not len(rows):  # rows of a role may all stand in other blocks
+                    continue
                 part, part_mask, keys = embeddings[rows], mask[rows], batch.draw_keys[rows]
-                for number, view in enumerate(chain):
-                    part = view(part, part_mask, RowRandom(keys, view=number))
-                embeddings = embeddings.index_copy(0, rows, part)
+                for number, view in chain:
+                    rng = RowRandom(keys, view=number)
+                    if isinstance(view, EmbeddingView):
+                        part = view(part, part_mask, rng)
+                    elif isinstance(view, GradientView) and gradient is not None:
+                        part = view(part, gradient[rows], part_mask, rng)
+                embeddings = embeddings.index_copy(0, rows, part.to(embeddings.dtype))
             return embeddings
 
         return alter

@@ -1,10 +1,78 @@
-"""Views of the string."""
+"""Views of the string, and what those that exchange words share."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 
 from contrastive_text.views.base import TextView, check_rate
+
+_WORD = re.compile(r"(\w+(?:['\u2019-]\w+)*)")
+_LETTERS = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
+
+
+def split_words(text: str) -> list[str]:
+    """Gives a text in pieces: words at the odd places, what stands around them at the even ones.
+
+    A word is a run of letters and digits, with apostrophes and hyphens inside.
+
+    Example:
+        >>> split_words("Well-known, isn't it?")
+        ['', 'Well-known', ', ', "isn't", ' ', 'it', '?']
+    """
+    return _WORD.split(text)
+
+
+def is_word(text: str) -> bool:
+    """Tells whether a text is one word, and that of letters."""
+    return _LETTERS.fullmatch(text) is not None
+
+
+def match_case(word: str, model: str) -> str:
+    """Gives a lower-case word capitals where the model word has them: all, the first letter or none.
+
+    Example:
+        >>> match_case("large", "Big"), match_case("large", "BIG"), match_case("one", "I")
+        ('Large', 'LARGE', 'One')
+    """
+    if model.islower():  # most words: first, because a view asks this of every word it replaces
+        return word
+    if len(model) > 1 and model.isupper():
+        return word.upper()
+    return word[:1].upper() + word[1:] if model[:1].isupper() else word
+
+
+class Prompt(TextView):
+    """Puts the text into a template; two templates make two views of one text.
+
+    Source: contrastive learning with two templates of Jiang et al. 2022, PromptBERT
+    (https://arxiv.org/abs/2201.04337), section 4. Differs: theirs reads the vector of a mask token in the
+    template and takes off the template's own; here the pooler is a choice of its own.
+
+    Args:
+        template: A text with ``{text}`` in it once; other braces stand for themselves.
+
+    Raises:
+        ValueError: A template without ``{text}``, or with more than one.
+
+    Example:
+        >>> Prompt("This sentence: {text} means")("It rains.", np.random.default_rng(0))
+        'This sentence: It rains. means'
+    """
+
+    def __init__(self, template: str = "{text}") -> None:
+        found = template.count("{text}")
+        if found != 1:
+            raise ValueError(
+                f"Prompt.template: expected {{text}} exactly once, got {template!r}, which has it "
+                f"{found} times; {{text}} is where the text goes"
+            )
+        self.template = template
+
+    def __call__(self, text: str, rng: np.random.Generator) -> str:  # noqa: ARG002  # the contract
+        """Gives the template with the text in it."""
+        return self.template.replace("{text}", text)
 
 
 class SwapWords(TextView):

@@ -1,25 +1,116 @@
-"""Views of the token ids."""
+"""Views that delete or crop, and the units they choose: tokens or whole words."""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
+from itertools import groupby
+from typing import Literal, get_args
 
-from contrastive_text.types import Tokens
+import numpy as np
+from numpy.typing import NDArray
+
+from contrastive_text.types import NO_LABEL, Tokens, Vocabulary
 from contrastive_text.views.base import TokenView, check_rate
+
+Unit = Literal["token", "word"]
+"""What a view chooses: single tokens, or all tokens of a word."""
+
+
+def check_unit(where: str, unit: str) -> None:
+    """Refuses a unit that is none (ValueError)."""
+    if unit not in get_args(Unit):
+        raise ValueError(f"{where}.unit: expected token or word, got {unit!r}; choose one of the two")
+
+
+def unit_lengths(tokens: Tokens, unit: Unit) -> NDArray[np.intp]:
+    """Gives the number of tokens of each unit of a text.
+
+    A word is a run of tokens with one word number.
+
+    Example:
+        >>> unit_lengths(Tokens(ids=(5, 6, 7), words=(0, 0, 1)), "word").tolist()
+        [2, 1]
+    """
+    if unit == "token":
+        return np.ones(len(tokens), dtype=np.intp)
+    return np.array([sum(1 for _ in word) for _, word in groupby(tokens.words)], dtype=np.intp)
+
+
+def delete(tokens: Tokens, gone: NDArray[np.bool_], mark: int | None = None) -> Tokens:
+    """Gives the tokens that are left, and a mark for each run of deleted ones.
+
+    The mark takes word and position of the run's first token and has no label. A mark that stands beside
+    deleted tokens is merged with theirs.
+
+    Args:
+        tokens: The text.
+        gone: True on the tokens to delete.
+        mark: Id of the mark; None to leave no trace.
+
+    Example:
+        >>> gone = np.array([True, True, False, True])
+        >>> delete(Tokens(ids=(5, 6, 7, 8), words=(0, 1, 2, 3)), gone, mark=9).ids
+        (9, 7, 9)
+    """
+    if not gone.any():
+        return tokens
+    if mark is None:
+        return tokens.take(np.flatnonzero(~gone).tolist())
+    ids = np.array(tokens.ids)
+    marked = gone | (ids == mark)
+    first = np.append(True, ~(marked[1:] & marked[:-1]))
+    return replace(
+        tokens,
+        ids=tuple(np.where(marked, mark, ids).tolist()),
+        labels=None if tokens.labels is None else tuple(np.where(marked, NO_LABEL, tokens.labels).tolist()),
+    ).take(np.flatnonzero(first).tolist())
+
+
+def draw_spans(units: int, spans: int, length: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Draws spans of equal length, without overlap if there is room.
+
+    They come in the order of the text; all placings without overlap are equally likely.
+
+    Args:
+        units: Length of the text, at least ``length``.
+        spans: Number of spans.
+        length: Units in each span.
+
+    Returns:
+        The units of each span, (spans, length).
+    """
+    if spans * length <= units:
+        # With each span shortened to its first unit, placings without overlap are choices of distinct units.
+        places = rng.permutation(units - spans * (length - 1))[:spans]
+        starts = np.sort(places) + np.arange(spans) * (length - 1)
+    else:
+        starts = np.sort(rng.integers(units - length + 1, size=spans))
+    return starts[:, np.newaxis] + np.arange(length)
+
+
+def _check_deletion(where: str, rate: float, mark: str | None, unit: str) -> None:
+    check_rate(where, rate)
+    check_unit(where, unit)
+    if mark == "":
+        raise ValueError(f"{where}.mark: expected a token such as [DEL], got ''; None leaves no trace")
 
 
 class DeleteTokens(TokenView):
-    """Deletes an exact share of the tokens, chosen at random.
+    """Deletes a share of the tokens or words, chosen at random.
 
-    ``round(rate * n)`` of n tokens go, but never the last one left; special tokens are never touched.
-    Source: token deletion of Wu et al. 2020, CLEAR (https://arxiv.org/abs/2012.15466), section 3.3, and the
-    deletion baseline of Gao et al. 2021, SimCSE, section 3. Differs: removes plainly, without CLEAR's [DEL].
+    ``round(rate * n)`` of n units go. Without a mark they leave no trace, and the last unit left stays; a
+    mark stands for each run of deleted units, and for the whole text if all go. Source: word deletion of
+    Wu et al. 2020, CLEAR (https://arxiv.org/abs/2012.15466), section 3.3 (rate 0.7, mark [DEL], tokens), and
+    of Gao et al. 2021, SimCSE (https://arxiv.org/abs/2104.08821), table 1 (no mark, words).
 
     Args:
-        rate: Share of the tokens to delete.
+        rate: Share of the units to delete.
+        mark: Token that stands for what is deleted, such as [DEL]; None for none.
+        exact: Whether the share is exact; if not, each unit goes independently with probability ``rate``.
+        unit: Whether tokens or whole words are deleted.
 
     Raises:
-        ValueError: A rate outside [0, 1].
+        ValueError: A rate outside [0, 1], an empty mark or an unknown unit.
 
     Example:
         >>> tokens = Tokens(ids=(5, 6, 7, 8), words=(0, 1, 2, 3))
@@ -27,13 +118,138 @@ class DeleteTokens(TokenView):
         2
     """
 
+    def __init__(
+        self, rate: float = 0.1, mark: str | None = None, exact: bool = True, unit: Unit = "token"
+    ) -> None:
+        _check_deletion("DeleteTokens", rate, mark, unit)
+        self.rate = rate
+        self.mark = mark
+        self.exact = exact
+        self.unit: Unit = unit
+        self.new_tokens = () if mark is None else (mark,)
+        self._mark_id: int | None = None
+
+    def build(self, vocabulary: Vocabulary) -> None:
+        """Takes the id of the mark."""
+        self._mark_id = None if self.mark is None else vocabulary.added[self.mark]
+
+    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
+        """Gives the tokens that are left, in their order, and the marks."""
+        if self.mark is not None and self._mark_id is None:
+            raise RuntimeError("DeleteTokens: expected build(vocabulary) before the first call")
+        lengths = unit_lengths(tokens, self.unit)
+        units = len(lengths)
+        # A binomial number of units, all choices equally likely, is one independent draw per unit.
+        count = round(self.rate * units) if self.exact else int(rng.binomial(units, self.rate))
+        if self.mark is None:
+            count = min(count, units - 1)
+        if count <= 0:
+            return tokens
+        gone = np.zeros(units, dtype=np.bool_)
+        gone[rng.permutation(units)[:count]] = True
+        return delete(tokens, np.repeat(gone, lengths), self._mark_id)
+
+
+class DeleteSpans(TokenView):
+    """Deletes some spans of the text, chosen at random.
+
+    Each has ``max(1, int(rate * n))`` of n units; they don't overlap unless the text is too short for all
+    of them. Marks, or none, as in ``DeleteTokens``. Source: span deletion of Wu et al. 2020, CLEAR
+    (https://arxiv.org/abs/2012.15466), section 3.3, which leaves open what a text of under 20 tokens loses:
+    here single tokens, up to 5.
+
+    Args:
+        spans: Number of spans.
+        rate: Length of each span, as a share of the text; 0 deletes nothing.
+        mark: Token that stands for what is deleted; None for none.
+        unit: Whether spans are counted in tokens or in whole words.
+
+    Raises:
+        ValueError: Fewer than 0 spans, or as for ``DeleteTokens``.
+
+    Example:
+        >>> view = DeleteSpans(spans=1, rate=0.5)
+        >>> view.build(Vocabulary(size=10, added={"[DEL]": 9}))
+        >>> view(Tokens(ids=(5, 6, 7, 8), words=(0, 1, 2, 3)), np.random.default_rng(1)).ids
+        (9, 7, 8)
+    """
+
+    def __init__(
+        self, spans: int = 5, rate: float = 0.05, mark: str | None = "[DEL]", unit: Unit = "token"
+    ) -> None:
+        _check_deletion("DeleteSpans", rate, mark, unit)
+        if spans < 0:
+            raise ValueError(f"DeleteSpans.spans: expected 0 spans or more, got {spans}; 5 is CLEAR's")
+        self.spans = spans
+        self.rate = rate
+        self.mark = mark
+        self.unit: Unit = unit
+        self.new_tokens = () if mark is None else (mark,)
+        self._mark_id: int | None = None
+
+    def build(self, vocabulary: Vocabulary) -> None:
+        """Takes the id of the mark."""
+        self._mark_id = None if self.mark is None else vocabulary.added[self.mark]
+
+    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
+        """Gives the tokens that are left, in their order, and the marks."""
+        if self.mark is not None and self._mark_id is None:
+            raise RuntimeError("DeleteSpans: expected build(vocabulary) before the first call")
+        lengths = unit_lengths(tokens, self.unit)
+        units = len(lengths)
+        if units == 0 or self.rate == 0:
+            return tokens
+        gone = np.zeros(units, dtype=np.bool_)
+        gone[draw_spans(units, self.spans, length=max(1, int(self.rate * units)), rng=rng)] = True
+        if self.mark is None and gone.all():
+            gone[rng.integers(units)] = False
+        return delete(tokens, np.repeat(gone, lengths), self._mark_id)
+
+
+class DeleteOneWord(TokenView):
+    """Deletes one word, chosen at random; a text of one word stays as it is.
+
+    Source: "delete one word" of Gao et al. 2021, SimCSE (https://arxiv.org/abs/2104.08821), table 1.
+
+    Example:
+        >>> DeleteOneWord()(Tokens(ids=(5, 6, 7), words=(0, 0, 1)), np.random.default_rng(0)).ids
+        (5, 6)
+    """
+
+    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
+        """Gives the tokens of the other words, in their order."""
+        lengths = unit_lengths(tokens, "word")
+        if len(lengths) < 2:
+            return tokens
+        gone = np.arange(len(lengths)) == rng.integers(len(lengths))
+        return delete(tokens, np.repeat(gone, lengths))
+
+
+class CropTokens(TokenView):
+    """Keeps one stretch of the text, chosen at random.
+
+    Of n tokens ``round(rate * n)`` go, before and behind the stretch, but never the last one left. Source:
+    the crop of Gao et al. 2021, SimCSE (https://arxiv.org/abs/2104.08821), table 1.
+
+    Args:
+        rate: Share of the tokens to cut off.
+
+    Raises:
+        ValueError: A rate outside [0, 1].
+
+    Example:
+        >>> CropTokens(rate=0.5)(Tokens(ids=(5, 6, 7, 8), words=(0, 1, 2, 3)), np.random.default_rng(0)).ids
+        (7, 8)
+    """
+
     def __init__(self, rate: float = 0.1) -> None:
-        check_rate("DeleteTokens", rate)
+        check_rate("CropTokens", rate)
         self.rate = rate
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Gives the tokens that are left, in their order."""
-        count = min(round(self.rate * len(tokens)), len(tokens) - 1)
-        if count <= 0:
+        """Gives the tokens of the stretch."""
+        length = max(len(tokens) - round(self.rate * len(tokens)), 1)
+        if length >= len(tokens):
             return tokens
-        return tokens.take(np.sort(rng.permutation(len(tokens))[count:]).tolist())
+        start = int(rng.integers(len(tokens) - length + 1))
+        return tokens.take(range(start, start + length))

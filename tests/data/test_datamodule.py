@@ -271,7 +271,7 @@ def test_each_validation_file_has_its_score_and_the_mean_is_kept_beside(
     (scores,) = [tiny.merged(trainer.validate(module, datamodule=data, verbose=False))]
     model = export(module)
     expected = [evaluate_pairs(model, read_pairs(file))[0].spearman for file in files]
-    assert abs(expected[0] - expected[1]) > 1
+    assert abs(expected[0] - expected[1]) > 0.01  # ten times what is allowed below
     # a rank correlation of the same order of the same pairs, in float32
     assert scores["val/spearman/near"] == pytest.approx(expected[0], abs=1e-3)
     assert scores["val/spearman/far"] == pytest.approx(expected[1], abs=1e-3)

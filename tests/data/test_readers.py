@@ -281,10 +281,94 @@ def test_a_missing_file_without_neighbours_says_where_it_looked(tmp_path: Path, 
         read_rows(tmp_path / name, ["text"])
 
 
-def test_a_folder_is_refused_with_its_files(tmp_path: Path) -> None:
+def test_every_txt_file_of_a_folder_is_one_document(tmp_path: Path) -> None:
+    folder = tmp_path / "essays"
+    (folder / "b").mkdir(parents=True)
+    write(folder / "c.txt.gz", "third")
+    write(folder / "b" / "x.TXT", "second,\r\n  of two\u2028lines ")
+    write(folder / "a.txt", "\ufefffirst\n\nafter a blank line\n")
+    table = read_rows(folder, ["text"])
+    assert texts(table) == ["first\n\nafter a blank line\n", "second,\r\n  of two\u2028lines ", "third"]
+    assert table.understood == "essays: text -> text (a .txt file each); 3 rows"
+    assert table.source == (str(folder),)
+
+
+def test_empty_files_of_a_folder_are_left_out_and_others_ignored_aloud(tmp_path: Path) -> None:
+    (tmp_path / ".checkpoints").mkdir()
+    for name, text in (
+        ("a.txt", "one"),
+        ("b.txt", " \n\t\n"),
+        ("c.txt", ""),
+        ("._a.txt", "not\xe9 a text"),
+        (".checkpoints/a.txt", "a copy"),
+        ("readme.md", "ignored"),
+    ):
+        write(tmp_path / name, text)
+    table = read_rows(str(tmp_path), ["text"])
+    assert texts(table) == ["one"]
+    assert table.understood == (
+        f"{tmp_path.name}: text -> text (a .txt file each); 3 other files ignored; 1 row; 2 empty files left out"
+    )
+
+
+def test_the_documents_of_a_folder_go_by_name_however_the_disk_lists_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("10.txt", "2.txt", "a b.txt", "B.txt"):
+        write(tmp_path / name, name)
+    expected = ["10.txt", "2.txt", "B.txt", "a b.txt"]
+    listing = list(tmp_path.rglob("*"))
+    for order in (sorted(listing), sorted(listing, reverse=True)):
+        monkeypatch.setattr(Path, "rglob", lambda *_, order=order: iter(order))
+        assert texts(read_rows(tmp_path, ["text"])) == expected
+
+
+def test_a_folder_joins_with_files(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    write(tmp_path / "more" / "a.txt", "a document\nof two lines")
+    lines = write(tmp_path / "lines.txt", "one\ntwo\n")
+    table = read_rows([lines, tmp_path / "more"], ["text"])
+    assert texts(table) == ["one", "two", "a document\nof two lines"]
+
+
+def test_a_folder_may_be_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.txt", "one")
+    monkeypatch.chdir(tmp_path)
+    assert read_rows(".", ["text"]).understood == ".: text -> text (a .txt file each); 1 row"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("a.tsv", "got a.tsv;"), ("b/c.md", "got b/c.md;"), ("b", "got no file;")]
+)
+def test_a_folder_without_a_txt_file_is_refused_with_what_it_has(tmp_path: Path, name: str, found: str) -> None:
+    path = tmp_path / name
+    (path.parent if path.suffix else path).mkdir(exist_ok=True)
+    if path.suffix:
+        write(path, "one")
+    with refuses(str(tmp_path), "expected a folder with .txt files, a document each", found, "name its files"):
+        read_rows(tmp_path, ["text"])
+
+
+def test_a_folder_of_empty_files_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "\n")
+    with refuses("expected at least one row with text, got 1 empty file left out"):
+        read_rows(tmp_path, ["text"])
+
+
+def test_a_broken_file_of_a_folder_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "one")
+    write(tmp_path / "b.txt", b"caf\xe9")
+    with refuses("b.txt:1: expected UTF-8, got the byte 0xe9"):
+        read_rows(tmp_path, ["text"])
+
+
+@pytest.mark.parametrize("reads", [PAIR, ["text", "target"]])
+def test_a_folder_is_refused_with_its_files_where_more_than_text_is_read(
+    tmp_path: Path, reads: Sequence[str]
+) -> None:
     write(tmp_path / "a.txt", "one")
     with refuses(str(tmp_path), "expected a file, got a folder", "a.txt"):
-        read_rows(tmp_path, ["text"])
+        read_rows(tmp_path, reads)
 
 
 @pytest.mark.parametrize(("name", "suffix"), [("a.parquet", ".parquet"), ("a.json.gz", ".json"), ("a", "")])

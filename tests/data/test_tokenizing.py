@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -57,6 +59,17 @@ def test_words_are_those_of_the_tokenizer(tokenizer: PreTrainedTokenizerBase) ->
 
 def test_no_texts_give_no_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
     assert TextTokenizer(tokenizer, max_length=None)([]) == []
+
+
+def test_the_same_corpus_gives_the_same_vocabulary_in_every_process(corpus: tuple[str, ...]) -> None:
+    here = learn_vocabulary([*corpus, "日本 ☃"], vocabulary_size=120).backend_tokenizer.to_str()
+    program = (
+        "import sys\nfrom contrastive_text.data import learn_vocabulary\n"
+        "print(learn_vocabulary(sys.argv[1:], vocabulary_size=120).backend_tokenizer.to_str(), end='')"
+    )
+    words = [sys.executable, "-c", program, *corpus, "日本 ☃"]
+    there = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert there == here
 
 
 @given(n=st.integers(0, 9), max_length=st.integers(3, 12))

@@ -3,92 +3,33 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from architectures import CONFIGS, NAMES, PAIR, ROWS, SIZE, encoder_of, ragged
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, PreTrainedTokenizerFast
 
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.layouts import pad, token_mask
 from contrastive_text.random import RowRandom
-from contrastive_text.types import Batch, Hidden, Slot
-from contrastive_text.views import EmbeddingView, FeatureCutoff, ViewPlan
+from contrastive_text.types import Hidden
+from contrastive_text.views import (
+    Adversarial,
+    EmbeddingDropout,
+    EmbeddingView,
+    FeatureCutoff,
+    GaussianNoise,
+    GradientView,
+    SpanCutoff,
+    TokenCutoff,
+    ViewPlan,
+)
 
-SIZE = {
-    "vocab_size": 60,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "max_position_embeddings": 40,
-}
-DECODER = {"num_key_value_heads": 1, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "bert": {"model_type": "bert", **SIZE},
-    "roberta": {"model_type": "roberta", **SIZE, "max_position_embeddings": 42, "pad_token_id": 1},
-    "xlm-roberta": {"model_type": "xlm-roberta", **SIZE, "max_position_embeddings": 42, "pad_token_id": 1},
-    "distilbert": {
-        "model_type": "distilbert",
-        "vocab_size": 60,
-        "dim": 16,
-        "n_layers": 2,
-        "n_heads": 2,
-        "hidden_dim": 24,
-        "max_position_embeddings": 40,
-    },
-    "electra": {"model_type": "electra", **SIZE, "embedding_size": 8},
-    "electra-equal": {"model_type": "electra", **SIZE, "embedding_size": 16},
-    "albert": {"model_type": "albert", **SIZE, "embedding_size": 8},
-    "mpnet": {"model_type": "mpnet", **SIZE, "max_position_embeddings": 42, "pad_token_id": 1},
-    "deberta-v2": {
-        "model_type": "deberta-v2",
-        **SIZE,
-        "relative_attention": True,
-        "position_biased_input": False,
-        "pos_att_type": ["c2p", "p2c"],
-        "max_relative_positions": 40,
-    },
-    "modernbert": {
-        "model_type": "modernbert",
-        **SIZE,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "cls_token_id": 1,
-        "sep_token_id": 2,
-        "global_attn_every_n_layers": 2,
-        "local_attention": 8,
-    },
-    "qwen2": {"model_type": "qwen2", **SIZE, **DECODER},
-    "llama": {"model_type": "llama", **SIZE, **DECODER},
-}
-NAMES = list(CONFIGS)
-# Rows of three lengths; ids from 5, so that none is a special or padding id anywhere.
-ROWS = ((5, 6, 7), (8, 9, 10, 11, 12, 13, 14), (15,), (16, 17, 18, 19), (20, 21, 22, 23, 24), (25, 26))
-PAIR = (Slot("anchor", 0), Slot("positive", 0))
 BLOCKS = ("encoder.layer.0", "transformer.layer.0", "encoder.albert_layer_groups.0", "layers.0")
-
-
-def ragged(*rows: tuple[int, ...], slots: tuple[Slot, ...] = PAIR, positions: bool = False) -> Batch:
-    places = [i for row in rows for i in range(len(row))]
-    return Batch(
-        ids=torch.tensor([i for row in rows for i in row]),
-        lengths=torch.tensor([len(row) for row in rows]),
-        slots=slots,
-        row_slots=torch.arange(len(slots)).repeat_interleave(len(rows) // len(slots)),
-        draw_keys=torch.arange(len(rows)) * 13,
-        text_ids=torch.arange(len(rows)),
-        positions=torch.tensor(places) if positions else None,
-    )
-
-
-def encoder_of(name: str, **options: Any) -> TransformerEncoder:
-    """A tiny encoder in float64 and evaluation mode: differences are then faults, not rounding."""
-    torch.manual_seed(0)
-    return TransformerEncoder(config=CONFIGS[name], **options).double().eval()
 
 
 def first_block(encoder: TransformerEncoder) -> nn.Module:
@@ -105,6 +46,17 @@ class Zero(EmbeddingView):
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
         return torch.zeros_like(embeddings)
+
+
+VIEWS: tuple[EmbeddingView | GradientView, ...] = (
+    Zero(),
+    FeatureCutoff(rate=0.5),
+    TokenCutoff(rate=0.5),
+    SpanCutoff(rate=0.5),
+    EmbeddingDropout(rate=0.5),
+    GaussianNoise(),
+    Adversarial(),
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -149,12 +101,16 @@ def test_a_row_does_not_depend_on_the_length_of_others(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("view", [FeatureCutoff(rate=0.5), Zero()], ids=["FeatureCutoff", "Zero"])
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: type(view).__name__)
 @torch.no_grad()
-def test_an_embedding_view_changes_its_own_slot_and_no_other(name: str, view: EmbeddingView) -> None:
+def test_an_embedding_view_changes_its_own_slot_and_no_other(
+    name: str, view: EmbeddingView | GradientView
+) -> None:
     encoder, batch = encoder_of(name), ragged(*ROWS)
+    gradient = torch.randn(6, 7, 16, dtype=torch.float64)
+    alter = ViewPlan({"positive": [view]}).alter_embeddings(batch, gradient)
     plain = encoder(batch).layers[-1]
-    altered = encoder(batch, alter=ViewPlan({"positive": [view]}).alter_embeddings(batch)).layers[-1]
+    altered = encoder(batch, alter=alter).layers[-1]
     assert torch.equal(altered[:3], plain[:3])
     assert all(not torch.allclose(altered[i, : len(ROWS[i])], plain[i, : len(ROWS[i])]) for i in (3, 4, 5))
     # The alteration ends with the call.
@@ -223,6 +179,51 @@ def test_other_positions_change_the_result(name: str) -> None:
     assert shuffled.positions is not None
     shuffled.positions.copy_(torch.tensor([2, 0, 3, 1]))
     assert not torch.allclose(on_tokens(encoder(shuffled)), on_tokens(encoder(batch)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_positions_are_heeded_everywhere_but_where_they_are_relative(name: str) -> None:
+    encoder = encoder_of(name).train()
+    assert encoder.heeds_positions() is (name != "deberta-v2")
+    assert all(module.training for module in encoder.modules())
+
+
+def test_an_architecture_that_takes_no_positions_heeds_none() -> None:
+    config = {"model_type": "xlnet", "vocab_size": 30, "d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 16}
+    encoder = TransformerEncoder(config=config)
+    assert not encoder.heeds_positions()
+    assert encoder.model.training
+
+
+def test_absolute_positions_beside_the_relative_ones_are_heeded() -> None:
+    config = {**CONFIGS["deberta-v2"], "position_biased_input": True}
+    assert TransformerEncoder(config=config).heeds_positions()
+
+
+@torch.no_grad()
+def test_relative_positions_alone_give_the_same_in_any_order_of_places() -> None:
+    encoder, batch = encoder_of("deberta-v2"), ragged((5, 6, 7, 8), slots=PAIR[:1])
+    shuffled = replace(batch, positions=torch.tensor([2, 0, 3, 1]))
+    assert torch.equal(on_tokens(encoder(shuffled)), on_tokens(encoder(batch)))
+
+
+@pytest.mark.parametrize(("name", "first"), [("bert", 0), ("roberta", 2), ("xlm-roberta", 2), ("mpnet", 2)])
+@torch.no_grad()
+def test_k5_tokens_get_the_architectures_places_in_their_order_and_padding_keeps_its_own(
+    name: str, first: int
+) -> None:
+    encoder, batch = encoder_of(name), ragged(*ROWS, positions=True)
+    assert batch.positions is not None
+    backwards = torch.cat([places.flip(0) for places in batch.positions.split(batch.lengths.tolist())])
+    seen: list[Tensor] = []
+    encoder.model.register_forward_pre_hook(
+        lambda module, inputs, options: seen.append(options["position_ids"]),  # noqa: ARG005  # torch's signature
+        with_kwargs=True,
+    )
+    encoder(replace(batch, positions=backwards))
+    longest = max(len(row) for row in ROWS)
+    places = [[*reversed(range(len(row))), *range(len(row), longest)] for row in ROWS]
+    assert seen[0].tolist() == [[first + place for place in row] for row in places]
 
 
 @pytest.mark.parametrize("name", NAMES)

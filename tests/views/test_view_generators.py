@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,9 +16,17 @@ from hypothesis import strategies as st
 from contrastive_text.random import RowRandom, generator
 from contrastive_text.types import NO_LABEL, Tokens
 from contrastive_text.views import DeleteTokens, EmbeddingView, FeatureCutoff, SwapWords, TextView, TokenView
+from contrastive_text.views.reorder import ReorderSpans
+from contrastive_text.views.tokens import CropTokens, DeleteSpans
 
 TEXT_VIEWS: tuple[Callable[[float], TextView], ...] = (SwapWords,)
-TOKEN_VIEWS: tuple[Callable[[float], TokenView], ...] = (DeleteTokens,)
+TOKEN_VIEWS: tuple[Callable[[float], TokenView], ...] = (
+    DeleteTokens,
+    partial(DeleteTokens, exact=False, unit="word"),
+    lambda rate: DeleteSpans(rate=rate, mark=None),
+    lambda rate: ReorderSpans(rate=rate),
+    CropTokens,
+)
 EMBEDDING_VIEWS: tuple[Callable[[float], EmbeddingView], ...] = (FeatureCutoff,)
 RATES = st.floats(0, 1)
 SEEDS = st.integers(0, 2**31)

@@ -92,7 +92,7 @@ def test_an_unknown_role_is_refused_with_the_roles() -> None:
 @pytest.mark.parametrize("other", [str.lower, "SwapWords", torch.nn.Dropout(0.1)])
 def test_what_is_no_view_is_refused_with_its_place(other: object) -> None:
     with pytest.raises(
-        TypeError, match=r"views.anchor\[1\]: expected a TextView, TokenView or EmbeddingView, got "
+        TypeError, match=r"views.anchor\[1\]: expected a TextView, TokenView, EmbeddingView or GradientView, got "
     ):
         ViewPlan({"anchor": [SwapWords(), other]})  # type: ignore[list-item]  # the point of the test
 
@@ -126,13 +126,14 @@ def test_levels_out_of_order_are_refused_with_what_to_move(early: View, late: Vi
 def test_a_chain_of_all_levels_in_order_is_taken() -> None:
     plan = ViewPlan({"anchor": [SwapWords(), DeleteTokens(), AddAfter(1), FeatureCutoff()], "negative": []})
     assert plan.roles == ("anchor", "negative")
-    assert plan.has_embedding_views
+    assert plan.text_roles == ("anchor",)
+    assert plan.alter_embeddings(batch()) is not None
 
 
 def test_chains_run_in_the_written_order() -> None:
     plan = ViewPlan({"positive": [Append("b"), Append("c"), Add(1), Add(2), AddAfter(3), Plus(), Times(10)]})
     rng = generator(0)
-    assert plan.alter_text("positive", "a", rng) == "a b c"
+    assert plan.alter_texts("positive", ["a", "d"], [rng, rng]) == ["a b c", "d b c"]
     tokens = Tokens(ids=(0,), words=(0,))
     assert plan.alter_tokens("positive", tokens, rng).ids == (0, 1, 2)
     assert plan.alter_tokens("positive", tokens, rng, after_specials=True).ids == (0, 3)
@@ -143,7 +144,7 @@ def test_chains_run_in_the_written_order() -> None:
 def test_a_role_without_a_chain_is_left_alone() -> None:
     plan = ViewPlan({"positive": [Append("b"), Add(1)]})
     tokens = Tokens(ids=(0,), words=(0,))
-    assert plan.alter_text("anchor", "a", generator(0)) == "a"
+    assert plan.alter_texts("anchor", ["a"], [generator(0)]) == ["a"]
     assert plan.alter_tokens("anchor", tokens, generator(0)) is tokens
     assert plan.alter_embeddings(batch()) is None
     assert ViewPlan().roles == ()

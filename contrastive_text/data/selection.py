@@ -1,0 +1,104 @@
+"""What a pairing can serve: rows and roles, settled once, before sampling, so that ranks never disagree."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch.utils.data import Subset
+
+from contrastive_text.data.collator import example_slots
+from contrastive_text.data.readers import Table
+from contrastive_text.data.sampler import Rows
+from contrastive_text.data.token_cache import TokenTable
+from contrastive_text.specs import describe
+from contrastive_text.types import Example, Role, Slot
+from contrastive_text.views import Pairing, ViewPlan
+
+NEXT = "next"
+"""Column of a text's successor in its file, for pairings that read it."""
+
+
+class TrainingRows(NamedTuple):
+    """The rows to train on, and how they were chosen; an empty line where all of them are."""
+
+    rows: Rows
+    understood: str = ""
+
+
+def served(table: TokenTable, pairing: Pairing) -> TrainingRows:
+    """Leaves out the documents that a pairing can't serve, by their number of tokens.
+
+    Raises:
+        ValueError: It can serve none of them.
+    """
+    kept = [number for number, length in enumerate(table.lengths.tolist()) if pairing.serves(length)]
+    if not kept:
+        raise ValueError(
+            f"data.train: expected a document long enough for {describe(pairing)}, got {len(table):,} of at most "
+            f"{int(table.lengths.max(initial=0)):,} tokens; lower max_length or anchors, or set too_short: shrink"
+        )
+    said = f"{len(kept):,} of {len(table):,} documents are long enough for the pairing"
+    if len(kept) < len(table):
+        said += f", {len(table) - len(kept):,} left out"
+    return TrainingRows(Subset(table, kept), f"{said}; {table.source}")  # type: ignore[arg-type]  # indexed alone
+
+
+def follow(table: Table) -> TrainingRows:
+    """Gives every row its successor in its file as ``next``; a file's last row has none and is left out.
+
+    Raises:
+        ValueError: No file has two rows.
+    """
+    lasts = {end - 1 for end in itertools.accumulate(table.sizes)}
+    rows = tuple(
+        {**row, NEXT: table[number + 1]["text"]} for number, row in enumerate(table) if number not in lasts
+    )
+    if not rows:
+        raise ValueError("data.train: expected two texts or more, one after the other, got one; give more text")
+    return TrainingRows(rows, f"{len(rows):,} texts with their successor")
+
+
+def check_roles(
+    pairing: Pairing, examples: Sequence[Example], plan: ViewPlan, reads: Sequence[Role]
+) -> tuple[Slot, ...]:
+    """Gives the slots of a pairing's examples, and refuses views and objectives of roles that it lacks.
+
+    Args:
+        pairing: The pairing.
+        examples: What it gave of the first row.
+        plan: The views.
+        reads: The roles that the objectives read.
+
+    Raises:
+        ValueError: No example, a role that isn't given, or ``FixedDropout`` on texts other than the anchor.
+    """
+    name = type(pairing).__name__
+    if not examples:
+        raise ValueError(
+            f"pairing {name}: expected an example or more of every row, got none of the first; leave out rows "
+            "that can't give one"
+        )
+    slots = tuple(slot for slot, _ in example_slots(examples[0]))
+    given = {slot.role for slot in slots}
+    for role in plan.roles:
+        if role not in {*given, "original"}:
+            raise ValueError(
+                f"views.{role}: expected a role that the pairing {name} gives "
+                f"({', '.join(sorted({*given, 'original'}))}), got {role}; give the data {role} texts or drop "
+                "the views"
+            )
+    repeating = [(text, each.anchor, slot.role) for each in examples for slot, text in example_slots(each)]
+    if any(text != anchor for text, anchor, role in repeating if role in plan.fixed_dropout):
+        raise ValueError(
+            f"FixedDropout: expected a pairing that repeats the anchor, got {name}; masks are laid over places, "
+            "so take SameText"
+        )
+    for role in reads:
+        if role not in given:
+            raise ValueError(
+                f"objectives: expected a pairing that gives {role}, got {describe(pairing)}; take another "
+                f"pairing, or leave out the objective that compares {role}"
+            )
+    return slots

@@ -1,0 +1,145 @@
+"""What views really do to real texts: the changed places marked, and a measured edit rate for each view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from contrastive_text.data import Collator, KeyedRow
+from contrastive_text.encoders import Encoder
+from contrastive_text.random import RowRandom
+from contrastive_text.types import Batch, Role
+from contrastive_text.views import EmbeddingView, TextView, TokenView, View, ViewPlan
+
+
+class Edit(NamedTuple):
+    """How much one view changes.
+
+    Args:
+        place: Where it stands, such as ``views.anchor[0]``.
+        view: The view.
+        rate: Share of the tokens, positions or entries of the embedding output that it changes; None where
+            only training can tell.
+        unit: What the rate counts.
+    """
+
+    place: str
+    view: View
+    rate: float | None
+    unit: str
+
+
+def marked(before: Sequence[int], after: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
+    """Gives the altered row as text, with ``[-gone-]`` and ``{+new+}`` where it differs (as wdiff does).
+
+    Args:
+        before: Token ids without the views.
+        after: Token ids with them.
+        tokenizer: What made them.
+    """
+
+    def said(ids: Sequence[int], left: str = "", right: str = "") -> str:
+        return f"{left}{tokenizer.decode(list(ids))}{right}" if ids else ""
+
+    parts = []
+    for same, old, new in _differences(before, after):
+        parts += [said(new)] if same else [said(old, "[-", "-]"), said(new, "{+", "+}")]
+    return " ".join(part for part in parts if part)
+
+
+def edit_rates(collator: Collator, encoder: Encoder, rows: Sequence[KeyedRow]) -> list[Edit]:
+    """Measures every view of a plan on real rows, each against what enters it in its chain.
+
+    Args:
+        collator: The training data's.
+        encoder: Whose embedding output the embedding views alter.
+        rows: What to measure on; some hundred give two digits.
+    """
+    edits = []
+    for role, chain in collator.plan.chains.items():
+        batches = _prefixes(collator, role, rows)
+        for number, view in enumerate(chain):
+            place = f"views.{role}[{number}]"
+            if isinstance(view, TextView | TokenView):
+                before, after = batches[number], batches[number + 1]
+                edits.append(Edit(place, view, *_token_rate(before, after, role)))
+            elif isinstance(view, EmbeddingView):
+                edits.append(Edit(place, view, _entry_rate(encoder, batches[-1], role, chain, number), "entries"))
+            else:
+                edits.append(Edit(place, view, None, "known in training only"))
+    return edits
+
+
+def unaltered(collator: Collator) -> Collator:
+    """Gives the collator of the same slots without any view."""
+    return _with_plan(collator, ViewPlan(dict.fromkeys(collator.plan.roles, ())))
+
+
+def _with_plan(collator: Collator, plan: ViewPlan) -> Collator:
+    return Collator(
+        collator.tokenizer,
+        collator.pairing,
+        plan,
+        seed=collator.seed,
+        task=collator.task,
+        originals=collator.originals,
+    )
+
+
+def _prefixes(collator: Collator, role: Role, rows: Sequence[KeyedRow]) -> list[Batch]:
+    """Gives the batch after each prefix of a role's text and token views; the others stay unaltered."""
+    chain = [view for view in collator.plan.chains[role] if isinstance(view, TextView | TokenView)]
+    plans = [
+        ViewPlan({other: chain[:length] if other == role else () for other in collator.plan.roles})
+        for length in range(len(chain) + 1)
+    ]
+    return [_with_plan(collator, plan)(rows) for plan in plans]
+
+
+def _differences(
+    before: Sequence[int], after: Sequence[int]
+) -> Iterator[tuple[bool, Sequence[int], Sequence[int]]]:
+    for tag, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        yield tag == "equal", before[i:j], after[k:m]
+
+
+def _token_rate(before: Batch, after: Batch, role: Role) -> tuple[float, str]:
+    old, new = before.split(before.by_role(role)), after.split(after.by_role(role))
+    if after.positions is not None and before.positions is None:
+        natural = torch.cat([torch.arange(length) for length in new.lengths.tolist()])
+        assert new.positions is not None
+        return float((new.positions != natural).float().mean()), "positions"
+    rows = zip(*(torch.split(part.ids, part.lengths.tolist()) for part in (old, new)), strict=True)
+    changed = sum(
+        max(len(gone), len(come))
+        for pair in rows
+        for same, gone, come in _differences(*(row.tolist() for row in pair))
+        if not same
+    )
+    return changed / max(len(old.ids), 1), "tokens"
+
+
+@torch.no_grad()
+def _entry_rate(encoder: Encoder, batch: Batch, role: Role, chain: Sequence[View], number: int) -> float:
+    """Gives the share of entries of real tokens that an embedding view changes."""
+    part = batch.split(batch.by_role(role))
+    rates: list[float] = []
+
+    def watch(embeddings: Tensor, mask: Tensor) -> Tensor:
+        for place, view in enumerate(chain[: number + 1]):
+            if isinstance(view, EmbeddingView):
+                before = embeddings
+                embeddings = view(before, mask, RowRandom(part.draw_keys, view=place))
+        rates.append(float((embeddings != before)[mask].float().mean()))
+        return embeddings
+
+    training = encoder.training
+    encoder.eval()  # what dropout has erased a view can't change
+    encoder(part, alter=watch)
+    encoder.train(training)
+    return rates[0]

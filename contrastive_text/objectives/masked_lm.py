@@ -1,0 +1,63 @@
+"""Masked language modelling: predicts the tokens that a ``MaskTokens`` view has hidden."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+
+from contrastive_text.losses import at_least_float32
+from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.types import Encoded
+
+
+class MaskedLM(Objective):
+    """Cross entropy of the hidden tokens, with the architecture's own head on hidden places only.
+
+    The mean runs over the hidden tokens of all ranks (Devlin et al. 2019, BERT,
+    https://arxiv.org/abs/1810.04805, section 3.1). Which texts are masked is the business of the views: on
+    ``anchor`` the forward pass of the masked text gives the contrastive embedding too (DeCLUTR, Giorgi et al.
+    2021, section 3.2); on ``original`` an unaltered copy is masked (CLEAR, Wu et al. 2020, section 3.2;
+    SimCSE's MLM option). Logits are made anew in the backward pass, a block at a time, so that memory stays
+    flat: ``block`` rows of the vocabulary's width.
+
+    Differs: SimCSE's code masks every view of a text in a second pass; here ``data.originals: 2`` does that
+    for its two views. Its head copies BERT's weights and leaves them untied; here the decoder stays tied.
+
+    Args:
+        block: Hidden places whose logits exist at a time.
+
+    Raises:
+        ValueError: A block below 1.
+    """
+
+    needs_token_logits: ClassVar[bool] = True
+
+    def __init__(self, block: int = 1024) -> None:
+        super().__init__()
+        if block < 1:
+            raise ValueError(f"MaskedLM.block: expected 1 place or more, got {block}; 1024 is usual")
+        self.block = block
+
+    def forward(self, encoded: Encoded) -> Terms:
+        """Gives the summed cross entropy of the local hidden tokens."""
+        hidden, labels, logits = encoded.masked_hidden, encoded.masked_labels, encoded.token_logits
+        if hidden is None or labels is None or logits is None:
+            raise ValueError(
+                "MaskedLM: expected a batch with masked tokens, got none; put MaskTokens on anchor or original"
+            )
+
+        def entropy(block: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+            scores = at_least_float32(logits(block))
+            hits = (scores.detach().argmax(dim=1) == wanted).sum()
+            return cross_entropy(scores, wanted, reduction="sum"), hits
+
+        # Without a hidden token there is one empty block: the head takes part in every backward pass.
+        pairs = zip(torch.split(hidden, self.block), torch.split(labels, self.block), strict=True)
+        parts = [checkpoint(entropy, *pair, use_reentrant=False) for pair in pairs]
+        total = torch.stack([loss for loss, _ in parts]).sum()
+        hits = torch.stack([hit for _, hit in parts]).sum()
+        return Terms(total=total, count=len(labels), logs={"accuracy": hits / max(len(labels), 1)})

@@ -1,0 +1,95 @@
+"""Where synonyms come from: the base class of sources, and files of synonyms."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from contrastive_text.views.text import is_word
+
+SynonymTable: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""Part of speech -> word -> its synonyms; the part of speech "" holds what needs no agreement.
+
+A word is looked up as it is written, then in lower case; an entry without synonyms ends the search.
+"""
+
+
+class SynonymSource(ABC):
+    """Base class of sources of synonyms."""
+
+    @abstractmethod
+    def table(self) -> SynonymTable:
+        """Gives all synonyms; called once, before the first text."""
+
+    def parts_of_speech(self, words: Sequence[str]) -> Sequence[str] | None:  # noqa: ARG002  # the contract
+        """Gives the part of speech of each word of a text; None where none is asked for, and "" holds for all."""
+        return None
+
+
+class SynonymFile(SynonymSource):
+    """Synonyms from a tab-separated file, plain or ``.gz``.
+
+    The first line names the columns: ``word`` and ``synonyms``, these joined by ``|``, or ``word1`` and
+    ``word2``, one pair a line and read in that direction. Rows of one word are put together; other columns,
+    such as ``pos``, are left out. Words stand in the file as in a text: nothing is inflected, and synonyms
+    that are not single words are left out, so that a text keeps its number of words.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: No such file, other columns, or a row of another length.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "words.tsv")
+        ...     _ = path.write_text("word\\tsynonyms\\nbig\\tlarge|grown up\\n")
+        ...     SynonymFile(str(path)).table()
+        {'': {'big': ('large',)}}
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        if not Path(path).is_file():
+            raise ValueError(f"SynonymFile.path: expected a tab-separated file, got {path!r}, which is no file")
+
+    def table(self) -> SynonymTable:
+        """Gives the synonyms of the file, in its order."""
+        found: dict[str, dict[str, None]] = {}
+        opened = gzip.open if self.path.endswith(".gz") else open
+        with opened(self.path, "rt", encoding="utf-8", newline="") as file:
+            rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+            header = next(rows, [])
+            columns = next((pair for pair in _COLUMNS if set(pair) <= set(header)), None)
+            if columns is None:
+                raise ValueError(
+                    f"SynonymFile.path: expected columns word and synonyms, or word1 and word2, in {self.path}, "
+                    f"got {', '.join(header) or 'nothing'}"
+                )
+            word, synonyms = (header.index(name) for name in columns)
+            for row in rows:
+                if len(row) != len(header):
+                    raise ValueError(
+                        f"SynonymFile.path: expected {len(header)} columns in line {rows.line_num} of "
+                        f"{self.path}, got {len(row)}"
+                    )
+                found.setdefault(row[word], {}).update(dict.fromkeys(row[synonyms].split("|")))
+        return {"": {w: kept for w, each in found.items() if (kept := _usable(w, each))}}
+
+
+_COLUMNS = (("word", "synonyms"), ("word1", "word2"))
+
+
+def _usable(word: str, synonyms: Iterable[str]) -> tuple[str, ...]:
+    """Gives the synonyms that are one word of letters, and another one than the word itself.
+
+    Example:
+        >>> _usable("big", ["large", "Big", "grown up", "h2o", "large"])
+        ('large',)
+    """
+    return tuple(s for s in dict.fromkeys(synonyms) if is_word(s) and s.lower() != word.lower())

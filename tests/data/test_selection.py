@@ -1,0 +1,311 @@
+"""Which rows a pairing can serve, and documents that come as tokens: their spans from the file to the batch."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from contrastive_text.data.datamodule import TextDataModule
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.objectives import Contrastive, MaskedLM
+from contrastive_text.random import text_id
+from contrastive_text.types import NO_LABEL, Batch, Example, Role, Row, Slot, Tokens
+from contrastive_text.views import DeleteTokens, MaskTokens, Neighbours, Pairing, SameText, TextView, View
+
+LONG = tuple(" ".join(tiny.TEXTS[i : i + 3]) for i in range(10))
+SHORT = tiny.TEXTS[:6]
+LEAST = 14
+"""More tokens than any of the short documents has, and fewer than any of the long ones."""
+
+
+class Halves(Pairing):
+    """Both sides of a random cut, as spans of the document's tokens."""
+
+    reads_tokens: ClassVar[bool] = True
+
+    def __init__(self, least: int = LEAST) -> None:
+        self.least = least
+
+    def serves(self, tokens: int) -> bool:
+        return tokens >= self.least
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
+        tokens = row["text"]
+        assert isinstance(tokens, Tokens)
+        cut = int(rng.integers(1, len(tokens)))
+        return [Example(anchor=tokens.take(range(cut)), positives=(tokens.take(range(cut, len(tokens))),))]
+
+
+class Alone(Halves):
+    """The whole document and no positive."""
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the base's signature
+        tokens = row["text"]
+        assert isinstance(tokens, Tokens)
+        return [Example(anchor=tokens)]
+
+
+class Silent(Pairing):
+    """No example at all."""
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the base's signature
+        return []
+
+
+class Louder(TextView):
+    """Says everything in one more word."""
+
+    def __call__(self, text: str, rng: np.random.Generator) -> str:  # noqa: ARG002  # the base's signature
+        return f"{text} guitar"
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_bert(tmp_path_factory.mktemp("bert"), max_position_embeddings=64)
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> str:
+    """Ten long documents, each with a short one behind it as long as there are any."""
+    mixed = [text for pair in zip(LONG, SHORT, strict=False) for text in pair]
+    return tiny.write_texts(tmp_path / "documents.txt", (*mixed, *LONG[6:]))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Any:
+    """Makes training data whose cache is the test's own."""
+
+    def make(module: ContrastiveModule, train: str, **options: Any) -> TextDataModule:
+        made = tiny.data(train, **{"batch_size": 5, "cache_dir": str(tmp_path / "cache"), **options})
+        made.attach(module)
+        made.setup("fit")
+        return made
+
+    return make
+
+
+def rows_of(batch: Batch, role: Role) -> list[tuple[int, ...]]:
+    """Ids of a role's rows without special tokens."""
+    rows = batch.ids.split(batch.lengths.tolist())
+    return [tuple(rows[i][1:-1].tolist()) for i in batch.by_role(role).tolist()]
+
+
+def ids_of(module: ContrastiveModule, texts: tuple[str, ...]) -> list[tuple[int, ...]]:
+    tokenizer = module.text_tokenizer()
+    assert tokenizer is not None
+    return [tokens.ids for tokens in tokenizer(texts)]
+
+
+# Rows that a pairing can serve
+
+
+def test_documents_that_are_too_short_are_left_out_and_counted(bert: str, documents: str, data: Any) -> None:
+    module = tiny.module(bert)
+    made = data(module, documents, pairing=Halves())
+    assert len(made.rows) == 10
+    assert made.facts()["rows"].startswith("10 of 16 documents are long enough for the pairing, 6 left out; ")
+    assert made.batches_per_epoch() == 2
+    seen = [
+        anchor + positive
+        for batch in made.train_dataloader()
+        for anchor, positive in zip(rows_of(batch, "anchor"), rows_of(batch, "positive"), strict=True)
+    ]
+    assert sorted(seen) == sorted(ids_of(module, LONG))
+
+
+def test_that_none_was_left_out_is_said_too(bert: str, documents: str, data: Any) -> None:
+    made = data(tiny.module(bert), documents, pairing=Halves(least=2))
+    assert made.facts()["rows"].startswith("16 of 16 documents are long enough for the pairing; ")
+
+
+def test_a_batch_larger_than_what_is_left_is_refused(bert: str, documents: str, data: Any) -> None:
+    made = data(tiny.module(bert), documents, pairing=Halves(), batch_size=11)
+    with pytest.raises(ValueError, match=r"at most the number of rows, 10, got 11"):
+        made.train_dataloader()
+
+
+def test_documents_that_are_all_too_short_are_refused_at_setup(bert: str, tmp_path: Path, data: Any) -> None:
+    train = tiny.write_texts(tmp_path / "short.txt", SHORT)
+    module = tiny.module(bert)
+    longest = max(map(len, ids_of(module, SHORT)))
+    with pytest.raises(
+        ValueError,
+        match=rf"data\.train: expected a document long enough for Halves.*, got 6 of at most {longest} tok",
+    ):
+        data(module, train, pairing=Halves())
+
+
+def test_a_pairing_of_strings_keeps_every_row_and_says_nothing(bert: str, documents: str, data: Any) -> None:
+    made = data(tiny.module(bert), documents, pairing=SameText())
+    assert len(made.rows) == 16
+    assert "rows" not in made.facts()
+
+
+def test_neighbours_are_a_text_and_the_next_line_and_the_last_line_is_no_anchor(
+    bert: str, tmp_path: Path, data: Any
+) -> None:
+    train = tiny.write_texts(tmp_path / "lines.txt", tiny.TEXTS[:11])
+    made = data(tiny.module(bert), train, pairing=Neighbours())
+    assert made.facts()["rows"] == "10 texts with their successor"
+    batches = list(made.train_dataloader())
+    anchors, positives = (
+        torch.cat([batch.text_ids[batch.by_role(role)] for batch in batches]).tolist()
+        for role in ("anchor", "positive")
+    )
+    follower = dict(zip(map(text_id, tiny.TEXTS[:10]), map(text_id, tiny.TEXTS[1:11]), strict=True))
+    assert sorted(anchors) == sorted(follower)
+    assert [follower[anchor] for anchor in anchors] == positives
+
+
+def test_a_text_without_a_successor_is_refused_at_setup(bert: str, tmp_path: Path, data: Any) -> None:
+    train = tiny.write_texts(tmp_path / "line.txt", tiny.TEXTS[:1])
+    with pytest.raises(
+        ValueError, match=r"data\.train: expected two texts or more, one after the other, got one"
+    ):
+        data(tiny.module(bert), train, pairing=Neighbours())
+
+
+def test_rows_before_setup_are_refused(documents: str) -> None:
+    with pytest.raises(RuntimeError, match=r'TextDataModule: expected setup\("fit"\) before'):
+        _ = TextDataModule(train=documents).rows
+
+
+# Roles
+
+
+def test_an_objective_for_positives_is_refused_where_the_pairing_gives_none(
+    bert: str, documents: str, data: Any
+) -> None:
+    with pytest.raises(ValueError, match=r"objectives: expected a pairing that gives positive, got Alone"):
+        data(tiny.module(bert), documents, pairing=Alone())
+    alone = tiny.module(bert, views={"anchor": [MaskTokens(rate=0.5)]}, objectives={"mlm": MaskedLM()})
+    made = data(alone, documents, pairing=Alone())
+    assert made.slots == (Slot("anchor", 0),)
+    batch = next(iter(made.train_dataloader()))
+    assert batch.slots == (Slot("anchor", 0),)
+    assert float(alone.objectives["mlm"](alone.encode(batch)).total.detach()) > 0
+
+
+def test_a_pairing_that_gives_no_example_is_refused_at_setup(bert: str, documents: str, data: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"pairing Silent: expected an example or more of every row, got none of"
+    ):
+        data(tiny.module(bert), documents, pairing=Silent())
+
+
+def test_two_originals_are_two_slots_each_with_tokens_hidden_of_its_own(
+    bert: str, documents: str, data: Any
+) -> None:
+    views: dict[str, list[View]] = {"original": [MaskTokens(rate=0.5, mask=1.0, random=0.0)]}
+    module = tiny.module(bert, views=views, objectives={"c": Contrastive(), "mlm": MaskedLM()})
+    batch = next(iter(data(module, documents, pairing=Halves(), originals=2).train_dataloader()))
+    assert batch.slots == (Slot("anchor", 0), Slot("positive", 0), Slot("original", 0), Slot("original", 1))
+    assert batch.labels is not None
+    whole = torch.where(batch.labels == NO_LABEL, batch.ids, batch.labels).split(batch.lengths.tolist())
+    rows = batch.ids.split(batch.lengths.tolist())
+    for i in range(5):
+        assert torch.equal(whole[10 + i], rows[i])
+        assert torch.equal(whole[15 + i], rows[i])
+    assert sum(not torch.equal(rows[10 + i], rows[15 + i]) for i in range(5)) >= 4  # of a dozen coins, twice
+    assert torch.equal(batch.text_ids[10:15], batch.text_ids[:5])
+    assert len(batch.draw_keys.unique()) == 20
+    # Without views on them there are no originals, however many are asked for.
+    plain = next(iter(data(tiny.module(bert), documents, pairing=Halves(), originals=2).train_dataloader()))
+    assert len(plain.slots) == 2
+
+
+def test_fewer_than_one_original_is_refused_at_construction(documents: str) -> None:
+    with pytest.raises(ValueError, match=r"data\.originals: expected 1 or more, got 0"):
+        TextDataModule(train=documents, originals=0)
+
+
+# Spans
+
+
+def test_a_span_longer_than_the_limit_is_cut_from_its_start_and_counted(
+    bert: str, documents: str, data: Any
+) -> None:
+    module = ContrastiveModule(
+        TransformerEncoder(bert, max_length=12),
+        views={"anchor": [MaskTokens(rate=0.0)]},
+        objectives={"mlm": MaskedLM()},
+    )
+    batch = next(iter(data(module, documents, pairing=Alone()).train_dataloader()))
+    starts = {ids[:10] for ids in ids_of(module, LONG)}
+    assert set(rows_of(batch, "anchor")) <= starts
+    assert batch.truncated == 5
+    assert batch.lengths.tolist() == [12] * 5
+
+
+def test_equal_spans_have_equal_ids_and_others_have_others(bert: str, tmp_path: Path, data: Any) -> None:
+    train = tiny.write_texts(tmp_path / "twice.txt", (LONG[0], LONG[0], LONG[1]))
+    module = tiny.module(bert, views={"anchor": [MaskTokens(rate=0.5)]}, objectives={"mlm": MaskedLM()})
+    batch = next(iter(data(module, train, pairing=Alone(), batch_size=3).train_dataloader()))
+    assert len(batch.text_ids.unique()) == 2
+
+
+def test_a_text_view_gets_a_span_as_text_and_other_roles_keep_their_tokens(
+    bert: str, documents: str, data: Any
+) -> None:
+    plain, altered = (
+        tiny.module(bert),
+        tiny.module(bert, views={"anchor": [Louder()], "positive": [DeleteTokens(0)]}),
+    )
+    before, after = (
+        next(iter(data(module, documents, pairing=Halves()).train_dataloader())) for module in (plain, altered)
+    )
+    tokenizer = plain.encoder.tokenizer
+    spoken = [tokenizer.decode(list(ids)) + " guitar" for ids in rows_of(before, "anchor")]
+    assert rows_of(after, "anchor") == ids_of(plain, tuple(spoken))
+    assert rows_of(after, "positive") == rows_of(before, "positive")
+    assert torch.equal(after.text_ids, before.text_ids)  # of the span before any view
+
+
+def test_a_span_of_whole_words_survives_the_way_through_text(bert: str) -> None:
+    tokenizer = tiny.module(bert).text_tokenizer()
+    assert tokenizer is not None
+    for tokens in tokenizer(tiny.TEXTS):
+        assert tokenizer([tokenizer.text(tokens)])[0] == tokens
+
+
+def test_two_workers_give_the_batches_of_none_and_the_next_epoch_others(
+    bert: str, documents: str, data: Any
+) -> None:
+    views: dict[str, list[View]] = {"anchor": [MaskTokens(rate=0.5)], "positive": [Louder(), DeleteTokens(0.3)]}
+    module = tiny.module(bert, views=views)
+
+    def epochs(count: int) -> list[list[Batch]]:
+        loader = data(module, documents, pairing=Halves(), num_workers=count).train_dataloader()
+        found = []
+        for epoch in range(2):
+            loader.batch_sampler.sampler.set_epoch(epoch)  # where Lightning looks for it
+            found.append(list(loader))
+        return found
+
+    def same(one: Batch, other: Batch) -> bool:
+        pairs = [(getattr(one, field.name), getattr(other, field.name)) for field in fields(Batch)]
+        return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
+
+    alone, together = epochs(0), epochs(2)
+    for mine, theirs in zip(alone, together, strict=True):
+        assert len(mine) == 2
+        assert all(same(a, b) for a, b in zip(mine, theirs, strict=True))
+    cuts = [{tuple(rows_of(batch, "anchor")) for batch in epoch} for epoch in alone]
+    assert not cuts[0] & cuts[1]
+
+
+def test_documents_are_cut_with_a_vocabulary_learned_from_them(documents: str, data: Any, tmp_path: Path) -> None:
+    module = ContrastiveModule(TransformerEncoder(config={**tiny.CONFIG, "max_position_embeddings": 64}))
+    made = data(module, documents, pairing=Halves())
+    assert len(made.rows) == 10
+    trainer = tiny.trainer(tmp_path)
+    trainer.fit(module, datamodule=tiny.data(documents, pairing=Halves(), cache_dir=str(tmp_path), batch_size=5))
+    assert trainer.global_step == 2
+    assert torch.isfinite(trainer.callback_metrics["train/loss"])

@@ -1,0 +1,384 @@
+"""Tokens on disk: equal to direct tokenising, found again, told apart, mended, safe among processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from contrastive_text.data import TextTokenizer, learn_vocabulary, token_cache
+from contrastive_text.data.token_cache import TokenTable, default_cache_dir, tokenize_documents
+from contrastive_text.data.tokenizing import wrap_tokenizer
+from contrastive_text.types import Tokens
+
+TEXTS = ("the old bird sings in the tree", "", "a dog!", "Zebra 日本 [MASK]\n\nnext line", " ")
+FILES = ("ids", "words", "offsets", "meta.json")
+
+
+class Counting(TextTokenizer):
+    """Remembers how many texts came in each call."""
+
+    calls: list[int]
+
+    def __call__(self, texts: Sequence[str]) -> list[Tokens]:
+        self.calls.append(len(texts))
+        return super().__call__(texts)
+
+
+@pytest.fixture
+def tokenizer(learned_tokenizer: PreTrainedTokenizerFast) -> Counting:
+    counting = Counting(wrap_tokenizer(learned_tokenizer.backend_tokenizer.to_str()), max_length=4)
+    counting.calls = []
+    return counting
+
+
+def entries(folder: Path) -> list[str]:
+    """Gives what lies in a cache, hidden or not."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def tokens_of(table: TokenTable) -> list[object]:
+    return [row["text"] for row in table]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the tokenizer keeps nothing of a call
+@given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=60), max_size=6))
+def test_rows_equal_direct_tokenising(
+    tmp_path_factory: pytest.TempPathFactory, tokenizer: Counting, texts: list[str]
+) -> None:
+    table = tokenize_documents(texts, tokenizer, tmp_path_factory.mktemp("cache"))
+    assert tokens_of(table) == tokenizer(texts)
+    assert table.lengths.tolist() == [len(tokens) for tokens in tokenizer(texts)]
+    assert len(table) == len(texts)
+
+
+def test_a_row_is_indexed_as_in_a_list(tmp_path: Path, tokenizer: Counting) -> None:
+    table = tokenize_documents(TEXTS, tokenizer, tmp_path)
+    direct = tokenizer(TEXTS)
+    assert [table[index] for index in (0, 3, -1, -5)] == [{"text": direct[index]} for index in (0, 3, -1, -5)]
+    assert all(type(number) is int for number in (*direct[0].ids, *table[0]["text"].ids))  # type: ignore[union-attr]  # tokens
+    for index in (5, -6):
+        with pytest.raises(IndexError):
+            table[index]
+
+
+def test_tokens_are_uncut_and_without_special_ones(tmp_path: Path, tokenizer: Counting) -> None:
+    assert tokenizer.max_length == 4
+    table = tokenize_documents(TEXTS[:1], tokenizer, tmp_path)
+    assert table.lengths.tolist() == [len(tokenizer.tokenizer(TEXTS[0], add_special_tokens=False)["input_ids"])]
+    assert table.lengths[0] > 4
+
+
+def test_the_second_call_reads_and_never_tokenises(tmp_path: Path, tokenizer: Counting) -> None:
+    made = tokenize_documents(TEXTS, tokenizer, tmp_path / "new" / "folder")
+    assert made.source == f"tokenised and cached in {made.folder}"
+    tokenizer.calls.clear()
+    found = tokenize_documents(list(TEXTS), tokenizer, tmp_path / "new" / "folder")
+    assert tokenizer.calls == []
+    assert found.source == f"tokens read from {made.folder}"
+    assert tokens_of(found) == tokens_of(made)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (TEXTS[0] + "s", *TEXTS[1:]),
+        (*TEXTS[1:], TEXTS[0]),
+        TEXTS[:-1],
+        (*TEXTS, ""),
+        ("the old bird sings in the tree", "", "a do", "g!", *TEXTS[3:]),
+        ("the old bird sings in the tre", "e", *TEXTS[2:]),
+    ],
+)
+def test_other_texts_have_another_key(tmp_path: Path, tokenizer: Counting, other: tuple[str, ...]) -> None:
+    folders = [tokenize_documents(texts, tokenizer, tmp_path).folder for texts in (TEXTS, other)]
+    assert len(set(folders)) == 2
+
+
+def test_another_tokenizer_has_another_key(tmp_path: Path, corpus: tuple[str, ...]) -> None:
+    first = learn_vocabulary(corpus, vocabulary_size=90)
+    same, more, split = (wrap_tokenizer(first.backend_tokenizer.to_str()) for _ in range(3))
+    more.add_tokens(["[DEL]"])
+    split.split_special_tokens = True
+    fewer = learn_vocabulary(corpus, vocabulary_size=80)
+    folders = [
+        tokenize_documents(TEXTS, TextTokenizer(each, max_length=None), tmp_path).folder
+        for each in (first, same, more, split, fewer)
+    ]
+    assert folders[0] == folders[1]
+    assert len(set(folders)) == 4
+
+
+@pytest.mark.parametrize("name", ["_FORMAT", "tokenizers"])
+def test_another_format_or_version_has_another_key(
+    tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    first = tokenize_documents(TEXTS, tokenizer, tmp_path).folder
+    if name == "_FORMAT":
+        monkeypatch.setattr(token_cache, name, -1)
+    else:
+        monkeypatch.setattr(tokenizers, "__version__", "0")
+    assert tokenize_documents(TEXTS, tokenizer, tmp_path).folder != first
+
+
+def test_the_key_does_not_depend_on_lengths_or_on_earlier_calls(tmp_path: Path, tokenizer: Counting) -> None:
+    first = tokenize_documents(TEXTS, tokenizer, tmp_path)
+    fast = tokenizer.tokenizer
+    fast(["a bird"], truncation=True, max_length=3, padding="max_length")
+    tokenizer.calls.clear()
+    longer = Counting(fast, max_length=512)
+    fast(["a bird"], truncation=True, max_length=3, padding="max_length")
+    found = tokenize_documents(TEXTS, longer, tmp_path)
+    assert found.folder == first.folder
+    assert found.source.startswith("tokens read")
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "flipped": flip,
+    "cut": cut,
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0\0\0\0"),
+    "empty": lambda path: path.write_bytes(b""),
+    "missing": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_made_anew(tmp_path: Path, tokenizer: Counting, name: str, damage: str) -> None:
+    made = tokenize_documents(TEXTS, tokenizer, tmp_path)
+    whole = {file: (made.folder / file).read_bytes() for file in FILES}
+    DAMAGES[damage](made.folder / name)
+    mended = tokenize_documents(TEXTS, tokenizer, tmp_path)
+    assert mended.source.startswith("tokenised")
+    assert tokens_of(mended) == tokenizer(TEXTS)
+    assert {file: (made.folder / file).read_bytes() for file in FILES} == whole
+    assert entries(tmp_path) == [made.folder.name]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "null", '{"ids": [0, 0]}', "\xff"])
+def test_seals_that_are_none_are_made_anew(tmp_path: Path, tokenizer: Counting, content: str) -> None:
+    made = tokenize_documents(TEXTS, tokenizer, tmp_path)
+    (made.folder / "meta.json").write_bytes(content.encode("latin-1"))
+    assert tokenize_documents(TEXTS, tokenizer, tmp_path).source.startswith("tokenised")
+    assert tokenize_documents(TEXTS, tokenizer, tmp_path).source.startswith("tokens read")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_anything_else_in_the_place_of_an_entry_is_replaced(
+    tmp_path: Path, tokenizer: Counting, kind: str
+) -> None:
+    made = tokenize_documents(TEXTS, tokenizer, tmp_path)
+    shutil.rmtree(made.folder)
+    if kind == "file":
+        made.folder.write_text("not an entry")
+    else:
+        made.folder.mkdir()
+    assert tokens_of(tokenize_documents(TEXTS, tokenizer, tmp_path)) == tokenizer(TEXTS)
+    assert entries(tmp_path) == [made.folder.name]
+
+
+def test_a_pickled_table_is_a_name_and_maps_the_same_files(tmp_path: Path, tokenizer: Counting) -> None:
+    texts = [f"{text} {number}" for number in range(50) for text in TEXTS]
+    table = tokenize_documents(texts, tokenizer, tmp_path)
+    pickled = pickle.dumps(table)
+    assert len(pickled) < 1000 < table.lengths.sum()
+    tokenizer.calls.clear()
+    copy = pickle.loads(pickled)
+    assert tokens_of(copy) == tokens_of(table)
+    assert (copy.folder, copy.source, tokenizer.calls) == (table.folder, table.source, [])
+
+
+def test_a_table_maps_its_tokens_and_cannot_change_them(tmp_path: Path, tokenizer: Counting) -> None:
+    table = tokenize_documents(TEXTS, tokenizer, tmp_path)
+    for array in (table._ids, table._words):
+        assert isinstance(array.base, np.memmap)
+        assert array.dtype == np.int32
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+@pytest.mark.parametrize("texts", [(), ("",), ("", "")])
+def test_texts_without_a_token_are_cached_too(
+    tmp_path: Path, tokenizer: Counting, texts: tuple[str, ...]
+) -> None:
+    made, found = (tokenize_documents(texts, tokenizer, tmp_path) for _ in range(2))
+    assert found.source.startswith("tokens read")
+    assert tokens_of(made) == tokens_of(found) == [Tokens(ids=(), words=())] * len(texts)
+    assert int(found.lengths.max(initial=0)) == 0
+
+
+def test_texts_are_tokenised_in_blocks_of_bounded_size(
+    tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_cache, "_BLOCK", 100)
+    texts = ["a bird " * number for number in (1, 2, 3, 40, 1, 1, 1, 5, 5, 5, 5, 5)]
+    table = tokenize_documents(texts, tokenizer, tmp_path)
+    calls = list(tokenizer.calls)
+    assert len(calls) > 3
+    assert sum(calls) == len(texts)
+    assert tokens_of(table) == tokenizer(texts)
+    starts = np.cumsum([0, *calls]).tolist()
+    for start, stop in pairwise(starts):
+        assert sum(map(len, texts[start + 1 : stop])) < 100  # the first text alone may pass the bound
+
+
+def test_many_documents_have_a_progress_bar(
+    tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenize_documents(TEXTS, tokenizer, tmp_path / "few")
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(token_cache, "_MANY", len(TEXTS))
+    tokenize_documents(TEXTS, tokenizer, tmp_path / "many")
+    assert "Tokenising" in capsys.readouterr().out
+
+
+def test_an_interrupted_call_leaves_nothing(tmp_path: Path, learned_tokenizer: PreTrainedTokenizerFast) -> None:
+    class Interrupted(TextTokenizer):
+        def __call__(self, texts: Sequence[str]) -> list[Tokens]:
+            assert texts
+            assert entries(tmp_path)  # the tokens so far
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tokenize_documents(TEXTS, Interrupted(learned_tokenizer, max_length=None), tmp_path)
+    assert entries(tmp_path) == []
+
+
+def test_what_a_killed_process_left_disturbs_nobody_and_goes_after_a_day(
+    tmp_path: Path, tokenizer: Counting
+) -> None:
+    made = tokenize_documents(TEXTS, tokenizer, tmp_path).folder
+    old, new, others = (tmp_path / name for name in (f".{made.name}-old", f".{made.name}-new", ".git-files"))
+    for left in (old, new, others):
+        shutil.copytree(made, left / "made")
+        (left / "made" / "meta.json").unlink()
+    two_days_ago = time.time() - 2 * 24 * 3600
+    for left in (old, others):
+        os.utime(left, (two_days_ago, two_days_ago))
+    again = tokenize_documents([*TEXTS, "more"], tokenizer, tmp_path).folder
+    assert entries(tmp_path) == sorted([made.name, again.name, new.name, others.name])
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_slower_process_takes_what_a_faster_one_has_made(
+    tmp_path: Path, tokenizer: Counting, learned_tokenizer: PreTrainedTokenizerFast, damaged: bool
+) -> None:
+    class Overtaken(TextTokenizer):
+        def __call__(self, texts: Sequence[str]) -> list[Tokens]:
+            faster.append(tokenize_documents(TEXTS, tokenizer, tmp_path))
+            return super().__call__(texts)
+
+    faster: list[TokenTable] = []
+    if damaged:
+        flip(tokenize_documents(TEXTS, tokenizer, tmp_path).folder / "ids")
+    slower = tokenize_documents(TEXTS, Overtaken(learned_tokenizer, max_length=None), tmp_path)
+    assert tokens_of(slower) == tokens_of(faster[0]) == tokenizer(TEXTS)
+    assert slower.folder == faster[0].folder
+    assert entries(tmp_path) == [slower.folder.name]
+    assert tokenize_documents(TEXTS, tokenizer, tmp_path).source.startswith("tokens read")
+
+
+def test_many_at_once_all_get_the_tokens(tmp_path: Path, learned_tokenizer: PreTrainedTokenizerFast) -> None:
+    description = learned_tokenizer.backend_tokenizer.to_str()
+    together = threading.Barrier(6)
+    tables: list[TokenTable] = []
+
+    class Waiting(TextTokenizer):
+        def __call__(self, texts: Sequence[str]) -> list[Tokens]:
+            together.wait(timeout=60)  # none has finished when all begin
+            return super().__call__(texts)
+
+    def run() -> None:
+        own = Waiting(wrap_tokenizer(description), max_length=None)
+        tables.append(tokenize_documents(TEXTS, own, tmp_path))
+
+    threads = [threading.Thread(target=run) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    direct = TextTokenizer(learned_tokenizer, max_length=None)(TEXTS)
+    assert [tokens_of(table) for table in tables] == [direct] * 6
+    assert len(entries(tmp_path)) == 1
+
+
+def test_the_default_folder_is_the_users_cache(
+    tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert tokenize_documents(TEXTS, tokenizer).folder.parent == tmp_path / "xdg" / "contrastive_text" / "tokens"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_cache_dir() == tmp_path / ".cache" / "contrastive_text" / "tokens"
+    table = tokenize_documents(TEXTS, tokenizer, Path("~/mine"))
+    assert table.folder.parent == tmp_path / "mine"
+
+
+def test_a_table_finds_its_files_from_another_folder(
+    tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pickled = pickle.dumps(tokenize_documents(TEXTS, tokenizer, Path("cache")))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert tokens_of(pickle.loads(pickled)) == tokenizer(TEXTS)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, tokenizer: Counting) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
+    with pytest.raises(
+        OSError, match=r"cache_dir: expected a folder that can be written, got .*taken .*name another"
+    ):
+        tokenize_documents(TEXTS, tokenizer, taken)
+    assert tokenizer.calls == []
+
+
+def test_a_failed_rename_is_told(tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("no renames here")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(PermissionError, match="no renames here"):
+        tokenize_documents(TEXTS, tokenizer, tmp_path)
+    assert entries(tmp_path) == []
+
+
+def test_a_tokenizer_without_a_description_is_refused(tmp_path: Path, tokenizer: Counting) -> None:
+    class Slow:
+        pass
+
+    tokenizer.tokenizer = Slow()  # type: ignore[assignment]  # what is refused
+    with pytest.raises(TypeError, match="expected a fast tokenizer, which can be told from others, got Slow"):
+        tokenize_documents(TEXTS, tokenizer, tmp_path)
+
+
+def test_an_entry_is_small_files_that_say_their_sizes(tmp_path: Path, tokenizer: Counting) -> None:
+    folder = tokenize_documents(TEXTS, tokenizer, tmp_path).folder
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    sizes = {name: seal[0] for name, seal in json.loads((folder / "meta.json").read_text()).items()}
+    total = sum(map(len, tokenizer(TEXTS)))
+    assert sizes == {"ids": 4 * total, "words": 4 * total, "offsets": 8 * (len(TEXTS) + 1)}

@@ -1,0 +1,101 @@
+"""What the views command measures: marks where a row differs, and the rate of each view on real rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from torch import Tensor
+
+from contrastive_text.data import Collator, KeyedRow, learn_vocabulary
+from contrastive_text.data.tokenizing import TextTokenizer
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.evaluation.edits import edit_rates, marked, unaltered
+from contrastive_text.random import RowRandom
+from contrastive_text.types import Tokens
+from contrastive_text.views import (
+    DeleteTokens,
+    FeatureCutoff,
+    GradientView,
+    SameText,
+    SwapWords,
+    TokenView,
+    ViewPlan,
+)
+
+ROWS = [KeyedRow(0, i, {"text": text}) for i, text in enumerate(tiny.TEXTS)]
+
+
+class Backwards(TokenView):
+    """Turns the positions around, and leaves the tokens."""
+
+    after_specials = True
+    sets_positions = True
+
+    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
+        del rng
+        n = len(tokens)
+        return Tokens(tokens.ids, tokens.words, positions=tuple(range(n - 1, -1, -1)), labels=tokens.labels)
+
+
+class Uphill(GradientView):
+    """Follows the gradient, which only training knows."""
+
+    def __call__(self, embeddings: Tensor, gradient: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
+        del mask, rng
+        return embeddings + gradient
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> TransformerEncoder:
+    return TransformerEncoder(tiny.save_bert(tmp_path_factory.mktemp("bert")))
+
+
+def collator(encoder: TransformerEncoder, plan: ViewPlan) -> Collator:
+    assert encoder.tokenizer is not None
+    return Collator(TextTokenizer(encoder.tokenizer, max_length=32), SameText(), plan, seed=0)
+
+
+def test_what_went_and_what_came_is_marked() -> None:
+    tokenizer = learn_vocabulary(["a b c d e f"], vocabulary_size=40)
+    a, b, c, d = tokenizer.convert_tokens_to_ids(["a", "b", "c", "d"])
+    assert marked([a, b, c], [a, b, c], tokenizer) == "a b c"
+    assert marked([a, b, c], [a, c], tokenizer) == "a [-b-] c"
+    assert marked([a, c], [a, d, c], tokenizer) == "a {+d+} c"
+    assert marked([a, b, c], [a, d, c], tokenizer) == "a [-b-] {+d+} c"
+
+
+def test_each_view_is_measured_against_what_enters_it(bert: TransformerEncoder) -> None:
+    plan = ViewPlan(
+        {
+            "anchor": [],
+            "positive": [SwapWords(0.0), DeleteTokens(0.5), Backwards(), FeatureCutoff(0.25), Uphill()],
+        }
+    )
+    swap, delete, turn, cut, uphill = edit_rates(collator(bert, plan), bert, ROWS)
+    assert [edit.place for edit in (swap, uphill)] == ["views.positive[0]", "views.positive[4]"]
+    assert (swap.rate, swap.unit) == (0.0, "tokens")
+    lengths = [len(text.split()) + 2 for text in tiny.TEXTS]
+    gone = sum(round(0.5 * (n - 2)) for n in lengths)
+    assert (delete.rate, delete.unit) == (pytest.approx(gone / sum(lengths)), "tokens")
+    left = [n - round(0.5 * (n - 2)) for n in lengths]
+    middle = sum(n % 2 for n in left)  # the middle of an odd row keeps its place
+    assert (turn.rate, turn.unit) == (pytest.approx(1 - middle / sum(left)), "positions")
+    assert (cut.rate, cut.unit) == (pytest.approx(0.25), "entries")
+    assert uphill.rate is None
+
+
+def test_the_unaltered_rows_stand_where_the_altered_ones_do(bert: TransformerEncoder) -> None:
+    altering = collator(bert, ViewPlan({"positive": [DeleteTokens(0.5)], "original": [DeleteTokens(0.5)]}))
+    before, after = unaltered(altering)(ROWS[:4]), altering(ROWS[:4])
+    assert before.slots == after.slots
+    assert before.lengths.tolist() == [len(text.split()) + 2 for _ in range(3) for text in tiny.TEXTS[:4]]
+
+
+def test_a_measurement_leaves_the_encoder_as_it_was(bert: TransformerEncoder, tmp_path: Path) -> None:
+    del tmp_path
+    weights = {name: value.clone() for name, value in bert.state_dict().items()}
+    edit_rates(collator(bert, ViewPlan({"anchor": [FeatureCutoff()]})), bert, ROWS[:4])
+    assert all((weights[name] == value).all() for name, value in bert.state_dict().items())

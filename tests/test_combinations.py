@@ -1,0 +1,183 @@
+"""Any pairing with any views, pooler, head and objectives: from YAML, two steps each, or refused when built.
+
+The default suite runs a covering set, in which every two choices of different axes meet; ``slow`` runs them all.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import tiny
+import torch
+import yaml
+
+from contrastive_text.cli import run
+
+
+def part(class_path: str, **init_args: object) -> dict[str, object]:
+    return {"class_path": class_path, "init_args": init_args}
+
+
+PAIRINGS: dict[str, dict[str, Any]] = {
+    "same": {"pairing": part("SameText")},
+    "given": {"pairing": part("Given")},
+    "neighbours": {"pairing": part("Neighbours")},
+    "spans": {"pairing": part("Spans", min_length=4, max_length=12), "batch_size": 4},
+}
+DELETE = part("DeleteTokens", rate=0.3, mark="[DEL]")
+VIEWS: dict[str, dict[str, list[object]]] = {
+    "none": {},
+    "text": {"anchor": [part("SwapWords", rate=0.5)], "positive": [part("Prompt", template="so: {text}")]},
+    "tokens": {"anchor": [DELETE, part("ReorderSpans")], "positive": [part("CropTokens", rate=0.3)]},
+    "positions": {"positive": [part("ShufflePositions")]},
+    "embeddings": {"anchor": [part("TokenCutoff", rate=0.3)], "positive": [part("EmbeddingDropout")]},
+    "gradient": {"positive": [part("Adversarial", objective="contrastive")]},
+    "dropout": {"positive": [part("FixedDropout")]},
+    "all levels": {
+        "anchor": [
+            part("SwapWords", rate=0.5), DELETE, part("DeleteSpans"), part("ShufflePositions"),
+            part("FeatureCutoff"), part("SpanCutoff", rate=0.3), part("GaussianNoise"),
+            part("Adversarial", objective="contrastive"),
+        ]
+    },
+}  # fmt: skip
+POOLERS = {
+    "mean": part("MeanPooler"),
+    "CLS": part("CLSPooler"),
+    "last two": part("LastTwoPooler"),
+    "first and last": part("FirstLastPooler", first="block_1"),
+    "max": part("MaxPooler"),
+}
+HEADS = {
+    "none": (None, None),
+    "kept": (part("MLPHead", train_only=False), None),
+    "thrown": (None, part("TanhHead")),
+}
+OBJECTIVES: dict[str, tuple[dict[str, object], str | None]] = {
+    "InfoNCE": (part("InfoNCE"), None),
+    "NTXent, MLM on anchor": (part("NTXent"), "anchor"),
+    "two-sided, MLM on original": (part("NTXent", reduction="two_sided"), "original"),
+}
+AXES = {"pairing": PAIRINGS, "views": VIEWS, "pooler": POOLERS, "head": HEADS, "objectives": OBJECTIVES}
+
+
+class Combination(NamedTuple):
+    """One choice of every axis, by name."""
+
+    pairing: str
+    views: str
+    pooler: str
+    head: str
+    objectives: str
+
+    def __str__(self) -> str:
+        return ", ".join(self)
+
+
+EVERY = [Combination(*names) for names in itertools.product(*AXES.values())]
+
+
+def covering() -> list[Combination]:
+    """Gives combinations in which every two choices of different axes meet, chosen greedily."""
+    left = {
+        ((a, x), (b, y))
+        for a, b in itertools.combinations(range(len(AXES)), 2)
+        for x, y in itertools.product(list(AXES.values())[a], list(AXES.values())[b])
+    }
+    chosen = []
+    while left:
+        best = max(EVERY, key=lambda each: len(pairs(each) & left))
+        chosen.append(best)
+        left -= pairs(best)
+    return chosen
+
+
+def pairs(combination: Combination) -> set[tuple[tuple[int, str], tuple[int, str]]]:
+    return set(itertools.combinations(enumerate(combination), 2))
+
+
+def config(combination: Combination) -> dict[str, Any]:
+    """Gives the combination as the YAML of a run."""
+    kept, thrown = HEADS[combination.head]
+    views = dict(VIEWS[combination.views])
+    loss, role = OBJECTIVES[combination.objectives]
+    objectives: dict[str, object] = {"contrastive": part("Contrastive", loss=loss, head=thrown)}
+    if role is not None:
+        chain = views.get(role, [])
+        place = next((i for i, view in enumerate(chain) if view["class_path"] in AFTER_TOKENS), len(chain))  # type: ignore[index]
+        views[role] = [*chain[:place], part("MaskTokens", rate=0.5), *chain[place:]]
+        objectives["mlm"] = part("MaskedLM")
+    model = {"pooler": POOLERS[combination.pooler], "head": kept, "views": views, "objectives": objectives}
+    return {"model": model, "data": PAIRINGS[combination.pairing]}
+
+
+AFTER_TOKENS = (
+    "ShufflePositions", "TokenCutoff", "EmbeddingDropout", "FeatureCutoff", "SpanCutoff", "GaussianNoise",
+    "Adversarial", "FixedDropout",
+)  # fmt: skip
+
+
+def senseless(combination: Combination) -> str | None:
+    """Gives what a combination without sense is answered, None for all others."""
+    if combination.views == "dropout" and combination.pairing != "same":
+        return "FixedDropout: expected a pairing that repeats the anchor"
+    return None
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny encoder and a file for every pairing."""
+    folder = tmp_path_factory.mktemp("combinations")
+    tiny.save_bert(folder / "bert", max_position_embeddings=64)
+    tiny.write_texts(folder / "same.txt")
+    tiny.write_texts(folder / "neighbours.txt")
+    tiny.write_triples(folder / "given.jsonl")
+    tiny.write_texts(folder / "spans.txt", tuple(" ".join(tiny.TEXTS[i : i + 12]) for i in range(8)))
+    return folder
+
+
+def check(combination: Combination, place: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs a combination for two steps, or sees it refused."""
+    (folder / "run.yaml").write_text(yaml.safe_dump(config(combination)))
+    train = next(place.glob(f"{combination.pairing}.*"))
+    words = ["fit", "--config", str(folder / "run.yaml"), "--model.encoder", "TransformerEncoder"]
+    words += ["--model.encoder.model_name_or_path", str(place / "bert"), "--data.train", str(train)]
+    words += ["--data.num_workers", "0", "--data.cache_dir", str(place / "cache")]
+    words += ["--trainer.max_steps", "2", "--trainer.accelerator", "cpu", "--trainer.logger", "false"]
+    words += ["--trainer.default_root_dir", str(folder), "--trainer.enable_progress_bar", "false"]
+    words += [] if combination.pairing == "spans" else ["--data.batch_size", "8"]
+    status, refusal = run(words), senseless(combination)
+    said = capsys.readouterr().err
+    if refusal is not None:
+        assert status == 2
+        assert refusal in said
+        return
+    assert status == 0, said
+    (checkpoint,) = folder.rglob("*.ckpt")
+    saved = torch.load(checkpoint, weights_only=True)
+    assert saved["global_step"] == 2
+    assert all(value.isfinite().all() for value in saved["state_dict"].values())
+
+
+def test_the_covering_set_has_every_pair_and_is_small() -> None:
+    chosen = covering()
+    assert set().union(*map(pairs, chosen)) == set().union(*map(pairs, EVERY))
+    assert len(chosen) < 60
+
+
+@pytest.mark.parametrize("combination", covering(), ids=str)
+def test_any_with_any(
+    combination: Combination, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check(combination, place, tmp_path, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("combination", EVERY, ids=str)
+def test_every_with_every(
+    combination: Combination, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check(combination, place, tmp_path, capsys)

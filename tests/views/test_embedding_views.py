@@ -1,0 +1,340 @@
+"""Views of the embedding output: exact counts, each row by its own key, and nothing else touched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from architectures import PAIR, ROWS, encoder_of, ragged
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from contrastive_text.losses.similarity import cosine_similarity_matrix
+from contrastive_text.poolers import MeanPooler
+from contrastive_text.random import RowRandom
+from contrastive_text.specs import to_plain
+from contrastive_text.types import Vocabulary
+from contrastive_text.views import (
+    EmbeddingDropout,
+    EmbeddingView,
+    FeatureCutoff,
+    GaussianNoise,
+    SpanCutoff,
+    TokenCutoff,
+    View,
+    ViewPlan,
+)
+from contrastive_text.views.embeddings import eligible_tokens
+
+SPECIALS = Vocabulary(size=9, prefix=1, suffix=1)
+
+
+def sparing(view: EmbeddingView) -> EmbeddingView:
+    view.build(SPECIALS)
+    return view
+
+
+Make = Callable[[float], EmbeddingView]
+ERASERS: dict[str, Make] = {
+    "FeatureCutoff": FeatureCutoff,
+    "TokenCutoff": TokenCutoff,
+    "TokenCutoff between specials": lambda rate: sparing(TokenCutoff(rate, specials=False)),
+    "SpanCutoff": SpanCutoff,
+    "SpanCutoff between specials": lambda rate: sparing(SpanCutoff(rate, specials=False)),
+    "EmbeddingDropout": EmbeddingDropout,
+    "EmbeddingDropout between specials": lambda rate: sparing(EmbeddingDropout(rate, specials=False)),
+}
+VIEWS: dict[str, Make] = {
+    **ERASERS,
+    "GaussianNoise": GaussianNoise,
+    "GaussianNoise between specials": lambda rate: sparing(GaussianNoise(rate, specials=False)),
+}
+BETWEEN_SPECIALS = [name for name in VIEWS if name.endswith("between specials")]
+RATES = st.floats(0, 1)
+
+
+class Block(NamedTuple):
+    """Right-padded rows; no entry is zero of its own."""
+
+    values: Tensor
+    mask: Tensor
+    keys: Tensor
+
+    def altered(self, view: EmbeddingView) -> Tensor:
+        return view(self.values, self.mask, RowRandom(self.keys))
+
+
+def block(lengths: list[int], features: int, padding: int = 0, dtype: torch.dtype = torch.float32) -> Block:
+    longest = max(lengths) + padding
+    values = torch.rand(len(lengths), longest, features, generator=torch.Generator().manual_seed(0)) + 0.5
+    mask = torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)
+    return Block(values.to(dtype), mask, torch.arange(len(lengths)) * 7919)
+
+
+BLOCKS = st.builds(
+    block,
+    lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4),
+    features=st.integers(1, 6),
+    padding=st.integers(0, 3),
+    dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]),
+)
+
+
+@pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)
+@given(rows=BLOCKS, rate=RATES)
+def test_k6_a_view_repeats_itself_and_mutates_neither_embeddings_nor_mask_nor_keys(
+    make: Make, rows: Block, rate: float
+) -> None:
+    before = Block(*(tensor.clone() for tensor in rows))
+    first = rows.altered(make(rate))
+    assert torch.equal(rows.altered(make(rate)), first)
+    assert all(torch.equal(now, then) for now, then in zip(rows, before, strict=True))
+
+
+@pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)
+@given(rows=BLOCKS)
+def test_a_view_at_rate_zero_changes_nothing(make: Make, rows: Block) -> None:
+    assert torch.equal(rows.altered(make(0.0)), rows.values)
+
+
+@pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)
+@given(rows=BLOCKS)
+def test_a_view_at_rate_one_is_finite_and_keeps_shape_and_type(make: Make, rows: Block) -> None:
+    view = rows.altered(make(1.0))
+    assert torch.isfinite(view).all()
+    assert (view.shape, view.dtype) == (rows.values.shape, rows.values.dtype)
+
+
+@pytest.mark.parametrize("name", [name for name in VIEWS if name != "FeatureCutoff"])
+@given(rows=BLOCKS, rate=RATES)
+def test_a_view_leaves_padding_alone(name: str, rows: Block, rate: float) -> None:
+    padding = ~rows.mask
+    assert torch.equal(rows.altered(VIEWS[name](rate))[padding], rows.values[padding])
+
+
+@pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)
+@given(rows=BLOCKS, rate=RATES)
+def test_a_row_depends_on_no_other_row_no_padding_and_no_order(make: Make, rows: Block, rate: float) -> None:
+    whole = rows.altered(make(rate))
+    backwards = Block(*(tensor.flip(0) for tensor in rows)).altered(make(rate))
+    assert torch.equal(backwards.flip(0), whole)
+    for i, n in enumerate(rows.mask.sum(dim=1).tolist()):
+        alone = Block(rows.values[i : i + 1, :n], rows.mask[i : i + 1, :n], rows.keys[i : i + 1])
+        assert torch.equal(alone.altered(make(rate))[0], whole[i, :n])
+
+
+@pytest.mark.parametrize("make", ERASERS.values(), ids=ERASERS)
+@given(rows=BLOCKS, rate=RATES)
+def test_what_is_not_erased_is_unchanged_and_has_the_gradient_alone(make: Make, rows: Block, rate: float) -> None:
+    values = rows.values.clone().requires_grad_()
+    view = rows._replace(values=values).altered(make(rate))
+    kept = view != 0
+    assert torch.equal(view[kept], values[kept])
+    (gradient,) = torch.autograd.grad(view.sum(), values)
+    assert torch.equal(gradient, kept.to(gradient.dtype))
+
+
+@pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize("shape", [(0, 4, 3), (0, 0, 3), (2, 0, 3)])
+def test_a_block_without_tokens_is_taken(make: Make, shape: tuple[int, int, int]) -> None:
+    view = make(0.5)(
+        torch.ones(shape), torch.ones(shape[:2], dtype=torch.bool), RowRandom(torch.arange(shape[0]))
+    )
+    assert view.shape == shape
+
+
+@pytest.mark.parametrize("name", BETWEEN_SPECIALS)
+@given(rows=BLOCKS, rate=RATES)
+def test_special_tokens_are_spared_on_request_and_don_t_count(name: str, rows: Block, rate: float) -> None:
+    view = rows.altered(VIEWS[name](rate))
+    for i, n in enumerate(rows.mask.sum(dim=1).tolist()):
+        assert torch.equal(view[i, 0], rows.values[i, 0])
+        assert torch.equal(view[i, n - 1], rows.values[i, n - 1])
+        inner = max(n - 2, 0)
+        if name.startswith(("TokenCutoff", "SpanCutoff")):
+            assert int((view[i] == 0).all(dim=1).sum()) == int(inner * rate)
+        if name.startswith("EmbeddingDropout"):
+            assert int((view[i] == 0).sum()) == int(inner * view.shape[2] * rate)
+
+
+@pytest.mark.parametrize("view", [TokenCutoff, SpanCutoff, EmbeddingDropout, GaussianNoise])
+def test_sparing_specials_needs_to_know_the_tokenizer(view: Callable[..., EmbeddingView]) -> None:
+    with pytest.raises(RuntimeError, match=r"specials=False: expected build\(vocabulary\) before the first call"):
+        block([3], features=2).altered(view(specials=False))
+
+
+def test_eligible_tokens_are_counted_from_the_first_real_one() -> None:
+    mask = torch.tensor([[False, True, True, True, True], [True, True, False, False, False]])
+    assert eligible_tokens(mask, spared=(1, 2)).int().tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 0, 0]]
+
+
+def test_k1_feature_cutoff_erases_the_vectors_counts(vectors: dict[str, Any]) -> None:
+    for features in (768, 1024):
+        rows = block([4, 2], features=features)
+        cut = rows.altered(FeatureCutoff(rate=0.2)) == 0
+        assert set(cut.sum(dim=2).flatten().tolist()) == {
+            vectors["cutoff_counts"][f"feature_{features}_rate_0.2"]
+        }
+        assert not torch.equal(cut[0], cut[1])
+
+
+@pytest.mark.parametrize("view", [TokenCutoff, SpanCutoff])
+@pytest.mark.parametrize(
+    ("tokens", "rate", "expected"),
+    [(10, 0.15, 1), (6, 0.15, 0), (7, 0.15, 1), (20, 0.15, 3), (67, 0.15, 10), (90, 0.7, 62)],
+)
+def test_k2_a_cutoff_erases_whole_tokens_their_number_cut_off_and_never_padding(
+    view: Make, tokens: int, rate: float, expected: int
+) -> None:
+    # 90 * 0.7 is 62.99... in floating point: 62, as in the authors' code.
+    rows = block([tokens] * 20, features=2, padding=30)
+    erased = rows.altered(view(rate)) == 0
+    assert torch.equal(erased[..., 0], erased[..., 1])
+    assert erased[..., 0].sum(dim=1).tolist() == [expected] * 20
+    assert not (erased[..., 0] & ~rows.mask).any()
+
+
+@pytest.mark.parametrize("rate", ["0.15", "0.1"])
+def test_k2_token_cutoff_erases_the_vectors_counts(rate: str, vectors: dict[str, Any]) -> None:
+    counts = {int(n): count for n, count in vectors["cutoff_counts"][f"token_rate_{rate}"].items()}
+    erased = block(list(counts), features=1).altered(TokenCutoff(float(rate))) == 0
+    assert erased.sum(dim=(1, 2)).tolist() == list(counts.values())
+
+
+DRAWS = 20_000
+
+
+@pytest.mark.parametrize(("tokens", "share"), [(10, 0.1), (20, 0.15)])
+def test_k3_every_token_is_cut_equally_often_the_first_too(tokens: int, share: float) -> None:
+    rows = Block(torch.ones(DRAWS, tokens, 1), torch.ones(DRAWS, tokens, dtype=torch.bool), torch.arange(DRAWS))
+    shares = (rows.altered(TokenCutoff(rate=0.15)) == 0).double().mean(dim=0).flatten()
+    # Five standard deviations of a share p: sqrt(p (1 - p) / 20,000).
+    expected = torch.full((tokens,), share, dtype=torch.float64)
+    torch.testing.assert_close(shares, expected, rtol=0, atol=5 * (share * (1 - share) / DRAWS) ** 0.5)
+
+
+def test_a_span_is_one_stretch_and_every_start_is_equally_likely_the_last_too() -> None:
+    rows = Block(torch.ones(DRAWS, 9, 1), torch.ones(DRAWS, 9, dtype=torch.bool), torch.arange(DRAWS))
+    rows.mask[:, 7:] = False
+    erased = rows.altered(SpanCutoff(rate=0.45)).squeeze(2) == 0
+    counts = Counter(tuple(row) for row in erased.tolist())
+    assert set(counts) == {tuple(start <= place < start + 3 for place in range(9)) for start in range(5)}
+    # 4,000 each of 20,000, standard deviation 57; five of them.
+    assert all(abs(count - 4000) < 5 * 57 for count in counts.values())
+
+
+@pytest.mark.parametrize(("tokens", "features", "expected"), [(10, 768, 1536), (6, 768, 921), (3, 4, 2)])
+def test_k4_dropout_erases_an_exact_number_of_entries_different_in_each_text_without_rescaling(
+    tokens: int, features: int, expected: int
+) -> None:
+    rows = block([tokens, tokens], features=features, padding=4)
+    view = rows.altered(EmbeddingDropout(rate=0.2))
+    erased = view == 0
+    assert erased.sum(dim=(1, 2)).tolist() == [expected, expected]
+    assert not torch.equal(erased[0], erased[1])
+    assert torch.equal(view[~erased], rows.values[~erased])
+
+
+def test_noise_is_a_share_of_the_tokens_size_and_normal() -> None:
+    # Token i has entries of size 2 ** i: sizes far apart, and exact to divide by.
+    values = torch.tensor([1.0, 2.0, 4.0]).view(1, 3, 1).repeat(1, 1, 20_000)
+    mask, rng = torch.ones(1, 3, dtype=torch.bool), RowRandom(torch.tensor([5]))
+    noise = ((GaussianNoise(scale=0.1)(values, mask, rng) - values) / values / 0.1).squeeze(0).double()
+    # Five standard deviations, over 20,000 draws, of a mean (1/sqrt(n)), a variance (sqrt(2/n)) and a
+    # correlation (1/sqrt(n)).
+    assert float(noise.mean(dim=1).abs().max()) < 5 / 20_000**0.5
+    assert float((noise.var(dim=1) - 1).abs().max()) < 5 * (2 / 20_000) ** 0.5
+    assert float((torch.corrcoef(noise) - torch.eye(3)).abs().max()) < 5 / 20_000**0.5
+
+
+@given(rows=BLOCKS)
+def test_noise_follows_the_scale_of_the_embeddings(rows: Block) -> None:
+    # A power of two: exact, except that half precision runs out of exponents.
+    rows = rows._replace(values=rows.values.float())
+    smaller = rows._replace(values=rows.values / 64)
+    assert torch.equal(smaller.altered(GaussianNoise()) * 64, rows.altered(GaussianNoise()))
+
+
+def test_noise_leaves_what_is_erased_erased_and_the_gradient_whole() -> None:
+    rows = block([5, 3], features=4)
+    values = rows.values.clone().requires_grad_()
+    cut = rows._replace(values=values).altered(TokenCutoff(rate=0.4))
+    noisy = rows._replace(values=cut).altered(GaussianNoise(scale=0.5))
+    assert torch.equal(noisy == 0, cut == 0)
+    (gradient,) = torch.autograd.grad(noisy.sum(), cut)
+    assert torch.equal(gradient, torch.ones_like(gradient))
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_k7_without_views_and_dropout_both_sides_are_bit_equal_and_similar_by_one_over_the_temperature(
+    name: str,
+) -> None:
+    encoder, plan = encoder_of(name, dropout=0.0).train(), ViewPlan({"anchor": [], "positive": []})
+    batch = ragged(*ROWS[:3], *ROWS[:3])
+    # One pass for each side, as in the authors' code: within one, a matrix product may round rows differently.
+    sides = [batch.split(batch.by_role(slot.role)) for slot in PAIR]
+    first, second = (MeanPooler()(encoder(side, alter=plan.alter_embeddings(side))) for side in sides)
+    assert torch.equal(first, second)
+    similarity = cosine_similarity_matrix(first, second).diagonal() / 0.1
+    # float64: a unit vector's square is 1 up to some roundings of 1e-16, ten times that here.
+    torch.testing.assert_close(similarity, torch.full_like(similarity, 10), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["bert", "electra"])
+@pytest.mark.parametrize(
+    "view", [TokenCutoff(0.4), SpanCutoff(0.4), EmbeddingDropout(0.4)], ids=lambda v: type(v).__name__
+)
+@torch.no_grad()
+def test_k8_what_is_erased_enters_the_first_block_as_exact_zeros(name: str, view: EmbeddingView) -> None:
+    encoder, batch = encoder_of(name), ragged(*ROWS)
+    entered: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:  # noqa: ARG001  # the base's signature
+        entered.append(inputs[0])
+
+    alter = ViewPlan({"positive": [view]}).alter_embeddings(batch)
+    clean = encoder(batch, layers=(0,)).layers[0]
+    with encoder.model.get_submodule("encoder.layer.0").register_forward_pre_hook(keep):
+        hidden = encoder(batch, alter=alter, layers=(0,))
+    for values in (entered[0], hidden.layers[0]):
+        zeros = (values == 0) & hidden.mask.unsqueeze(2)
+        assert torch.equal(values[~zeros], clean[~zeros])
+        assert not zeros[:3].any()
+        each = 1 if isinstance(view, EmbeddingDropout) else 16
+        expected = [int(len(row) * 16 / each * 0.4) * each for row in ROWS[3:]]
+        assert zeros[3:].sum(dim=(1, 2)).tolist() == expected
+
+
+@pytest.mark.parametrize("view", [TokenCutoff, SpanCutoff, EmbeddingDropout])
+@pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
+def test_a_rate_that_is_no_share_is_refused(view: Callable[[float], View], rate: float) -> None:
+    with pytest.raises(ValueError, match=rf"\w+\.rate: expected a share between 0 and 1, got {rate}"):
+        view(rate)
+
+
+@pytest.mark.parametrize("scale", [-0.1, float("nan"), float("inf")])
+def test_a_scale_that_is_no_length_is_refused(scale: float) -> None:
+    with pytest.raises(ValueError, match=rf"GaussianNoise.scale: expected a finite share .* got {scale};"):
+        GaussianNoise(scale)
+
+
+@pytest.mark.parametrize(
+    ("view", "arguments"),
+    [
+        (TokenCutoff(0.1, specials=False), {"rate": 0.1, "specials": False}),
+        (SpanCutoff(0.2), {"rate": 0.2, "specials": True}),
+        (EmbeddingDropout(0.3), {"rate": 0.3, "specials": True}),
+        (GaussianNoise(0.4), {"scale": 0.4, "specials": True}),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_a_view_can_be_made_again_from_its_arguments(view: View, arguments: dict[str, object]) -> None:
+    view.build(SPECIALS)
+    assert to_plain(view, "views") == {
+        "class_path": f"{type(view).__module__}.{type(view).__name__}",
+        "init_args": arguments,
+    }

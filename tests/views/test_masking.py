@@ -1,0 +1,192 @@
+"""Masking: which tokens are chosen, what becomes of them, and what the labels say."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import split
+
+from contrastive_text.data import Collator, KeyedRow, TextTokenizer, learn_vocabulary
+from contrastive_text.random import generator
+from contrastive_text.types import NO_LABEL, Tokens, Vocabulary
+from contrastive_text.views.masking import MaskTokens
+from contrastive_text.views.pairing import SameText
+from contrastive_text.views.plan import ViewPlan
+from contrastive_text.views.tokens import DeleteSpans
+
+MASK, DEL = 3, 4
+SPECIAL = frozenset({0, 1, 2, MASK, DEL})
+VOCABULARY = Vocabulary(size=1000, mask_id=MASK, special_ids=SPECIAL, added={"[DEL]": DEL})
+SEEDS = st.integers(0, 2**31)
+
+
+def built(view: MaskTokens) -> MaskTokens:
+    view.build(VOCABULARY)
+    return view
+
+
+@st.composite
+def token_lists(draw: st.DrawFn) -> Tokens:
+    """Ordinary tokens and marks, in words of one to three pieces, some with labels of an earlier masking."""
+    sizes = draw(st.lists(st.integers(1, 3), max_size=6))
+    words = tuple(word for word, size in enumerate(sizes) for _ in range(size))
+    some_ids = st.sampled_from([100, 101, 102, DEL, MASK])
+    some_labels = st.sampled_from([NO_LABEL, 200, 201])
+    n = len(words)
+    return Tokens(
+        ids=tuple(draw(st.lists(some_ids, min_size=n, max_size=n))),
+        words=words,
+        labels=draw(st.none() | st.lists(some_labels, min_size=n, max_size=n).map(tuple)),
+    )
+
+
+def test_s12_the_shares_of_bert_of_ten_thousand_tokens(vectors: dict[str, Any]) -> None:
+    case = vectors["mlm_masking"]
+    view, rng = built(MaskTokens()), np.random.default_rng(0)
+    tokens = Tokens(ids=tuple(int(i) for i in rng.integers(5, 1000, size=10_000)), words=tuple(range(10_000)))
+    masked = view(tokens, rng)
+    assert masked.labels is not None
+    chosen = [(now, label) for now, label in zip(masked.ids, masked.labels, strict=True) if label != NO_LABEL]
+    expected = case["expected_per_10000_eligible"]
+    # The vector gives two standard deviations; four are allowed.
+    assert abs(len(chosen) - expected["selected"]) < 2 * case["two_sigma_selected"]
+    counts = {
+        "mask": sum(now == MASK for now, _ in chosen),
+        "keep": sum(now == label for now, label in chosen),
+    }
+    counts["random"] = len(chosen) - sum(counts.values())
+    for name, share in case["shares"].items():
+        # Of the chosen ones, so binomial given their number. One random token in 995 is the old one: 0.15.
+        sigma = (len(chosen) * share * (1 - share)) ** 0.5
+        assert abs(counts[name] - share * len(chosen)) < 4 * sigma
+
+
+@given(tokens=token_lists(), rate=st.floats(0, 1), whole_word=st.booleans(), seed=SEEDS)
+def test_labels_are_the_old_ids_at_changed_places_and_special_tokens_are_left_alone(
+    tokens: Tokens, rate: float, whole_word: bool, seed: int
+) -> None:
+    view = built(MaskTokens(rate, whole_word=whole_word))
+    masked = view(tokens, generator(seed))
+    assert view(tokens, generator(seed)) == masked
+    assert (masked.words, masked.positions) == (tokens.words, tokens.positions)
+    earlier = tokens.labels or (NO_LABEL,) * len(tokens)
+    assert masked.labels is not None
+    for before, now, old, label in zip(tokens.ids, masked.ids, earlier, masked.labels, strict=True):
+        assert label in (old, before)
+        # An earlier label stays, because an id that was put in is no original.
+        assert old in (NO_LABEL, label)
+        if before in SPECIAL:
+            assert (now, label) == (before, old)
+        if now != before:
+            assert label != NO_LABEL
+            assert now == MASK or now not in SPECIAL
+
+
+@given(tokens=token_lists(), seed=SEEDS)
+def test_at_rate_zero_only_empty_labels_are_added(tokens: Tokens, seed: int) -> None:
+    masked = built(MaskTokens(rate=0.0))(tokens, generator(seed))
+    assert masked.ids == tokens.ids
+    # Labels are there even so: a batch in which chance hides nothing is still one for masked modelling.
+    assert masked.labels == (tokens.labels or (NO_LABEL,) * len(tokens))
+
+
+@given(tokens=token_lists(), seed=SEEDS)
+def test_at_rate_one_every_ordinary_token_has_a_label(tokens: Tokens, seed: int) -> None:
+    masked = built(MaskTokens(rate=1.0, mask=1.0, random=0.0))(tokens, generator(seed))
+    assert masked.ids == tuple(i if i in SPECIAL else MASK for i in tokens.ids)
+    assert masked.labels is not None
+    assert all(label != NO_LABEL or i in SPECIAL for i, label in zip(tokens.ids, masked.labels, strict=True))
+
+
+def test_random_tokens_are_drawn_from_the_whole_vocabulary_without_special_ones() -> None:
+    small = Vocabulary(size=8, mask_id=MASK, special_ids=SPECIAL)
+    view = MaskTokens(rate=1.0, mask=0.0, random=1.0)
+    view.build(small)
+    drawn = view(Tokens(ids=(5,) * 3000, words=tuple(range(3000))), generator(0)).ids
+    # Three ordinary tokens, 1,000 each, standard deviation 26; five of them.
+    assert set(drawn) == {5, 6, 7}
+    assert all(abs(drawn.count(i) - 1000) < 5 * 26 for i in (5, 6, 7))
+
+
+def test_whole_words_are_chosen_at_the_rate_with_all_their_ordinary_tokens() -> None:
+    n = 6000
+    ids = tuple(DEL if i % 5 == 4 else 100 + i % 7 for i in range(n))
+    tokens = Tokens(ids=ids, words=tuple(i // 3 for i in range(n)))
+    masked = built(MaskTokens(rate=0.3, whole_word=True))(tokens, generator(0))
+    assert masked.labels is not None
+    words = [
+        {masked.labels[i] != NO_LABEL for i in places if ids[i] != DEL}
+        for _, places in groupby(range(n), key=lambda i: tokens.words[i])
+    ]
+    assert all(len(word) == 1 for word in words)
+    # 600 of 2,000 words, standard deviation 20.5; four of them.
+    assert abs(sum(True in word for word in words) - 600) < 4 * 20.5
+
+
+def test_a_second_masking_adds_labels_and_keeps_those_of_the_first() -> None:
+    view = built(MaskTokens(rate=0.5, mask=0.0, random=1.0))
+    tokens = Tokens(ids=tuple(range(100, 400)), words=tuple(range(300)))
+    once = view(tokens, generator(0))
+    twice = view(once, generator(1))
+    assert once.labels is not None
+    assert twice.labels is not None
+    assert {label for label in twice.labels if label != NO_LABEL} > {i for i in once.labels if i != NO_LABEL}
+    assert all(label in (NO_LABEL, i) for i, label in zip(tokens.ids, twice.labels, strict=True))
+
+
+def test_s12_no_special_token_of_a_batch_is_chosen_or_put_in(corpus: tuple[str, ...]) -> None:
+    tokenizer = TextTokenizer(learn_vocabulary(corpus, 90, new_tokens=("[DEL]",)), max_length=16)
+    plan = ViewPlan({"anchor": [DeleteSpans(), MaskTokens(rate=0.5)], "original": [MaskTokens(rate=0.5)]})
+    vocabulary = tokenizer.vocabulary(plan.new_tokens)
+    plan.build(vocabulary)
+    batch = Collator(tokenizer, SameText(), plan, seed=0)(
+        [KeyedRow(0, i, {"text": sentence}) for i, sentence in enumerate(corpus)]
+    )
+    assert batch.labels is not None
+    assert vocabulary.mask_id is not None
+    lengths = batch.lengths.tolist()
+    (cls,), (sep,), mask, mark = tokenizer.prefix, tokenizer.suffix, vocabulary.mask_id, vocabulary.added["[DEL]"]
+    for ids, labels in zip(split(batch.ids, lengths), split(batch.labels, lengths), strict=True):
+        assert ids[[0, -1]].tolist() == [cls, sep]
+        assert labels[[0, -1]].tolist() == [NO_LABEL, NO_LABEL]
+        assert set(ids[1:-1].tolist()) & vocabulary.special_ids <= {mask, mark}
+        assert not set(labels.tolist()) & vocabulary.special_ids
+    originals = batch.split(batch.by_role("original"))
+    positives = batch.split(batch.by_role("positive"))
+    assert originals.labels is not None
+    assert positives.labels is not None
+    assert (originals.ids == mask).any()
+    # C11: the text of masked modelling is the original, without a mark; a role without masking has no label.
+    assert not (originals.ids == mark).any()
+    assert (positives.labels == NO_LABEL).all()
+    restored = originals.ids.where(originals.labels == NO_LABEL, originals.labels)
+    assert restored.tolist() == positives.ids.tolist()
+
+
+def test_a_tokenizer_without_a_mask_token_is_refused_with_a_way_out() -> None:
+    with pytest.raises(
+        ValueError, match=r"MaskTokens: expected a tokenizer with a mask token, .*add_special_tokens"
+    ):
+        MaskTokens().build(Vocabulary(size=10))
+
+
+def test_masking_before_the_vocabulary_is_known_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"MaskTokens: expected build\(vocabulary\) before the first call"):
+        MaskTokens()(Tokens(ids=(5,), words=(0,)), generator(0))
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
+def test_a_rate_that_is_no_share_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match=rf"MaskTokens\.rate: expected a share between 0 and 1, got {rate}"):
+        MaskTokens(rate)
+
+
+@pytest.mark.parametrize(("mask", "random"), [(-0.1, 0.1), (0.8, -0.1), (0.8, 0.3), (float("nan"), 0.1)])
+def test_shares_that_do_not_fit_into_one_are_refused(mask: float, random: float) -> None:
+    with pytest.raises(ValueError, match=rf"at most 1 together, got {mask} and {random}"):
+        MaskTokens(mask=mask, random=random)

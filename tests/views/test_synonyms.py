@@ -1,0 +1,444 @@
+"""Synonyms: which words are replaced, by what, and where the words come from."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from contrastive_text.data import TextTokenizer
+from contrastive_text.random import generator
+from contrastive_text.specs import describe
+from contrastive_text.types import Vocabulary
+from contrastive_text.views.inflection import noun_forms, verb_forms
+from contrastive_text.views.lexicon import SynonymFile, SynonymSource, SynonymTable
+from contrastive_text.views.plan import ViewPlan
+from contrastive_text.views.synonyms import SubstituteSynonyms
+from contrastive_text.views.text import split_words
+from contrastive_text.views.tokens import DeleteTokens
+from contrastive_text.views.wordnet import WordNetSynonyms
+
+LISTS = {"bird": ("fowl", "flyer"), "sings": ("chants",), "tall": ("high", "lofty", "towering"), "Rex": ()}
+SEEDS = st.integers(0, 2**31)
+TEXTS = st.lists(
+    st.sampled_from(
+        ["bird", "Bird", "BIRD", "sings", "tall", "Rex", "and", "so-so", "7", "é", " ", ", ", "\n\t", "!"]
+    )
+).map("".join)
+
+
+class Lists(SynonymSource):
+    """The synonyms above."""
+
+    def table(self) -> SynonymTable:
+        return {"": LISTS}
+
+
+def view(rate: float = 0.3) -> SubstituteSynonyms:
+    return SubstituteSynonyms(rate, source=Lists())
+
+
+def synonyms(word: str) -> tuple[str, ...]:
+    return LISTS.get(word, LISTS.get(word.lower(), ()))
+
+
+@given(text=TEXTS, rate=st.floats(0, 1), seed=SEEDS)
+def test_c7_as_many_words_change_as_asked_for_or_can_each_to_one_of_its_synonyms(
+    text: str, rate: float, seed: int
+) -> None:
+    before, after = split_words(text), split_words(view(rate)(text, generator(seed)))
+    assert after[::2] == before[::2]
+    assert len(after) == len(before)
+    changed = [(old, new) for old, new in zip(before[1::2], after[1::2], strict=True) if old != new]
+    assert all(new.lower() in synonyms(old) for old, new in changed)
+    able = sum(bool(synonyms(word)) for word in before[1::2])
+    assert len(changed) == min(round(rate * (len(before) // 2)), able)
+
+
+def test_c7_a_text_without_synonyms_stays_the_same_string() -> None:
+    text = "nothing  here, \t at all "
+    assert view(1.0)(text, generator(0)) is text
+
+
+def test_c9_synonyms_then_deletion_is_the_deletion_of_the_text_with_synonyms(
+    learned_tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    text = "the tall bird sings in the tall green tree"
+    tokenizer = TextTokenizer(learned_tokenizer, max_length=None)
+    plan = ViewPlan({"anchor": [view(0.5), DeleteTokens(0.4)]})
+    for seed in range(20):
+        rng, same = generator(seed), generator(seed)
+        (altered,) = plan.alter_texts("anchor", [text], [rng])
+        (whole,) = tokenizer([altered])
+        left = plan.alter_tokens("anchor", whole, rng)
+        (expected,) = tokenizer([view(0.5)(text, same)])
+        assert left == DeleteTokens(0.4)(expected, same)
+        places = iter(whole.ids)
+        assert all(token in places for token in left.ids)  # in order, from the substituted text
+
+
+def test_c10_two_seeds_give_two_views_and_one_seed_one() -> None:
+    text = "a tall bird sings to a tall bird " * 3
+    views = [view()(text, generator(seed)) for seed in (1, 2, 1)]
+    assert views[0] != views[1]
+    assert views[0] == views[2]
+
+
+def test_every_substitutable_word_and_every_synonym_is_drawn_equally_often() -> None:
+    rng = np.random.default_rng(0)
+    found = Counter(view(0.3)("tall bird sings Rex", rng) for _ in range(6000))
+    # One of four words; each of three in 2,000 of 6,000 draws, its synonyms evenly. Five standard deviations.
+    for word, place in (("bird", 1), ("sings", 2), ("tall", 0)):
+        for synonym in LISTS[word]:
+            share = 1 / 3 / len(LISTS[word])
+            count = sum(n for text, n in found.items() if text.split()[place] == synonym)
+            assert abs(count - 6000 * share) < 5 * (6000 * share * (1 - share)) ** 0.5
+
+
+def test_a_synonym_gets_the_capitals_of_the_word() -> None:
+    altered = SubstituteSynonyms(1.0, source=Lists())("Sings SINGS sings", generator(0))
+    assert altered == "Chants CHANTS chants"
+
+
+def test_an_entry_in_a_word_s_own_case_goes_before_that_of_its_lower_case() -> None:
+    class Names(SynonymSource):
+        def table(self) -> SynonymTable:
+            return {"": {"turkey": ("gobbler",), "Turkey": ()}}
+
+    assert (
+        SubstituteSynonyms(1.0, source=Names())("Turkey TURKEY turkey", generator(0)) == "Turkey GOBBLER gobbler"
+    )
+
+
+def test_a_source_may_tell_parts_of_speech() -> None:
+    class Tagged(SynonymSource):
+        def table(self) -> SynonymTable:
+            return {"noun": {"run": ("race",)}, "verb": {"run": ("flow",)}}
+
+        def parts_of_speech(self, words: Sequence[str]) -> Sequence[str]:
+            return ["noun" if words[i - 1 : i] == ["a"] else "verb" for i in range(len(words))]
+
+    assert (
+        SubstituteSynonyms(1.0, source=Tagged())("rivers run in a run", generator(0)) == "rivers flow in a race"
+    )
+
+
+def test_the_table_is_made_once_before_workers_start_and_travels_with_the_view() -> None:
+    class Once(Lists):
+        calls = 0
+
+        def table(self) -> SynonymTable:
+            type(self).calls += 1
+            return super().table()
+
+    built = SubstituteSynonyms(1.0, source=Once())
+    built.build(Vocabulary(size=1))
+    assert [built("bird", generator(seed)) for seed in range(3)] != ["bird"] * 3
+    assert Once.calls == 1
+    original = view(1.0)
+    original.build(Vocabulary(size=1))
+    copy = pickle.loads(pickle.dumps(original))
+    assert copy("a tall bird", generator(3)) == original("a tall bird", generator(3))
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
+def test_a_rate_that_is_no_share_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match=rf"SubstituteSynonyms\.rate: expected a share .*, got {rate}"):
+        view(rate)
+
+
+# Files
+
+
+def write(path: Path, text: str) -> str:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "wt", encoding="utf-8") as file:
+        file.write(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["words.tsv", "words.tsv.gz"])
+def test_a_file_of_synonyms_joins_the_rows_of_a_word_and_keeps_single_words_only(
+    name: str, tmp_path: Path
+) -> None:
+    rows = (
+        "word\tpos\tsynonyms",
+        "big\tadj\tlarge|grown up|BIG|h2o",
+        "big\tadv\tlarge|boastfully",
+        '"\tnoun\tquote',
+        "odd\tadj\t7",
+    )
+    source = SynonymFile(write(tmp_path / name, "\n".join(rows) + "\n"))
+    assert source.table() == {"": {"big": ("large", "boastfully"), '"': ("quote",)}}
+    assert describe(source) == f"SynonymFile(path={str(tmp_path / name)!r})"
+
+
+def test_a_file_of_pairs_is_read_in_the_direction_it_is_written(tmp_path: Path) -> None:
+    source = SynonymFile(write(tmp_path / "pairs.tsv", "word1\tword2\nbig\tlarge\nbig\thuge\n"))
+    assert source.table() == {"": {"big": ("large", "huge")}}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("a\tb\nbig\tlarge\n", "expected columns word and synonyms, or word1 and word2, in .*, got a, b"),
+        ("", "expected columns .*, got nothing"),
+        ("word\tsynonyms\nbig\n", "expected 2 columns in line 2 of .*, got 1"),
+    ],
+)
+def test_a_file_of_another_make_is_refused(rows: str, message: str, tmp_path: Path) -> None:
+    source = SynonymFile(write(tmp_path / "words.tsv", rows))
+    with pytest.raises(ValueError, match=message):
+        source.table()
+
+
+def test_a_file_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"SynonymFile\.path: expected a tab-separated file, got .*none\.tsv"):
+        SynonymFile(str(tmp_path / "none.tsv"))
+
+
+def test_the_word_lists_of_wordnet_and_ppdb_are_read(nltk_data: Path) -> None:
+    lexicon = nltk_data.parent / "lexicon"
+    if not lexicon.is_dir():
+        pytest.skip(f"needs the word lists, and {lexicon} isn't there")
+    wordnet = SynonymFile(str(lexicon / "wordnet_synonyms.tsv.gz")).table()[""]
+    assert "automobile" in wordnet["car"]
+    assert "another" in SynonymFile(str(lexicon / "ppdb_pairs.tsv.gz")).table()[""]["a"]
+
+
+# Inflection
+
+
+@pytest.mark.parametrize(
+    ("lemma", "plural"),
+    [
+        ("dog", "dogs"),
+        ("box", "boxes"),
+        ("city", "cities"),
+        ("day", "days"),
+        ("church", "churches"),
+        ("bus", "buses"),
+    ],
+)
+def test_a_regular_plural_is_safe(lemma: str, plural: str) -> None:
+    assert noun_forms(lemma, {})[1].safe == plural
+
+
+@pytest.mark.parametrize(
+    ("lemma", "irregular", "safe"),
+    [
+        ("woman", ["women"], "women"),
+        ("hero", ["heroes"], "heroes"),
+        ("brother", ["brethren"], None),
+        ("pes", ["pedes"], None),
+        ("quay", ["keys", "quays"], None),
+        ("physics", [], None),
+        ("metropolis", [], None),
+    ],
+)
+def test_a_plural_that_is_not_certain_is_not_written(lemma: str, irregular: list[str], safe: str | None) -> None:
+    form = noun_forms(lemma, {lemma: irregular})[1]
+    assert form.safe == safe
+    assert {*irregular, noun_forms(lemma, {})[1].spellings[0]} == set(form.spellings)  # any may stand in a text
+
+
+@pytest.mark.parametrize(
+    ("lemma", "irregular", "expected"),
+    [
+        ("walk", [], ["walk", "walks", "walking", "walked"]),
+        ("carry", [], ["carry", "carries", "carrying", "carried"]),
+        ("play", [], ["play", "plays", "playing", "played"]),
+        ("love", [], ["love", "loves", "loving", "loved"]),
+        ("agree", [], ["agree", "agrees", "agreeing", "agreed"]),
+        ("watch", [], ["watch", "watches", "watching", "watched"]),
+        ("stop", ["stopped", "stopping"], ["stop", "stops", "stopping", "stopped"]),
+        ("die", ["dying"], ["die", "dies", "dying", None]),
+        ("cut", ["cutting"], ["cut", "cuts", "cutting", None]),
+        ("hurt", [], ["hurt", "hurts", "hurting", None]),
+        ("go", ["gone", "went"], ["go", "goes", "going", None]),
+        ("say", ["said"], ["say", "says", "saying", None]),
+    ],
+)
+def test_a_verb_s_past_is_safe_where_it_is_the_participle_too(
+    lemma: str, irregular: list[str], expected: list[str | None]
+) -> None:
+    assert [form.safe for form in verb_forms(lemma, {lemma: irregular})] == expected
+
+
+# WordNet
+
+Senses = Mapping[str, Sequence[tuple[str, int]]]
+"""Part of speech -> words of a sense, joined by blanks, and how often each is used so."""
+
+SMALL: Senses = {
+    "noun": [
+        ("dog hound domestic_dog", 42),
+        ("dog frump", 1),
+        ("dog pawl", 0),
+        ("city metropolis", 9),
+        ("box carton", 9),
+        ("China Taiwan", 5),
+        ("china porcelain chinaware", 3),
+        ("found casting", 1),
+        ("can tin", 9),
+        ("in inch", 9),
+        ("water H2O", 20),
+        ("baseball ball", 2),
+    ],
+    "verb": [
+        ("find discover go", 50),
+        ("found establish", 3),
+        ("stop halt", 9),
+        ("water irrigate", 3),
+        ("run flow scat", 9),
+    ],
+    "adj": [("big large", 9), ("good(p) fine", 9), ("better improved", 2)],
+    "adv": [("quickly rapidly", 9)],
+}
+IRREGULAR = {
+    "noun": "",
+    "verb": "found find\nwent go\ngone go\nstopped stop\nstopping stop\nran run\n",
+    "adj": "",
+    "adv": "",
+}
+
+
+def write_wordnet(folder: Path, senses: Senses = SMALL) -> str:
+    """Writes senses as WordNet's files, in a folder of NLTK's layout; gives its name."""
+    root = folder / "corpora" / "wordnet"
+    root.mkdir(parents=True)
+    index, ranks = [], Counter[str]()
+    kinds = {"noun": ("n", 1), "verb": ("v", 2), "adj": ("s", 5), "adv": ("r", 4)}
+    for pos, (letter, number) in kinds.items():
+        lines = ["  1 a licence stands first"]
+        for i, (words, count) in enumerate(senses[pos]):
+            each = words.split()
+            pairs = " ".join(f"{word} 0" for word in each)
+            lines.append(f"{i:08d} 03 {letter} {len(each):02x} {pairs} 001 @ 00000000 n 0000 | a gloss  ")
+            for word in (word.partition("(")[0].lower() for word in each):
+                ranks[f"{word}{pos}"] += 1
+                index.append(f"{word}%{number}:03:00:: {i:08d} {ranks[f'{word}{pos}']} {count}")
+        (root / f"data.{pos}").write_text("\n".join(lines) + "\n")
+        (root / f"{pos}.exc").write_text(IRREGULAR[pos])
+    (root / "index.sense").write_text("\n".join(sorted(index)) + "\n")
+    return str(folder)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    """A WordNet of a few senses."""
+    return write_wordnet(tmp_path / "nltk_data")
+
+
+def test_the_most_frequent_senses_of_all_parts_of_speech_count(small: str) -> None:
+    def of(word: str, senses: int | None) -> tuple[str, ...] | None:
+        return WordNetSynonyms(small, senses=senses).table()[""].get(word)
+
+    assert of("dog", 1) == ("hound",)
+    assert of("dog", 2) == ("hound", "frump")
+    assert of("dog", None) == ("hound", "frump", "pawl")
+    assert of("water", 1) is None  # its first sense has no other word of letters
+    assert of("water", 2) == ("irrigate",)
+
+
+def test_synonyms_are_single_words_of_letters_and_no_names_or_function_words(small: str) -> None:
+    table = WordNetSynonyms(small, senses=None).table()[""]
+    assert all(word.islower() and "_" not in word for each in table.values() for word in each)
+    assert table["China"] == ()  # a name: not replaced, not even by porcelain
+    assert table["china"] == ("porcelain", "chinaware")
+    assert not {"in", "inch", "can", "tin", "domestic_dog", "Taiwan"} & {*table, *table["dog"]}
+    assert table["good"] == ("fine",)  # without the mark of its place in a sentence
+
+
+def test_an_inflected_word_has_the_synonyms_of_its_base_form_inflected_alike(small: str) -> None:
+    table = WordNetSynonyms(small, senses=None).table()[""]
+    assert table["dogs"] == ("hounds", "frumps", "pawls")
+    assert table["boxes"] == ("cartons",)
+    assert "cities" not in table  # no certain plural of metropolis
+    assert table["stopped"] == ("halted",)
+    assert table["stopping"] == ("halting",)
+    assert table["halted"] == ("stopped",)
+    assert table["ran"] == ("flowed", "scated")
+    assert table["better"] == ("improved",)
+
+
+def test_a_word_that_is_a_base_and_an_inflected_form_is_settled_by_frequency(small: str) -> None:
+    assert WordNetSynonyms(small, senses=1).table()[""]["found"] == ("discovered",)
+    assert WordNetSynonyms(small, senses=2).table()[""]["found"] == ("discovered", "establish")
+
+
+def test_a_zip_file_as_the_downloader_leaves_it_reads_the_same(small: str, tmp_path: Path) -> None:
+    corpora = tmp_path / "zipped" / "corpora"
+    shutil.make_archive(str(corpora / "wordnet"), "zip", root_dir=Path(small) / "corpora", base_dir="wordnet")
+    assert WordNetSynonyms(str(corpora.parent)).table() == WordNetSynonyms(small).table()
+
+
+def test_without_a_folder_nltk_s_own_places_are_searched(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NLTK_DATA", small)
+    assert SubstituteSynonyms(1.0)("Two dogs.", generator(0)) in ("Two hounds.", "Two frumps.")
+    assert describe(SubstituteSynonyms()) == "SubstituteSynonyms(rate=0.3, source=None)"
+
+
+def test_a_missing_corpus_is_named_at_construction_with_the_command_that_fetches_it(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nltk = pytest.importorskip("nltk.data")
+    monkeypatch.setattr(nltk, "path", [])
+    monkeypatch.delenv("NLTK_DATA", raising=False)
+    command = rf"got none; fetch it once with: python -m nltk\.downloader -d {tmp_path} wordnet$"
+    with pytest.raises(
+        ValueError, match=rf"WordNetSynonyms\.folder: expected corpora/wordnet in {tmp_path}, {command}"
+    ):
+        WordNetSynonyms(str(tmp_path))
+    with pytest.raises(ValueError, match=r"python -m nltk\.downloader wordnet$"):
+        SubstituteSynonyms()
+    with pytest.raises(ValueError, match=r"downloader -d .* averaged_perceptron_tagger_eng$"):
+        WordNetSynonyms(small, same_part_of_speech=True)
+
+
+def test_fewer_than_one_sense_is_refused(small: str) -> None:
+    with pytest.raises(ValueError, match=r"WordNetSynonyms\.senses: expected 1 or more, .* got 0"):
+        WordNetSynonyms(small, senses=0)
+
+
+@pytest.fixture(scope="module")
+def wordnet(nltk_data: Path) -> Callable[..., WordNetSynonyms]:
+    """The real WordNet."""
+    if not nltk_data.is_dir():
+        pytest.skip(f"needs WordNet, and {nltk_data} isn't there")
+    return lambda **options: WordNetSynonyms(str(nltk_data), **options)
+
+
+def test_wordnet_is_read_whole(wordnet: Callable[..., WordNetSynonyms]) -> None:
+    table = wordnet().table()[""]
+    assert "automobile" in table["car"]
+    assert "automobiles" in table["cars"]
+    assert "discovered" in table["found"]
+    assert "urine" not in table.get("water", ())
+    assert table["Turkey"] == ()
+    assert not {"in", "it", "a", "has", "can", "two"} & set(table)
+    assert all(len(split_words(synonym)) == 3 for synonyms in table.values() for synonym in synonyms)
+
+
+def test_with_agreement_a_word_gets_synonyms_of_its_part_of_speech_in_the_text(
+    wordnet: Callable[..., WordNetSynonyms], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = wordnet(same_part_of_speech=True, senses=None)
+    text, table = "We run a long run in Paris", source.table()
+    monkeypatch.setattr(source, "table", lambda: table)  # seconds to make
+    assert source.parts_of_speech(text.split()) == ["", "verb", "", "adj", "noun", "", ""]
+    view = SubstituteSynonyms(1.0, source=source)
+    for seed in range(10):
+        altered = view(text, generator(seed)).split()
+        assert altered[1] in table["verb"]["run"]
+        assert altered[4] in table["noun"]["run"]
+        assert altered[::6] == ["We", "Paris"]

@@ -1,0 +1,447 @@
+"""Views of the string that ask a template, nlpaug or a masked language model."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, ByteLevelBPETokenizer
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    GPT2Config,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
+
+from contrastive_text.data import learn_vocabulary
+from contrastive_text.random import generator
+from contrastive_text.specs import part_spec
+from contrastive_text.views.augmenters import NlpaugView
+from contrastive_text.views.contextual import ContextualSubstitute
+from contrastive_text.views.text import Prompt, match_case, split_words
+
+SEEDS = st.integers(0, 2**31)
+
+
+# Words and prompts
+
+
+@given(text=st.text())
+def test_the_pieces_of_a_text_make_the_text_again_with_words_at_the_odd_places(text: str) -> None:
+    pieces = split_words(text)
+    assert "".join(pieces) == text
+    assert all(word and not word.isspace() for word in pieces[1::2])
+    assert not any(character.isalnum() for piece in pieces[::2] for character in piece)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("Big", "Large"),
+        ("BIG", "LARGE"),
+        ("big", "large"),
+        ("I", "Large"),
+        ("iPod", "large"),
+        ("O'Neill", "Large"),
+    ],
+)
+def test_a_word_gets_the_capitals_of_another(model: str, expected: str) -> None:
+    assert match_case("large", model) == expected
+
+
+@given(text=st.text())
+def test_a_prompt_puts_any_text_into_its_template(text: str) -> None:
+    assert Prompt()(text, generator(0)) == text
+    assert Prompt("{x} {text}: {")(text, generator(0)) == "{x} " + text + ": {"
+
+
+@pytest.mark.parametrize(("template", "times"), [("", 0), ("{ text }", 0), ("{text}{text}", 2)])
+def test_a_prompt_without_one_place_for_the_text_is_refused(template: str, times: int) -> None:
+    with pytest.raises(ValueError, match=rf"Prompt\.template: expected {{text}} exactly once, .* {times} times"):
+        Prompt(template)
+
+
+def test_importing_the_views_imports_no_library_that_a_view_may_not_need() -> None:
+    program = (
+        "import sys, torch; before = set(sys.modules)\n"
+        "from contrastive_text.views import augmenters, contextual, synonyms, text\n"
+        "print({'nltk', 'transformers', 'nlpaug', 'pandas'} & (set(sys.modules) - before))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"
+
+
+# nlpaug
+
+OWN = '''
+import random
+import numpy as np
+import torch
+from nlpaug import Augmenter
+
+class Gives(Augmenter):
+    """Gives what it is told to."""
+
+    def __init__(self, found):
+        self.found = found
+
+    def augment(self, data, n=1, num_thread=1):
+        return self.found
+
+class Draws(Gives):
+    """Gives a draw of every global generator."""
+
+    def __init__(self):
+        pass
+
+    def augment(self, data, n=1, num_thread=1):
+        return [f"{random.random()} {np.random.random()} {torch.rand(())}"]
+
+class Fails(Gives):
+    def __init__(self):
+        pass
+
+    def augment(self, data, n=1, num_thread=1):
+        raise ValueError("no such thing")
+'''
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of a module of augmenters made for these tests."""
+    pytest.importorskip("nlpaug", reason="needs nlpaug: pip install 'contrastive-text[augment]'")
+    name = f"own_augmenters_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def nlpaug_view(name: str, **arguments: Any) -> NlpaugView:
+    pytest.importorskip("nlpaug", reason="needs nlpaug: pip install 'contrastive-text[augment]'")
+    return NlpaugView(f"nlpaug.augmenter.{name}", arguments or None)
+
+
+def states() -> tuple[object, list[int], list[int]]:
+    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index]  # a tuple, without legacy=False
+
+
+WORDS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("word.RandomWordAug", {"action": "swap", "aug_p": 0.5}),
+    ("word.RandomWordAug", {"action": "delete", "aug_p": 0.5}),
+    ("word.RandomWordAug", {"action": "crop", "aug_p": 0.5}),
+    ("word.SpellingAug", {}),
+    ("word.SplitAug", {}),
+    ("char.KeyboardAug", {}),
+    ("char.OcrAug", {}),
+    ("char.RandomCharAug", {"action": "insert"}),
+)
+
+
+@pytest.mark.parametrize(("name", "arguments"), WORDS)
+@pytest.mark.parametrize(
+    "text",
+    ["word", "a", "!", "a b", "naïve café — 東京 😀", "The old bird sings in the tall green tree. It rains."],
+)
+def test_an_augmenter_gives_a_text_and_repeats_itself_and_leaves_the_global_generators(
+    name: str, arguments: dict[str, Any], text: str
+) -> None:
+    view = nlpaug_view(name, **arguments)
+    before = states()
+    for seed in range(5):
+        first = view(text, generator(seed))
+        assert isinstance(first, str)
+        assert first.strip()
+        assert view(text, generator(seed)) == first
+    assert states() == before
+
+
+@pytest.mark.parametrize(("name", "arguments"), WORDS)
+@pytest.mark.parametrize("text", ["", " ", "\n\t"])
+def test_an_empty_text_passes_an_augmenter_unchanged(name: str, arguments: dict[str, Any], text: str) -> None:
+    assert nlpaug_view(name, **arguments)(text, generator(0)) is text
+
+
+def test_a_text_of_one_sentence_passes_an_augmenter_of_sentences(
+    nltk_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not nltk_data.is_dir():
+        pytest.skip(f"needs NLTK's punkt_tab, and {nltk_data} isn't there")
+    monkeypatch.setattr("nltk.data.path", [str(nltk_data)])
+    view = nlpaug_view("sentence.RandomSentAug", mode="random")
+    assert view("It rains.", generator(0)) == "It rains."  # nlpaug 1.1.11 fails
+    assert view("It rains. We stay.", generator(0)) == "We stay. It rains."
+
+
+def test_an_augmenter_draws_anew_for_every_generator() -> None:
+    view, text = nlpaug_view("word.RandomWordAug", action="swap", aug_p=0.5), "one two three four five six seven"
+    assert len({view(text, generator(seed)) for seed in range(10)}) > 5
+
+
+def test_all_three_global_generators_follow_the_text_s_own(own: str) -> None:
+    view = NlpaugView(f"{own}.Draws")
+    first, second, again = (view("a text", generator(seed)).split() for seed in (1, 2, 1))
+    assert first == again
+    assert all(one != other for one, other in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ("new", "new"),
+        (["new", "other"], "new"),
+        ([], "old"),
+        ("", "old"),
+        ([""], "old"),
+        ([" "], "old"),
+        (None, "old"),
+        ([None], "old"),
+    ],
+)
+def test_whatever_an_augmenter_gives_a_text_comes_out(own: str, found: object, expected: str) -> None:
+    assert NlpaugView(f"{own}.Gives", {"found": found})("old", generator(0)) == expected
+
+
+def test_an_augmenter_s_own_error_is_not_hidden_and_the_generators_are_put_back(own: str) -> None:
+    before = states()
+    with pytest.raises(ValueError, match="no such thing"):
+        NlpaugView(f"{own}.Fails")("old", generator(0))
+    assert states() == before
+
+
+def test_an_augmenter_is_made_in_each_process_and_told_as_plain_data() -> None:
+    view, text = nlpaug_view("word.RandomWordAug", action="swap"), "one two three four five"
+    view(text, generator(0))
+    copy = pickle.loads(pickle.dumps(view))
+    assert b"RandomWordAug" in pickle.dumps(view)
+    assert len(pickle.dumps(view)) < 400  # the path and the arguments
+    assert copy(text, generator(1)) == view(text, generator(1))
+    assert part_spec(view, "view")["init_args"] == {
+        "augmenter": "nlpaug.augmenter.word.RandomWordAug",
+        "arguments": {"action": "swap"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "error", "message"),
+    [
+        ("nlpaug.augmenter.word.Nothing", {}, ValueError, r"NlpaugView\.augmenter: expected the path of a class"),
+        ("nowhere.Nothing", {}, ValueError, r"got 'nowhere\.Nothing': ModuleNotFoundError"),
+        ("Nothing", {}, ValueError, r"got 'Nothing'"),
+        ("nlpaug.util.Action", {}, TypeError, r"expected an augmenter of nlpaug, got nlpaug\.util\.Action"),
+        ("nlpaug.augmenter.word.SplitAug", {"rate": 1}, TypeError, r"NlpaugView\.arguments: .*aug_p.* got rate"),
+    ],
+)
+def test_a_class_that_is_no_augmenter_or_takes_other_arguments_is_refused_at_construction(
+    name: str, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    pytest.importorskip("nlpaug", reason="needs nlpaug: pip install 'contrastive-text[augment]'")
+    with pytest.raises(error, match=message):
+        NlpaugView(name, arguments)
+
+
+def test_without_nlpaug_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nlpaug", None)  # what import takes as "not there"
+    with pytest.raises(ImportError, match=r"pip install 'contrastive-text\[augment\]'"):
+        NlpaugView("nlpaug.augmenter.word.SplitAug")
+
+
+# A masked language model
+
+
+def save_masked_lm(folder: Path, texts: tuple[str, ...], **changes: Any) -> str:
+    """Saves a random BERT with its head and a learned tokenizer; gives the folder's name."""
+    tokenizer = learn_vocabulary(texts, vocabulary_size=200)
+    tokenizer.save_pretrained(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        BertForMaskedLM(bert_config(**changes)).save_pretrained(folder)
+    return str(folder)
+
+
+def bert_config(**changes: Any) -> BertConfig:
+    # Weights of standard deviation 0.3: with BERT's 0.02 all words would have nearly the same score.
+    sizes = {"vocab_size": 200, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return BertConfig(
+        **{**sizes, "intermediate_size": 32, "max_position_embeddings": 40, "initializer_range": 0.3, **changes}
+    )
+
+
+@pytest.fixture(scope="module")
+def masked_lm(tmp_path_factory: pytest.TempPathFactory, corpus: tuple[str, ...]) -> str:
+    """Folder of a tiny masked language model."""
+    return save_masked_lm(tmp_path_factory.mktemp("masked_lm"), corpus)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(corpus: tuple[str, ...]) -> set[str]:
+    """Words of letters that are one token of it."""
+    tokens = learn_vocabulary(corpus, vocabulary_size=200).get_vocab()
+    return {token for token in tokens if token.isalpha()}
+
+
+TEXT = "The OLD bird, (sings) in the   tall green tree 7 times!"
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
+def test_a_share_of_the_words_becomes_other_whole_words_and_nothing_else_changes(
+    masked_lm: str, vocabulary: set[str], rate: float
+) -> None:
+    view, before = ContextualSubstitute(masked_lm, rate=rate), split_words(TEXT)
+    for seed in range(10):
+        after = split_words(view(TEXT, generator(seed)))
+        assert after[::2] == before[::2]
+        changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+        assert len(changed) == min(round(rate * 11), 10)  # eleven words, the number never
+        assert all(new.lower() in vocabulary and new.lower() != old.lower() for old, new in changed)
+        assert all(new == match_case(new.lower(), model=old) for old, new in changed)
+
+
+def test_a_batch_gives_each_text_what_it_gets_alone(masked_lm: str, corpus: tuple[str, ...]) -> None:
+    texts = [*corpus, "", " ", "7 8", TEXT, "bird"]
+    view = ContextualSubstitute(masked_lm, rate=0.5, batch_size=3)
+    together = view.alter_all(texts, [generator(i) for i in range(len(texts))])
+    # Scores differ by rounding, which a draw in float64 meets once in millions.
+    assert together == [view(text, generator(i)) for i, text in enumerate(texts)]
+    assert together != texts
+    assert together[8:11] == texts[8:11]
+
+
+def test_draws_follow_the_model_s_distribution_over_other_whole_words(
+    masked_lm: str, vocabulary: set[str], corpus: tuple[str, ...]
+) -> None:
+    view = ContextualSubstitute(masked_lm, rate=1.0, top_k=4, temperature=0.7, batch_size=100)
+    draws = 2000
+    found = Counter(view.alter_all(["bird"] * draws, [generator(i) for i in range(draws)]))
+    tokenizer = learn_vocabulary(corpus, vocabulary_size=200)
+    model = BertForMaskedLM.from_pretrained(masked_lm)
+    with torch.no_grad():
+        scores = model(**tokenizer("[MASK]", return_tensors="pt")).logits[0, 1].double() / 0.7
+    words = {i: word for word, i in tokenizer.get_vocab().items() if word in vocabulary - {"bird"}}
+    best = sorted(words, key=lambda i: -float(scores[i]))[:4]
+    assert set(found) <= {words[i] for i in best}
+    for i, share in zip(best, scores[best].softmax(dim=0).tolist(), strict=True):
+        assert abs(found[words[i]] - draws * share) < 5 * (draws * share * (1 - share)) ** 0.5
+
+
+def test_draws_come_from_all_words_without_top_k_and_the_best_at_temperature_zero(masked_lm: str) -> None:
+    rngs = [generator(i) for i in range(300)]
+    every = set(
+        ContextualSubstitute(masked_lm, 1.0, top_k=None, temperature=100.0).alter_all(["bird"] * 300, rngs)
+    )
+    best = set(ContextualSubstitute(masked_lm, 1.0, temperature=1e-6).alter_all(["bird"] * 300, rngs))
+    assert len(every) > 20
+    assert len(best) == 1
+    assert best == set(ContextualSubstitute(masked_lm, 1.0, top_k=1).alter_all(["bird"] * 300, rngs))
+
+
+def test_words_behind_the_length_limit_stay(masked_lm: str) -> None:
+    words = ["bird"] * 60
+    altered = ContextualSubstitute(masked_lm, rate=1.0)(" ".join(words), generator(0)).split()
+    # 40 positions, two of which RoBERTa would keep for padding, and two special tokens.
+    assert "bird" not in altered[:36]
+    assert altered[36:] == words[36:]
+
+
+def test_a_mask_token_that_the_text_brings_is_left_alone(masked_lm: str) -> None:
+    altered = ContextualSubstitute(masked_lm, rate=0.25)("the [MASK] old bird", generator(1))
+    assert altered.split()[1] == "[MASK]"
+    assert altered != "the [MASK] old bird"
+
+
+def test_a_view_with_its_model_travels_without_it(masked_lm: str) -> None:
+    view = ContextualSubstitute(masked_lm, rate=0.5)
+    altered = view(TEXT, generator(0))
+    assert len(pickle.dumps(view)) < 1000
+    assert pickle.loads(pickle.dumps(view))(TEXT, generator(0)) == altered
+
+
+def test_a_byte_level_vocabulary_gives_whole_words_too(tmp_path: Path, corpus: tuple[str, ...]) -> None:
+    learned = ByteLevelBPETokenizer()
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    learned.train_from_iterator([*corpus] * 3, vocab_size=600, min_frequency=2, special_tokens=specials)
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # theirs
+        tokenizer_object=learned._tokenizer,
+        pad_token="<pad>",
+        mask_token=AddedToken("<mask>", lstrip=True),
+    )
+    tokenizer.save_pretrained(tmp_path)
+    sizes = {
+        key: value for key, value in bert_config().to_dict().items() if key.startswith(("hidden_size", "num_"))
+    }
+    config = RobertaConfig(**{**sizes, "vocab_size": len(tokenizer), "max_position_embeddings": 30})
+    RobertaForMaskedLM(config).save_pretrained(tmp_path)
+    text = "the old bird, (sings) in the tall tree"
+    altered = ContextualSubstitute(str(tmp_path), rate=1.0)(text, generator(0))
+    before, after = split_words(text), split_words(altered)
+    assert after[::2] == before[::2]
+    # The start of a word may be a token too, and can't be told from a word.
+    assert all(f" {new}" in f" {' '.join(corpus)}" for new in after[1::2])
+    assert all(new != old for old, new in zip(before[1::2], after[1::2], strict=True))
+
+
+def test_a_checkpoint_without_the_head_is_refused(tmp_path: Path, corpus: tuple[str, ...]) -> None:
+    learn_vocabulary(corpus, vocabulary_size=200).save_pretrained(tmp_path)
+    BertModel(bert_config()).save_pretrained(tmp_path)
+    view = ContextualSubstitute(str(tmp_path), rate=1.0)
+    with pytest.raises(
+        ValueError, match=r"expected all weights of a masked language model, got .* \(cls\.predictions"
+    ):
+        view("a bird", generator(0))
+
+
+def test_a_tokenizer_without_a_mask_token_is_refused(tmp_path: Path, corpus: tuple[str, ...]) -> None:
+    folder = save_masked_lm(tmp_path, corpus)
+    bare = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"), pad_token="[PAD]")  # type: ignore[no-untyped-call]  # theirs
+    bare.save_pretrained(folder)
+    with pytest.raises(ValueError, match=r"expected a fast tokenizer with a mask token, got .* with None"):
+        ContextualSubstitute(folder, rate=1.0)("a bird", generator(0))
+
+
+def test_an_architecture_without_such_a_head_or_no_model_is_refused_at_construction(tmp_path: Path) -> None:
+    GPT2Config().save_pretrained(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"expected an architecture with a masked-language-model head, .* got gpt2"
+    ):
+        ContextualSubstitute(str(tmp_path))
+    with pytest.raises(ValueError, match=r"ContextualSubstitute\.model_name_or_path: expected a model folder"):
+        ContextualSubstitute(str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rate": 1.1}, r"rate: expected a share"),
+        ({"top_k": 0}, r"top_k: expected 1 or more, got 0"),
+        ({"batch_size": 0}, r"batch_size: expected 1 or more, got 0"),
+        ({"temperature": 0.0}, r"temperature: expected more than 0, got 0"),
+        ({"temperature": float("nan")}, r"temperature: expected more than 0, got nan"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(masked_lm: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=rf"ContextualSubstitute\.{message}"):
+        ContextualSubstitute(masked_lm, **arguments)
+
+
+def test_a_trained_model_puts_in_words_that_fit() -> None:
+    shared = Path(os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2] / ".." / "shared"))
+    if not (folder := shared / "models" / "minilm-mlm").is_dir():
+        pytest.skip(f"needs a trained masked language model, and {folder} isn't there")
+    view, text = ContextualSubstitute(str(folder), rate=0.1, top_k=1), "The film was released in the States"
+    found = view.alter_all([text] * 40, [generator(seed) for seed in range(40)])
+    # One of seven words each time: a place is missed in 40 draws once in 500 times.
+    assert "The album was released in the States" in found
+    assert "The film was published in the States" in found

@@ -1,0 +1,399 @@
+"""Deletion, cropping and reordering: counts, marks, units, and the examples of CLEAR's figure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations, groupby
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import split
+
+from contrastive_text.data import Collator, KeyedRow, TextTokenizer, learn_vocabulary
+from contrastive_text.random import generator
+from contrastive_text.types import NO_LABEL, Tokens, Vocabulary
+from contrastive_text.views.base import TokenView
+from contrastive_text.views.pairing import SameText
+from contrastive_text.views.plan import ViewPlan
+from contrastive_text.views.reorder import ReorderSpans, exchange
+from contrastive_text.views.tokens import (
+    CropTokens,
+    DeleteOneWord,
+    DeleteSpans,
+    DeleteTokens,
+    delete,
+    draw_spans,
+)
+
+DEL = 9
+VOCABULARY = Vocabulary(size=1000, special_ids=frozenset({DEL}), added={"[DEL]": DEL})
+SEEDS = st.integers(0, 2**31)
+RATES = st.floats(0, 1)
+LETTER: Any = "letter"  # what YAML may hold and the type forbids
+
+
+def text(n: int) -> Tokens:
+    """Tokens 100, 101, ...: every token tells its place, and is a word."""
+    return Tokens(ids=tuple(range(100, 100 + n)), words=tuple(range(n)))
+
+
+def built(view: TokenView) -> TokenView:
+    view.build(VOCABULARY)
+    return view
+
+
+def places(n: int, chosen: list[int] | tuple[int, ...]) -> NDArray[np.bool_]:
+    return np.isin(np.arange(n), chosen)
+
+
+def named(tokens: list[str], view: Tokens) -> list[str]:
+    return ["[DEL]" if i == DEL else tokens[i - 100] for i in view.ids]
+
+
+@st.composite
+def worded(draw: st.DrawFn) -> Tokens:
+    """Tokens whose words have one to three pieces."""
+    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=10))
+    words = tuple(word for word, size in enumerate(sizes) for _ in range(size))
+    return Tokens(ids=tuple(range(100, 100 + len(words))), words=words)
+
+
+def test_c1_runs_of_deleted_tokens_become_one_mark(vectors: dict[str, Any]) -> None:
+    for name in ("example_word", "all_deleted"):
+        case = vectors["clear_deletion"][name]
+        n = len(case["tokens"])
+        assert named(case["tokens"], delete(text(n), places(n, case["deleted"]), mark=DEL)) == case["out"]
+
+
+def test_c2_adjacent_deleted_spans_become_one_mark(vectors: dict[str, Any]) -> None:
+    for name in ("example_span", "adjacent_spans_merge"):
+        case = vectors["clear_deletion"][name]
+        n = len(case["tokens"])
+        deleted = [i for start, end in case["deleted_spans"] for i in range(start, end)]
+        assert named(case["tokens"], delete(text(n), places(n, deleted), mark=DEL)) == case["out"]
+
+
+@given(
+    ids=st.lists(st.sampled_from([100, 101, DEL]), min_size=1, max_size=10),
+    drawn=st.lists(st.booleans(), min_size=10, max_size=10),
+)
+def test_a_mark_takes_word_and_position_of_the_first_token_of_its_run_and_has_no_label(
+    ids: list[int], drawn: list[bool]
+) -> None:
+    n = len(ids)
+    labels = tuple(NO_LABEL if i == DEL else i + 50 for i in ids)
+    tokens = Tokens(ids=tuple(ids), words=tuple(range(n)), positions=tuple(range(n, 0, -1)), labels=labels)
+    gone = drawn[:n]
+    left = delete(tokens, np.array(gone), mark=DEL)
+    if not any(gone):
+        assert left == tokens
+        return
+    expected = []
+    for marked, run in groupby(range(n), key=lambda i: gone[i] or ids[i] == DEL):
+        whole = list(run)
+        expected += [(DEL, whole[0], n - whole[0], NO_LABEL)] if marked else []
+        expected += [] if marked else [(ids[i], i, n - i, ids[i] + 50) for i in whole]
+    assert left.positions is not None
+    assert left.labels is not None
+    assert list(zip(left.ids, left.words, left.positions, left.labels, strict=True)) == expected
+
+
+@given(tokens=worded(), rate=RATES, exact=st.booleans(), unit=st.sampled_from(["token", "word"]), seed=SEEDS)
+def test_c1_no_two_marks_stand_side_by_side_even_after_two_deletions(
+    tokens: Tokens, rate: float, exact: bool, unit: Any, seed: int
+) -> None:
+    rng = generator(seed)
+    first = built(DeleteSpans(unit=unit))(tokens, rng)
+    second = built(DeleteTokens(rate, mark="[DEL]", exact=exact, unit=unit))(first, rng)
+    for view in (first, second):
+        assert (DEL, DEL) not in list(zip(view.ids, view.ids[1:], strict=False))
+        assert [i for i in view.ids if i != DEL] == sorted(set(view.ids) - {DEL})
+        assert min(view.words) >= 0
+        assert len(view) >= 1
+
+
+def test_c3_del_word_deletes_seven_of_ten_and_keeps_the_order(vectors: dict[str, Any]) -> None:
+    case = vectors["clear_deletion"]["n10_k7"]
+    view = built(DeleteTokens(0.7, mark="[DEL]"))
+    drawn = [view(text(10), generator(seed)).ids for seed in range(200)]
+    kept = [[i for i in ids if i != DEL] for ids in drawn]
+    assert {len(ids) for ids in kept} == {3}
+    assert all(ids == sorted(ids) for ids in kept)
+    assert {len(ids) for ids in drawn} == set(range(case["length_min"], case["length_max"] + 1))
+    # All choices of seven, each once: the mean is exact.
+    lengths = [len(delete(text(10), places(10, gone), mark=DEL)) for gone in combinations(range(10), 7)]
+    assert np.mean(lengths) == pytest.approx(case["expected_length"], abs=1e-12)
+
+
+def test_c3_del_word_leaves_the_expected_length_of_a_hundred_tokens(vectors: dict[str, Any]) -> None:
+    view, rng = built(DeleteTokens(0.7, mark="[DEL]")), np.random.default_rng(0)
+    lengths = [len(view(text(100), rng)) for _ in range(1000)]
+    # Runs are hypergeometric: 70 of 100 drawn, 31 good ones, variance 70 * .31 * .69 * 30 / 99; five sigma.
+    sigma = (70 * 0.31 * 0.69 * 30 / 99 / 1000) ** 0.5
+    assert abs(np.mean(lengths) - vectors["clear_deletion"]["n100_k70"]["expected_length"]) < 5 * sigma
+
+
+@pytest.mark.parametrize("n", range(1, 8))
+def test_c4_the_mean_number_of_runs_is_k_times_n_minus_k_plus_1_over_n(n: int) -> None:
+    for k in range(1, n + 1):
+        views = [delete(text(n), places(n, gone), mark=DEL) for gone in combinations(range(n), k)]
+        assert np.mean([view.ids.count(DEL) for view in views]) == pytest.approx(k * (n - k + 1) / n, abs=1e-12)
+
+
+def test_c5_del_span_deletes_five_spans_that_do_not_overlap(vectors: dict[str, Any]) -> None:
+    view, plain = built(DeleteSpans()), DeleteSpans(mark=None)
+    for n, case in ((100, "n100"), (20, "n20")):
+        counts = vectors["clear_span_deletion_counts"][case]
+        lengths = [len(view(text(n), generator(seed))) for seed in range(300)]
+        assert counts["length_min"] <= min(lengths) <= max(lengths) == counts["length_max"]
+        removed = {n - len(plain(text(n), generator(seed))) for seed in range(50)}
+        assert removed == {5 * counts["span_len"]}
+    assert vectors["clear_span_deletion_counts"]["n100"]["tokens_deleted_if_disjoint"] == 5 * 5
+
+
+@given(units=st.integers(1, 40), spans=st.integers(0, 6), share=st.floats(0, 1, exclude_min=True), seed=SEEDS)
+def test_spans_are_whole_and_overlap_only_where_there_is_no_room(
+    units: int, spans: int, share: float, seed: int
+) -> None:
+    length = max(1, int(share * units))
+    drawn = draw_spans(units, spans, length=length, rng=generator(seed))
+    assert drawn.shape == (spans, length)
+    assert all(span[0] >= 0 and span[-1] < units for span in drawn)
+    assert all((np.diff(span) == 1).all() for span in drawn)
+    if spans * length <= units:
+        assert len(set(drawn.ravel().tolist())) == spans * length
+
+
+def test_every_placing_of_disjoint_spans_is_equally_likely() -> None:
+    rng = np.random.default_rng(0)
+    drawn = Counter(tuple(draw_spans(5, 2, length=2, rng=rng)[:, 0].tolist()) for _ in range(3000))
+    # Three placings, 1,000 each, standard deviation 26; five of them.
+    assert set(drawn) == {(0, 2), (0, 3), (1, 3)}
+    assert all(abs(count - 1000) < 5 * 26 for count in drawn.values())
+
+
+def test_a_text_too_short_for_all_spans_is_still_deleted_from() -> None:
+    views = [built(DeleteSpans())(text(3), generator(seed)) for seed in range(50)]
+    assert any(view.ids == (DEL,) for view in views)
+    assert any(len(view) > 1 for view in views)
+    assert {len(DeleteSpans(mark=None)(text(3), generator(seed))) for seed in range(50)} == {1, 2}
+
+
+def test_c6_the_exchange_of_the_papers_figure(vectors: dict[str, Any]) -> None:
+    case = vectors["clear_reorder"]["example"]
+    (a, b), (c, d) = case["spans"]
+    once = exchange(5, [(range(a, b), range(c, d))])
+    assert [case["tokens"][i] for i in once] == case["out"]
+    # (t1 t2) now stands at 2 and 3, (t4) at 0: the same pair again restores the text.
+    again = exchange(5, [(range(0, 1), range(2, 4))])
+    assert [once[i] for i in again] == list(range(5))
+
+
+@given(
+    cuts=st.lists(st.integers(0, 30), min_size=8, max_size=8, unique=True).map(sorted),
+    pairing=st.permutations(range(4)),
+)
+def test_c6_an_exchange_keeps_every_token_and_is_undone_by_the_same_pairs(
+    cuts: list[int], pairing: list[int]
+) -> None:
+    spans = [range(cuts[i], cuts[i + 1]) for i in range(0, 8, 2)]
+    pairs = [(spans[pairing[i]], spans[pairing[i + 1]]) for i in (0, 2)]
+    order = exchange(30, pairs)
+    assert sorted(order) == list(range(30))
+    moved = [tuple(range(order.index(s[0]), order.index(s[0]) + len(s)) for s in pair) for pair in pairs]
+    assert [order[i] for i in exchange(30, [(a, b) for a, b in moved])] == list(range(30))
+
+
+def test_c6_reordering_moves_at_most_ten_spans_and_loses_no_token(vectors: dict[str, Any]) -> None:
+    for n, most in ((100, vectors["clear_reorder"]["default_counts"]["n100"]["tokens_moved_max"]), (20, 10)):
+        for seed in range(50):
+            ids = ReorderSpans()(text(n), generator(seed)).ids
+            assert sorted(ids) == list(text(n).ids)
+            # All spans are equally long, so all else stays in its place and every span leaves its own.
+            assert sum(i != place + 100 for place, i in enumerate(ids)) == most
+
+
+@pytest.mark.parametrize(("n", "moved"), [(1, 0), (2, 2), (3, 2), (9, 8), (10, 10), (19, 10)])
+def test_a_short_text_gets_as_many_pairs_as_it_has_room_for(n: int, moved: int) -> None:
+    ids = ReorderSpans()(text(n), generator(0)).ids
+    assert sum(i != place + 100 for place, i in enumerate(ids)) == moved
+
+
+def test_every_matching_of_spans_is_equally_likely() -> None:
+    rng = np.random.default_rng(0)
+    drawn = Counter(ReorderSpans(pairs=2, rate=0.25)(text(4), rng).ids for _ in range(3000))
+    # Three matchings of four tokens, 1,000 each, standard deviation 26; five of them.
+    assert set(drawn) == {(101, 100, 103, 102), (102, 103, 100, 101), (103, 102, 101, 100)}
+    assert all(abs(count - 1000) < 5 * 26 for count in drawn.values())
+
+
+@given(tokens=worded(), seed=SEEDS)
+def test_reordering_by_words_keeps_words_whole(tokens: Tokens, seed: int) -> None:
+    view = ReorderSpans(pairs=2, rate=0.2, unit="word")(tokens, generator(seed))
+    assert sorted(view.ids) == list(tokens.ids)
+    runs = [[view.ids[i] for i in run] for _, run in groupby(range(len(view)), key=lambda i: view.words[i])]
+    whole = [
+        [tokens.ids[i] for i in run] for _, run in groupby(range(len(tokens)), key=lambda i: tokens.words[i])
+    ]
+    assert sorted(runs) == whole
+
+
+@given(tokens=worded(), rate=RATES, exact=st.booleans(), seed=SEEDS)
+def test_deleting_words_takes_all_tokens_of_a_word_or_none(
+    tokens: Tokens, rate: float, exact: bool, seed: int
+) -> None:
+    view = DeleteTokens(rate, exact=exact, unit="word")(tokens, generator(seed))
+    before, after = Counter(tokens.words), Counter(view.words)
+    assert all(after[word] == before[word] for word in after)
+    assert len(after) >= 1
+    if exact:
+        assert len(after) == max(len(before) - round(rate * len(before)), 1)
+
+
+def test_tokens_that_go_independently_go_at_the_rate_in_varying_number() -> None:
+    rng = np.random.default_rng(0)
+    gone = [25 - len(DeleteTokens(0.3, exact=False)(text(25), rng)) for _ in range(400)]
+    # 3,000 of 10,000, standard deviation 46; four of them. A text's count has variance 25 * .3 * .7 = 5.25,
+    # and the sample's variance over 400 texts a standard deviation of about 5.25 * sqrt(2 / 400) = 0.37.
+    assert abs(sum(gone) - 3000) < 4 * 46
+    assert abs(np.var(gone) - 5.25) < 4 * 0.37
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_last_token_left_may_be_any(exact: bool) -> None:
+    rng = np.random.default_rng(0)
+    left = Counter(DeleteTokens(1.0, exact=exact)(text(4), rng).ids for _ in range(2000))
+    # 500 each, standard deviation 19; five of them.
+    assert all(abs(left[i,] - 500) < 5 * 19 for i in text(4).ids)
+
+
+@given(tokens=worded(), seed=SEEDS)
+def test_delete_one_word_takes_one_word_unless_it_is_the_only_one(tokens: Tokens, seed: int) -> None:
+    view = DeleteOneWord()(tokens, generator(seed))
+    words = set(tokens.words)
+    assert len(set(view.words)) == max(len(words) - 1, 1)
+    assert view == tokens.take([i for i, word in enumerate(tokens.words) if word in view.words])
+
+
+@given(n=st.integers(1, 30), rate=RATES, seed=SEEDS)
+def test_a_crop_is_one_stretch_of_the_rest_of_the_tokens(n: int, rate: float, seed: int) -> None:
+    ids = CropTokens(rate)(text(n), generator(seed)).ids
+    assert len(ids) == max(n - round(rate * n), 1)
+    assert list(ids) == list(range(ids[0], ids[0] + len(ids)))
+
+
+def test_a_crop_starts_anywhere_equally_often() -> None:
+    rng = np.random.default_rng(0)
+    starts = Counter(CropTokens(0.3)(text(10), rng).ids[0] for _ in range(2000))
+    # Four stretches of seven of ten, 500 each, standard deviation 19; five of them.
+    assert set(starts) == {100, 101, 102, 103}
+    assert all(abs(count - 500) < 5 * 19 for count in starts.values())
+
+
+MARKED: tuple[Callable[[], TokenView], ...] = (lambda: DeleteTokens(0.7, mark="[DEL]"), DeleteSpans)
+CLEAR: tuple[Callable[[], TokenView], ...] = (*MARKED, ReorderSpans)
+ALL: tuple[Callable[[], TokenView], ...] = (
+    *CLEAR,
+    lambda: DeleteTokens(1.0),
+    lambda: DeleteTokens(0.5, exact=False, unit="word"),
+    lambda: DeleteSpans(mark=None, unit="word"),
+    DeleteOneWord,
+    lambda: CropTokens(0.5),
+)
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_c8_special_tokens_are_never_touched(make: Callable[[], TokenView], corpus: tuple[str, ...]) -> None:
+    tokenizer = TextTokenizer(learn_vocabulary(corpus, 90, new_tokens=("[DEL]",)), max_length=16)
+    plan = ViewPlan({"anchor": [make()], "positive": [make()]})
+    vocabulary = tokenizer.vocabulary(plan.new_tokens)
+    plan.build(vocabulary)
+    collate = Collator(tokenizer, SameText(), plan, seed=0)
+    (cls,), (sep,) = tokenizer.prefix, tokenizer.suffix
+    marks = set(vocabulary.added.values())
+    for epoch in range(5):
+        batch = collate([KeyedRow(epoch, i, {"text": sentence}) for i, sentence in enumerate(corpus)])
+        for row in split(batch.ids, batch.lengths.tolist()):
+            first, *inner, last = row.tolist()
+            assert (first, last) == (cls, sep)
+            assert len(inner) >= 1
+            assert not (vocabulary.special_ids - marks) & set(inner)
+
+
+def test_c9_a_chain_runs_in_the_written_order() -> None:
+    delete_spans, reorder = built(DeleteSpans()), ReorderSpans()
+    chain, turned = ViewPlan({"anchor": [delete_spans, reorder]}), ViewPlan({"anchor": [reorder, delete_spans]})
+    differing = 0
+    for seed in range(20):
+        rng = generator(seed)
+        by_hand = reorder(delete_spans(text(60), rng), rng)
+        assert chain.alter_tokens("anchor", text(60), generator(seed)) == by_hand
+        differing += turned.alter_tokens("anchor", text(60), generator(seed)) != by_hand
+    assert differing > 0
+
+
+def test_c9_a_rate_is_of_the_current_length() -> None:
+    halved = DeleteTokens(0.5)(text(200), generator(0))
+    assert len(DeleteTokens(0.1)(halved, generator(1))) == 90
+    moved = ReorderSpans()(halved, generator(1)).ids
+    # Ten spans of 5 % of 100 tokens.
+    assert sum(a != b for a, b in zip(moved, halved.ids, strict=True)) == 50
+    # A mark counts as any token.
+    marked = built(DeleteTokens(0.7, mark="[DEL]"))(text(100), generator(0))
+    assert len(marked) > 30
+    assert len(DeleteTokens(0.5)(marked, generator(1))) == len(marked) - round(0.5 * len(marked))
+
+
+@pytest.mark.parametrize("make", CLEAR)
+def test_c10_two_seeds_give_two_views_and_one_seed_gives_one(make: Callable[[], TokenView]) -> None:
+    view = built(make())
+    same = [view(text(20), generator(seed)) == view(text(20), generator(seed + 1000)) for seed in range(200)]
+    # Two draws agree in fewer than 1 of 1,000 cases.
+    assert sum(same) <= 2
+    assert all(view(text(20), generator(seed)) == view(text(20), generator(seed)) for seed in range(20))
+
+
+@pytest.mark.parametrize("make", MARKED)
+def test_a_view_with_a_mark_asks_for_it_and_refuses_to_run_before_it_has_it(
+    make: Callable[[], TokenView],
+) -> None:
+    view = make()
+    assert view.new_tokens == ("[DEL]",)
+    with pytest.raises(RuntimeError, match=rf"{type(view).__name__}: expected build\(vocabulary\) before"):
+        view(text(20), generator(0))
+    assert DEL in built(view)(text(20), generator(0)).ids
+
+
+def test_without_a_mark_nothing_is_asked_for_and_nothing_has_to_be_built() -> None:
+    assert DeleteTokens().new_tokens == DeleteSpans(mark=None).new_tokens == ()
+    assert len(DeleteSpans(mark=None)(text(20), generator(0))) == 15
+
+
+@pytest.mark.parametrize("view", [DeleteSpans(spans=0), DeleteSpans(rate=0.0), DeleteTokens(0.0, mark="[DEL]")])
+def test_no_spans_or_no_rate_changes_nothing(view: TokenView) -> None:
+    tokens = replace(text(20), labels=(NO_LABEL,) * 20)
+    assert built(view)(tokens, generator(0)) == tokens
+    assert built(view)(Tokens(ids=(), words=()), generator(0)) == Tokens(ids=(), words=())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DeleteTokens(unit=LETTER), r"DeleteTokens.unit: expected token or word, got 'letter'"),
+        (lambda: DeleteSpans(unit=LETTER), r"DeleteSpans.unit: expected token or word, got 'letter'"),
+        (lambda: ReorderSpans(unit=LETTER), r"ReorderSpans.unit: expected token or word, got 'letter'"),
+        (lambda: DeleteTokens(mark=""), r"DeleteTokens.mark: expected a token such as \[DEL\], got ''"),
+        (lambda: DeleteSpans(mark=""), r"DeleteSpans.mark: expected a token such as \[DEL\], got ''"),
+        (lambda: DeleteSpans(spans=-1), r"DeleteSpans.spans: expected 0 spans or more, got -1"),
+        (lambda: ReorderSpans(pairs=-1), r"ReorderSpans.pairs: expected 0 pairs or more, got -1"),
+    ],
+)
+def test_impossible_arguments_are_refused(make: Callable[[], TokenView], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
