@@ -194,9 +194,11 @@ class ContrastiveModule(pl.LightningModule):
 
     def encode(self, batch: Batch) -> Encoded:
         """Gives what objectives read: the batch encoded under its views."""
-        return encode_views(batch, self.network, plan=self.plan, value=lambda *each: self._value(*each)[0])
+        return encode_views(
+            batch, self.network, plan=self.plan, value=lambda *each: self.objective_value(*each)[0]
+        )
 
-    def _value(self, encoded: Encoded, name: str | None) -> tuple[Tensor, Terms]:
+    def objective_value(self, encoded: Encoded, name: str | None) -> tuple[Tensor, Terms]:
         """Gives an objective's loss, whose mean over ranks is that of the whole batch, and its terms."""
         objective = self.objective_parts()[name or next(iter(self.objectives))]
         terms = objective(encoded)
@@ -209,7 +211,7 @@ class ContrastiveModule(pl.LightningModule):
         loss = torch.zeros((), device=self.device)
         examples = len(batch) // len(batch.slots)
         for name in self.objectives:
-            value, terms = self._value(encoded, name)
+            value, terms = self.objective_value(encoded, name)
             loss = loss + self.weights[name] * value
             figures = {f"train/{name}": value.detach()}
             figures |= {f"train/{name}/{figure}": number for figure, number in terms.logs.items()}

@@ -30,11 +30,12 @@ SURFACE = {
         "SlantedTriangularSchedule", "lr_lambda",
     ],
     ".views": [
-        "Adversarial", "CropTokens", "DeleteOneWord", "DeleteSpans", "DeleteTokens", "EmbeddingDropout",
-        "EmbeddingView", "FeatureCutoff", "FixedDropout", "GaussianNoise", "Given", "GradientView",
-        "MaskTokens", "Neighbours", "Pairing", "Prompt", "ReorderSpans", "SameText", "ShufflePositions",
-        "SpanCutoff", "Spans", "SubstituteSynonyms", "SwapWords", "TextView", "TokenCutoff", "TokenView",
-        "View", "ViewPlan",
+        "Adversarial", "ContextualSubstitute", "CropTokens", "DeleteOneWord", "DeleteSpans", "DeleteTokens",
+        "EmbeddingDropout", "EmbeddingView", "FeatureCutoff", "FixedDropout", "GaussianNoise", "Given",
+        "GradientView", "MaskTokens", "Neighbours", "NlpaugView", "Pairing", "Prompt", "ReorderSpans",
+        "SameText", "ShufflePositions", "SpanCutoff", "Spans", "SubstituteSynonyms", "SwapWords",
+        "SynonymFile", "SynonymSource", "TextView", "TokenCutoff", "TokenView", "View", "ViewPlan",
+        "WordNetSynonyms",
     ],
 }  # fmt: skip
 

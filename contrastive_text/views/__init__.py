@@ -1,8 +1,11 @@
 """Choose and alter: pairings, and view generators at every level."""
 
+from contrastive_text.views.augmenters import NlpaugView
 from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View
+from contrastive_text.views.contextual import ContextualSubstitute
 from contrastive_text.views.embeddings import EmbeddingDropout, FeatureCutoff, SpanCutoff, TokenCutoff
 from contrastive_text.views.gradient import Adversarial
+from contrastive_text.views.lexicon import SynonymFile, SynonymSource
 from contrastive_text.views.masking import MaskTokens
 from contrastive_text.views.network import FixedDropout
 from contrastive_text.views.noise import GaussianNoise
@@ -14,9 +17,11 @@ from contrastive_text.views.spans import Spans
 from contrastive_text.views.synonyms import SubstituteSynonyms
 from contrastive_text.views.text import Prompt, SwapWords
 from contrastive_text.views.tokens import CropTokens, DeleteOneWord, DeleteSpans, DeleteTokens
+from contrastive_text.views.wordnet import WordNetSynonyms
 
 __all__ = [
     "Adversarial",
+    "ContextualSubstitute",
     "CropTokens",
     "DeleteOneWord",
     "DeleteSpans",
@@ -30,6 +35,7 @@ __all__ = [
     "GradientView",
     "MaskTokens",
     "Neighbours",
+    "NlpaugView",
     "Pairing",
     "Prompt",
     "ReorderSpans",
@@ -39,9 +45,12 @@ __all__ = [
     "Spans",
     "SubstituteSynonyms",
     "SwapWords",
+    "SynonymFile",
+    "SynonymSource",
     "TextView",
     "TokenCutoff",
     "TokenView",
     "View",
     "ViewPlan",
+    "WordNetSynonyms",
 ]
