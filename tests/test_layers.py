@@ -9,7 +9,7 @@ import contrastive_text
 
 PACKAGE = Path(contrastive_text.__file__).parent
 FLOORS = [
-    {"losses", "distributed", "random", "types", "specs", "recipes"},
+    {"losses", "distributed", "random", "types", "specs", "recipes", "hub"},
     {"views", "encoders", "poolers", "heads", "metrics", "training"},
     {"objectives", "encoding"},
     {"data", "combination"},

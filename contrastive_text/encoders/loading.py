@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -21,22 +19,8 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging as transformers_logging
 
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keeps Transformers' load report and bar away: what matters of it becomes an error here."""
-    verbosity = transformers_logging.get_verbosity()
-    bar = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # theirs
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bar:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
+from contrastive_text.hub import quiet
 
 
 def _not_found(what: str, name: str, error: Exception) -> ValueError:

@@ -12,8 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.layouts import pad, token_mask
-from contrastive_text.encoders.loading import dropouts, load_architecture, load_model, load_tokenizer, quiet
+from contrastive_text.encoders.loading import dropouts, load_architecture, load_model, load_tokenizer
 from contrastive_text.encoders.token_head import TokenHead
+from contrastive_text.hub import quiet
 from contrastive_text.types import Alter, Batch, Hidden
 
 # Where an architecture's embedding output has the width of its blocks: after ELECTRA's and ALBERT's

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.hub import quiet
 from contrastive_text.views.text import is_word
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def check_architecture(name: str) -> None:
 def _load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    with _quiet():
+    with quiet():
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
         model, report = AutoModelForMaskedLM.from_pretrained(name, dtype=torch.float32, output_loading_info=True)
     if lacking := sorted(report["missing_keys"]):
@@ -123,22 +123,6 @@ def _load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
             f"{type(tokenizer).__name__} with {tokenizer.mask_token} in {name}"
         )
     return model, tokenizer
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps away the load report and bar, which every worker would show: what matters of them is an error."""
-    from transformers.utils import logging
-
-    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # theirs
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bar:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
 
 
 def _whole_words(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[str]]:

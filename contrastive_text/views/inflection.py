@@ -42,8 +42,9 @@ def invert(exceptions: Iterable[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for line in exceptions:
         form, *lemmas = line.split()
-        for lemma in set(lemmas) - {form}:  # feed is listed as a form of feed
-            found.setdefault(lemma, []).append(form)
+        for lemma in lemmas:
+            if lemma != form:  # feed is listed as a form of feed
+                found.setdefault(lemma, []).append(form)
     return found
 
 

@@ -19,8 +19,8 @@ class SubstituteSynonyms(TextView):
     Of n words ``round(rate * n)`` are chosen at random among those that have a synonym, or all of these if
     they are fewer; each gets one of its synonyms, all equally likely, with its capitals. Everything else, the
     number of words and the white space included, stays. Source: synonym substitution of Wu et al. 2020, CLEAR
-    (https://arxiv.org/abs/2012.15466), section 3.3, rate 0.3, which leaves open whether the share counts words
-    without synonyms; they are some half of a text.
+    (https://arxiv.org/abs/2012.15466), section 3.3, rate 0.3, which leaves open whether the words without
+    synonyms are chosen too; with WordNet they are two thirds of a text.
 
     Args:
         rate: Share of the words to replace.
@@ -56,7 +56,11 @@ class SubstituteSynonyms(TextView):
         words = pieces[1::2]
         tags = self._source.parts_of_speech(words)
         no_words: dict[str, tuple[str, ...]] = {}
-        lists = repeat(self._table[""]) if tags is None else (self._table.get(tag, no_words) for tag in tags)
+        lists = (
+            repeat(self._table.get("", no_words))
+            if tags is None
+            else (self._table.get(tag, no_words) for tag in tags)
+        )
         found = []
         for place, (word, synonyms_of) in enumerate(zip(words, lists, strict=False)):  # repeat has no end
             synonyms = synonyms_of.get(word)

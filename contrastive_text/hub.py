@@ -1,0 +1,22 @@
+"""How models are fetched: without Transformers' own report, for what matters of it becomes an error here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps away Transformers' load report and progress bar, which every process would show."""
+    from transformers.utils import logging  # here: views are imported without it
+
+    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # theirs
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
