@@ -5,7 +5,7 @@
 Each cell is the shell command ``fit`` with a recipe and a file of its own, scored after its last step on the
 development set of STS-B (Spearman x 100). All cells have one seed; the baseline and the best three get two
 more. A finished cell is kept in ``--out`` and not repeated, so that the command can be stopped and given again.
-The table is written after every cell.
+The table is written after every cell. Options that this script doesn't know go to every ``fit``.
 """
 
 from __future__ import annotations
@@ -170,10 +170,9 @@ def main() -> None:
     parser.add_argument("--encoder", help="folder of the pretrained encoder; the mlm grids start from nothing")
     parser.add_argument("--wordnet", help="NLTK's data folder, for clear")
     parser.add_argument("--corpus", default="texts", help="what the table calls the training data")
-    parser.add_argument("--words", nargs="*", default=[], help="more options of fit, for every cell")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "grid")
-    options = parser.parse_args()
+    options, more = parser.parse_known_args()
     recipe = options.grid.removeprefix("mlm-")
     cells = {"consert": consert, "clear": lambda: clear(options.wordnet), "declutr": declutr}.get(
         options.grid, lambda: mlm(recipe)
@@ -191,7 +190,7 @@ def main() -> None:
 
     def add(cell: Cell, seed: int) -> None:
         place = folder / "".join(c if c.isalnum() else "_" for c in f"{cell.name} {seed}")
-        rows.append(fit(cell, seed, place, [*words, *options.words]))
+        rows.append(fit(cell, seed, place, [*words, *more]))
         write(rows, cells, options)
         print(rows[-1], flush=True)
 

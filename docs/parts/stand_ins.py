@@ -1,0 +1,93 @@
+"""What some parts need to be at work, made small: a file of synonyms, a masked language model, an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import Tensor
+from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+from contrastive_text.encoders import Encoder
+from contrastive_text.encoders.layouts import token_mask
+from contrastive_text.hub import quiet
+from contrastive_text.random import RowRandom
+from contrastive_text.types import Alter, Batch, Hidden
+
+SYNONYMS = {"man": ("bloke", "chap"), "hard": ("solid", "stiff"), "hat": ("helmet", "lid"), "street": ("road",)}
+FITTING = {
+    "a": ("the", "one"),
+    "man": ("woman", "boy"),
+    "with": ("in", "without"),
+    "hard": ("yellow", "red"),
+    "hat": ("helmet", "suit"),
+    "is": ("was", "keeps"),
+    "dancing": ("walking", "standing"),
+    "in": ("near", "on"),
+    "the": ("our", "that"),
+    "street": ("garden", "park"),
+}
+"""Words that fit where a word of the sentence stood."""
+
+
+def synonym_file(folder: Path) -> str:
+    """Writes a file of synonyms; gives its name."""
+    path = folder / "synonyms.tsv"
+    lines = ["word\tsynonyms", *(f"{word}\t{'|'.join(others)}" for word, others in SYNONYMS.items())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def masked_lm(folder: Path, words: Sequence[str], fitting: Mapping[str, Iterable[str]] = FITTING) -> str:
+    """Saves a BERT without blocks that expects certain words at each place; gives the folder's name.
+
+    Args:
+        folder: Where to save it.
+        words: The sentence.
+        fitting: Word of the sentence -> what the model expects where it stands.
+    """
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    entries = list(dict.fromkeys([*specials, *words, *(word for each in fitting.values() for word in each)]))
+    tokenizer = Tokenizer(models.WordLevel({entry: i for i, entry in enumerate(entries)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", mask_token="[MASK]")  # type: ignore[no-untyped-call]  # theirs
+    wrapped.save_pretrained(folder)
+    width = len(words) + 5
+    config = BertConfig(
+        vocab_size=len(entries), hidden_size=width, num_hidden_layers=0, num_attention_heads=1,
+        intermediate_size=1, max_position_embeddings=width, tie_word_embeddings=False,
+    )  # fmt: skip
+    model = BertForMaskedLM(config)
+    head = model.cls.predictions
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        for norm in (model.bert.embeddings.LayerNorm, head.transform.LayerNorm):
+            norm.weight.fill_(1)
+        for table in (model.bert.embeddings.position_embeddings, head.transform.dense):
+            table.weight.copy_(torch.eye(width))
+        for place, word in enumerate(words):
+            head.decoder.weight[[entries.index(other) for other in fitting[word]], place] = 5
+    with quiet():
+        model.save_pretrained(folder)
+    return str(folder)
+
+
+class Noisy(Encoder):
+    """An encoder that is one layer of dropout, and keeps what it has given."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.features = features
+        self.seen: list[Tensor] = []
+
+    def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:  # noqa: ARG002  # the base's signature
+        """Gives the same vectors for each text, under dropout."""
+        mask = token_mask(batch.lengths)
+        vectors = RowRandom(torch.ones(len(batch), dtype=torch.long)).randn(mask.shape[1], self.features)
+        # By rand, because the bits of torch's own dropout differ between processors.
+        hidden = vectors.masked_fill(torch.rand_like(vectors) < 0.2, 0.0)
+        self.seen += list(hidden)
+        return Hidden({-1: hidden}, mask)

@@ -1,0 +1,158 @@
+"""Every part that chooses or alters has a page whose YAML builds it, and a picture that the part itself draws."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+from jsonargparse import ArgumentParser
+
+from contrastive_text import views
+from contrastive_text.objectives import MaskedLM, Objective
+from contrastive_text.specs import to_plain
+from contrastive_text.views import Pairing, View, ViewPlan
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "parts"
+SVG = "{http://www.w3.org/2000/svg}"
+LETTER = 0.6  # em, a generous mean width of a letter
+
+
+def is_part(value: object) -> bool:
+    return (
+        isinstance(value, type)
+        and issubclass(value, View | Pairing)
+        and value is not View
+        and not inspect.isabstract(value)
+    )
+
+
+PARTS = [*(name for name in views.__all__ if is_part(vars(views)[name])), MaskedLM.__name__]
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[Callable[[str], ModuleType]]:
+    """Imports one of the scripts that stand beside the pictures."""
+    sys.path.insert(0, str(PAGES))
+    yield importlib.import_module
+    sys.path.remove(str(PAGES))
+
+
+def page(name: str) -> str:
+    return (PAGES / f"{name}.md").read_text(encoding="utf-8")
+
+
+def picture(name: str) -> str:
+    return (PAGES / f"{name}.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_picture_is_what_the_part_draws_today(name: str, scripts: Callable[[str], ModuleType]) -> None:
+    if name == "NlpaugView":
+        pytest.importorskip("nlpaug", reason="its picture is drawn by an augmenter of nlpaug, an extra")
+    drawn = scripts("draw").PICTURES[name]().svg()
+    assert drawn == picture(name), f"{name}.svg is old: run python docs/parts/draw.py, and look at it"
+
+
+def test_there_is_no_page_or_picture_of_another_part(scripts: Callable[[str], ModuleType]) -> None:
+    assert sorted(scripts("draw").PICTURES) == sorted(PARTS)
+    assert {path.stem for path in PAGES.glob("*.svg")} == set(PARTS)
+    assert {path.stem for path in PAGES.glob("*.md")} == {*PARTS, "index"}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_picture_is_well_formed_and_knows_light_and_dark(name: str) -> None:
+    root = ElementTree.fromstring(picture(name))
+    assert root.tag == f"{SVG}svg"
+    assert root.findtext(f"{SVG}title", default="").startswith(name)
+    assert "@media (prefers-color-scheme:dark)" in root.findtext(f"{SVG}style", default="")
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_nothing_in_a_picture_passes_its_edges(name: str) -> None:
+    root = ElementTree.fromstring(picture(name))
+    left, top, width, height = map(float, root.attrib["viewBox"].split())
+    assert (left, top, width) == (0, 0, 640)
+    for text in root.iter(f"{SVG}text"):
+        x, y, size = (float(text.attrib[key]) for key in ("x", "y", "font-size"))
+        wide = LETTER * size * len(text.text or "")
+        start = x - {"start": 0, "middle": wide / 2, "end": wide}[text.attrib["text-anchor"]]
+        assert 0 <= start <= width - wide and size <= y <= height - 4, text.text
+    for box in root.iter(f"{SVG}rect"):
+        x, y = float(box.get("x", 0)), float(box.get("y", 0))
+        assert 0 <= x <= width - float(box.attrib["width"])
+        assert 0 <= y <= height - float(box.attrib["height"])
+    for path in root.iter(f"{SVG}path"):
+        numbers = [float(number) for number in re.findall(r"-?[\d.]+", path.attrib["d"])]
+        assert all(0 <= x <= width for x in numbers[::2]) and all(0 <= y <= height for y in numbers[1::2])
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_page_shows_its_picture_and_says_where_the_part_comes_from(name: str) -> None:
+    text = page(name)
+    assert text.startswith(f"# {name}\n")
+    assert re.search(rf"^!\[.+\]\({name}\.svg\)$", text, flags=re.MULTILINE)
+    sections = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
+    assert [s for s in sections if s != "Arguments"] == ["Formula", "Source", "Differs", "Combines with"]
+    assert len(text.splitlines()) <= 45
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_arguments_that_a_page_explains_are_the_part_s(name: str) -> None:
+    part = MaskedLM if name == MaskedLM.__name__ else vars(views)[name]
+    explained = re.search(r"^## Arguments\n\n(.*?)^## ", page(name), flags=re.MULTILINE | re.DOTALL)
+    entries = re.findall(r"^- (.*?):", explained[1], flags=re.MULTILINE) if explained else []
+    named = {argument for entry in entries for argument in re.findall(r"`(\w+)`", entry)}
+    assert named <= inspect.signature(part).parameters.keys()
+
+
+def test_every_page_is_linked_and_every_link_leads_somewhere() -> None:
+    index = page("index")
+    assert set(re.findall(r"\]\((\w+)\.md\)", index)) == set(PARTS)
+    assert "parts/index.md" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert "docs/parts/index.md" in (ROOT / "README.md").read_text(encoding="utf-8")
+    for path in PAGES.glob("*.md"):
+        for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+            assert (PAGES / target).is_file(), f"{path.name}: {target}"
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_yaml_of_a_page_builds_the_part(
+    name: str,
+    scripts: Callable[[str], ModuleType],
+    nltk_data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if name == "SubstituteSynonyms":
+        if not nltk_data.is_dir():
+            pytest.skip(f"needs WordNet, and {nltk_data} isn't there")
+        monkeypatch.setenv("NLTK_DATA", str(nltk_data))
+    if name == "NlpaugView":
+        pytest.importorskip("nlpaug", reason="an augmenter of nlpaug, an extra")
+    if name == "ContextualSubstitute":
+        scripts("stand_ins").masked_lm(tmp_path / "encoder", scripts("of_words").WORDS)
+    monkeypatch.chdir(tmp_path)
+    block = re.search(r"^```yaml\n(.*?)^```", page(name), flags=re.MULTILINE | re.DOTALL)
+    assert block
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--model.views", type=dict[str, list[View]])
+    parser.add_argument("--model.objectives", type=dict[str, Objective])
+    parser.add_argument("--model.weights", type=dict[str, float])
+    parser.add_argument("--data.pairing", type=Pairing)
+    built = parser.instantiate(parser.parse_object(yaml.safe_load(block[1])))
+    plan = ViewPlan(built.model.views)
+    objectives = built.model.objectives or {}
+    parts = [*(view for _, view in plan.each()), *objectives.values(), built.data.pairing]
+    assert name in [type(part).__name__ for part in parts]
+    assert (built.model.weights or {}).keys() <= objectives.keys()
+    for part in parts:
+        to_plain(part, name)  # a checkpoint can hold it
