@@ -68,7 +68,7 @@ def clear(wordnet: str | None) -> list[Cell]:
     """CLEAR's edits, alone and one after the other, the same on both sides; tokens of an original predicted."""
     mark = {"mark": "[DEL]"}
     synonyms = part("SubstituteSynonyms", rate=0.3, source=part("WordNetSynonyms", folder=wordnet))
-    spans, order = part("DeleteSpans", **mark), part("ReorderSpans")
+    spans, order = part("DeleteSpans", spans=5, rate=0.05, **mark), part("ReorderSpans", pairs=5, rate=0.05)
     edits = {
         "none": [],
         "del-word 0.3": [part("DeleteTokens", rate=0.3, **mark)],
@@ -116,7 +116,7 @@ def mlm(recipe: str) -> list[Cell]:
     head = None if recipe == "declutr" else part("MLPHead", train_only=True)
     contrastive = part("Contrastive", loss=loss, head=head)
     hidden = {"anchor": [part("MaskTokens")]} if recipe == "declutr" else {"original": [part("MaskTokens")]}
-    deletion = [part("DeleteTokens", rate=0.3)]
+    deletion = [part("DeleteTokens", rate=0.3, mark="[DEL]")]
     edits = {} if recipe == "declutr" else {"anchor": deletion, "positive": deletion}
     choices = {
         "MLM + contrastive": ({**edits, **hidden}, {"contrastive": contrastive, "mlm": part("MaskedLM")}),

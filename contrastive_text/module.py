@@ -26,6 +26,7 @@ from contrastive_text.metrics import SpearmanSimilarity
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.recipes import recipe_files
+from contrastive_text.recipes.layers import merge, put, read_config
 from contrastive_text.specs import to_plain
 from contrastive_text.training import AdamW, LinearSchedule, Optimizer, Schedule, lr_lambda
 from contrastive_text.training.checkpoints import verify_checkpoint
@@ -121,14 +122,14 @@ class ContrastiveModule(pl.LightningModule):
         """
         files = [Path(recipe)] if Path(recipe).suffix in (".yaml", ".yml") else recipe_files(recipe)
         parser = ArgumentParser(exit_on_error=False)
-        parser.add_argument("--config", action="config")
         parser.add_class_arguments(cls, "model")
         for other in ("seed_everything", "trainer", "data", "checkpoint", "export", "ckpt_path"):
             parser.add_argument(f"--{other}", type=Any)
-        words = [word for file in files for word in ("--config", str(file))]
+        config = merge([read_config(file) for file in files])
         if model_name_or_path is not None:
-            words += ["--model.encoder.model_name_or_path", model_name_or_path, "--model.encoder.config", "null"]
-        built: Self = parser.instantiate(parser.parse_args(words)).model
+            config = put(config, "model.encoder.model_name_or_path", model_name_or_path)
+            config = put(config, "model.encoder.config", None)
+        built: Self = parser.instantiate(parser.parse_object(config)).model
         return built
 
     def _check_heads_and_weights(self) -> None:

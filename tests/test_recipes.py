@@ -20,6 +20,7 @@ from contrastive_text.module import ContrastiveModule
 from contrastive_text.poolers import CLSPooler, MeanPooler
 from contrastive_text.recipes import BASE, recipe_files, recipe_names
 from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.specs import describe
 from contrastive_text.types import NO_LABEL
 from contrastive_text.views import DeleteTokens, SameText
 
@@ -176,3 +177,31 @@ def test_c11_c12_clear_predicts_the_original_and_uses_cls_without_the_projection
     first = module.encoder(plain).layers[-1][:, 0]
     assert torch.equal(module(plain), first)  # [CLS]; g would have changed it
     assert isinstance(export(module).pooler, CLSPooler) and export(module).head is None
+
+
+def test_a_part_of_another_class_inherits_nothing(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "model:\n  encoder: {init_args: {config: null}}\n  views:\n    anchor: [ReorderSpans]\n"
+        "    original: [MaskTokens]\n  objectives:\n    contrastive:\n      class_path: Contrastive\n"
+        "      init_args: {loss: InfoNCE}\n    mlm: MaskedLM\n"
+    )
+    bert = tiny.save_bert(tmp_path / "bert", max_position_embeddings=512)
+    words = ["--model.encoder.model_name_or_path", bert, *words]
+    assert run(["fit", "--recipe", "clear", "--config", str(tmp_path / "mine.yaml"), *words]) == 0
+    module = finished(tmp_path)
+    assert describe(module.plan.chains["anchor"][0]) == "ReorderSpans(pairs=5, rate=0.05, unit='token')"
+    assert set(module.plan.chains) == {"anchor", "original"}  # clear.yaml's DeleteTokens had rate 0.7
+    contrastive = module.objective_parts()["contrastive"]
+    assert describe(contrastive).startswith("Contrastive(loss=InfoNCE(temperature=0.05,")  # clear.yaml's is 0.1
+
+
+def test_a_list_given_as_an_option_inherits_nothing_either(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del tmp_path
+    with pytest.raises(SystemExit):
+        run(["fit", "--model.views.anchor", "[ReorderSpans]", "--recipe", "clear", *words, "--print_config"])
+    config = yaml.safe_load(capsys.readouterr().out)
+    (reorder,) = config["model"]["views"]["anchor"]
+    assert reorder["init_args"]["rate"] == 0.05
+    assert config["model"]["views"]["positive"]  # the others stay

@@ -26,7 +26,7 @@ _USAGE = f"""usage: contrastive-text COMMAND [options]
 
 recipes: {", ".join(recipe_names())}
 Options of a command: contrastive-text COMMAND --help. The configuration that a run would use: --print_config.
-Order counts, left to right: --recipe NAME, then --config FILE, then single options."""
+Later files lie over earlier ones, recipes and --config FILE alike; options lie over all files."""
 
 
 def expand_recipes(words: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import warnings
@@ -11,6 +12,7 @@ from typing import Any, NoReturn
 
 import pytorch_lightning as pl
 import torch
+from jsonargparse import get_loader
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import CSVLogger
 
@@ -20,6 +22,7 @@ from contrastive_text.cli.use import write_vectors
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.recipes import BASE
+from contrastive_text.recipes.layers import Config, merge, put, read_config
 from contrastive_text.training.checkpoints import verify_checkpoint
 
 _RUNS = "runs"
@@ -64,18 +67,14 @@ class ContrastiveCLI(LightningCLI):
         )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Parses the words, over the parts of the checkpoint if one is named."""
+        """Parses the words: checkpoint, files and lists laid over each other, then single options."""
         words = args if isinstance(args, list) else []
-        if not self.show_views and (path := _option(words, "--ckpt_path")) not in (None, "best", "last"):
-            verify_checkpoint(str(path))
-            saved = torch.load(str(path), map_location="cpu", weights_only=True)
-            for place, key in (("model", "hyper_parameters"), ("data", "datamodule_hyper_parameters")):
-                parts = {name: part for name, part in saved.get(key, {}).items() if name != "_instantiator"}
-                parts.pop("seed", None)  # linked to seed_everything
-                self._subcommand_parsers[words[0]].set_defaults(
-                    {f"{place}.{name}": part for name, part in parts.items()}
-                )
-        self.config = parser.parse_args(words)
+        command, rest = ([], words) if self.show_views else (words[:1], words[1:])
+        below = [] if self.show_views else [_checkpoint_parts(_option(rest, "--ckpt_path"))]
+        config, options = _laid_over(below, rest)
+        self.config = parser.parse_args(
+            [*command, *(["--config", json.dumps(config)] if config else []), *options]
+        )
 
     def _parse_ckpt_path(self) -> None:
         """Nothing is left to do: Lightning's own way would let the checkpoint override options."""
@@ -97,6 +96,43 @@ class ContrastiveCLI(LightningCLI):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_vectors(path, vectors.cpu().numpy())
         print(f"{len(vectors):,} vectors of {vectors.shape[1]} features written to {path}")
+
+
+def _checkpoint_parts(path: str | None) -> Config:
+    """Gives the parts that a checkpoint was trained with, as a configuration."""
+    if path in (None, "best", "last"):
+        return {}
+    verify_checkpoint(str(path))
+    saved = torch.load(str(path), map_location="cpu", weights_only=True)
+    parts: Config = {}
+    for place, key in (("model", "hyper_parameters"), ("data", "datamodule_hyper_parameters")):
+        linked = ("_instantiator", "seed")  # the seed follows seed_everything
+        parts[place] = {name: part for name, part in saved.get(key, {}).items() if name not in linked}
+    return parts
+
+
+def _laid_over(layers: list[Config], words: Sequence[str]) -> tuple[Config, list[str]]:
+    """Gives the layers with the words' files and lists over them, and the words that are left.
+
+    Files come in their order and lists after them, wherever they stand; single options stay for the parser.
+    """
+    lists: list[tuple[str, str]] = []
+    options: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, joined, value = word.partition("=")
+        if name == "--config":
+            layers = [*layers, read_config(value if joined else next(rest, ""))]
+        elif joined and value.startswith("["):
+            lists.append((name, value))
+        elif word.startswith("[") and options and options[-1].startswith("--") and "=" not in options[-1]:
+            lists.append((options.pop(), word))
+        else:
+            options.append(word)
+    config = merge(layers)
+    for name, value in lists:
+        config = put(config, name.removeprefix("--"), get_loader("yaml")(value))
+    return config, options
 
 
 def _option(words: Sequence[str], name: str) -> str | None:
