@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contrastive_text.module import ContrastiveModule
     from contrastive_text.objectives import Contrastive
     from contrastive_text.sentence_encoder import SentenceEncoder
-    from contrastive_text.views import EmbeddingView, Given, SameText, TextView, TokenView
+    from contrastive_text.views import EmbeddingView, Given, GradientView, SameText, Spans, TextView, TokenView
 
 __version__ = "0.1.0"
 
@@ -24,10 +24,12 @@ _ROOMS = {
     "ContrastiveModule": "module",
     "EmbeddingView": "views",
     "Given": "views",
+    "GradientView": "views",
     "InfoNCE": "losses",
     "NTXent": "losses",
     "SameText": "views",
     "SentenceEncoder": "sentence_encoder",
+    "Spans": "views",
     "TextDataModule": "data.datamodule",
     "TextView": "views",
     "TokenView": "views",
@@ -39,10 +41,12 @@ __all__ = [
     "ContrastiveModule",
     "EmbeddingView",
     "Given",
+    "GradientView",
     "InfoNCE",
     "NTXent",
     "SameText",
     "SentenceEncoder",
+    "Spans",
     "TextDataModule",
     "TextView",
     "TokenView",

@@ -18,6 +18,7 @@ from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.specs import describe
+from contrastive_text.training import Schedule
 from contrastive_text.training.checkpoints import verify_checkpoint
 
 VALIDATION_SCORE = "val/spearman"
@@ -38,7 +39,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
         "encoder": f"{describe(module.encoder)}; {weights / 1e6:.1f} M weights",
         **({"token head": origin} if origin else {}),
         "dropout": dropout or "none",
-        "views": "\n".join(chains) or "none; only dropout tells two views of a text apart",
+        "views": "\n".join(chains) or "none",
         "pooler": f"{describe(module.pooler)} in training, {describe(module.used_network.pooler)} in use",
         "head in use": "none" if module.head is None else describe(module.head),
         "objectives": "\n".join(f"{name}: {module.weights[name]:g} x {describe(part)}" for name, part in parts),
@@ -57,6 +58,10 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
     ]
     interval = vars(trainer).get("val_check_interval")
     total = trainer.estimated_stepping_batches
+    peak = _peak(module.schedule, int(total)) if total < float("inf") else 1.0
+    below = (
+        f"; the learning rate comes to {peak:.0%} of its peak at most: a shorter warm-up?" if peak < 0.9 else ""
+    )
     validated = (
         f"every {interval} batches" if isinstance(interval, int) else "by share of an epoch, or by the clock"
     )
@@ -70,9 +75,14 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
         ),
         "run": (
             f"{f'{total:,.0f}' if total < float('inf') else 'an unknown number of'} steps, seed {data.seed}, "
-            f"a last, smaller batch {'left out' if data.drop_last else 'kept'}"
+            f"a last, smaller batch {'left out' if data.drop_last else 'kept'}{below}"
         ),
     }
+
+
+def _peak(schedule: Schedule, total: int) -> float:
+    """Gives the largest share of the peak rate that a run of so many steps reaches."""
+    return max((schedule.factor(step, total) for step in range(0, total, max(1, total // 1000))), default=1.0)
 
 
 def _data(trainer: pl.Trainer) -> TextDataModule | None:
@@ -83,12 +93,16 @@ def _data(trainer: pl.Trainer) -> TextDataModule | None:
 def _validation_interval(trainer: pl.Trainer, data: TextDataModule) -> int | float:
     """Gives the run's interval in batches, shortened where an epoch or the run has fewer."""
     wanted, limit = trainer.val_check_interval, trainer.limit_train_batches
+    epoch = data.batches_per_epoch()
+    epoch = min(limit, epoch) if isinstance(limit, int) else max(1, int(limit * epoch))
     if not isinstance(wanted, int):
-        return wanted
+        batches = trainer.max_steps * trainer.accumulate_grad_batches
+        if trainer.max_steps < 1 or batches >= wanted * epoch:
+            return wanted
+        wanted = max(1, int(wanted * epoch))
     bounds = [wanted]
     if trainer.check_val_every_n_epoch is not None:
-        batches = data.batches_per_epoch()
-        bounds.append(min(limit, batches) if isinstance(limit, int) else max(1, int(limit * batches)))
+        bounds.append(epoch)
     if trainer.max_steps > 0:
         bounds.append(trainer.max_steps * trainer.accumulate_grad_batches)
     return min(bounds)

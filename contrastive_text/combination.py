@@ -20,6 +20,7 @@ def check_parts(encoder: Encoder, plan: ViewPlan, objectives: Mapping[str, Objec
         _check_effect(f"model.{place}", view, encoder)
         if isinstance(view, GradientView):
             _check_gradient(f"model.{place}", view, plan, list(objectives))
+    _check_original(plan, objectives)
     hides = any(isinstance(view, TokenView) and view.sets_labels for _, view in plan.each())
     for name, objective in objectives.items():
         if objective.needs_token_logits and not hides:
@@ -27,6 +28,20 @@ def check_parts(encoder: Encoder, plan: ViewPlan, objectives: Mapping[str, Objec
                 f"model.objectives.{name}: expected a view that hides tokens for {type(objective).__name__}, got "
                 "none; put MaskTokens on anchor or original under model.views"
             )
+
+
+def _check_original(plan: ViewPlan, objectives: Mapping[str, Objective]) -> None:
+    """Refuses a chain on the copy that takes part in no comparison, where nothing reads it."""
+    chain = plan.chains.get("original", ())
+    hides = any(isinstance(view, TokenView) and view.sets_labels for view in chain)
+    parts = objectives.values()
+    predicted = hides and any(part.needs_token_logits for part in parts)
+    read = any("original" in part.reads or not (part.reads or part.needs_token_logits) for part in parts)
+    if chain and not predicted and not read:
+        raise ValueError(
+            f"model.views.original: expected an objective that reads the original, got {', '.join(objectives)}; "
+            "put MaskTokens there with MaskedLM among the objectives, or drop the chain"
+        )
 
 
 def _check_effect(place: str, view: View, encoder: Encoder) -> None:

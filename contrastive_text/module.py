@@ -26,7 +26,7 @@ from contrastive_text.metrics import SpearmanSimilarity
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.recipes import recipe_files
-from contrastive_text.recipes.layers import merge, put, read_config
+from contrastive_text.recipes.layers import merge, read_config
 from contrastive_text.specs import to_plain
 from contrastive_text.training import AdamW, LinearSchedule, Optimizer, Schedule, lr_lambda
 from contrastive_text.training.checkpoints import verify_checkpoint
@@ -48,7 +48,8 @@ class ContrastiveModule(pl.LightningModule):
         inference_pooler: The pooler of validation and of the saved model, where it isn't ``pooler``: ConSERT
             trains on the last layer and reports the last two.
         head: A head that inference keeps (``train_only: false``); None for none.
-        views: Role -> chain of views; None for no alteration: only dropout tells two views apart.
+        views: Role -> chain of views; None for no alteration: with ``SameText`` only dropout tells two views
+            apart.
         objectives: Name -> objective; None for one ``Contrastive`` objective. The names appear in the log.
         weights: Name of an objective -> its weight in the sum, 1 where none is given.
         optimizer: None for ``AdamW``.
@@ -113,6 +114,8 @@ class ContrastiveModule(pl.LightningModule):
     def from_recipe(cls, recipe: str, model_name_or_path: str | None = None) -> Self:
         """Builds the module of a recipe, as the shell would; its ``data`` and ``trainer`` are left to you.
 
+        DeCLUTR's pairing is part of ``data``: give ``TextDataModule(pairing=Spans())``.
+
         Args:
             recipe: Name of a shipped recipe, or path of a YAML file.
             model_name_or_path: Encoder in place of the recipe's.
@@ -127,8 +130,8 @@ class ContrastiveModule(pl.LightningModule):
             parser.add_argument(f"--{other}", type=Any)
         config = merge([read_config(file) for file in files])
         if model_name_or_path is not None:
-            config = put(config, "model.encoder.model_name_or_path", model_name_or_path)
-            config = put(config, "model.encoder.config", None)
+            named = {"model_name_or_path": model_name_or_path, "config": None}
+            config = merge([config, {"model": {"encoder": {"init_args": named}}}])
         built: Self = parser.instantiate(parser.parse_object(config)).model
         return built
 

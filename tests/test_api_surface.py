@@ -6,8 +6,8 @@ import pytest
 
 SURFACE = {
     "": [
-        "Contrastive", "ContrastiveModule", "EmbeddingView", "Given", "InfoNCE", "NTXent", "SameText",
-        "SentenceEncoder", "TextDataModule", "TextView", "TokenView", "TransformerEncoder",
+        "Contrastive", "ContrastiveModule", "EmbeddingView", "Given", "GradientView", "InfoNCE", "NTXent",
+        "SameText", "SentenceEncoder", "Spans", "TextDataModule", "TextView", "TokenView", "TransformerEncoder",
     ],
     ".data": [
         "Collator", "EpochBatchSampler", "KeyedRow", "KeyedRows", "Table", "TextDataModule", "TextTokenizer",

@@ -15,7 +15,7 @@ from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import CSVLogger
 from torch import Tensor
 
-from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary, export, model_facts
+from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary, _peak, export, model_facts
 from contrastive_text.encoders import Encoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.losses import InfoNCE, NTXent
@@ -24,7 +24,7 @@ from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import Contrastive
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.sentence_encoder import SentenceEncoder
-from contrastive_text.training import AdamW, ConstantSchedule
+from contrastive_text.training import AdamW, ConstantSchedule, LinearSchedule
 from contrastive_text.views import DeleteTokens, FeatureCutoff, Given
 
 
@@ -244,7 +244,7 @@ def test_the_summary_tells_all_that_changes_the_result(
 def test_no_dropout_and_no_views_are_said_in_words(bert: str) -> None:
     facts = model_facts(tiny.module(bert, dropout=0.0))
     assert facts["dropout"] == "none"
-    assert facts["views"] == "none; only dropout tells two views of a text apart"
+    assert facts["views"] == "none"
     assert facts["head in use"] == "none"
 
 
@@ -310,3 +310,18 @@ def test_two_processes_leave_one_model_folder(bert: str, files: dict[str, str], 
     assert done.returncode == 0, done.stderr[-2000:]
     assert len(list(tmp_path.glob("runs/*/model/modules.json"))) == 1
     assert "over 2 processes" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(("interval", "wanted"), [(1.0, 3), (0.5, 3), (0.2, 0.2), (2, 2), (125, 3)])
+def test_a_run_shorter_than_an_epoch_is_validated_at_its_end(
+    bert: str, tmp_path: Path, files: dict[str, str], interval: int | float, wanted: int | float
+) -> None:
+    trainer, _, _ = run(bert, tmp_path, files, val_check_interval=interval, max_steps=3)
+    assert trainer.val_check_interval == wanted
+    assert list(tmp_path.rglob("*.ckpt"))
+
+
+def test_a_warm_up_longer_than_the_run_is_told() -> None:
+    assert _peak(LinearSchedule(warmup_steps=24_000), 2_000) == pytest.approx(1_998 / 24_000)
+    assert _peak(LinearSchedule(warmup_ratio=0.1), 40) == 1.0
+    assert _peak(LinearSchedule(), 15_625) == 1.0

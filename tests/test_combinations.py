@@ -15,6 +15,10 @@ import torch
 import yaml
 
 from contrastive_text.cli import run
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.objectives import MaskedLM
+from contrastive_text.views import DeleteTokens, MaskTokens
 
 
 def part(class_path: str, **init_args: object) -> dict[str, object]:
@@ -181,3 +185,13 @@ def test_every_with_every(
     combination: Combination, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check(combination, place, tmp_path, capsys)
+
+
+def test_an_original_that_nothing_reads_is_refused(tmp_path: Path) -> None:
+    encoder = TransformerEncoder(tiny.save_bert(tmp_path / "bert"))
+    for chain in ([DeleteTokens()], [MaskTokens()]):
+        with pytest.raises(ValueError, match=r"model\.views\.original: expected an objective that reads"):
+            ContrastiveModule(encoder, views={"original": chain})
+    ContrastiveModule(
+        encoder, views={"original": [MaskTokens()]}, objectives={"mlm": MaskedLM()}
+    )  # nothing is compared, and nothing is refused

@@ -385,7 +385,12 @@ def test_fixed_dropout_is_refused_at_setup_where_the_roles_texts_are_others_than
         with pytest.raises(ValueError, match=r"FixedDropout: expected a pairing that repeats the anchor, got"):
             data.setup("fit")
     # An original is the anchor's text under every pairing.
-    originals = tiny.module(folder, views={"original": [FixedDropout()]}, pooler=CLSPooler())
+    originals = tiny.module(
+        folder,
+        views={"original": [MaskTokens(rate=0.0), FixedDropout()]},
+        objectives={"contrastive": Contrastive(), "mlm": MaskedLM()},
+        pooler=CLSPooler(),
+    )
     data = tiny.data(triples, pairing=Given())
     data.attach(originals)
     data.setup("fit")

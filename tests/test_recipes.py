@@ -205,3 +205,36 @@ def test_a_list_given_as_an_option_inherits_nothing_either(
     (reorder,) = config["model"]["views"]["anchor"]
     assert reorder["init_args"]["rate"] == 0.05
     assert config["model"]["views"]["positive"]  # the others stay
+
+
+@pytest.mark.parametrize(
+    ("recipe", "option", "place", "argument", "value"),
+    [
+        ("clear", ["--model.views", '{"anchor": ["CropTokens"]}'], "views.anchor.0", "rate", 0.1),
+        ("clear", ["--model.schedule", "ConstantSchedule"], "schedule", "warmup_steps", 0),
+        ("clear", ["--model.schedule=ConstantSchedule"], "schedule", "warmup_steps", 0),
+        ("clear", ["--model.optimizer", "AdamW"], "optimizer", "lr", 6e-4),  # the same class: merged
+        (
+            "consert",
+            ["--model.objectives.contrastive.loss", "InfoNCE"],
+            "objectives.contrastive.init_args.loss",
+            "temperature",
+            0.05,
+        ),
+    ],
+)
+def test_an_option_of_another_class_inherits_nothing(
+    recipe: str,
+    option: list[str],
+    place: str,
+    argument: str,
+    value: float,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        run(["fit", *option, "--recipe", recipe, *words, "--print_config"])
+    config = yaml.safe_load(capsys.readouterr().out)["model"]
+    for name in place.split("."):
+        config = config[int(name)] if name.isdigit() else config[name]
+    assert float(config["init_args"][argument]) == value

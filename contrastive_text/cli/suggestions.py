@@ -77,6 +77,8 @@ def short_answer(message: str) -> str:
         return f"no option {key!r} at this place; --print_config shows those of a run"
     if (match := _CLASS.search(message)) is not None:
         name = next(group for group in match.groups() if group)
+        if name in part_classes():
+            return f"no class {name!r} for this place: it is a part of another kind; see --print_config"
         advice = nearest(name, part_classes())
         return f"no class {name!r}: expected a part of the library or module.Class{advice}"
     if (said := constructor_answer(message)) is not None:

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 import pytorch_lightning as pl
 import torch
-from jsonargparse import get_loader
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import CSVLogger
 
@@ -22,7 +21,7 @@ from contrastive_text.cli.use import write_vectors
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.recipes import BASE
-from contrastive_text.recipes.layers import Config, merge, put, read_config
+from contrastive_text.recipes.layers import Config, merge, option_over, read_config
 from contrastive_text.training.checkpoints import verify_checkpoint
 
 _RUNS = "runs"
@@ -112,27 +111,29 @@ def _checkpoint_parts(path: str | None) -> Config:
 
 
 def _laid_over(layers: list[Config], words: Sequence[str]) -> tuple[Config, list[str]]:
-    """Gives the layers with the words' files and lists over them, and the words that are left.
+    """Gives the layers with the words' files over them, and the options that are left to the parser.
 
-    Files come in their order and lists after them, wherever they stand; single options stay for the parser.
+    Files come in their order, and options after them, wherever they stand.
     """
-    lists: list[tuple[str, str]] = []
-    options: list[str] = []
+    options: list[list[str]] = []
     rest = iter(words)
     for word in rest:
         name, joined, value = word.partition("=")
         if name == "--config":
             layers = [*layers, read_config(value if joined else next(rest, ""))]
-        elif joined and value.startswith("["):
-            lists.append((name, value))
-        elif word.startswith("[") and options and options[-1].startswith("--") and "=" not in options[-1]:
-            lists.append((options.pop(), word))
+        elif word.startswith("--") or not options or len(options[-1]) == 2:
+            options.append([name, value] if joined and word.startswith("--") else [word])
         else:
-            options.append(word)
+            options[-1].append(word)
     config = merge(layers)
-    for name, value in lists:
-        config = put(config, name.removeprefix("--"), get_loader("yaml")(value))
-    return config, options
+    left: list[str] = []
+    for option in options:
+        laid = option_over(config, option[0].removeprefix("--"), option[1]) if len(option) == 2 else None
+        if laid is None:
+            left += ["=".join(option)] if option[0].startswith("--") else option
+        else:
+            config = laid
+    return config, left
 
 
 def _option(words: Sequence[str], name: str) -> str | None:

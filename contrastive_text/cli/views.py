@@ -51,7 +51,7 @@ def _rate_line(place: str, view: object, rate: float | None, unit: str) -> tuple
 
 def _print_rates(console: Console, lines: list[tuple[str, str, str]], rows: int) -> None:
     if not lines:
-        console.print("views: none; only dropout tells two views of a text apart")
+        console.print("views: none")
         return
     table = Table("place", "view", f"changed, on {rows} rows")
     for line in lines:

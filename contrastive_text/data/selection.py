@@ -33,7 +33,8 @@ def served(table: TokenTable, pairing: Pairing) -> TrainingRows:
     Raises:
         ValueError: It can serve none of them.
     """
-    kept = [number for number, length in enumerate(table.lengths.tolist()) if pairing.serves(length)]
+    lengths = table.lengths.tolist()
+    kept = [number for number, length in enumerate(lengths) if pairing.serves(length)]
     if not kept:
         raise ValueError(
             f"data.train: expected a document long enough for {describe(pairing)}, got {len(table):,} of at most "
@@ -42,6 +43,8 @@ def served(table: TokenTable, pairing: Pairing) -> TrainingRows:
     said = f"{len(kept):,} of {len(table):,} documents are long enough for the pairing"
     if len(kept) < len(table):
         said += f", {len(table) - len(kept):,} left out"
+    if shrunk := sum(pairing.shrinks(lengths[number]) for number in kept):
+        said += f", {shrunk:,} of them only with shorter spans"
     return TrainingRows(Subset(table, kept), f"{said}; {table.source}")  # type: ignore[arg-type]  # indexed alone
 
 

@@ -13,8 +13,11 @@ from transformers import PreTrainedTokenizerBase
 from contrastive_text.data import Collator, KeyedRow
 from contrastive_text.encoders import Encoder
 from contrastive_text.random import RowRandom
-from contrastive_text.types import Batch, Role
+from contrastive_text.types import Alter, Batch, Role
 from contrastive_text.views import EmbeddingView, TextView, TokenView, View, ViewPlan
+
+_BLOCK = 16
+"""Rows that are encoded at a time: memory stays flat however many are measured."""
 
 
 class Edit(NamedTuple):
@@ -110,10 +113,10 @@ def _differences(
 
 def _token_rate(before: Batch, after: Batch, role: Role) -> tuple[float, str]:
     old, new = before.split(before.by_role(role)), after.split(after.by_role(role))
-    if after.positions is not None and before.positions is None:
+    if torch.equal(old.ids, new.ids) and new.positions is not None:
         natural = torch.cat([torch.arange(length) for length in new.lengths.tolist()])
-        assert new.positions is not None
-        return float((new.positions != natural).float().mean()), "positions"
+        earlier = natural if old.positions is None else old.positions
+        return float((new.positions != earlier).float().mean()), "positions"
     rows = zip(*(torch.split(part.ids, part.lengths.tolist()) for part in (old, new)), strict=True)
     changed = sum(
         max(len(gone), len(come))
@@ -127,19 +130,26 @@ def _token_rate(before: Batch, after: Batch, role: Role) -> tuple[float, str]:
 @torch.no_grad()
 def _entry_rate(encoder: Encoder, batch: Batch, role: Role, chain: Sequence[View], number: int) -> float:
     """Gives the share of entries of real tokens that an embedding view changes."""
-    part = batch.split(batch.by_role(role))
-    rates: list[float] = []
+    rows = batch.by_role(role)
+    changed = entries = 0
 
-    def watch(embeddings: Tensor, mask: Tensor) -> Tensor:
-        for place, view in enumerate(chain[: number + 1]):
-            if isinstance(view, EmbeddingView):
-                before = embeddings
-                embeddings = view(before, mask, RowRandom(part.draw_keys, view=place))
-        rates.append(float((embeddings != before)[mask].float().mean()))
-        return embeddings
+    def watch(part: Batch) -> Alter:
+        def alter(embeddings: Tensor, mask: Tensor) -> Tensor:
+            nonlocal changed, entries
+            for place, view in enumerate(chain[: number + 1]):
+                if isinstance(view, EmbeddingView):
+                    before = embeddings
+                    embeddings = view(before, mask, RowRandom(part.draw_keys, view=place))
+            differs = (embeddings != before)[mask]
+            changed, entries = changed + int(differs.sum()), entries + differs.numel()
+            return embeddings
+
+        return alter
 
     training = encoder.training
     encoder.eval()  # what dropout has erased a view can't change
-    encoder(part, alter=watch)
+    for block in torch.split(rows, _BLOCK):
+        part = batch.split(block)
+        encoder(part, alter=watch(part))
     encoder.train(training)
-    return rates[0]
+    return changed / max(entries, 1)

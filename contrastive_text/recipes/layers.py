@@ -55,34 +55,71 @@ def merge(layers: Sequence[Config]) -> Config:
     return merged
 
 
-def put(config: Config, key: str, value: object) -> Config:
-    """Gives the configuration with a value at a dotted key, which may leave out ``init_args``.
+def option_over(config: Config, key: str, value: str) -> Config | None:
+    """Lays an option over a configuration where the parser would let it inherit; None leaves it to the parser.
+
+    Args:
+        config: What the files say.
+        key: The option's name, dotted, which may leave out ``init_args``.
+        value: Its value as it was typed: a list, names and values, or the class of a part.
 
     Example:
-        >>> put({"a": {"class_path": "X", "init_args": {"b": 1}}}, "a.b", [2])
-        {'a': {'class_path': 'X', 'init_args': {'b': [2]}}}
+        >>> config = {"loss": {"class_path": "InfoNCE", "init_args": {"temperature": 0.1}}}
+        >>> option_over(config, "loss", "NTXent")
+        {'loss': {'class_path': 'NTXent'}}
+        >>> option_over(config, "loss.temperature", "0.2") is None
+        True
     """
+    there = _at(config, key)
+    if value.startswith(("[", "{")):
+        above = get_loader("yaml")(value)
+        return _put(config, key, _over(there, above, alone=key.rpartition(".")[2] in _NAMED_ALONE))
+    if isinstance(there, Mapping) and "class_path" in there:
+        return _put(config, key, _over(there, {"class_path": value}))
+    return None
+
+
+def _at(config: Any, key: str) -> Any:  # Any: a place of a configuration holds anything
+    for name in key.split("."):
+        if not isinstance(config, Mapping):
+            return None
+        config = _init_args(config, name).get(name)
+    return config
+
+
+def _put(config: Config, key: str, value: object) -> Config:
     name, _, rest = key.partition(".")
-    if _class_of(config) is not None and name not in ("class_path", "init_args"):
-        return {**config, "init_args": put(dict(config.get("init_args") or {}), key, value)}
-    below = config.get(name)
-    return {
-        **config,
-        name: put(dict(below) if isinstance(below, Mapping) else {}, rest, value) if rest else value,
-    }
+    if _init_args(config, name) is not config:
+        return {**config, "init_args": _put(dict(_init_args(config, name)), key, value)}
+    if rest:
+        below = config.get(name)
+        value = _put(dict(below) if isinstance(below, Mapping) else {}, rest, value)
+    return {**config, name: value}
+
+
+def _init_args(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Gives where a name stands: in a part's arguments, or in the configuration itself."""
+    if "class_path" not in config or name in ("class_path", "init_args"):
+        return config
+    return config.get("init_args") or {}
 
 
 def _over(below: Any, above: Any, alone: bool = False) -> Any:  # Any: a place of a configuration holds anything
+    if isinstance(above, str) and isinstance(below, Mapping) and _same_class(below.get("class_path"), above):
+        return below
+    if isinstance(below, str) and isinstance(above, Mapping) and "class_path" in above:
+        below = {"class_path": below}
     if not isinstance(below, Mapping) or not isinstance(above, Mapping):
         return above
-    other = _class_of(above)
-    if other is not None and other != _class_of(below):
+    if "class_path" in above and not _same_class(below.get("class_path"), above["class_path"]):
         return above
     named = {name: _over(below.get(name), value, alone=name in _NAMED_ALONE) for name, value in above.items()}
     return named if alone else {**below, **named}
 
 
-def _class_of(value: Mapping[str, Any]) -> str | None:
-    """Gives the last part of a part's class path: ours may be written short or long."""
-    path = value.get("class_path")
-    return path.rpartition(".")[2] if isinstance(path, str) else None
+def _same_class(one: object, other: object) -> bool:
+    """Tells whether two class paths name one class; ours may be written short, or by any of its rooms."""
+    if not isinstance(one, str) or not isinstance(other, str):
+        return False
+    ours = all("." not in path or path.startswith("contrastive_text.") for path in (one, other))
+    return one == other or (ours and one.rpartition(".")[2] == other.rpartition(".")[2])

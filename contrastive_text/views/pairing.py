@@ -30,6 +30,10 @@ class Pairing(ABC):
         """
         return True
 
+    def shrinks(self, tokens: int) -> bool:  # noqa: ARG002  # the contract
+        """Tells whether a text of so many tokens is served with less than was asked for; these are counted."""
+        return False
+
     @abstractmethod
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
         """Gives the examples of a row; all randomness comes from ``rng``."""

@@ -208,6 +208,10 @@ class Spans(Pairing):
             )
         return tokens >= self.min_tokens
 
+    def shrinks(self, tokens: int) -> bool:
+        """Tells whether a document of so many tokens gets spans below ``max_length``."""
+        return self.serves(tokens) and tokens < 2 * self.anchors * self.max_length
+
     def place(self, tokens: int, rng: np.random.Generator) -> list[tuple[range, list[range]]]:
         """Draws where the anchors of a document of so many tokens lie, each with its positives.
 

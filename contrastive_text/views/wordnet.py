@@ -44,6 +44,10 @@ _FUNCTION_WORDS = frozenset(
 )
 
 
+_TABLES: dict[tuple[str, bool, int | None], SynonymTable] = {}
+"""The tables that this process has made, 2 seconds each: anchor and positive share one."""
+
+
 class WordNetSynonyms(SynonymSource):
     """The words that share a sense with a word in WordNet, inflected as the word is.
 
@@ -88,6 +92,12 @@ class WordNetSynonyms(SynonymSource):
     def table(self) -> SynonymTable:
         """Gives the synonyms of all base and inflected forms."""
         root = _find(self.folder, "corpora", "wordnet")
+        key = (str(root), self.same_part_of_speech, self.senses)
+        if key not in _TABLES:
+            _TABLES[key] = self._read(root)
+        return _TABLES[key]
+
+    def _read(self, root: _Folder) -> SynonymTable:
         index = _senses(root / "index.sense")
         senses: dict[str, dict[str, list[_Sense]]] = {}
         names: set[str] = set()
