@@ -10,7 +10,7 @@ import contrastive_text
 PACKAGE = Path(contrastive_text.__file__).parent
 FLOORS = [
     {"losses", "distributed", "random", "types", "specs", "recipes", "hub"},
-    {"views", "encoders", "poolers", "heads", "metrics", "training"},
+    {"views", "encoders", "poolers", "heads", "metrics", "training", "targets"},
     {"objectives", "encoding"},
     {"data", "combination"},
     {"module", "sentence_encoder", "model_folder"},

@@ -10,6 +10,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from contrastive_text.losses import Reduction
+from contrastive_text.targets import Target
 from contrastive_text.types import Encoded, Role
 
 
@@ -33,6 +34,9 @@ class Terms:
 class Objective(nn.Module, ABC):
     """Base class of objectives: what is minimised, read from the roles of an encoded batch.
 
+    Args:
+        task: The data set that it reads, where there are several; None for the only one.
+
     Attributes:
         reads: The roles that every example must have.
         needs_token_logits: Whether it predicts tokens, with the head of the encoder's architecture.
@@ -41,12 +45,28 @@ class Objective(nn.Module, ABC):
     reads: ClassVar[tuple[Role, ...]] = ()
     needs_token_logits: ClassVar[bool] = False
 
+    def __init__(self, task: str | None = None) -> None:
+        super().__init__()
+        self.task = task
+
     @abstractmethod
     def forward(self, encoded: Encoded) -> Terms:
         """Gives the objective's terms on this rank's rows; never divides by a count of its own."""
 
     def build(self, features: int) -> None:  # most objectives have nothing to build
         """Makes what depends on the width D of the embeddings; the module calls it once."""
+
+    @property
+    def target(self) -> Target | None:
+        """What it reads of an example's target; None if nothing."""
+        return None
+
+    def predict(self, encoded: Encoded) -> Tensor | None:  # noqa: ARG002  # the base's signature
+        """Gives what a supervised objective predicts: scores of classes (N, classes), or 0 .. 1 (N,).
+
+        Held against the target with ``target.metric()``; None if it predicts nothing.
+        """
+        return None
 
     def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str | None:  # noqa: ARG002  # the base's signature
         """Says how many negatives an anchor meets, for the run's summary; None if there are none."""

@@ -33,6 +33,7 @@ class Contrastive(Objective):
         loss: The formula; None for ``InfoNCE``.
         head: A train-only head between embeddings and loss; None for none.
         mask_duplicates: Whether texts equal to a row's own text or to its positive are no negatives of it.
+        task: The data set that it reads, where there are several; None for the only one.
 
     Raises:
         ValueError: A head that isn't train-only.
@@ -40,8 +41,14 @@ class Contrastive(Objective):
 
     reads: ClassVar[tuple[Role, ...]] = ("anchor", "positive")
 
-    def __init__(self, loss: Loss | None = None, head: Head | None = None, mask_duplicates: bool = True) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        loss: Loss | None = None,
+        head: Head | None = None,
+        mask_duplicates: bool = True,
+        task: str | None = None,
+    ) -> None:
+        super().__init__(task)
         if head is not None and not head.train_only:
             raise ValueError(
                 f"Contrastive.head: expected a head with train_only: true, got {type(head).__name__} with false; "

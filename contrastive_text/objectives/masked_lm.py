@@ -29,6 +29,7 @@ class MaskedLM(Objective):
 
     Args:
         block: Hidden places whose logits exist at a time.
+        task: The data set that it reads, where there are several; None for the only one.
 
     Raises:
         ValueError: A block below 1.
@@ -36,8 +37,8 @@ class MaskedLM(Objective):
 
     needs_token_logits: ClassVar[bool] = True
 
-    def __init__(self, block: int = 1024) -> None:
-        super().__init__()
+    def __init__(self, block: int = 1024, task: str | None = None) -> None:
+        super().__init__(task)
         if block < 1:
             raise ValueError(f"MaskedLM.block: expected 1 place or more, got {block}; 1024 is usual")
         self.block = block
