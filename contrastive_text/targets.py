@@ -82,8 +82,8 @@ class Classes(Target):
         names = tuple(str(i) for i in range(classes)) if isinstance(classes, int) else tuple(map(str, classes))
         if len(names) < 2 or len(set(names)) < len(names):
             raise ValueError(
-                f"{where}: expected two classes or more of different names, got {classes!r}; give their number or "
-                "a list of their names"
+                f"{where}: expected two classes or more of different names, got {classes!r}; give their number "
+                "or a list of their names"
             )
         return cls(names)
 
@@ -103,7 +103,7 @@ class Classes(Target):
             return float(by_case[label.casefold()])
         near = get_close_matches(label, self.names, n=1)
         advice = (
-            f"did you mean {near[0]}?" if near else "map it with labels, or add it to the objective's classes"
+            f"did you mean {near[0]}?" if near else "map it with labels, or add it to classes"
         )
         got = "an empty label" if not label else repr(label)
         raise ValueError(f"expected one of the classes {', '.join(self.names)}, got {got}; {advice}")
