@@ -12,24 +12,30 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from contrastive_text.data import TextDataModule
+from contrastive_text.data import TextDataModule, TrainingData
 from contrastive_text.distributed import world_size
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.module import ContrastiveModule
+from contrastive_text.objectives import Objective
 from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.specs import describe
 from contrastive_text.training import Schedule
 from contrastive_text.training.checkpoints import verify_checkpoint
 
-VALIDATION_SCORE = "val/spearman"
+PAIR_SCORE = "val/spearman"
+"""Mean correlation of the files of scored pairs."""
+TASK_SCORE = "val/overall"
+"""Mean score of the tasks."""
 
 
 def model_facts(module: ContrastiveModule) -> dict[str, str]:
     """Gives what a reader of the results should know of the model: parts, rates, dropout in effect."""
     weights = sum(p.numel() for p in module.encoder.parameters())
+    plans = {"": module.plan, **{f"{task}, ": plan for task, plan in module.task_plans.items()}}
     chains = [
-        f"{role}: {' -> '.join(map(describe, chain)) or 'unaltered'}"
-        for role, chain in module.plan.chains.items()
+        f"{task}{name}: {' -> '.join(map(describe, chain)) or 'unaltered'}"
+        for task, plan in plans.items()
+        for name, chain in plan.chains.items()
     ]
     dropout = ", ".join(f"{name} {p:g}" for name, p in module.encoder.dropout_in_effect.items() if p)
     parts = module.objective_parts().items()
@@ -43,19 +49,20 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
         "pooler": f"{describe(module.pooler)} in training, {describe(module.used_network.pooler)} in use",
         "head in use": "none" if module.head is None else describe(module.head),
         "objectives": "\n".join(f"{name}: {module.weights[name]:g} x {describe(part)}" for name, part in parts),
+        **({"gradient": describe(module.combine)} if len(parts) > 1 else {}),
         "optimizer": f"{describe(module.optimizer)}\n{describe(module.schedule)}",
     }
 
 
 def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataModule) -> dict[str, str]:
     """Gives what happens in a step: the effective number of negatives, ranks, steps, precision."""
-    roles = [slot.role for slot in data.slots]
-    examples = data.batch_size * data.examples_per_row
     negatives = [
-        f"{name}: {text}"
+        f"{name}: {said}"
         for name, part in module.objective_parts().items()
-        if (text := part.describe_negatives(examples, roles.count("positive"), roles.count("negative")))
+        if (said := _negatives(part, data.data_of(part.task)))
     ]
+    of = {task: f" of {task}" if data.tasks else "" for task in data.training}
+    rows = ", ".join(f"{part.batch_size} rows{of[task]}" for task, part in data.training.items())
     interval = vars(trainer).get("val_check_interval")
     total = trainer.estimated_stepping_batches
     peak = _peak(module.schedule, int(total)) if total < float("inf") else 1.0
@@ -69,7 +76,7 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
         "negatives": "\n".join(negatives) or "none",
         "validated": validated if data.table("validation") else "never",
         "step": (
-            f"{data.batch_size} rows over {world_size()} process{'es' if world_size() > 1 else ''}, "
+            f"{rows} over {world_size()} process{'es' if world_size() > 1 else ''}, "
             f"accumulated over {trainer.accumulate_grad_batches}; gradient norm clipped at "
             f"{trainer.gradient_clip_val}; precision {trainer.precision}"
         ),
@@ -78,6 +85,12 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
             f"a last, smaller batch {'left out' if data.drop_last else 'kept'}{below}"
         ),
     }
+
+
+def _negatives(objective: Objective, data: TrainingData) -> str | None:
+    roles = [slot.role for slot in data.slots]
+    examples = data.batch_size * data.examples_per_row
+    return objective.describe_negatives(examples, roles.count("positive"), roles.count("negative"))
 
 
 def _peak(schedule: Schedule, total: int) -> float:
@@ -139,11 +152,11 @@ class BestCheckpoint(ModelCheckpoint):
 
     Args:
         dirpath: Folder; None for ``checkpoints`` in the run's folder.
-        monitor: The score.
+        monitor: The score; None for ``val/overall`` where tasks are validated, else ``val/spearman``.
         mode: ``max`` or ``min``.
     """
 
-    def __init__(self, dirpath: str | None = None, monitor: str = VALIDATION_SCORE, mode: str = "max") -> None:
+    def __init__(self, dirpath: str | None = None, monitor: str | None = None, mode: str = "max") -> None:
         super().__init__(dirpath=dirpath, filename="{step}", monitor=monitor, mode=mode, save_top_k=1)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -151,7 +164,8 @@ class BestCheckpoint(ModelCheckpoint):
         if stage == "fit" and (data := _data(trainer)) is not None:
             if "val_check_interval" in vars(trainer):  # absent where validation goes by the clock
                 trainer.val_check_interval = _validation_interval(trainer, data)
-            scored = bool(data.table("validation"))
+            scored = data.table("validation")
+            self.monitor = self.monitor or (TASK_SCORE if any(map(scored.get, data.tasks or ())) else PAIR_SCORE)
             # Left to itself Lightning takes an interval of 1 batch for 1.0 epochs, and saves too late.
             self._save_on_train_epoch_end = not scored
             if not scored:

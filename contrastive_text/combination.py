@@ -2,24 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from contrastive_text.encoders import Encoder
+from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
 from contrastive_text.specs import describe
 from contrastive_text.views import EmbeddingView, FixedDropout, GradientView, TokenView, View, ViewPlan
 
+Chains = dict[str, Sequence[View]]
 
-def check_parts(encoder: Encoder, plan: ViewPlan, objectives: Mapping[str, Objective]) -> None:
-    """Refuses views that would have no effect or no place, and objectives that would have nothing to read.
+
+def split_views(
+    views: Mapping[str, Sequence[View] | Mapping[str, Sequence[View]]],
+) -> tuple[Chains, dict[str, Chains]]:
+    """Splits a configuration's views into the chains of all tasks and those of single tasks."""
+    common: Chains = {}
+    by_task: dict[str, Chains] = {}
+    for name, chain in views.items():
+        if isinstance(chain, Mapping):
+            by_task[name] = dict(chain)
+        else:
+            common[name] = chain
+    return common, by_task
+
+
+def check_heads_and_weights(
+    head: Head | None, objectives: Mapping[str, Objective], weights: Mapping[str, float]
+) -> None:
+    """Refuses a head that inference doesn't keep, and weights of no objective.
 
     Raises:
         ValueError: The first such part, with its place in the configuration.
     """
+    if head is not None and head.train_only:
+        raise ValueError(
+            f"model.head: expected a head with train_only: false, got {type(head).__name__} with true; "
+            "a head that only training sees belongs to its objective: set head there"
+        )
+    for name, weight in weights.items():
+        if name not in objectives or weight < 0:
+            raise ValueError(
+                f"model.weights.{name}: expected a weight of 0 or more for one of the objectives "
+                f"{', '.join(objectives)}, got {name}: {weight}"
+            )
+
+
+def check_steps(
+    objectives: Mapping[str, Objective],
+    viewed: Sequence[str],
+    tasks: Sequence[str],
+    turns: Sequence[Sequence[str]],
+) -> None:
+    """Refuses objectives, views and turns of other tasks and objectives than there are.
+
+    Args:
+        objectives: By name.
+        viewed: The tasks that have views of their own.
+        tasks: The tasks of the data; empty where there is one without a name.
+        turns: The objectives that steps name.
+
+    Raises:
+        ValueError: The first such part, with its place in the configuration.
+    """
+    there = ", ".join(tasks) or "none: the data are one set without a name"
+    for name, objective in objectives.items():
+        if objective.task is None and len(tasks) > 1:
+            raise ValueError(
+                f"model.objectives.{name}.task: expected the data set that it reads ({there}), got none; name one"
+            )
+        if objective.task is not None and objective.task not in tasks:
+            raise ValueError(
+                f"model.objectives.{name}.task: expected one of the data sets ({there}), got {objective.task}"
+            )
+    for task in viewed:
+        if task not in tasks:
+            raise ValueError(
+                f"model.views.{task}: expected a role, or one of the data sets ({there}), got {task}"
+            )
+    for task in tasks:
+        if all(objective.task not in (None, task) for objective in objectives.values()):
+            raise ValueError(
+                f"data.tasks.{task}: expected an objective that reads it, got none; add one with task: {task} "
+                "or drop the data set"
+            )
+    named = [name for turn in turns for name in turn]
+    if unknown := [name for name in named if name not in objectives]:
+        raise ValueError(f"data.mixture.turns: expected objectives ({', '.join(objectives)}), got {unknown[0]}")
+    if named and (idle := [name for name in objectives if name not in named]):
+        raise ValueError(
+            f"data.mixture.turns: expected every objective in a turn, got none for {idle[0]}; add it"
+        )
+
+
+def check_parts(
+    encoder: Encoder, common: ViewPlan, by_task: Mapping[str, ViewPlan], objectives: Mapping[str, Objective]
+) -> None:
+    """Refuses views that would have no effect or no place, and objectives that would have nothing to read.
+
+    Args:
+        encoder: The encoder.
+        common: The views of the tasks that have none of their own.
+        by_task: Task -> its own views.
+        objectives: By name.
+
+    Raises:
+        ValueError: The first such part, with its place in the configuration.
+    """
+    others = {name: part for name, part in objectives.items() if part.task not in by_task}
+    _check_plan("model.", encoder, common, others)
+    for task, plan in by_task.items():
+        own = {name: part for name, part in objectives.items() if part.task == task}
+        _check_plan(f"model.views.{task}: ", encoder, plan, own)
+
+
+def _check_plan(where: str, encoder: Encoder, plan: ViewPlan, objectives: Mapping[str, Objective]) -> None:
     for place, view in plan.each():
-        _check_effect(f"model.{place}", view, encoder)
+        _check_effect(f"{where}{place}", view, encoder)
         if isinstance(view, GradientView):
-            _check_gradient(f"model.{place}", view, plan, list(objectives))
+            _check_gradient(f"{where}{place}", view, plan, list(objectives))
     _check_original(plan, objectives)
     hides = any(isinstance(view, TokenView) and view.sets_labels for _, view in plan.each())
     for name, objective in objectives.items():
@@ -36,7 +137,7 @@ def _check_original(plan: ViewPlan, objectives: Mapping[str, Objective]) -> None
     hides = any(isinstance(view, TokenView) and view.sets_labels for view in chain)
     parts = objectives.values()
     predicted = hides and any(part.needs_token_logits for part in parts)
-    read = any("original" in part.reads or not (part.reads or part.needs_token_logits) for part in parts)
+    read = any("original" in part.reads or "original" in part.takes for part in parts)
     if chain and not predicted and not read:
         raise ValueError(
             f"model.views.original: expected an objective that reads the original, got {', '.join(objectives)}; "
@@ -64,7 +165,7 @@ def _check_effect(place: str, view: View, encoder: Encoder) -> None:
 
 
 def _check_gradient(place: str, view: GradientView, plan: ViewPlan, objectives: list[str]) -> None:
-    views = plan.gradient_views.values()
+    views = plan.gradient_views
     if len({each.same_dropout for each in views}) > 1:
         raise ValueError(
             f"{place}.same_dropout: expected the same for all gradient views, which share their first pass, got "

@@ -11,6 +11,7 @@ from torch import Tensor
 from contrastive_text.distributed import rank, world_size
 from contrastive_text.encoders import Encoder
 from contrastive_text.heads import Head
+from contrastive_text.objectives import Objective
 from contrastive_text.poolers import Pooler
 from contrastive_text.random import fold
 from contrastive_text.types import NO_LABEL, Alter, Batch, Encoded
@@ -62,6 +63,20 @@ def _in_order(vectors: Sequence[Tensor], parts: Sequence[_Part]) -> Tensor:
     return torch.cat(list(vectors))[torch.cat([part.rows for part in parts]).argsort()]
 
 
+def read_slots(batch: Batch, plan: ViewPlan, objectives: Sequence[Objective]) -> Batch:
+    """Gives the slots of a batch that objectives read; nothing else is encoded.
+
+    Args:
+        batch: A whole batch.
+        plan: Its views: slots whose tokens are hidden are read by objectives that predict tokens.
+        objectives: Those that will run.
+    """
+    roles = {role for objective in objectives for role in (*objective.reads, *objective.takes)}
+    predicts = any(objective.needs_token_logits for objective in objectives)
+    kept = [slot for slot in batch.slots if slot.role in roles or (predicts and plan.hides_tokens(slot))]
+    return batch.keep(kept)
+
+
 def encode_views(batch: Batch, network: Network, plan: ViewPlan, value: Value) -> Encoded:
     """Gives the batch encoded under its views.
 
@@ -77,7 +92,7 @@ def encode_views(batch: Batch, network: Network, plan: ViewPlan, value: Value) -
         value: The loss whose gradient a gradient view follows.
     """
     parts = _parts(batch, plan)
-    views = list(plan.gradient_views.values())
+    views = plan.gradient_views
     if not views:
         return _encode(batch, parts, network, [plan.alter_embeddings(part.batch) for part in parts])
     entered: list[Tensor] = []
@@ -97,10 +112,9 @@ def _parts(batch: Batch, plan: ViewPlan) -> list[_Part]:
     """Splits a batch by length, or into its slots where some roles repeat the anchor's dropout masks."""
     if not plan.fixed_dropout:
         return _by_length(batch)
-    repeating = ("anchor", *plan.fixed_dropout)
     slots = [(batch.row_slots == number).nonzero().flatten() for number in range(len(batch.slots))]
     parts = [
-        _Part(batch.split(rows), rows, masks=0 if slot.role in repeating else number)
+        _Part(batch.split(rows), rows, masks=0 if plan.chain_name(slot) in plan.fixed_dropout else number)
         for number, (slot, rows) in enumerate(zip(batch.slots, slots, strict=True))
     ]
     alike = [part.batch.lengths for part in parts if part.masks == 0]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contrastive_text.losses import at_least_float32
@@ -17,7 +20,14 @@ class Head(nn.Module, ABC):
 
     Args:
         train_only: Whether only an objective sees the output.
+
+    Attributes:
+        share: Heads of one name have the first linear layers in common; None for layers of its own.
+        shared_layers: How many of them; None for all. See ``share_layers``.
     """
+
+    share: str | None = None
+    shared_layers: int | None = None
 
     def __init__(self, train_only: bool = True) -> None:
         super().__init__()
@@ -65,13 +75,21 @@ class TanhHead(Head):
 class MLPHead(Head):
     """Linear, ReLU, linear: the projection head of SimCLR (Chen et al. 2020, section 4.2).
 
+    With dropout before each of the two layers, and the first one shared by two tasks, it is the head of the
+    CS224N report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings": hidden 768, dropout
+    0.3 at each linear layer).
+
     Args:
         hidden_features: Width of the middle layer; None for the input's.
         out_features: Width of the result; None for the input's.
         train_only: Whether only an objective sees the output.
+        dropout: Share of a layer's inputs that training sets to zero.
+        share: Name under which objectives' heads have layers in common; None for layers of its own.
+        shared_layers: How many of the first linear layers those heads share; None for both.
 
     Raises:
-        ValueError: A width below 1.
+        ValueError: A width below 1, a dropout outside 0 .. 1, ``shared_layers`` without a name or other than
+            1 and 2, or layers shared by a head that inference keeps.
 
     Example:
         >>> import torch
@@ -86,17 +104,140 @@ class MLPHead(Head):
         hidden_features: int | None = None,
         out_features: int | None = None,
         train_only: bool = True,
+        dropout: float = 0.0,
+        share: str | None = None,
+        shared_layers: int | None = None,
     ) -> None:
         super().__init__(train_only=train_only)
         for name, width in (("hidden_features", hidden_features), ("out_features", out_features)):
             if width is not None and width < 1:
                 raise ValueError(f"MLPHead.{name}: expected a width of 1 or more, got {width}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"MLPHead.dropout: expected a share from 0 to below 1, got {dropout}; 0 is none")
+        if share is not None and not train_only:
+            raise ValueError(
+                f"MLPHead.share: expected a head with train_only: true, got {share!r} with false; only heads of "
+                "objectives share layers: leave share out"
+            )
+        if shared_layers is not None and (share is None or shared_layers not in (1, 2)):
+            raise ValueError(
+                f"MLPHead.shared_layers: expected 1 or 2 of its two linear layers and a name in share, got "
+                f"{shared_layers} and share: {share}; give the heads that share them the same name"
+            )
         self.hidden_features = hidden_features
         self.out_features = out_features
+        self.dropout = dropout
+        self.share = share
+        self.shared_layers = shared_layers
 
     def layers(self, features: int) -> nn.Sequential:
-        """Gives Linear(D, hidden), ReLU and Linear(hidden, out)."""
+        """Gives Linear(D, hidden), ReLU and Linear(hidden, out), each linear layer behind its dropout."""
         hidden = self.hidden_features or features
-        return nn.Sequential(
-            nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, self.out_features or features)
+        first, second = nn.Linear(features, hidden), nn.Linear(hidden, self.out_features or features)
+        if self.dropout == 0:
+            return nn.Sequential(first, nn.ReLU(), second)
+        return nn.Sequential(nn.Dropout(self.dropout), first, nn.ReLU(), nn.Dropout(self.dropout), second)
+
+
+def share_layers(heads: Sequence[Head]) -> None:
+    """Makes heads of one ``share`` name hold the very same first linear layers.
+
+    Called once all heads are built: in the given order, the first head of a name keeps its layers, the later
+    ones take those in place of their own. What lies between the linear layers stays each head's own.
+
+    Raises:
+        ValueError: Heads of one name that differ in class, in ``shared_layers`` or in the widths of the
+            shared layers, or that have fewer linear layers than they share.
+
+    Example:
+        >>> heads = [MLPHead(out_features=size, share="pairs", shared_layers=1) for size in (2, 3)]
+        >>> for head in heads:
+        ...     head.build(4)
+        >>> share_layers(heads)
+        >>> [one is other for one, other in zip(*(head.parameters() for head in heads))]
+        [True, True, False, False]
+    """
+    first: dict[str, Head] = {}
+    for head in heads:
+        if head.share is not None:
+            _take_layers(head, first.setdefault(head.share, head), f"share: {head.share}")
+
+
+def _take_layers(head: Head, lender: Head, where: str) -> None:
+    if head.network is None or lender.network is None:
+        raise RuntimeError("share_layers: expected heads whose build(features) has run")
+    if type(head) is not type(lender) or head.shared_layers != lender.shared_layers:
+        described = [f"{type(one).__name__} with shared_layers: {one.shared_layers}" for one in (lender, head)]
+        raise ValueError(
+            f"{where}: expected heads of one class that share as many layers, got {' and '.join(described)}; "
+            "make them alike, or give them different names"
         )
+    places, lent = _linear_places(head.network), _linear_places(lender.network)
+    count = max(len(places), len(lent)) if head.shared_layers is None else head.shared_layers
+    shapes = [_shapes(one)[:count] for one in (lender, head)]
+    if shapes[0] != shapes[1] or not 1 <= count <= len(places):
+        raise ValueError(
+            f"{where}: expected {count} linear layers of equal widths at the start of each head, got "
+            f"{' and '.join(map(str, shapes))} (inputs, outputs); set shared_layers or the widths, or give the "
+            "heads different names"
+        )
+    for place, source in zip(places[:count], lent[:count], strict=True):
+        head.network[place] = lender.network[source]
+
+
+def _linear_places(network: nn.Sequential) -> list[int]:
+    return [place for place, layer in enumerate(network) if isinstance(layer, nn.Linear)]
+
+
+def _shapes(head: Head) -> list[tuple[int, int]]:
+    layers = head.network or ()
+    return [(layer.in_features, layer.out_features) for layer in layers if isinstance(layer, nn.Linear)]
+
+
+def check_train_only(head: Head | None, where: str) -> None:
+    """Refuses a head that inference keeps where only an objective would see it (ValueError)."""
+    if head is not None and not head.train_only:
+        raise ValueError(
+            f"{where}: expected a head with train_only: true, got {type(head).__name__} with false; a head that "
+            "inference keeps stands in the module: set --model.head instead"
+        )
+
+
+def build_head(head: Head | None, features: int) -> int:
+    """Makes a head's layers for vectors of width D and gives the width of its output; without a head D."""
+    if head is None:
+        return features
+    head.build(features)
+    training = head.training
+    head.eval()
+    with torch.no_grad():
+        width = head(torch.zeros(1, features)).shape[1]
+    head.train(training)
+    return int(width)
+
+
+def apply_exactly(head: Head | None, vectors: Tensor) -> Tensor:
+    """Gives what a head makes of vectors (n, D), outside autocast and in at least float32.
+
+    For results that are compared or scored right away: a cosine or a logit keeps 8 bits under bfloat16.
+    """
+    vectors = at_least_float32(vectors)
+    if head is None:
+        return vectors
+    with torch.autocast(device_type=vectors.device.type, enabled=False):
+        projected: Tensor = head(vectors)
+        return projected
+
+
+def linear_exactly(layer: nn.Linear, vectors: Tensor) -> Tensor:
+    """Gives a linear layer's output, (n, D) -> (n, D'), outside autocast and in at least float32.
+
+    Example:
+        >>> layer = nn.Linear(4, 2, dtype=torch.bfloat16)
+        >>> linear_exactly(layer, torch.zeros(3, 4, dtype=torch.bfloat16)).dtype
+        torch.float32
+    """
+    vectors = at_least_float32(vectors)
+    bias = None if layer.bias is None else layer.bias.to(vectors.dtype)
+    with torch.autocast(device_type=vectors.device.type, enabled=False):
+        return F.linear(vectors, layer.weight.to(vectors.dtype), bias)

@@ -6,37 +6,44 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
-from jsonargparse import ArgumentParser
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 from typing_extensions import Self
 
-from contrastive_text.combination import check_parts
-from contrastive_text.data import Collator, TextTokenizer
+from contrastive_text.combination import check_heads_and_weights, check_parts, check_steps, split_views
+from contrastive_text.data import TextTokenizer
 from contrastive_text.data.tokenizing import wrap_tokenizer
-from contrastive_text.distributed import sum_over_ranks, world_size
+from contrastive_text.distributed import rank, sum_over_ranks, world_size
 from contrastive_text.encoders import Encoder
-from contrastive_text.encoding import Network, encode_views
-from contrastive_text.heads import Head
+from contrastive_text.encoding import Network, encode_views, read_slots
+from contrastive_text.heads import Head, build_head, share_layers
 from contrastive_text.losses import reduce
-from contrastive_text.metrics import SpearmanSimilarity
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
-from contrastive_text.recipes import recipe_files
-from contrastive_text.recipes.layers import merge, read_config
+from contrastive_text.random import fold, text_id
+from contrastive_text.recipes.building import build_from_recipe
+from contrastive_text.scores import ScoredModule
 from contrastive_text.specs import to_plain
-from contrastive_text.training import AdamW, LinearSchedule, Optimizer, Schedule, lr_lambda
+from contrastive_text.targets import Target
+from contrastive_text.training import (
+    AdamW,
+    Combine,
+    LinearSchedule,
+    Optimizer,
+    Schedule,
+    WeightedSum,
+    gradient_figures,
+    lr_lambda,
+)
 from contrastive_text.training.checkpoints import verify_checkpoint
-from contrastive_text.types import Batch, Encoded, Role
+from contrastive_text.types import Batch, Encoded, Role, StepBatch
 from contrastive_text.views import View, ViewPlan
 
 _TOKENIZER = "tokenizer"
 
 
-class ContrastiveModule(pl.LightningModule):
+class ContrastiveModule(ScoredModule):
     """Encodes all rows of a batch, and minimises a weighted sum of objectives.
 
     The gradient is that of the whole batch however many ranks share it: each objective gives a sum and a
@@ -48,16 +55,21 @@ class ContrastiveModule(pl.LightningModule):
         inference_pooler: The pooler of validation and of the saved model, where it isn't ``pooler``: ConSERT
             trains on the last layer and reports the last two.
         head: A head that inference keeps (``train_only: false``); None for none.
-        views: Role -> chain of views; None for no alteration: with ``SameText`` only dropout tells two views
-            apart.
+        views: Role -> chain of views, or slot -> chain (see ``ViewPlan``), for all tasks, or task -> such a
+            dictionary, for that task in their place; None for no alteration: with ``SameText`` only dropout
+            tells two views apart.
         objectives: Name -> objective; None for one ``Contrastive`` objective. The names appear in the log.
         weights: Name of an objective -> its weight in the sum, 1 where none is given.
+        combine: How the gradients of several objectives make one; None for ``WeightedSum``.
+        log_gradients: Every how many batches the norm of each objective's gradient and the cosines between them
+            are logged; 0 for never. Such a step costs one more backward pass.
         optimizer: None for ``AdamW``.
         schedule: None for ``LinearSchedule``.
 
     Raises:
         ValueError: A head that inference doesn't keep, a chain of views out of order, weights for an unknown
-            objective, or embedding views on an architecture that has no place for them.
+            objective, heads that can't share their layers, or embedding views on an architecture that has no
+            place for them.
         TypeError: A part that can't be written into a checkpoint.
     """
 
@@ -67,9 +79,11 @@ class ContrastiveModule(pl.LightningModule):
         pooler: Pooler | None = None,
         inference_pooler: Pooler | None = None,
         head: Head | None = None,
-        views: dict[str, list[View]] | None = None,
+        views: dict[str, list[View] | dict[str, list[View]]] | None = None,
         objectives: dict[str, Objective] | None = None,
         weights: dict[str, float] | None = None,
+        combine: Combine | None = None,
+        log_gradients: int = 0,
         optimizer: Optimizer | None = None,
         schedule: Schedule | None = None,
     ) -> None:
@@ -78,37 +92,43 @@ class ContrastiveModule(pl.LightningModule):
         self.pooler = pooler or MeanPooler()
         self.inference_pooler = inference_pooler
         self.head = head
-        self.plan = ViewPlan(views)
+        chains, by_task = split_views(views or {})
+        self.plan = ViewPlan(chains)
+        self.task_plans = {task: ViewPlan(chains) for task, chains in by_task.items()}
         self.objectives = nn.ModuleDict(objectives or {"contrastive": Contrastive()})
         self.weights = dict.fromkeys(self.objectives, 1.0) | (weights or {})
+        self.combine = combine or WeightedSum()
+        self.log_gradients = log_gradients
         self.optimizer = optimizer or AdamW()
         self.schedule = schedule or LinearSchedule()
-        self._check_heads_and_weights()
-        check_parts(encoder, self.plan, self.objective_parts())
-        encoder.add_tokens(self.plan.new_tokens)
-        if any(objective.needs_token_logits for objective in self.objective_parts().values()):
+        parts = self.objective_parts()
+        check_heads_and_weights(head, parts, self.weights)
+        check_parts(encoder, self.plan, self.task_plans, parts)
+        encoder.add_tokens(self.new_tokens)
+        if any(objective.needs_token_logits for objective in parts.values()):
             encoder.build_token_head()
-        if head is not None:
-            head.build(encoder.features)
-        features = self._features()
-        for objective in self.objective_parts().values():
+        features = build_head(head, encoder.features)
+        for objective in parts.values():
             objective.build(features)
+        share_layers([part for part in self.objectives.modules() if isinstance(part, Head)])
+        self.combine.build(list(parts))
         self._learned_tokenizer: str | None = None
-        self._scores: dict[str, SpearmanSimilarity] = {}
-        parts = {
+        recorded = {
             "encoder": self.encoder,
             "pooler": self.pooler,
             "inference_pooler": self.inference_pooler,
             "head": self.head,
-            "views": self.plan.chains,
-            "objectives": self.objective_parts(),
+            "views": self.plan.chains | {task: plan.chains for task, plan in self.task_plans.items()},
+            "objectives": parts,
             "weights": self.weights,
+            "combine": self.combine,
+            "log_gradients": self.log_gradients,
             "optimizer": self.optimizer,
             "schedule": self.schedule,
         }
         # Plain data and the one instantiator that Lightning allows: what the shell records is the same.
-        recorded = {name: to_plain(part, f"model.{name}") for name, part in parts.items()}
-        self.save_hyperparameters({**recorded, "_instantiator": "pytorch_lightning.cli.instantiate_module"})
+        plain = {name: to_plain(part, f"model.{name}") for name, part in recorded.items()}
+        self.save_hyperparameters({**plain, "_instantiator": "pytorch_lightning.cli.instantiate_module"})
 
     @classmethod
     def from_recipe(cls, recipe: str, model_name_or_path: str | None = None) -> Self:
@@ -123,43 +143,53 @@ class ContrastiveModule(pl.LightningModule):
         Raises:
             ValueError: No such recipe, or no such encoder.
         """
-        files = [Path(recipe)] if Path(recipe).suffix in (".yaml", ".yml") else recipe_files(recipe)
-        parser = ArgumentParser(exit_on_error=False)
-        parser.add_class_arguments(cls, "model")
-        for other in ("seed_everything", "trainer", "data", "checkpoint", "export", "ckpt_path"):
-            parser.add_argument(f"--{other}", type=Any)
-        config = merge([read_config(file) for file in files])
-        if model_name_or_path is not None:
-            named = {"model_name_or_path": model_name_or_path, "config": None}
-            config = merge([config, {"model": {"encoder": {"init_args": named}}}])
-        built: Self = parser.instantiate(parser.parse_object(config)).model
-        return built
-
-    def _check_heads_and_weights(self) -> None:
-        if self.head is not None and self.head.train_only:
-            raise ValueError(
-                f"model.head: expected a head with train_only: false, got {type(self.head).__name__} with true; "
-                "a head that only training sees belongs to its objective: set head there"
-            )
-        for name, weight in self.weights.items():
-            if name not in self.objectives or weight < 0:
-                raise ValueError(
-                    f"model.weights.{name}: expected a weight of 0 or more for one of the objectives "
-                    f"{', '.join(self.objectives)}, got {name}: {weight}"
-                )
+        named = {"model_name_or_path": model_name_or_path, "config": None}
+        above = {} if model_name_or_path is None else {"model": {"encoder": {"init_args": named}}}
+        return build_from_recipe(cls, "model", recipe, above)
 
     def objective_parts(self) -> dict[str, Objective]:
         """Gives the objectives by name."""
         return {name: part for name, part in self.objectives.items() if isinstance(part, Objective)}
 
-    def _features(self) -> int:
-        if self.head is None:
-            return self.encoder.features
-        self.head.eval()
-        with torch.no_grad():
-            width = self.head(torch.zeros(1, self.encoder.features)).shape[1]
-        self.head.train()
-        return int(width)
+    def objectives_of(self, task: str | None) -> dict[str, Objective]:
+        """Gives the objectives of a task by name; None for the only one."""
+        return {name: part for name, part in self.objective_parts().items() if task in (None, part.task or task)}
+
+    def plan_of(self, task: str | None) -> ViewPlan:
+        """Gives the views of a task; None for the only one."""
+        return self.plan if task is None else self.task_plans.get(task, self.plan)
+
+    def reads_of(self, task: str | None) -> tuple[Role, ...]:
+        """Gives the roles that the objectives of a task read."""
+        return tuple(dict.fromkeys(role for part in self.objectives_of(task).values() for role in part.reads))
+
+    def target_of(self, task: str | None) -> Target | None:
+        """Gives what the objectives of a task read of its labels.
+
+        Raises:
+            ValueError: They read them in different ways.
+        """
+        targets = {
+            name: part.target for name, part in self.objectives_of(task).items() if part.target is not None
+        }
+        first = next(iter(targets.values()), None)
+        for name, target in targets.items():
+            if target != first:
+                raise ValueError(
+                    f"objectives.{name}: expected the same labels as {next(iter(targets))} reads ({first}), got "
+                    f"{target}; give both the same classes or bounds"
+                )
+        return first
+
+    def check_tasks(self, tasks: Sequence[str], turns: Sequence[tuple[str, ...]] = ()) -> None:
+        """Refuses objectives, views and turns of other tasks and objectives than there are."""
+        check_steps(self.objective_parts(), list(self.task_plans), tasks, turns)
+
+    @property
+    def new_tokens(self) -> tuple[str, ...]:
+        """The tokens that the views of all tasks need in the vocabulary."""
+        plans = (self.plan, *self.task_plans.values())
+        return tuple(dict.fromkeys(token for plan in plans for token in plan.new_tokens))
 
     @property
     def vocabulary_size(self) -> int:
@@ -187,96 +217,75 @@ class ContrastiveModule(pl.LightningModule):
         """The same in validation and in the saved model."""
         return Network(self.encoder, self.inference_pooler or self.pooler, self.head)
 
-    @property
-    def reads(self) -> tuple[Role, ...]:
-        """The roles that the objectives read."""
-        return tuple(dict.fromkeys(role for part in self.objective_parts().values() for role in part.reads))
-
     def forward(self, batch: Batch) -> Tensor:
         """Gives the vectors that inference sees: no view, no train-only head, (S, D)."""
         return self.used_network.pool(batch)
 
-    def encode(self, batch: Batch) -> Encoded:
-        """Gives what objectives read: the batch encoded under its views."""
+    def encode(self, batch: Batch, task: str | None = None, names: Sequence[str] | None = None) -> Encoded:
+        """Gives what objectives read: the batch encoded under its views, without slots that none of them reads.
+
+        Args:
+            batch: Ragged rows.
+            task: Whose views; None for the only one.
+            names: The objectives; None for all of the task.
+        """
+        parts = self.objectives_of(task)
+        running = list(parts) if names is None else list(names)
+        plan = self.plan_of(task)
+        followed = [view.objective for view in plan.gradient_views if view.objective is not None]
+        running += [name for name in dict.fromkeys(followed) if name not in running]
         return encode_views(
-            batch, self.network, plan=self.plan, value=lambda *each: self.objective_value(*each)[0]
+            read_slots(batch, plan, [parts[name] for name in running]),
+            self.network,
+            plan=plan,
+            value=lambda encoded, name: self.objective_value(encoded, name or running[0])[0],
         )
 
-    def objective_value(self, encoded: Encoded, name: str | None) -> tuple[Tensor, Terms]:
+    def objective_value(self, encoded: Encoded, name: str) -> tuple[Tensor, Terms]:
         """Gives an objective's loss, whose mean over ranks is that of the whole batch, and its terms."""
-        objective = self.objective_parts()[name or next(iter(self.objectives))]
-        terms = objective(encoded)
+        terms = self.objective_parts()[name](encoded)
         count = sum_over_ranks(torch.tensor(float(terms.count), device=self.device)).clamp(min=1)
         return reduce(terms.total * world_size(), count, terms.reduction), terms
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:  # noqa: ARG002  # Lightning's signature
+    def training_step(self, batch: Batch | StepBatch, batch_idx: int) -> Tensor:
         """Gives this rank's part of the loss; the mean over ranks is the loss of the whole batch."""
-        encoded = self.encode(batch)
-        loss = torch.zeros((), device=self.device)
-        examples = len(batch) // len(batch.slots)
-        for name in self.objectives:
-            value, terms = self.objective_value(encoded, name)
-            loss = loss + self.weights[name] * value
-            figures = {f"train/{name}": value.detach()}
-            figures |= {f"train/{name}/{figure}": number for figure, number in terms.logs.items()}
-            self.log_dict(figures, batch_size=examples, sync_dist=world_size() > 1)
-        self.log("train/loss", loss.detach(), prog_bar=True, batch_size=examples, sync_dist=world_size() > 1)
-        self.log(
-            "train/truncated",
-            float(batch.truncated),
-            on_step=False,
-            on_epoch=True,
-            reduce_fx="sum",
-            batch_size=1,
-            sync_dist=world_size() > 1,
-        )
+        batches = batch.batches if isinstance(batch, StepBatch) else {None: batch}
+        wanted = batch.objectives if isinstance(batch, StepBatch) else None
+        values: dict[str, Tensor] = {}
+        figures: dict[str, Tensor] = {}
+        for task, part in batches.items():
+            names = [name for name in self.objectives_of(task) if wanted is None or name in wanted]
+            if not names:
+                continue
+            encoded = self.encode(part, task, names)
+            for name in names:
+                # Dropout of an objective's head; that of the encoder has its own keys.
+                torch.manual_seed(fold(part.seed, rank(), text_id(name)))
+                value, terms = self.objective_value(encoded, name)
+                values[name] = self.weights[name] * value
+                figures |= {name: value.detach()}
+                figures |= {f"{name}/{figure}": number for figure, number in terms.logs.items()}
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        if self.log_gradients and batch_idx % self.log_gradients == 0:
+            figures |= {f"gradient/{name}": figure for name, figure in gradient_figures(values, trained).items()}
+        loss: Tensor = self.combine(values, trained, key=fold(self.current_epoch, batch_idx))
+        figures |= {"loss": loss.detach()} | self.combine.logs()
+        self._log_step(figures, list(batches.values()))
         return loss
 
-    def _begin_scores(self, names: Sequence[str]) -> None:
-        self._scores = {name: SpearmanSimilarity().to(self.device) for name in names}
-
-    def _score(self, batch: Batch, number: int) -> None:
-        vectors = self(batch)
-        u, v = vectors[batch.by_role("anchor")], vectors[batch.by_role("positive")]
-        if batch.target is None:
-            raise ValueError("evaluation: expected pairs with a score, got none; give a file with a score column")
-        list(self._scores.values())[number].update(u, v, target=batch.target)
-
-    def _log_scores(self, part: str) -> None:
-        scores = {name: metric.compute() for name, metric in self._scores.items()}
-        mean = torch.stack(list(scores.values())).mean()
-        self.log(f"{part}/spearman", mean, prog_bar=True)
-        if len(scores) > 1:
-            self.log_dict({f"{part}/spearman/{name}": score for name, score in scores.items()})
-
-    def on_validation_epoch_start(self) -> None:
-        """Starts a score for every validation file."""
-        self._begin_scores(_loader_names(self.trainer.val_dataloaders))
-
-    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ARG002  # the base's signature
-        """Adds the pairs of a batch to its file's score."""
-        self._score(batch, dataloader_idx)
-
-    def on_validation_epoch_end(self) -> None:
-        """Logs ``val/spearman``, the mean of the files' correlations times 100, and each file's own."""
-        self._log_scores("val")
-
-    def on_test_epoch_start(self) -> None:
-        """Starts a score for every test file."""
-        self._begin_scores(_loader_names(self.trainer.test_dataloaders))
-
-    def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ARG002  # the base's signature
-        """Adds the pairs of a batch to its file's score."""
-        self._score(batch, dataloader_idx)
-
-    def on_test_epoch_end(self) -> None:
-        """Logs ``test/spearman`` as validation does."""
-        self._log_scores("test")
-
-    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:  # noqa: ARG002  # Lightning's signature
-        """Gives the vectors of the anchors, (N, D)."""
-        vectors: Tensor = self(batch.split(batch.by_role("anchor")))
-        return vectors.float()
+    def _log_step(self, figures: Mapping[str, Tensor], batches: Sequence[Batch]) -> None:
+        examples = sum(len(batch) // len(batch.slots) for batch in batches)
+        several = world_size() > 1
+        shown = {f"train/{name}": figure for name, figure in figures.items() if name != "loss"}
+        self.log_dict(shown, batch_size=examples, sync_dist=several)
+        self.log("train/loss", figures["loss"], prog_bar=True, batch_size=examples, sync_dist=several)
+        truncated = float(sum(batch.truncated for batch in batches))
+        of_epoch: dict[str, Any] = {
+            "on_step": False,
+            "on_epoch": True,
+            "reduce_fx": "sum",
+        }  # Any: Lightning's options
+        self.log("train/truncated", truncated, batch_size=1, sync_dist=several, **of_epoch)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Gives the optimiser and the schedule per step; refuses a run of unknown length."""
@@ -310,10 +319,3 @@ class ContrastiveModule(pl.LightningModule):
         """Takes the learned tokenizer back."""
         if _TOKENIZER in checkpoint:
             self.adopt_tokenizer(checkpoint[_TOKENIZER])
-
-
-def _loader_names(loaders: object) -> list[str]:
-    """Gives the names of the files behind evaluation loaders; a loader that isn't ours gets its number."""
-    each = loaders if isinstance(loaders, list | tuple) else [loaders]
-    collators = [loader.collate_fn if isinstance(loader, DataLoader) else None for loader in each]
-    return [part.task if isinstance(part, Collator) else str(i) for i, part in enumerate(collators)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -33,6 +34,20 @@ class Target(ABC):
             ValueError: No label or score of this target; the message is "expected ..., got ...; what to do".
         """
 
+    def understood(self, numbers: Mapping[str, float], rows: Mapping[str, int]) -> str:
+        """Says how the labels of a file were understood; here the range of its scores.
+
+        Args:
+            numbers: Label of the file -> its number, as ``read`` gives it; at least one.
+            rows: Label of the file -> how many rows have it.
+        """
+        lowest, highest = (pick(numbers, key=lambda label: numbers[label]) for pick in (min, max))
+        return f"{lowest} to {highest} ({sum(rows.values()):,})"
+
+    def unseen(self, numbers: Collection[float]) -> list[str]:  # noqa: ARG002  # the contract
+        """Gives what could be predicted and is none of the numbers; a score lacks nothing."""
+        return []
+
     @abstractmethod
     def metric(self) -> tuple[str, Metric]:
         """Gives the name of the score on held-out data, and a fresh metric that computes it from 0 to 1.
@@ -49,9 +64,10 @@ class Target(ABC):
 class Classes(Target):
     """One of several classes, by name or by number.
 
-    A number is a place among ``names``, unless these are the names of natural language inference: there it has
-    the meaning of SNLI, MultiNLI and RTE on the hub, whatever the order here (ConSERT's code has contradiction
-    first).
+    A number is a place among ``names``, with two exceptions. Where these are the names of natural language
+    inference it has the meaning of SNLI, MultiNLI and RTE on the hub, whatever the order here (ConSERT's code has
+    contradiction first). Where a name is a number itself, as in ratings of 1 to 5, a number is always a name.
+    Case does not count, and two classes 0 and 1 are also called false and true.
 
     Args:
         names: The classes, in the order of a classifier's outputs.
@@ -80,7 +96,7 @@ class Classes(Target):
             ('0', '1', '2')
         """
         names = tuple(str(i) for i in range(classes)) if isinstance(classes, int) else tuple(map(str, classes))
-        if len(names) < 2 or len(set(names)) < len(names):
+        if len(names) < 2 or len({plain_label(name) for name in names}) < len(names):
             raise ValueError(
                 f"{where}: expected two classes or more of different names, got {classes!r}; give their number "
                 "or a list of their names"
@@ -89,24 +105,39 @@ class Classes(Target):
 
     def read(self, cell: str) -> float | None:
         """Gives the number of the class that a label names."""
-        label = cell.strip()
-        if label in self.names:
-            return float(self.names.index(label))
+        if cell.strip() in self.names:  # before case: A and a may be two classes
+            return float(self.names.index(cell.strip()))
+        label = plain_label(cell)
+        places = {plain_label(name).casefold(): place for place, name in enumerate(self.names)}
+        if label.casefold() in places:
+            return float(places[label.casefold()])
         if label in UNLABELLED:
             return None
-        if (number := _whole(label)) is not None:
-            order = next((order for order in _HUB_ORDERS if set(order) == set(self.names)), self.names)
-            if 0 <= number < len(order):
-                return float(self.names.index(order[number]))
-        by_case = {name.casefold(): place for place, name in enumerate(self.names)}
-        if label.casefold() in by_case:
-            return float(by_case[label.casefold()])
-        near = get_close_matches(label, self.names, n=1)
-        advice = (
-            f"did you mean {near[0]}?" if near else "map it with labels, or add it to classes"
-        )
-        got = "an empty label" if not label else repr(label)
+        if set(places) == {"0", "1"} and label.casefold() in ("false", "true"):
+            return float(places["01"[label.casefold() == "true"]])
+        number = _whole(label)
+        if number is not None and 0 <= number < len(self.names) and all(_whole(name) is None for name in places):
+            order = next((order for order in _HUB_ORDERS if set(order) == set(places)), None)
+            return float(number if order is None else places[order[number]])
+        got, advice = repr(label), "map it with labels, or add it to classes"
+        if near := get_close_matches(label, self.names, n=1):
+            advice = f"did you mean {near[0]}?"
+        if not label:
+            got, advice = "an empty label", "mend the row, or leave such rows out with `labels: {'': '-'}`"
         raise ValueError(f"expected one of the classes {', '.join(self.names)}, got {got}; {advice}")
+
+    def understood(self, numbers: Mapping[str, float], rows: Mapping[str, int]) -> str:
+        """Gives the labels of each class and their rows, a label that is no name with the name it stands for."""
+        labels = sorted(numbers, key=lambda label: numbers[label])
+        named = {label: self.names[int(numbers[label])] for label in labels}
+        return ", ".join(
+            f"{label if label == named[label] else f'{label} = {named[label]}'} ({rows[label]:,})"
+            for label in labels
+        )
+
+    def unseen(self, numbers: Collection[float]) -> list[str]:
+        """Gives the names of the classes that are none of the numbers."""
+        return [name for place, name in enumerate(self.names) if place not in numbers]
 
     def metric(self) -> tuple[str, Metric]:
         """Gives the share of right classes."""
@@ -119,11 +150,20 @@ class Classes(Target):
 
 def _whole(label: str) -> int | None:
     """Gives a whole number written as 1 or 1.0."""
-    try:
-        number = float(label)
-    except ValueError:
-        return None
-    return int(number) if math.isfinite(number) and number == int(number) else None
+    found = re.fullmatch(r"([+-]?[0-9]{1,9})(\.0*)?", label.strip())
+    return int(found[1]) if found else None
+
+
+def plain_label(cell: str | float) -> str:
+    """Gives a label without blanks around it, and 1.0 as 1; JSON's true is "true".
+
+    Example:
+        >>> plain_label(" 1.0 "), plain_label(2), plain_label(True), plain_label("neutral")
+        ('1', '2', 'true', 'neutral')
+    """
+    label = str(cell).lower() if isinstance(cell, bool) else str(cell).strip()
+    number = _whole(label)
+    return label if number is None else str(number)
 
 
 @dataclass(frozen=True)
@@ -152,12 +192,17 @@ class Scores(Target):
             )
 
     def read(self, cell: str) -> float | None:
-        """Gives the score as a share of the way from low to high."""
+        """Gives the score as a share of the way from low to high.
+
+        A -1 that no score can be stands for a missing one, as in GLUE's test files.
+        """
         try:
             number = float(cell)
         except ValueError:
             number = math.nan
         if not self.low <= number <= self.high:
+            if plain_label(cell) in UNLABELLED:
+                return None
             got = "an empty score" if not cell.strip() else repr(cell)
             raise ValueError(
                 f"expected a score from {self.low:g} to {self.high:g}, got {got}; mend the row, or set the "

@@ -125,12 +125,15 @@ class Example:
         positives: Texts of the same meaning.
         negatives: Hard negatives: texts that look alike and mean something else.
         target: A label or a score, for supervised objectives.
+        views_per_text: How often each text stands in the batch: the views of a text i of a role are the
+            slots ``i * views_per_text`` and those that follow.
     """
 
     anchor: Text
     positives: tuple[Text, ...] = ()
     negatives: tuple[Text, ...] = ()
     target: float | None = None
+    views_per_text: int = 1
 
 
 class Slot(NamedTuple):
@@ -202,6 +205,19 @@ class Batch:
             labels=None if self.labels is None else self.labels[tokens],
         )
 
+    def keep(self, slots: Sequence[Slot]) -> Batch:
+        """Gives the whole batch without the rows of other slots than the given ones."""
+        if tuple(slots) == self.slots:
+            return self
+        kept = [i for i, slot in enumerate(self.slots) if slot in slots]
+        rows = [(self.row_slots == i).nonzero().flatten() for i in kept]
+        part = self.split(torch.cat(rows or [self.lengths[:0]]))
+        numbers = torch.arange(len(kept), device=self.lengths.device)
+        lengths = torch.tensor([len(each) for each in rows], device=self.lengths.device)
+        return replace(
+            part, slots=tuple(self.slots[i] for i in kept), row_slots=numbers.repeat_interleave(lengths)
+        )
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Gives the same batch on a device."""
         return self._each(lambda t: t.to(device, non_blocking=non_blocking))
@@ -222,6 +238,32 @@ class Batch:
             labels=None if self.labels is None else move(self.labels),
             target=None if self.target is None else move(self.target),
         )
+
+
+@dataclass(slots=True)
+class StepBatch:
+    """What one step of a run over several data sets is trained on.
+
+    Not frozen, as ``Batch``.
+
+    Args:
+        batches: Task -> its batch; tasks that the step leaves out have none.
+        objectives: Names of the objectives that run; None for all whose task is here.
+    """
+
+    batches: dict[str, Batch]
+    objectives: tuple[str, ...] | None = None
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> StepBatch:
+        """Gives the same step on a device."""
+        return self._each(lambda batch: batch.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> StepBatch:
+        """Gives the same step in page-locked memory."""
+        return self._each(lambda batch: batch.pin_memory())
+
+    def _each(self, move: Callable[[Batch], Batch]) -> StepBatch:
+        return replace(self, batches={task: move(batch) for task, batch in self.batches.items()})
 
 
 @dataclass(frozen=True, slots=True)

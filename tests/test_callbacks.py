@@ -115,7 +115,7 @@ def test_s13_the_best_validation_score_is_kept_and_reloaded_at_the_end(
     best: int,
     interval: int,
 ) -> None:
-    monkeypatch.setattr("contrastive_text.module.SpearmanSimilarity", Told)
+    monkeypatch.setattr("contrastive_text.scores.SpearmanSimilarity", Told)
     monkeypatch.setattr(Told, "scores", list(scores))
     trainer, module, after = run(bert, tmp_path, files, val_check_interval=interval, max_steps=4 * interval)
     assert not Told.scores
@@ -142,7 +142,7 @@ def test_without_validation_data_the_last_weights_are_kept(
 def test_early_stopping_ends_the_run_and_the_best_is_still_kept(
     bert: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("contrastive_text.module.SpearmanSimilarity", Told)
+    monkeypatch.setattr("contrastive_text.scores.SpearmanSimilarity", Told)
     monkeypatch.setattr(Told, "scores", [50.0, 40.0, 30.0, 60.0, 70.0])
     stop = EarlyStopping(monitor="val/spearman", mode="max", patience=2)
     trainer, module, after = run(bert, tmp_path, files, (stop,), val_check_interval=2, max_steps=10)

@@ -22,7 +22,7 @@ from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import Contrastive, MaskedLM, Objective
 from contrastive_text.poolers import CLSPooler, MeanPooler
 from contrastive_text.random import RowRandom
-from contrastive_text.types import NO_LABEL, Batch, Slot
+from contrastive_text.types import NO_LABEL, ROLES, Batch, Slot
 from contrastive_text.views import (
     Adversarial,
     DeleteTokens,
@@ -45,6 +45,14 @@ from contrastive_text.views import (
 # The house's promise in float64: max |dg| <= 1e-10 max |g|.
 PROMISE = 1e-10
 TRIPLE = (*PAIR, Slot("original", 0))
+
+
+class ReadsAll(Contrastive):
+    """Keeps every slot in the encoding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.takes = ROLES
 
 
 class Along(GradientView):
@@ -191,7 +199,7 @@ def test_a_gradient_view_follows_the_objective_that_it_names(followed: str) -> N
     expected = by_hand(module, batch, loss, moved)
     check_step(module, batch, expected)
     # The objective's own gradient reaches its own rows alone.
-    plain = module_of({}).encode(batch).embeddings
+    plain = module_of({}, objectives={"all": ReadsAll()}).encode(batch).embeddings
     reached = (module.encode(batch).embeddings - plain).abs().amax(dim=1) > 1e-6
     others = batch.by_role("original" if followed == "contrastive" else "anchor")
     assert not reached[others].any()
@@ -318,7 +326,7 @@ def test_fixed_dropout_leaves_views_of_other_levels_as_what_tells_two_texts_apar
 
 def test_fixed_dropout_of_positives_leaves_the_others_masks_of_their_own() -> None:
     slots = (*PAIR, Slot("positive", 1), Slot("negative", 0), Slot("original", 0))
-    module = module_of({"positive": [FixedDropout()]}, dropout=0.3)
+    module = module_of({"positive": [FixedDropout()]}, dropout=0.3, objectives={"all": ReadsAll()})
     vectors = module.encode(texts(6, slots=slots, equal=True)).embeddings.split(6)
     assert torch.equal(vectors[0], vectors[1])
     assert torch.equal(vectors[0], vectors[2])

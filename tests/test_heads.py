@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import BertConfig, BertModel
 
-from contrastive_text.heads import Head, MLPHead, TanhHead
+from contrastive_text.heads import (
+    Head,
+    MLPHead,
+    TanhHead,
+    apply_exactly,
+    build_head,
+    linear_exactly,
+    share_layers,
+)
 from contrastive_text.objectives import Contrastive
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.types import Encoded, Hidden, Slot
@@ -127,3 +137,199 @@ def test_an_objective_refuses_a_head_that_inference_keeps(make: type[TanhHead | 
     )
     with pytest.raises(ValueError, match=message):
         Contrastive(head=make(train_only=False))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_dropout_stands_before_each_linear_layer_and_changes_nothing_else(dropout: float) -> None:
+    torch.manual_seed(0)
+    plain = built(MLPHead(hidden_features=8, out_features=2), 4)
+    torch.manual_seed(0)
+    head = built(MLPHead(hidden_features=8, out_features=2, dropout=dropout), 4)
+    assert head.network is not None
+    kinds = [type(layer).__name__ for layer in head.network]
+    assert kinds == (
+        ["Dropout", "Linear", "ReLU", "Dropout", "Linear"] if dropout else ["Linear", "ReLU", "Linear"]
+    )
+    assert all(layer.p == dropout for layer in head.network if isinstance(layer, torch.nn.Dropout))
+    names = list(head.state_dict())
+    assert (names == list(plain.state_dict())) == (not dropout)
+    assert all(torch.equal(a, b) for a, b in zip(head.parameters(), plain.parameters(), strict=True))
+    x = torch.randn(3, 4)
+    assert torch.equal(head.eval()(x), plain(x))
+    assert torch.equal(head.train()(x), plain(x)) == (not dropout)
+
+
+def test_dropout_falls_on_the_inputs_with_its_rate_and_keeps_their_mean() -> None:
+    head = built(MLPHead(hidden_features=1, out_features=1, dropout=0.3), 4000)
+    with torch.no_grad():
+        for layer in head.network or ():
+            if isinstance(layer, torch.nn.Linear):
+                layer.weight.fill_(1.0)
+                layer.bias.zero_()
+    torch.manual_seed(0)
+    values = torch.cat([head(torch.ones(1, 4000)) for _ in range(200)]).detach().flatten() * 0.7
+    kept = values[values > 0] * 0.7  # the middle value fell or was divided by 0.7, as were the inputs
+    # Five standard deviations of the binomials: 200 draws of 0.7, and 4000 draws of 0.7 each time.
+    assert abs(len(kept) / 200 - 0.7) < 5 * (0.21 / 200) ** 0.5
+    assert (kept / 4000 - 0.7).abs().max() < 5 * (0.21 / 4000) ** 0.5
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
+def test_a_dropout_that_is_no_share_is_refused(dropout: float) -> None:
+    with pytest.raises(ValueError, match=rf"MLPHead.dropout: expected a share from 0 to below 1, got {dropout}"):
+        MLPHead(dropout=dropout)
+
+
+def parameters(*heads: Head) -> list[list[torch.nn.Parameter]]:
+    return [list(head.parameters()) for head in heads]
+
+
+@pytest.mark.parametrize(("layers", "equal"), [(None, 4), (2, 4), (1, 2)])
+def test_m8_heads_of_one_name_hold_the_very_same_first_layers(layers: int | None, equal: int) -> None:
+    heads = [built(MLPHead(8, 3, share="pairs", shared_layers=layers), 6) for _ in range(3)]
+    alone = [built(MLPHead(8, 3), 6), built(MLPHead(8, 3, share="others"), 6), built(TanhHead(), 6)]
+    before = parameters(*heads, *alone)
+    share_layers([heads[0], *alone, *heads[1:]])
+    after = parameters(*heads, *alone)
+    for number in (1, 2):
+        shared = [mine is first for mine, first in zip(after[number], after[0], strict=True)]
+        assert shared == [True] * equal + [False] * (4 - equal)
+    for number in (0, 3, 4, 5):  # the first of a name and heads without one keep what they had
+        assert all(new is old for new, old in zip(after[number], before[number], strict=True))
+    assert len({id(weight) for each in after[:3] for weight in each}) == 4 + 2 * (4 - equal)
+
+
+def test_heads_of_one_name_may_differ_in_dropout_and_behind_the_shared_layers() -> None:
+    plain = built(MLPHead(8, 3, share="pairs", shared_layers=1), 6)
+    dropping = built(MLPHead(8, 2, share="pairs", shared_layers=1, dropout=0.5), 6)
+    share_layers([plain, dropping])
+    assert plain.network is not None and dropping.network is not None
+    assert dropping.network[1] is plain.network[0]
+    assert dropping(torch.zeros(1, 6)).shape == (1, 2)
+
+
+def test_shared_layers_stay_shared_when_weights_are_loaded_and_get_both_gradients() -> None:
+    def module(seed: int) -> torch.nn.ModuleList:
+        torch.manual_seed(seed)
+        heads = torch.nn.ModuleList(MLPHead(5, 3, share="pairs", shared_layers=1) for _ in range(2))
+        for head in heads:
+            assert isinstance(head, Head)
+            head.build(4)
+        share_layers([head for head in heads if isinstance(head, Head)])
+        return heads.double()
+
+    first, second = module(0), module(1)
+    second.load_state_dict(first.state_dict())
+    x = torch.randn(2, 4, dtype=torch.float64)
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one(x), other(x))
+    weight = second[0].network[0].weight
+    assert weight is second[1].network[0].weight
+    apart = [torch.autograd.grad(head(x).sum(), weight)[0] for head in second]
+    (together,) = torch.autograd.grad(second[0](x).sum() + second[1](x).sum(), weight)
+    # A sum of two in float64.
+    torch.testing.assert_close(together, apart[0] + apart[1], rtol=0, atol=1e-14)
+
+
+class ThreeLayers(Head):
+    """A user's head that shares its layers."""
+
+    share = "pairs"
+
+    def layers(self, features: int) -> torch.nn.Sequential:
+        return torch.nn.Sequential(*(torch.nn.Linear(features, features) for _ in range(3)))
+
+
+class NoLayers(ThreeLayers):
+    """A user's head without a linear layer."""
+
+    def layers(self, features: int) -> torch.nn.Sequential:  # noqa: ARG002  # the base's signature
+        return torch.nn.Sequential(torch.nn.Tanh())
+
+
+def test_a_users_head_shares_by_its_attributes() -> None:
+    one, other = built(ThreeLayers(), 4), built(ThreeLayers(), 4)
+    share_layers([one, other])
+    assert all(a is b for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "message"),
+    [
+        (
+            MLPHead(8, 3, share="pairs"),
+            MLPHead(9, 3, share="pairs"),
+            r"expected 2 linear layers of equal widths .*, got \[\(6, 8\), \(8, 3\)\] and \[\(6, 9\), \(9, 3\)\]",
+        ),
+        (MLPHead(8, 3, share="pairs"), MLPHead(8, 2, share="pairs"), r"expected 2 linear layers of equal widths"),
+        (
+            MLPHead(8, 3, share="pairs", shared_layers=1),
+            MLPHead(8, 3, share="pairs"),
+            r"expected heads of one class .*, got MLPHead with shared_layers: 1 and MLPHead with .*: None",
+        ),
+        (
+            MLPHead(8, 3, share="pairs"),
+            ThreeLayers(),
+            r"expected heads of one class .*MLPHead .* and ThreeLayers",
+        ),
+        (NoLayers(), NoLayers(), r"expected 0 linear layers .* got \[\] and \[\]"),
+    ],
+)
+def test_heads_of_one_name_that_do_not_match_are_refused(one: Head, other: Head, message: str) -> None:
+    with pytest.raises(ValueError, match=f"share: pairs: {message}"):
+        share_layers([built(one, 6), built(other, 6)])
+
+
+def test_layers_of_other_input_widths_are_not_shared() -> None:
+    with pytest.raises(ValueError, match=r"got \[\(6, 8\)\] and \[\(7, 8\)\] \(inputs, outputs\)"):
+        share_layers([built(MLPHead(8, 3, share="p", shared_layers=1), width) for width in (6, 7)])
+
+
+def test_more_shared_layers_than_there_are_are_refused() -> None:
+    heads = [built(ThreeLayers(), 6) for _ in range(2)]
+    for head in heads:
+        head.shared_layers = 4
+    with pytest.raises(ValueError, match="share: pairs: expected 4 linear layers of equal widths"):
+        share_layers(heads)
+
+
+def test_heads_that_are_not_built_share_nothing() -> None:
+    with pytest.raises(RuntimeError, match="share_layers: expected heads whose build"):
+        share_layers([MLPHead(share="pairs"), MLPHead(share="pairs")])
+
+
+@pytest.mark.parametrize("options", [{"shared_layers": 1}, {"share": "pairs", "shared_layers": 0}])
+def test_a_number_of_shared_layers_without_a_name_or_out_of_range_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(
+        ValueError, match=r"MLPHead.shared_layers: expected 1 or 2 of its two linear layers and a"
+    ):
+        MLPHead(**options)
+
+
+def test_a_head_that_inference_keeps_shares_nothing() -> None:
+    with pytest.raises(
+        ValueError, match=r"MLPHead\.share: expected a head with train_only: true, got 'pairs' with"
+    ):
+        MLPHead(train_only=False, share="pairs")
+
+
+def test_a_head_is_built_in_its_mode_and_tells_its_width() -> None:
+    head = MLPHead(8, 3, dropout=0.5)
+    assert (build_head(head, 6), build_head(head.eval(), 6), build_head(None, 6)) == (3, 3, 6)
+    assert not head.training
+    assert build_head(TanhHead(), 5) == 5
+
+
+def test_exact_results_are_float32_under_autocast_and_with_half_precision_weights() -> None:
+    head, layer = built(MLPHead(16, 16), 16), torch.nn.Linear(16, 16)
+    x = torch.randn(4, 16)
+    head_outside, layer_outside = head(x), layer(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+        assert torch.equal(apply_exactly(head, x), head_outside)
+        assert torch.equal(linear_exactly(layer, x), layer_outside)
+    halves = linear_exactly(layer.bfloat16(), x.bfloat16())
+    assert halves.dtype == apply_exactly(None, x.bfloat16()).dtype == torch.float32
+    expected = x.bfloat16().float() @ layer.weight.float().T + layer.bias.float()
+    torch.testing.assert_close(halves, expected, rtol=0, atol=1e-5)  # float32 sums of 16
+    assert linear_exactly(torch.nn.Linear(16, 2, bias=False), x).shape == (4, 2)

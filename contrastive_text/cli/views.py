@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from contrastive_text.cli.training import ContrastiveCLI, quieten
-from contrastive_text.data import KeyedRow
+from contrastive_text.data import Collator, KeyedRow, TrainingData
 from contrastive_text.evaluation.edits import edit_rates, marked, unaltered
+from contrastive_text.module import ContrastiveModule
 from contrastive_text.specs import describe
 
 _MEASURED = 200
@@ -22,26 +24,35 @@ def show_views(words: list[str]) -> None:
     module, data = cli.model, cli.datamodule
     data.attach(module)
     data.setup("fit")
-    collator = data.collator()
-    tokenizer = collator.tokenizer.tokenizer
     console = Console()
-    facts = data.facts()
+    for name, training in data.training.items():
+        if data.tasks:
+            console.rule(name)
+        _show_task(console, module, training, data.collator(name), cli.config["n"])
+
+
+def _show_task(
+    console: Console, module: ContrastiveModule, training: TrainingData, collator: Collator, count: int
+) -> None:
+    tokenizer = collator.tokenizer.tokenizer
+    facts = training.facts()
     for name in ("training data", "rows"):
         if name in facts:
             console.print(facts[name], highlight=False)
-    rows = [KeyedRow(epoch=0, number=i, row=data.rows[i]) for i in range(min(_MEASURED, len(data.rows)))]
-    console.print(f"pairing: {describe(data.pairing)}", highlight=False)
+    known = range(min(_MEASURED, len(training.rows)))
+    rows = [KeyedRow(epoch=0, number=i, row=training.rows[i], task=collator.task) for i in known]
+    console.print(f"pairing: {describe(training.pairing)}", highlight=False)
     _print_rates(console, [_rate_line(*edit) for edit in edit_rates(collator, module.encoder, rows)], len(rows))
-    shown = rows[: cli.config["n"]]
+    shown = rows[:count]
     plain, altered = unaltered(collator)(shown), collator(shown)
-    pairs = zip(*(batch.ids.split(batch.lengths.tolist()) for batch in (plain, altered)), strict=True)
+    pairs = zip(*(torch.split(batch.ids, batch.lengths.tolist()) for batch in (plain, altered)), strict=True)
     texts = [marked(before.tolist(), after.tolist(), tokenizer) for before, after in pairs]
     examples = len(texts) // len(altered.slots)
     table = Table("", *(f"{slot.role} {slot.number}" for slot in altered.slots), show_lines=True)
     for example in range(examples):
         table.add_row(str(example), *map(_coloured, texts[example::examples]))
     console.print(table)
-    if module.plan.roles:
+    if collator.plan.roles:
         console.print("[-gone-] and {+new+} mark what the text and token views changed", markup=False)
 
 

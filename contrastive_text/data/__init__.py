@@ -4,23 +4,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from contrastive_text.data.collator import Collator, KeyedRow, collate_texts
+from contrastive_text.data.collator import Collator, KeyedRow, StepCollator, collate_texts
+from contrastive_text.data.mixture import (
+    AllTasks,
+    BatchRoundRobin,
+    EpochRoundRobin,
+    Fusion,
+    Mixture,
+    Step,
+    TaskSize,
+    cut,
+)
 from contrastive_text.data.readers import Table, read_pairs, read_rows
-from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows
+from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey
+from contrastive_text.data.tasks import TextTask, TrainingData
 from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
 
 if TYPE_CHECKING:
     from contrastive_text.data.datamodule import TextDataModule
 
 __all__ = [
+    "AllTasks",
+    "BatchRoundRobin",
     "Collator",
     "EpochBatchSampler",
+    "EpochRoundRobin",
+    "Fusion",
     "KeyedRow",
     "KeyedRows",
+    "Mixture",
+    "RowKey",
+    "Step",
+    "StepCollator",
     "Table",
+    "TaskSize",
     "TextDataModule",
+    "TextTask",
     "TextTokenizer",
+    "TrainingData",
     "collate_texts",
+    "cut",
     "learn_vocabulary",
     "read_pairs",
     "read_rows",

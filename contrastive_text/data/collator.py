@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.random import fold, generator, text_id
-from contrastive_text.types import NO_LABEL, Batch, Example, Row, Slot, Text, Tokens
+from contrastive_text.types import NO_LABEL, Batch, Example, Role, Row, Slot, StepBatch, Text, Tokens
 from contrastive_text.views import Pairing, ViewPlan
 
 _PAIRING = -1
@@ -19,11 +19,13 @@ _PAIRING = -1
 
 
 class KeyedRow(NamedTuple):
-    """A row with what its random draws depend on."""
+    """A row with what its random draws depend on, its task, and the objectives that it is for (None: all)."""
 
     epoch: int
     number: int
     row: Row
+    task: str = "train"
+    objectives: tuple[str, ...] | None = None
 
 
 class Piece(NamedTuple):
@@ -41,9 +43,17 @@ def example_slots(example: Example, originals: int = 0) -> list[tuple[Slot, Text
         example: What a pairing returned.
         originals: Number of unaltered copies of the anchor.
     """
-    slots: list[tuple[Slot, Text]] = [(Slot("anchor", 0), example.anchor)]
-    slots += [(Slot("positive", i), text) for i, text in enumerate(example.positives)]
-    slots += [(Slot("negative", i), text) for i, text in enumerate(example.negatives)]
+    roles: tuple[tuple[Role, tuple[Text, ...]], ...] = (
+        ("anchor", (example.anchor,)),
+        ("positive", example.positives),
+        ("negative", example.negatives),
+    )
+    slots = [
+        (Slot(role, i * example.views_per_text + view), text)
+        for role, texts in roles
+        for i, text in enumerate(texts)
+        for view in range(example.views_per_text)
+    ]
     return slots + [(Slot("original", i), example.anchor) for i in range(originals)]
 
 
@@ -104,6 +114,25 @@ class Collator:
         ]
 
 
+class StepCollator:
+    """Makes what one step is trained on from rows of several tasks.
+
+    Args:
+        collators: Task -> its collator.
+    """
+
+    def __init__(self, collators: Mapping[str, Collator]) -> None:
+        self.collators = dict(collators)
+
+    def __call__(self, items: Sequence[KeyedRow]) -> StepBatch:
+        """Gives a batch for each task among the rows; see ``Collator``."""
+        tasks = dict.fromkeys(item.task for item in items)
+        return StepBatch(
+            {task: self.collators[task]([item for item in items if item.task == task]) for task in tasks},
+            objectives=items[0].objectives,
+        )
+
+
 def assemble(
     pieces: Sequence[Piece],
     tokenizer: TextTokenizer,
@@ -111,28 +140,30 @@ def assemble(
     targets: Sequence[float | None] = (),
 ) -> Batch:
     """Alters, tokenises and concatenates texts that stand slot by slot."""
-    rngs = [generator(piece.key) if piece.slot.role in plan.roles else None for piece in pieces]
+    slots = tuple(dict.fromkeys(piece.slot for piece in pieces))
+    chains = {slot: plan.chain_name(slot) for slot in slots}
+    names = [chains[piece.slot] for piece in pieces]
+    rngs = [None if name is None else generator(piece.key) for name, piece in zip(names, pieces, strict=True)]
     strings = {
         i: tokenizer.text(piece.text)  # a span that text views alter becomes text again
         for i, piece in enumerate(pieces)
-        if isinstance(piece.text, str) or piece.slot.role in plan.text_roles
+        if isinstance(piece.text, str) or names[i] in plan.text_chains
     }
-    for role in plan.text_roles:
-        own = {i: rng for i, rng in enumerate(rngs) if rng and pieces[i].slot.role == role}
-        altered = plan.alter_texts(role, [strings[i] for i in own], list(own.values()))
+    for altering in plan.text_chains:
+        own = {i: rng for i, rng in enumerate(rngs) if rng and names[i] == altering}
+        altered = plan.alter_texts(altering, [strings[i] for i in own], list(own.values()))
         strings |= dict(zip(own, altered, strict=True))
     tokenised = dict(zip(strings, tokenizer(list(strings.values())), strict=True))
     rows, truncated = [], 0
-    for i, (piece, rng) in enumerate(zip(pieces, rngs, strict=True)):
+    for i, (piece, name, rng) in enumerate(zip(pieces, names, rngs, strict=True)):
         whole = piece.text if isinstance(piece.text, Tokens) and i not in tokenised else tokenised[i]
         tokens = tokenizer.cut(whole)
         truncated += len(tokens) < len(whole)
-        if rng is None:
+        if name is None or rng is None:
             rows.append(tokenizer.with_specials(tokens))
             continue
-        row = tokenizer.with_specials(tokenizer.cut(plan.alter_tokens(piece.slot.role, tokens, rng)))
-        rows.append(plan.alter_tokens(piece.slot.role, row, rng, after_specials=True))
-    slots = tuple(dict.fromkeys(piece.slot for piece in pieces))
+        row = tokenizer.with_specials(tokenizer.cut(plan.alter_tokens(name, tokens, rng)))
+        rows.append(plan.alter_tokens(name, row, rng, after_specials=True))
     return Batch(
         ids=_flat([row.ids for row in rows]),
         lengths=torch.tensor([len(row) for row in rows], dtype=torch.long),

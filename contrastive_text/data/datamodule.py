@@ -2,63 +2,54 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from torch.utils.data import DataLoader
 
-from contrastive_text.data.collator import Collator, KeyedRow
-from contrastive_text.data.readers import Table, read_pairs, read_rows
-from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, Rows
-from contrastive_text.data.selection import NEXT, TrainingRows, check_roles, follow, served
+from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
+from contrastive_text.data.loader import ResumableLoader
+from contrastive_text.data.mixture import AllTasks, Mixture, Step, TaskSize, cut, describe_steps
+from contrastive_text.data.readers import Table
+from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey, Rows
+from contrastive_text.data.selection import check_roles, served
+from contrastive_text.data.tables import RunTables
+from contrastive_text.data.tasks import ONLY, BatchConsumer, Paths, TextTask, TrainingData
 from contrastive_text.data.token_cache import tokenize_documents
-from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary, single_threaded_tokenizers
+from contrastive_text.data.tokenizing import learn_vocabulary, single_threaded_tokenizers
 from contrastive_text.distributed import rank, world_size
 from contrastive_text.random import generator
-from contrastive_text.specs import describe, part_spec
-from contrastive_text.types import Role, Slot
+from contrastive_text.specs import part_spec
+from contrastive_text.targets import Target
+from contrastive_text.types import Row
 from contrastive_text.views import Given, Pairing, SameText, ViewPlan
 
-Paths: TypeAlias = str | list[str]
 _SAMPLE = 1000
 """Texts that are tokenised before training to say how many the length limit will cut."""
-
-
-@runtime_checkable
-class BatchConsumer(Protocol):
-    """What the data asks of the module it feeds."""
-
-    plan: ViewPlan
-    reads: tuple[Role, ...]
-
-    def text_tokenizer(self, training: bool = True) -> TextTokenizer | None:
-        """Gives the encoder's tokenizer, or None if it has to be learned from the corpus."""
-
-    def adopt_tokenizer(self, description: str) -> None:
-        """Takes over a tokenizer that was learned from the corpus, as JSON."""
-
-    vocabulary_size: int
 
 
 class TextDataModule(pl.LightningDataModule):
     """Data sets for training, validation, test and prediction.
 
-    The order of an epoch and every view are a function of (seed, epoch, row), whatever the number of
+    The order of an epoch and every view are a function of (seed, task, epoch, row), whatever the number of
     workers. Rows go to ranks without repetition.
 
     Args:
-        train: File or files to train on: ``.txt``, ``.tsv``, ``.csv``, ``.jsonl``, each also ``.gz``, or a
-            folder of ``.txt`` documents.
+        train: File or files to train on: ``.txt``, ``.tsv``, ``.csv``, ``.jsonl``, each also ``.gz``, a folder of
+            ``.txt`` documents, or ``hub:NAME:SPLIT``.
         validation: Files of scored pairs; each gives a correlation.
         test: Files of scored pairs.
         predict: File or files of texts to embed.
         columns: Library column -> column of the training file, where its name isn't a usual one.
-        eval_columns: The same for the files of scored pairs.
+        labels: Label of the training file -> class of the objective, where they differ.
+        eval_columns: As ``columns``, for the files of scored pairs.
         pairing: Which texts of a row belong together; None for ``SameText``.
-        batch_size: Rows of a step, over all ranks together.
+        tasks: Name -> data set, where there are several, in place of ``train``, ``columns``, ``labels``
+            and ``pairing``.
+        mixture: In which order the batches of several tasks arrive; None for ``AllTasks``.
+        batch_size: Rows of a step, over all ranks together; of each task where there are several.
         eval_batch_size: Rows of a batch outside training, per rank.
         num_workers: Worker processes that tokenise and alter.
         seed: Seed of the order and of every view.
@@ -69,8 +60,9 @@ class TextDataModule(pl.LightningDataModule):
             ``contrastive_text/tokens`` in the user's cache folder.
 
     Raises:
-        ValueError: On setup: a file that can't be read as asked, a batch larger than the data, texts that are
-            all too short for the pairing, or views or objectives for a role that the pairing doesn't give.
+        ValueError: Both tasks and a training file, or a number out of range. On setup: a file that can't be read
+            as asked, a batch larger than the data, texts that are all too short for the pairing, or views or
+            objectives for a role or a task that there isn't.
         FileNotFoundError: On setup: a file that isn't there.
     """
 
@@ -81,8 +73,11 @@ class TextDataModule(pl.LightningDataModule):
         test: Paths | None = None,
         predict: Paths | None = None,
         columns: dict[str, Any] | None = None,  # Any: a name or a list of names; jsonargparse wants one type
+        labels: dict[str, str] | None = None,
         eval_columns: dict[str, str] | None = None,
         pairing: Pairing | None = None,
+        tasks: dict[str, TextTask] | None = None,
+        mixture: Mixture | None = None,
         batch_size: int = 64,
         eval_batch_size: int = 128,
         num_workers: int = 0,
@@ -92,21 +87,31 @@ class TextDataModule(pl.LightningDataModule):
         cache_dir: str | None = None,
     ) -> None:
         super().__init__()
+        sizes = {f"tasks.{name}.batch_size": task.batch_size for name, task in (tasks or {}).items()}
         for name, number, least in (
             ("batch_size", batch_size, 2),
+            *((name, size, 2) for name, size in sizes.items() if size is not None),
             ("originals", originals, 1),
             ("eval_batch_size", eval_batch_size, 1),
             ("num_workers", num_workers, 0),
         ):
             if number < least:
                 raise ValueError(f"data.{name}: expected {least} or more, got {number}")
+        for name, given in (("train", train), ("columns", columns), ("labels", labels), ("pairing", pairing)):
+            if tasks and given is not None:
+                raise ValueError(
+                    f"data.{name}: expected none beside tasks, got one; give each task its own under data.tasks"
+                )
         self.train = train
         self.validation = validation
         self.test = test
         self.predict = predict
         self.columns = columns
+        self.labels = labels
         self.eval_columns = eval_columns
-        self.pairing = pairing or SameText()
+        self.pairing = pairing
+        self.tasks = tasks
+        self.mixture = mixture
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.num_workers = num_workers
@@ -115,59 +120,51 @@ class TextDataModule(pl.LightningDataModule):
         self.originals = originals
         self.cache_dir = cache_dir
         self.save_hyperparameters(part_spec(self, "data")["init_args"])
+        self.training: dict[str, TrainingData] = {}
         self._module: object = None
-        self.examples_per_row = 1
-        self.slots: tuple[Slot, ...] = ()
-        self._tables: dict[str, dict[str, Table]] = {}
-        self._training: TrainingRows | None = None
+        self._tables = RunTables(
+            self.each_task,
+            named=bool(tasks),
+            files={"validation": validation, "test": test, "predict": predict},
+            eval_columns=eval_columns,
+        )
         if num_workers:
             single_threaded_tokenizers()
 
+    @property
+    def each_task(self) -> dict[str, TextTask]:
+        """The tasks by name; ``train`` where there is one."""
+        alone = TextTask(train=self.train, columns=self.columns, labels=self.labels, pairing=self.pairing)
+        return self.tasks or {ONLY: alone}
+
+    def _known_as(self, name: str) -> str | None:
+        """Gives the name by which the module knows a task: None for the only one."""
+        return name if self.tasks else None
+
     def setup(self, stage: str) -> None:
-        """Reads what the stage needs, once, and checks it against the module's views.
+        """Reads what the stage needs, once, and checks it against the module's objectives and views.
 
         Args:
             stage: ``fit``, ``validate``, ``test`` or ``predict``.
         """
-        wanted = {
-            "fit": {"train": self.train, "validation": self.validation},
-            "validate": {"validation": self.validation},
-            "test": {"test": self.test},
-            "predict": {"predict": self.predict},
-        }[stage]
-        for part, paths in wanted.items():
-            if part not in self._tables:
-                self._tables[part] = self._read(part, paths)
-            if not self._tables[part] and (stage, part) != ("fit", "validation"):
+        self._consumer().check_tasks(list(self.tasks or ()))
+        wanted = {"fit": ("train", "validation"), "validate": ("validation",)}.get(stage, (stage,))
+        for part in wanted:
+            self._tables.read(part, self._target)
+            if not self.table(part) and (stage, part) != ("fit", "validation"):
                 raise ValueError(f"data.{part}: expected a file, got none; give --data.{part} FILE")
         if stage == "fit":
             self._learn_vocabulary()
-            self._training = self._training_rows()
-            examples = self.pairing(self.rows[0], generator(self.seed))
-            self.slots = check_roles(self.pairing, examples, self._consumer().plan, self._consumer().reads)
-            self.examples_per_row = len(examples)
+            self.training = {name: self._prepare(name, task) for name, task in self.each_task.items()}
+            turns = dict.fromkeys(step.objectives for step in self.steps() if step.objectives is not None)
+            self._consumer().check_tasks(list(self.tasks or ()), list(turns))
 
-    def _read(self, part: str, paths: Paths | None) -> dict[str, Table]:
-        files = [paths] if isinstance(paths, str) else list(paths or ())
-        if not files:
-            return {}
-        if part == "train":
-            columns = [name for name in self.pairing.reads if name != NEXT]
-            return {"train": read_rows(files, reads=columns, columns=self.columns)}
-        if part == "predict":
-            return {"predict": read_rows(files, reads=("text",))}
-        names = [file_name(path) for path in files]
-        if len(set(names)) < len(names):
-            raise ValueError(
-                f"data.{part}: expected files of different names, got {', '.join(names)}; rename one"
-            )
-        return {
-            name: read_pairs(path, columns=self.eval_columns) for name, path in zip(names, files, strict=True)
-        }
+    def _target(self, name: str, pairing: Pairing) -> Target | None:
+        return pairing.target or self._consumer().target_of(self._known_as(name))
 
     def table(self, part: str) -> dict[str, Table]:
         """Gives the tables of ``train``, ``validation``, ``test`` or ``predict`` by name, after ``setup``."""
-        return self._tables.get(part, {})
+        return self._tables.of(part)
 
     def attach(self, module: BatchConsumer) -> None:
         """Names the module whose views and tokenizer are used where no trainer runs."""
@@ -183,22 +180,34 @@ class TextDataModule(pl.LightningDataModule):
             )
         return module
 
-    def _training_rows(self) -> TrainingRows:
-        table = self.table("train")["train"]
-        if NEXT in self.pairing.reads:
-            return follow(table)
-        if not self.pairing.reads_tokens:
-            return TrainingRows(table.rows)
+    def _prepare(self, name: str, task: TextTask) -> TrainingData:
+        """Chooses the rows of a task and settles the slots of their examples."""
+        pairing, table, known = task.pairing or SameText(), self.table("train")[name], self._known_as(name)
+        consumer = self._consumer()
+        arranged, chosen = pairing.arrange(table.files)
+        rows, chosen = self._tokenised(arranged, pairing) if pairing.reads_tokens else (arranged, chosen)
+        examples = pairing(rows[0], generator(self.seed))
+        return TrainingData(
+            table=table,
+            pairing=pairing,
+            rows=rows,
+            chosen=chosen,
+            slots=check_roles(pairing, examples, consumer.plan_of(known), consumer.reads_of(known)),
+            examples_per_row=len(examples),
+            batch_size=task.batch_size or self.batch_size,
+        )
+
+    def _tokenised(self, rows: Sequence[Row], pairing: Pairing) -> tuple[Rows, str]:
         tokenizer = self._consumer().text_tokenizer()
         assert tokenizer is not None
-        texts = [str(row["text"]) for row in table]
+        texts = [str(row["text"]) for row in rows]
         folder = None if self.cache_dir is None else Path(self.cache_dir)
         if rank() > 0 and self.trainer is not None:
             self.trainer.strategy.barrier()  # the first process makes the cache, the others read it
         tokens = tokenize_documents(texts, tokenizer, cache_dir=folder)
         if rank() == 0 and self.trainer is not None:
             self.trainer.strategy.barrier()
-        return served(tokens, self.pairing)
+        return served(tokens, pairing)
 
     def _learn_vocabulary(self) -> None:
         consumer = self._consumer()
@@ -206,58 +215,110 @@ class TextDataModule(pl.LightningDataModule):
             return
         description = None
         if self.trainer is None or self.trainer.is_global_zero:
-            texts = (
-                text for row in self.table("train")["train"] for text in row.values() if isinstance(text, str)
-            )
-            learned = learn_vocabulary(texts, consumer.vocabulary_size, new_tokens=consumer.plan.new_tokens)
+            rows = (row for table in self.table("train").values() for row in table)
+            texts = (text for row in rows for text in row.values() if isinstance(text, str))
+            learned = learn_vocabulary(texts, consumer.vocabulary_size, new_tokens=consumer.new_tokens)
             description = learned.backend_tokenizer.to_str()
         if self.trainer is not None:
             description = self.trainer.strategy.broadcast(description)
         assert description is not None
         consumer.adopt_tokenizer(description)
 
-    def train_dataloader(self) -> DataLoader[KeyedRow]:
-        """Gives the training batches."""
-        return self._loader(self.rows, self.collator(), train=True)
+    def steps(self) -> list[Step]:
+        """Gives the steps of an epoch, after ``setup("fit")``."""
+        return (self.mixture or AllTasks()).steps(self._sizes(), self.drop_last)
 
-    def val_dataloader(self) -> list[DataLoader[KeyedRow]]:
-        """Gives one loader per validation file."""
+    def _sizes(self) -> dict[str, TaskSize]:
+        return {name: TaskSize(len(part.rows), part.batch_size) for name, part in self.training.items()}
+
+    def train_dataloader(self) -> ResumableLoader:
+        """Gives the training batches: a ``Batch`` each, or with several tasks a ``StepBatch``."""
+        rows = {name: part.rows for name, part in self.training.items()}
+        collators = {name: self.collator(name) for name in self.training}
+        sampler = EpochBatchSampler(
+            {name: len(part) for name, part in rows.items()},
+            self.steps(),
+            seed=self.seed,
+            rank=rank(),
+            world_size=world_size(),
+        )
+        collate = StepCollator(collators) if self.tasks or self.mixture else collators[ONLY]
+        return ResumableLoader(KeyedRows(rows), sampler, collate, num_workers=self.num_workers)
+
+    def val_dataloader(self) -> list[ResumableLoader]:
+        """Gives one loader per file of scored pairs and per task with validation data."""
         return self._scored("validation")
 
-    def test_dataloader(self) -> list[DataLoader[KeyedRow]]:
-        """Gives one loader per test file."""
+    def test_dataloader(self) -> list[ResumableLoader]:
+        """Gives one loader per file of scored pairs and per task with test data."""
         return self._scored("test")
 
-    def _scored(self, part: str) -> list[DataLoader[KeyedRow]]:
+    def _scored(self, part: str) -> list[ResumableLoader]:
+        tables = self.table(part)
         return [
-            self._loader(table.rows, self._collator(name, Given(), ViewPlan()))
-            for name, table in self.table(part).items()
+            ResumableLoader(
+                KeyedRows({name: table.rows}),
+                EpochBatchSampler(
+                    {name: len(table)},
+                    cut({name: TaskSize(len(table), self.eval_batch_size * world_size())}, drop_last=False),
+                    seed=self.seed,
+                    shuffle=False,
+                    rank=rank(),
+                    world_size=world_size(),
+                ),
+                self._eval_collator(name),
+            )
+            for name, table in tables.items()
         ]
 
-    def predict_dataloader(self) -> DataLoader[KeyedRow]:
-        """Gives the texts to embed, in file order."""
-        collator = self._collator("predict", SameText(), ViewPlan())
-        table = self.table("predict")["predict"]
-        # Torch's own batch sampler over keys: Lightning makes the loader of a prediction anew.
-        keys = [(0, number) for number in range(len(table))]
-        return DataLoader(
-            KeyedRows(table.rows), sampler=keys, batch_size=self.eval_batch_size, collate_fn=collator
-        )
+    def _eval_collator(self, name: str) -> Collator | StepCollator:
+        if name not in (self.tasks or {}):
+            return self._collator(name, Given(), ViewPlan())
+        pairing = self.each_task[name].pairing or SameText()
+        return StepCollator({name: self._collator(name, pairing, ViewPlan())})
+
+    def predict_dataloader(self) -> list[DataLoader[KeyedRow]]:
+        """Gives the texts to embed and those to predict, a loader for each table, in file order."""
+        # Torch's own batch sampler over keys: Lightning makes the loaders of a prediction anew.
+        return [
+            DataLoader(
+                KeyedRows({name: table.rows}),
+                sampler=[RowKey(0, number, name) for number in range(len(table))],
+                batch_size=self.eval_batch_size,
+                collate_fn=self._eval_collator(name)
+                if name in (self.tasks or {})
+                else self._collator(name, SameText(), ViewPlan()),
+            )
+            for name, table in self.table("predict").items()
+        ]
 
     def batches_per_epoch(self) -> int:
         """Gives the number of training batches of an epoch, after ``setup("fit")``."""
-        return len(self._sampler(self.rows, train=True))
+        return len(self.steps())
 
-    def collator(self) -> Collator:
-        """Gives the collator of the training data, after ``setup("fit")``."""
-        return self._collator("train", self.pairing, self._consumer().plan, training=True)
+    def data_of(self, task: str | None = None) -> TrainingData:
+        """Gives what a task is trained on, after ``setup("fit")``.
 
-    @property
-    def rows(self) -> Rows:
-        """The training rows that the pairing can serve, after ``setup("fit")``."""
-        if self._training is None:
+        Args:
+            task: Its name; None for the only one.
+
+        Raises:
+            RuntimeError: Before ``setup("fit")``.
+            ValueError: No such task.
+        """
+        if not self.training:
             raise RuntimeError('TextDataModule: expected setup("fit") before the training rows are asked for')
-        return self._training.rows
+        name = next(iter(self.training)) if task is None and len(self.training) == 1 else task
+        if name not in self.training:
+            raise ValueError(f"task: expected one of {', '.join(self.training)}, got {task}")
+        return self.training[name]
+
+    def collator(self, task: str | None = None) -> Collator:
+        """Gives the collator of a task's training data, after ``setup("fit")``; None for the only one."""
+        data = self.data_of(task)
+        name = next(name for name, other in self.training.items() if other is data)
+        plan = self._consumer().plan_of(self._known_as(name))
+        return self._collator(name, data.pairing, plan, training=True)
 
     def _collator(self, task: str, pairing: Pairing, plan: ViewPlan, training: bool = False) -> Collator:
         tokenizer = self._consumer().text_tokenizer(training=training)
@@ -269,59 +330,31 @@ class TextDataModule(pl.LightningDataModule):
         plan.build(tokenizer.vocabulary(plan.new_tokens))
         return Collator(tokenizer, pairing, plan, seed=self.seed, task=task, originals=self.originals)
 
-    def _sampler(self, rows: Rows, train: bool) -> EpochBatchSampler:
-        return EpochBatchSampler(
-            size=len(rows),
-            batch_size=self.batch_size if train else self.eval_batch_size * world_size(),
-            seed=self.seed,
-            shuffle=train,
-            drop_last=train and self.drop_last,
-            rank=rank(),
-            world_size=world_size(),
-        )
-
-    def _loader(self, rows: Rows, collator: Collator, train: bool = False) -> DataLoader[KeyedRow]:
-        workers = self.num_workers if train else 0
-        return DataLoader(
-            KeyedRows(rows),
-            batch_sampler=self._sampler(rows, train=train),
-            collate_fn=collator,
-            num_workers=workers,
-            persistent_workers=workers > 0,
-            pin_memory=torch.cuda.is_available(),
-        )
-
     def facts(self) -> dict[str, str]:
         """Gives what a reader of the results should know of the training data, after ``setup("fit")``."""
-        table = self.table("train")["train"]
-        first = self.pairing.reads[0]
-        repeated = len(table) - len({row[first] for row in table})
-        facts = {
-            "training data": table.understood,
-            "validation data": "\n".join(t.understood for t in self.table("validation").values())
-            or "none: the last weights are kept, not the best",
-            "pairing": describe(self.pairing),
-            "duplicates": f"{repeated:,} of {len(table):,} rows repeat the {first} of another",
-        }
-        if self._training is not None and self._training.understood:
-            facts["rows"] = self._training.understood
+        facts: dict[str, str] = {}
+        for name, part in self.training.items():
+            facts |= {fact if not self.tasks else f"{fact}, {name}": said for fact, said in part.facts().items()}
+        if self.tasks:
+            facts["mixture"] = describe_steps(self.steps(), self._sizes())
+        validation = self.table("validation").values()
+        facts["validation data"] = (
+            "\n".join(table.understood for table in validation) or "none: the last weights are kept, not the best"
+        )
         tokenizer = self._consumer().text_tokenizer()
-        if tokenizer is not None and tokenizer.room is not None and not self.pairing.reads_tokens:
-            texts = [text for row in table for text in row.values() if isinstance(text, str)]
+        texts = [
+            text
+            for part in self.training.values()
+            if not part.pairing.reads_tokens
+            for row in part.table
+            for text in row.values()
+            if isinstance(text, str)
+        ]
+        if tokenizer is not None and tokenizer.room is not None and texts:
             sample = [texts[i] for i in generator(self.seed).permutation(len(texts))[:_SAMPLE]]
-            cut = sum(len(tokens) > tokenizer.room for tokens in tokenizer(sample))
+            cut_texts = sum(len(tokens) > tokenizer.room for tokens in tokenizer(sample))
             facts["length limit"] = (
-                f"{tokenizer.max_length} tokens with special ones; {cut / len(sample):.1%} of "
+                f"{tokenizer.max_length} tokens with special ones; {cut_texts / len(sample):.1%} of "
                 f"{len(sample):,} sampled texts are longer and will be cut"
             )
         return facts
-
-
-def file_name(path: str) -> str:
-    """Gives a data file's name without folders and suffixes of format.
-
-    Example:
-        >>> file_name("sts/stsb.dev.tsv.gz")
-        'stsb.dev'
-    """
-    return re.sub(r"\.(txt|tsv|csv|jsonl)(\.gz)?$", "", Path(path).name)

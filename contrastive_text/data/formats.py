@@ -71,12 +71,27 @@ def _lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
 
 
+_RELEASE = "gold_label\t"
+"""How the ``.txt`` files of SNLI and MultiNLI begin, which are tables."""
+
+
 def _txt(where: str, text: str) -> Content:
+    if text.startswith(_RELEASE):
+        return _release(where, text)
     return _table(where, [(0, ["text"]), *((n, [line]) for n, line in enumerate(_lines(text), start=1))])
 
 
 def _tsv(where: str, text: str) -> Content:
     return _table(where, ((n, line.split("\t")) for n, line in enumerate(_lines(text), start=1)))
+
+
+def _release(where: str, text: str) -> Content:
+    """Gives a ``.txt`` file of SNLI or MultiNLI; a row may end before the labels of its last annotators."""
+    rows = [line.split("\t") for line in _lines(text)]
+    names = rows[0]
+    needed = sum(re.fullmatch(r"label\d+", name) is None for name in names)
+    padded = [row + [""] * (len(names) - len(row)) if len(row) >= needed else row for row in rows]
+    return _table(where, enumerate(padded, start=1))
 
 
 def _csv(where: str, text: str) -> Content:

@@ -5,14 +5,14 @@ Texts are never altered. What is ignored or left out of a file is said in ``Tabl
 
 from __future__ import annotations
 
-import difflib
+import itertools
 import json
-import math
-import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from contrastive_text.data.columns import ALIASES, PAIR, plain, plan_columns
 from contrastive_text.data.formats import (
     FORMATS,
     Content,
@@ -23,28 +23,13 @@ from contrastive_text.data.formats import (
     reading_error,
     short,
 )
+from contrastive_text.data.hub_tables import PREFIX, hub_content
+from contrastive_text.data.labels import Labels
+from contrastive_text.data.splits import of_split
+from contrastive_text.targets import Target
 from contrastive_text.types import Row
 
 __all__ = ["ALIASES", "Table", "read_pairs", "read_rows"]
-
-ALIASES: Mapping[str, tuple[str, ...]] = {
-    name: tuple(aliases.split())
-    for name, aliases in {
-        "text": "text texts sentence sentences content document body",
-        "anchor": "anchor sentence1 sentence_a sent0 text1 text_a query query_text question question1 premise",
-        "positive": "positive positives pos sentence2 sentence_b sent1 text2 text_b question2 hypothesis "
-        "answer passage",
-        "negative": "negative negatives neg hard_neg hard_negative",
-        "target": "target score scores label labels similarity",
-        "subset": "subset genre",
-    }.items()
-}
-"""Library column -> its names in files.
-
-Case, spaces, ``_`` and ``-`` do not count, and the name of a negative may end in a number.
-"""
-
-_PAIR = ("anchor", "positive", "negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,31 +57,53 @@ class Table:
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
+    @property
+    def files(self) -> list[tuple[Row, ...]]:
+        """The rows of each file, as ``Pairing.arrange`` takes them."""
+        ends = itertools.accumulate(self.sizes)
+        return [self.rows[end - size : end] for end, size in zip(ends, self.sizes, strict=True)]
+
 
 def read_rows(
     paths: str | Path | Sequence[str | Path],
     reads: Sequence[str],
     columns: Mapping[str, str | Sequence[str]] | None = None,
+    target: Target | None = None,
+    labels: Mapping[str, str] | None = None,
+    split: str | None = None,
+    every_label: bool = True,
 ) -> Table:
     r"""Reads data files, and folders of documents, into rows of one table.
 
-    Files are ``.txt`` (a text a line), ``.tsv``, ``.csv`` and ``.jsonl``, each also as ``.gz``. In a folder, for
+    Files are ``.txt`` (a text a line), ``.tsv``, ``.csv`` and ``.jsonl``, each also as ``.gz``, and data sets of
+    the hub, as ``hub:NAME:SPLIT`` or ``hub:NAME:CONFIG:SPLIT``, where a name may be a folder. In a folder, for
     ``text`` alone, each ``.txt`` file in it or below it is one text with its newlines: BERT's tokenizers take
     those for blanks, byte-level ones such as RoBERTa's give them tokens of their own. Hidden files are not read.
 
     Several columns or a JSON list for ``text`` or ``positive`` give a row for each text, for ``negative``
     they give ``negative``, ``negative_2``, ... A file of pairs that is read for ``text`` gives all its texts.
 
+    With a target, labels are read as it understands them, and rows without a gold label are left out. All else
+    that is no label of it is refused with its line.
+
     Args:
         paths: One file or folder or several, which are joined in order; the files of a folder go by name.
         reads: The library columns needed: ``text``, or ``anchor`` and ``positive``; ``target`` with either.
             Pairs take ``negative`` and ``subset`` along where a file has them.
         columns: Library column -> column or columns of the file; comes before ``ALIASES``.
+        target: What the labels stand for; None for any numbers.
+        labels: Label of the files -> what the target calls it, ``-`` to leave its rows out; 1.0 is 1.
+        split: Rows to read of a file that has several splits in a column ``split``: ``train``, ``dev``,
+            ``test``, or ``all``.
+        every_label: Whether each of ``labels`` must have a row; False where the mapping was written for other
+            files of the data set too.
 
     Raises:
         FileNotFoundError: A file is not there.
-        ValueError: A file is not what its suffix says, lacks a column, or has no rows; a folder has no
-            ``.txt`` file.
+        ImportError: A data set of the hub without the library ``datasets``.
+        ValueError: A file is not what its suffix says, lacks a column, has no rows, a label that the target
+            doesn't know, or several splits and none is chosen; a folder has no ``.txt`` file; ``labels`` names
+            one that no file has.
 
     Example:
         >>> import tempfile
@@ -111,7 +118,7 @@ def read_rows(
         if unknown := [name for name in names if name not in ALIASES]:
             todo = "use one of these; several negatives are a list under negative"
             raise reading_error(where, listed(ALIASES), repr(unknown[0]), todo)
-    if ("text" in reads) == any(name in reads for name in _PAIR) or len({*reads} & {"anchor", "positive"}) == 1:
+    if ("text" in reads) == any(name in reads for name in PAIR) or len({*reads} & {"anchor", "positive"}) == 1:
         raise reading_error("reads", "text, or anchor and positive", listed(reads), "ask for one of the two")
     for name, sources in given.items():
         if not sources or (len(sources) > 1 and name in ("anchor", "target", "subset")):
@@ -119,117 +126,101 @@ def read_rows(
     files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     if not files:
         raise reading_error("paths", "at least one file", "none", "name one")
-    parts = [_read_file(path, reads, given) for path in files]
+    numbers = Labels(target if "target" in reads else None, labels)
+    parts = [_read_file(path, reads, given, numbers, split) for path in files]
+    notes = [understood for _, understood in parts]
+    subset = ["subset" in rows[0] for rows, _ in parts]
+    if any(subset) and not all(subset) and "subset" not in reads:
+        # MultiNLI has a genre, SNLI none.
+        parts = [([_without(row, "subset") for row in rows], note) for rows, note in parts]
+        notes.append("subset left out: not every file has one")
     first = listed(parts[0][0][0])
     for path, (rows, _) in zip(files, parts, strict=True):
         if listed(rows[0]) != first:
             expected = f"the columns of {files[0]} ({first})"
             raise reading_error(str(path), expected, listed(rows[0]), "read the files as two data sets")
+    notes += numbers.check(every_label)
     return Table(
         rows=tuple(row for rows, _ in parts for row in rows),
         source=tuple(str(path) for path in files),
-        understood="\n".join(understood for _, understood in parts),
+        understood="\n".join(notes),
         sizes=tuple(len(rows) for rows, _ in parts),
     )
 
 
 def read_pairs(
-    paths: str | Path | Sequence[str | Path], columns: Mapping[str, str | Sequence[str]] | None = None
+    paths: str | Path | Sequence[str | Path],
+    columns: Mapping[str, str | Sequence[str]] | None = None,
+    split: str | None = None,
 ) -> Table:
     """Reads files of two texts and a gold score, for evaluation; see ``read_rows``."""
-    return read_rows(paths, reads=("anchor", "positive", "target"), columns=columns)
+    return read_rows(paths, reads=("anchor", "positive", "target"), columns=columns, split=split)
 
 
-def _read_file(path: Path, reads: Sequence[str], columns: Mapping[str, list[str]]) -> tuple[list[Row], str]:
+def _read_file(
+    path: Path, reads: Sequence[str], columns: Mapping[str, list[str]], labels: Labels, split: str | None
+) -> tuple[list[Row], str]:
     """Gives the rows of a file, at least one, and the line that says how it was understood."""
     folder = path.is_dir() and set(reads) == {"text"}
     content = documents(path) if folder else _content(path, reads)
-    plan = _plan(str(path), content.header, reads, columns) if content.records else {}
-    rows, notes, empty = _rows(str(path), content, plan) if plan else ([], {}, 0)
+    plan = plan_columns(str(path), content.header, reads, columns) if content.records else {}
+    used = {column for sources in plan.values() for column in sources}
+    content, splits = of_split(str(path), content, split, used)
+    counts: Counter[str] = Counter()
+    rows, notes, empty = _rows(str(path), content, plan, labels, counts) if plan else ([], {}, 0)
     blank = counted(content.blank, "empty file" if folder else "blank line")
     left_out = [f"{blank} left out"] if content.blank else []
     left_out += [f"{counted(empty, 'row')} with an empty text left out"] if empty else []
+    no_gold = labels.without_gold(counts)
+    left_out += [f"{counted(no_gold, 'row')} without a gold label left out"] if no_gold else []
     if not rows:
         got = listed(left_out) or "an empty file"
-        raise reading_error(
-            str(path), "at least one row with text", got, "check that the file was written to its end"
-        )
+        todo = "name a file that has labels" if no_gold else "check that the file was written to its end"
+        expected = f"at least one row with text{' and a gold label' if no_gold else ''}"
+        raise reading_error(str(path), expected, got, todo)
     into = {"negative": listed(name for name in rows[0] if name.startswith("negative"))}
     notes = {"text": " (a .txt file each)"} if folder else notes
+    if understood := labels.understood(counts):
+        notes["target"] = f": {understood}"
+        plan = {name: plan[name] for name in sorted(plan, key="target".__eq__)}
     taken = listed(f"{listed(plan[name])} -> {into.get(name, name)}{notes.get(name, '')}" for name in plan)
-    used = {column for sources in plan.values() for column in sources}
-    ignored = listed(short(column) for column in content.header if column not in used)
+    ignored = listed(
+        short(column)
+        for column in content.header
+        if column not in used and not (splits and plain(column) == "split")
+    )
     ignored = counted(content.unread, "other file") if content.unread else ignored
-    parts = [taken, *([f"{ignored} ignored"] if ignored else []), counted(len(rows), "row"), *left_out]
-    return rows, f"{path.name or path}: {'; '.join(parts)}"
+    parts = [taken, *splits, *([f"{ignored} ignored"] if ignored else []), counted(len(rows), "row"), *left_out]
+    name = str(path) if str(path).startswith(PREFIX) else path.name or path
+    return rows, f"{name}: {'; '.join(parts)}"
 
 
 def _content(path: Path, reads: Sequence[str]) -> Content:
+    if str(path).startswith(PREFIX):
+        return hub_content(str(path))
     text, suffix = decode(path)
-    if suffix == ".txt" and set(reads) != {"text"}:
+    content = FORMATS[suffix](str(path), text)
+    if suffix == ".txt" and content.header == ["text"] and set(reads) != {"text"}:
         todo = "write a .tsv with a header, such as anchor<TAB>positive, or read single texts"
         raise reading_error(
             str(path), listed(reads), "a .txt file, which has one text a line and no columns", todo
         )
-    return FORMATS[suffix](str(path), text)
+    return content
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]", "", name.lower())
+def _without(row: Row, column: str) -> Row:
+    return {name: value for name, value in row.items() if name != column}
 
 
-_LIBRARY_NAMES = {_plain(alias): name for name, aliases in ALIASES.items() for alias in aliases}
+def _rows(
+    where: str, content: Content, plan: Mapping[str, list[str]], labels: Labels, counts: Counter[str]
+) -> tuple[list[Row], dict[str, str], int]:
+    """Gives the rows, notes on some of their columns, and how many rows had an empty text.
 
-
-def _unnumbered(name: str) -> str:
-    """Gives the alias of a negative without its number."""
-    return _plain(name).rstrip("0123456789")
-
-
-def _stands_for(column: str, name: str) -> bool:
-    numbered = name == "negative" and _LIBRARY_NAMES.get(_unnumbered(column)) == name
-    return numbered or _LIBRARY_NAMES.get(_plain(column)) == name
-
-
-def _plan(
-    where: str, header: list[str], reads: Sequence[str], columns: Mapping[str, list[str]]
-) -> dict[str, list[str]]:
-    """Gives for each library column that is read the columns of the file that hold it."""
-    there = listed(short(column) for column in header)
-    named = {column: name for name, sources in columns.items() for column in sources}
-    for column, name in named.items():
-        if column not in header:
-            near = difflib.get_close_matches(column, header, n=1, cutoff=0.4)
-            todo = f"did you mean {near[0]}?" if near else "name one of those"
-            raise reading_error(where, f"the column {column} for columns.{name}", there, todo)
-    found = {
-        name: columns.get(name)
-        or [column for column in header if column not in named and _stands_for(column, name)]
-        for name in ALIASES
-    }
-    if "negative" not in columns:
-        found["negative"].sort(key=lambda column: int(re.sub(r"\D", "", column) or 1))
-    taken = [name for name in ALIASES if name in reads or ("anchor" in reads and name in ("negative", "subset"))]
-    for name in taken:
-        # negative_1 and negative_2 are two texts under one alias; neg and hard_neg are two aliases.
-        rivals = list({_unnumbered(c) if name == "negative" else c: c for c in found[name]}.values())
-        if len(rivals) > 1 and name not in columns:
-            todo = f"give `columns: {{{name}: {rivals[0]}}}`"
-            raise reading_error(where, f"one column for {name}", f"{rivals[0]} and {rivals[1]}", todo)
-    if "text" in reads and not found["text"]:
-        found["text"] = [column for column in header if any(column in found[name] for name in _PAIR)]
-    for name in taken:
-        if name in reads and not found[name]:
-            todo = f"give `columns: {{{name}: NAME}}`"
-            todo += "; if the first line is a text, call the file .txt" if len(header) == 1 else ""
-            raise reading_error(where, f"a column for {name} ({listed(ALIASES[name])})", there, todo)
-    return {name: found[name] for name in taken if found[name]}
-
-
-def _rows(where: str, content: Content, plan: Mapping[str, list[str]]) -> tuple[list[Row], dict[str, str], int]:
-    """Gives the rows, notes on some of their columns, and how many rows had an empty text."""
+    ``counts`` gets the rows of each label, those without a gold label too.
+    """
     places = [(name, column, content.header.index(column)) for name in plan for column in plan[name]]
-    textual = [place for place in places if place[0] in ("text", *_PAIR)]
+    textual = [place for place in places if place[0] in ("text", *PAIR)]
     others = [place for place in places if place[0] in ("target", "subset")]
     spread = "text" if "text" in plan else "positive"
     rows: list[dict[str, str | float]] = []
@@ -254,10 +245,17 @@ def _rows(where: str, content: Content, plan: Mapping[str, list[str]]) -> tuple[
         if "negative" in texts:
             negatives.add(len(texts["negative"]))
             row.update(zip(_negatives(len(texts["negative"])), texts["negative"], strict=True))
-        for name, column, place in others:
+        for name, column, place in others if kept else ():
             cell = cells[place]
-            label = "" if cell is None else str(cell)
-            row[name] = _number(f"{where}:{line}", column, cell) if name == "target" else label
+            if name == "target":
+                label, number = labels.read(f"{where}:{line}", column, cell)
+                counts[label] += len(kept)
+                if number is None:
+                    kept = []
+                else:
+                    row[name] = number
+            else:
+                row[name] = "" if cell is None else str(cell)
         rows += [{**row, spread: text} for text in kept]
     notes = {spread: f" ({_range(spreads)} rows a line)"} if max(spreads, default=1) > 1 else {}
     if len(negatives) > 1:
@@ -276,17 +274,7 @@ def _texts(where: str, name: str, column: str, cell: object) -> list[str]:
     if isinstance(cell, list) and name != "anchor" and all(isinstance(text, str) for text in cell):
         return cell
     expected = f"a text{'' if name == 'anchor' else ' or a list of texts'} in {short(column)}"
-    raise reading_error(where, expected, short(json.dumps(cell)), "write it as JSON strings")
-
-
-def _number(where: str, column: str, cell: object) -> float:
-    try:
-        number = float(cell) if isinstance(cell, str | int | float) else math.nan
-    except (ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise reading_error(where, f"a number in {short(column)}", short(repr(cell)), "give every row a number")
-    return number
+    raise reading_error(where, expected, short(json.dumps(cell, default=str)), "write it as JSON strings")
 
 
 def _negatives(count: int) -> list[str]:

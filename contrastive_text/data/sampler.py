@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from torch.utils.data import Dataset
 
 from contrastive_text.data.collator import KeyedRow
-from contrastive_text.random import fold, generator
+from contrastive_text.data.mixture import Step
+from contrastive_text.random import fold, generator, text_id
 from contrastive_text.types import Row
 
 
@@ -21,75 +22,84 @@ class Rows(Protocol):
     def __getitem__(self, index: int, /) -> Row: ...
 
 
-class KeyedRows(Dataset[KeyedRow]):
-    """Rows that are asked for by (epoch, index), so that a worker knows the key of their draws."""
+class RowKey(NamedTuple):
+    """Which row of which data set, in which pass over it, and for which objectives."""
 
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
+    epoch: int
+    number: int
+    task: str = "train"
+    objectives: tuple[str, ...] | None = None
+
+
+class KeyedRows(Dataset[KeyedRow]):
+    """Rows that are asked for by key, so that a worker knows the key of their draws.
+
+    Args:
+        rows: Task -> its rows.
+    """
+
+    def __init__(self, rows: Mapping[str, Rows]) -> None:
+        self.rows = dict(rows)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return sum(map(len, self.rows.values()))
 
-    def __getitem__(self, key: tuple[int, int]) -> KeyedRow:
-        epoch, index = key
-        return KeyedRow(epoch=epoch, number=index, row=self.rows[index])
+    def __getitem__(self, key: RowKey) -> KeyedRow:
+        row = self.rows[key.task][key.number]
+        return KeyedRow(epoch=key.epoch, number=key.number, row=row, task=key.task, objectives=key.objectives)
 
 
 class EpochBatchSampler:
-    """Gives batches of (epoch, index); every rank takes its own part of the same global batches.
+    """Gives the rows of each step of an epoch; every rank takes its own part of the same global batches.
 
     No row is repeated to even out ranks: a repeated row is a false negative of itself. Ranks may differ by
-    one row. Lightning finds ``set_epoch`` on ``batch_sampler.sampler``, hence ``sampler``.
+    one row of each task. Lightning finds ``set_epoch`` on ``batch_sampler.sampler``, hence ``sampler``.
 
     Args:
-        size: Number of rows of the data set.
-        batch_size: Rows of a step over all ranks together.
+        sizes: Task -> number of its rows.
+        steps: The steps of every epoch.
         seed: Seed of the order.
         shuffle: Whether each epoch has an order of its own; otherwise the file's.
-        drop_last: Whether a last, smaller batch is left out.
         rank: This process.
         world_size: Number of processes.
 
+    Attributes:
+        skip: Steps that the next iteration leaves out, because a resumed run has taken them.
+
     Raises:
-        ValueError: A batch size below the number of ranks, or, with ``drop_last``, above that of rows.
+        ValueError: A step with fewer rows of a task than there are ranks, while shuffling.
 
     Example:
-        >>> list(EpochBatchSampler(size=5, batch_size=2, seed=0, shuffle=False))
-        [[(0, 0), (0, 1)], [(0, 2), (0, 3)]]
+        >>> steps = [Step({"train": (0, 2)}), Step({"train": (2, 4)})]
+        >>> sampler = EpochBatchSampler({"train": 5}, steps, seed=0, shuffle=False)
+        >>> [[key.number for key in keys] for keys in sampler]
+        [[0, 1], [2, 3]]
     """
 
     def __init__(
         self,
-        size: int,
-        batch_size: int,
+        sizes: Mapping[str, int],
+        steps: Sequence[Step],
         seed: int,
         shuffle: bool = True,
-        drop_last: bool = True,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        if batch_size < max(world_size, 1):
-            raise ValueError(
-                f"batch_size: expected a row for each of {world_size} ranks or more, got {batch_size}"
-            )
-        if size % batch_size and not drop_last and shuffle and size % batch_size < world_size:
-            raise ValueError(
-                f"drop_last: expected a last batch with a row for each of {world_size} ranks, got "
-                f"{size % batch_size} rows; set drop_last, or another batch_size"
-            )
-        if drop_last and batch_size > size:
-            raise ValueError(
-                f"batch_size: expected at most the number of rows, {size}, got {batch_size}; lower "
-                "--data.batch_size or give more text"
-            )
-        self.size = size
-        self.batch_size = batch_size
+        for step in steps if shuffle else ():
+            for task, (start, stop) in step.parts.items():
+                if stop - start < world_size:
+                    raise ValueError(
+                        f"batch_size: expected a row of {task} for each of {world_size} ranks in every step, got "
+                        f"{stop - start}; raise batch_size, or set drop_last"
+                    )
+        self.sizes = dict(sizes)
+        self.steps = list(steps)
         self.seed = seed
         self.shuffle = shuffle
-        self.drop_last = drop_last
         self.rank = rank
         self.world_size = world_size
         self.epoch = 0
+        self.skip = 0
 
     @property
     def sampler(self) -> EpochBatchSampler:
@@ -102,14 +112,22 @@ class EpochBatchSampler:
 
     def __len__(self) -> int:
         """Number of this rank's batches: all ranks have as many, unless rows run out in the last one."""
-        whole, rest = divmod(self.size, self.batch_size)
-        return whole + (not self.drop_last and rest > self.rank)
+        return sum(self._has_rows(step) for step in self.steps)
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        order = np.arange(self.size)
-        if self.shuffle:
-            order = generator(fold(self.seed, self.epoch)).permutation(order)
-        for step in range(len(self)):
-            batch = order[step * self.batch_size : (step + 1) * self.batch_size]
-            part = np.array_split(batch, self.world_size)[self.rank]
-            yield [(self.epoch, int(index)) for index in part]
+    def _has_rows(self, step: Step) -> bool:
+        return any(stop - start > self.rank for start, stop in step.parts.values())
+
+    def __iter__(self) -> Iterator[list[RowKey]]:
+        epoch, skip, self.skip = self.epoch, self.skip, 0
+        orders = {
+            task: generator(fold(self.seed, text_id(task), epoch)).permutation(size)
+            if self.shuffle
+            else np.arange(size)
+            for task, size in self.sizes.items()
+        }
+        for step in [step for step in self.steps if self._has_rows(step)][skip:]:
+            yield [
+                RowKey(epoch=epoch, number=int(number), task=task, objectives=step.objectives)
+                for task, (start, stop) in step.parts.items()
+                for number in np.array_split(orders[task][start:stop], self.world_size)[self.rank]
+            ]

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from torch.utils.data import Subset
 
 from contrastive_text.data.collator import example_slots
-from contrastive_text.data.readers import Table
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.token_cache import TokenTable
 from contrastive_text.specs import describe
 from contrastive_text.types import Example, Role, Slot
 from contrastive_text.views import Pairing, ViewPlan
 
-NEXT = "next"
-"""Column of a text's successor in its file, for pairings that read it."""
 
-
-class TrainingRows(NamedTuple):
-    """The rows to train on, and how they were chosen; an empty line where all of them are."""
-
-    rows: Rows
-    understood: str = ""
-
-
-def served(table: TokenTable, pairing: Pairing) -> TrainingRows:
-    """Leaves out the documents that a pairing can't serve, by their number of tokens.
+def served(table: TokenTable, pairing: Pairing) -> tuple[Rows, str]:
+    """Leaves out the documents that a pairing can't serve, by their number of tokens, and says how many.
 
     Raises:
         ValueError: It can serve none of them.
@@ -45,22 +32,7 @@ def served(table: TokenTable, pairing: Pairing) -> TrainingRows:
         said += f", {len(table) - len(kept):,} left out"
     if shrunk := sum(pairing.shrinks(lengths[number]) for number in kept):
         said += f", {shrunk:,} of them only with shorter spans"
-    return TrainingRows(Subset(table, kept), f"{said}; {table.source}")  # type: ignore[arg-type]  # indexed alone
-
-
-def follow(table: Table) -> TrainingRows:
-    """Gives every row its successor in its file as ``next``; a file's last row has none and is left out.
-
-    Raises:
-        ValueError: No file has two rows.
-    """
-    lasts = {end - 1 for end in itertools.accumulate(table.sizes)}
-    rows = tuple(
-        {**row, NEXT: table[number + 1]["text"]} for number, row in enumerate(table) if number not in lasts
-    )
-    if not rows:
-        raise ValueError("data.train: expected two texts or more, one after the other, got one; give more text")
-    return TrainingRows(rows, f"{len(rows):,} texts with their successor")
+    return Subset(table, kept), f"{said}; {table.source}"  # type: ignore[arg-type]  # indexed alone
 
 
 def check_roles(
@@ -85,15 +57,18 @@ def check_roles(
         )
     slots = tuple(slot for slot, _ in example_slots(examples[0]))
     given = {slot.role for slot in slots}
-    for role in plan.roles:
-        if role not in {*given, "original"}:
+    altered = {plan.chain_name(slot) for slot in slots}
+    for chain in plan.chains:
+        if chain not in altered and not chain.startswith("original"):
             raise ValueError(
-                f"views.{role}: expected a role that the pairing {name} gives "
-                f"({', '.join(sorted({*given, 'original'}))}), got {role}; give the data {role} texts or drop "
+                f"views.{chain}: expected a slot that the pairing {name} gives "
+                f"({', '.join(sorted({*given, 'original'}))}), got {chain}; give the data such texts or drop "
                 "the views"
             )
-    repeating = [(text, each.anchor, slot.role) for each in examples for slot, text in example_slots(each)]
-    if any(text != anchor for text, anchor, role in repeating if role in plan.fixed_dropout):
+    repeating = [
+        (text, each.anchor, plan.chain_name(slot)) for each in examples for slot, text in example_slots(each)
+    ]
+    if any(text != anchor for text, anchor, chain in repeating if chain in plan.fixed_dropout):
         raise ValueError(
             f"FixedDropout: expected a pairing that repeats the anchor, got {name}; masks are laid over places, "
             "so take SameText"

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from contrastive_text.data import Collator, KeyedRow
 from contrastive_text.encoders import Encoder
 from contrastive_text.random import RowRandom
-from contrastive_text.types import Alter, Batch, Role
+from contrastive_text.types import Alter, Batch
 from contrastive_text.views import EmbeddingView, TextView, TokenView, View, ViewPlan
 
 _BLOCK = 16
@@ -64,15 +64,18 @@ def edit_rates(collator: Collator, encoder: Encoder, rows: Sequence[KeyedRow]) -
         rows: What to measure on; some hundred give two digits.
     """
     edits = []
-    for role, chain in collator.plan.chains.items():
-        batches = _prefixes(collator, role, rows)
+    for name, chain in collator.plan.chains.items():
+        batches = _prefixes(collator, name, rows)
+        altered = collator.plan.rows(batches[0], name)
         for number, view in enumerate(chain):
-            place = f"views.{role}[{number}]"
+            place = f"views.{name}[{number}]"
             if isinstance(view, TextView | TokenView):
                 before, after = batches[number], batches[number + 1]
-                edits.append(Edit(place, view, *_token_rate(before, after, role)))
+                edits.append(Edit(place, view, *_token_rate(before.split(altered), after.split(altered))))
             elif isinstance(view, EmbeddingView):
-                edits.append(Edit(place, view, _entry_rate(encoder, batches[-1], role, chain, number), "entries"))
+                edits.append(
+                    Edit(place, view, _entry_rate(encoder, batches[-1], altered, chain, number), "entries")
+                )
             else:
                 edits.append(Edit(place, view, None, "known in training only"))
     return edits
@@ -80,7 +83,7 @@ def edit_rates(collator: Collator, encoder: Encoder, rows: Sequence[KeyedRow]) -
 
 def unaltered(collator: Collator) -> Collator:
     """Gives the collator of the same slots without any view."""
-    return _with_plan(collator, ViewPlan(dict.fromkeys(collator.plan.roles, ())))
+    return _with_plan(collator, ViewPlan(dict.fromkeys(collator.plan.chains, ())))
 
 
 def _with_plan(collator: Collator, plan: ViewPlan) -> Collator:
@@ -94,11 +97,11 @@ def _with_plan(collator: Collator, plan: ViewPlan) -> Collator:
     )
 
 
-def _prefixes(collator: Collator, role: Role, rows: Sequence[KeyedRow]) -> list[Batch]:
-    """Gives the batch after each prefix of a role's text and token views; the others stay unaltered."""
-    chain = [view for view in collator.plan.chains[role] if isinstance(view, TextView | TokenView)]
+def _prefixes(collator: Collator, name: str, rows: Sequence[KeyedRow]) -> list[Batch]:
+    """Gives the batch after each prefix of a chain's text and token views; the others stay unaltered."""
+    chain = [view for view in collator.plan.chains[name] if isinstance(view, TextView | TokenView)]
     plans = [
-        ViewPlan({other: chain[:length] if other == role else () for other in collator.plan.roles})
+        ViewPlan({other: chain[:length] if other == name else () for other in collator.plan.chains})
         for length in range(len(chain) + 1)
     ]
     return [_with_plan(collator, plan)(rows) for plan in plans]
@@ -111,8 +114,7 @@ def _differences(
         yield tag == "equal", before[i:j], after[k:m]
 
 
-def _token_rate(before: Batch, after: Batch, role: Role) -> tuple[float, str]:
-    old, new = before.split(before.by_role(role)), after.split(after.by_role(role))
+def _token_rate(old: Batch, new: Batch) -> tuple[float, str]:
     if torch.equal(old.ids, new.ids) and new.positions is not None:
         natural = torch.cat([torch.arange(length) for length in new.lengths.tolist()])
         earlier = natural if old.positions is None else old.positions
@@ -128,9 +130,8 @@ def _token_rate(before: Batch, after: Batch, role: Role) -> tuple[float, str]:
 
 
 @torch.no_grad()
-def _entry_rate(encoder: Encoder, batch: Batch, role: Role, chain: Sequence[View], number: int) -> float:
+def _entry_rate(encoder: Encoder, batch: Batch, rows: Tensor, chain: Sequence[View], number: int) -> float:
     """Gives the share of entries of real tokens that an embedding view changes."""
-    rows = batch.by_role(role)
     changed = entries = 0
 
     def watch(part: Batch) -> Alter:

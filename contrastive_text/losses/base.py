@@ -4,118 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.losses.blocks import NO_CLASS, Alike, Comparison, Forbid, FurtherNegatives, Triples
+
 Reduction = Literal["mean", "sum", "two_sided"]
-
-
-@dataclass(frozen=True, slots=True)
-class Forbid:
-    """Which columns a row must not see, by integer ids: itself, and texts equal to it or to its target.
-
-    A column is forbidden for a row if its id is among the row's ids, unless it is the row's target. Ids
-    take O(R + C) memory where a mask takes O(R * C).
-
-    Args:
-        rows: Ids of each row, (R, ids per row).
-        columns: Id of each column, (C,).
-    """
-
-    rows: Tensor
-    columns: Tensor
-
-    def mask(self, target: Tensor) -> Tensor:
-        """Gives True where a column is forbidden, (R, C), for targets (R,)."""
-        same = torch.zeros(len(self.rows), len(self.columns), dtype=torch.bool, device=self.columns.device)
-        for ids in self.rows.T:
-            same |= ids.unsqueeze(1) == self.columns
-        return same.scatter(1, target.unsqueeze(1), False)
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One block of rows held against columns.
-
-    Args:
-        rows: (R, D).
-        columns: (C, D).
-        target: Column that each row should find, (R,).
-        forbid: Columns that rows must not see.
-        own: Columns of each row's own hard negatives, (R, K), or None.
-    """
-
-    rows: Tensor
-    columns: Tensor
-    target: Tensor
-    forbid: Forbid
-    own: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Triples:
-    """Vectors of N examples with an id for every text; equal ids mark equal texts.
-
-    Args:
-        anchor: (N, D).
-        positive: (N, D).
-        negative: (N, K, D), or None.
-        anchor_ids: (N,).
-        positive_ids: (N,).
-        negative_ids: (N, K), or None.
-    """
-
-    anchor: Tensor
-    positive: Tensor
-    negative: Tensor | None
-    anchor_ids: Tensor
-    positive_ids: Tensor
-    negative_ids: Tensor | None
-
-    @classmethod
-    def distinct(cls, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Triples:
-        """Gives every text an id of its own, so that a row is kept from itself and from nothing else.
-
-        Args:
-            anchor: (N, D).
-            positive: (N, D).
-            negative: (N, D), (N, K, D) or None.
-
-        Raises:
-            ValueError: Shapes that don't belong together.
-        """
-        if anchor.ndim != 2 or anchor.shape != positive.shape:
-            raise ValueError(
-                "loss: expected anchor and positive of one shape (N, D), got "
-                f"{tuple(anchor.shape)} and {tuple(positive.shape)}"
-            )
-        n = len(anchor)
-        ids = torch.arange(2 * n, device=anchor.device)
-        if negative is None:
-            return cls(anchor, positive, None, ids[:n], ids[n:], None)
-        negative = negative.unsqueeze(1) if negative.ndim == 2 else negative
-        if negative.ndim != 3 or negative.shape[0] != n or negative.shape[2] != anchor.shape[1]:
-            raise ValueError(
-                "loss: expected hard negatives of shape (N, D) or (N, K, D) with N, D = "
-                f"{tuple(anchor.shape)}, got {tuple(negative.shape)}"
-            )
-        negative_ids = 2 * n + torch.arange(n * negative.shape[1], device=anchor.device)
-        return cls(anchor, positive, negative, ids[:n], ids[n:], negative_ids.reshape(n, -1))
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Triples:
-        """Gives the triples with every tensor changed in the same way."""
-        return Triples(
-            anchor=change(self.anchor),
-            positive=change(self.positive),
-            negative=None if self.negative is None else change(self.negative),
-            anchor_ids=change(self.anchor_ids),
-            positive_ids=change(self.positive_ids),
-            negative_ids=None if self.negative_ids is None else change(self.negative_ids),
-        )
 
 
 def reduce(total: Tensor, count: Tensor | int, reduction: Reduction) -> Tensor:
@@ -154,10 +51,12 @@ class Loss(nn.Module, ABC):
     Attributes:
         same_side: Whether anchors and positives stand on both sides, so that texts of a row's own side are
             its negatives too (NT-Xent), or anchors look for positives only (InfoNCE).
+        reads_labels: Whether it compares by classes: ``block_terms`` then reads ``Comparison.alike``.
         reduction: How the terms make one number; see ``reduce``.
     """
 
     same_side: ClassVar[bool] = False
+    reads_labels: ClassVar[bool] = False
     reduction: Reduction = "mean"
 
     @abstractmethod
@@ -176,19 +75,32 @@ class Loss(nn.Module, ABC):
             columns: (C, D).
             target: Column that each row should find, (R,).
             forbid: Columns that rows must not see.
-            own: Columns of each row's own hard negatives, (R, K).
+            own: Columns of each row's own hard negatives, (R, K), -1 where it has fewer.
 
         Returns:
             (R,), in at least float32.
         """
 
-    def comparisons(self, local: Triples, every: Triples, offset: int = 0) -> list[Comparison]:
+    def block_terms(self, block: Comparison) -> Tensor:
+        """Gives one term per row of a block; a loss that compares by classes overrides it."""
+        return self.terms(block.rows, block.columns, block.target, forbid=block.forbid, own=block.own)
+
+    def compare(self, blocks: Sequence[Comparison]) -> Tensor:
+        """Gives the terms of all blocks, one after another."""
+        return torch.cat([self.block_terms(block) for block in blocks])
+
+    def comparisons(
+        self, local: Triples, every: Triples, offset: int = 0, further: FurtherNegatives | None = None
+    ) -> list[Comparison]:
         """Arranges texts into blocks: local rows against the columns of all ranks.
+
+        Every block has its rows side by side, each side in the order of the local examples.
 
         Args:
             local: This rank's n examples.
             every: The N examples of all ranks, in rank order; the same object on one process.
             offset: Place of the first local example among all.
+            further: Columns behind those of the examples, wherever hard negatives stand.
         """
         n = len(every.anchor)
         own_place = offset + torch.arange(len(local.anchor), device=every.anchor.device)
@@ -196,13 +108,20 @@ class Loss(nn.Module, ABC):
         backward_ids = forward_ids.flip(1)
         sides = [every.anchor, every.positive] if self.same_side else [every.positive]
         side_ids = [every.anchor_ids, every.positive_ids] if self.same_side else [every.positive_ids]
-        own = None
+        own = []
         if every.negative is not None and every.negative_ids is not None:
             k = every.negative.shape[1]
-            own = len(sides) * n + own_place.unsqueeze(1) * k + torch.arange(k, device=own_place.device)
+            places = own_place.unsqueeze(1) * k + torch.arange(k, device=own_place.device)
+            own.append(sum(map(len, sides)) + places)
             sides.append(every.negative.flatten(0, 1))
             side_ids.append(every.negative_ids.flatten())
+        if further is not None:
+            own.append(torch.where(further.own < 0, further.own, sum(map(len, sides)) + further.own))
+            sides.append(further.vectors)
+            side_ids.append(further.ids)
         columns, column_ids = torch.cat(sides), torch.cat(side_ids)
+        own_columns = torch.cat(own, dim=1) if own else None
+        alike = self._alike(local, every, columns=len(columns))
         if self.same_side:
             return [
                 Comparison(
@@ -210,14 +129,31 @@ class Loss(nn.Module, ABC):
                     columns=columns,
                     target=torch.cat([n + own_place, own_place]),
                     forbid=Forbid(torch.cat([forward_ids, backward_ids]), column_ids),
-                    own=None if own is None else torch.cat([own, own]),
+                    own=None if own_columns is None else torch.cat([own_columns, own_columns]),
+                    alike=alike,
                 )
             ]
-        forward = Comparison(local.anchor, columns, own_place, Forbid(forward_ids, column_ids), own)
+        forward = Comparison(
+            local.anchor, columns, own_place, Forbid(forward_ids, column_ids), own=own_columns, alike=alike
+        )
         if self.reduction != "two_sided":
             return [forward]
-        backward = Forbid(backward_ids, every.anchor_ids)
-        return [forward, Comparison(local.positive, every.anchor, own_place, backward)]
+        backward = Comparison(
+            local.positive,
+            every.anchor,
+            own_place,
+            Forbid(backward_ids, every.anchor_ids),
+            alike=self._alike(local, every, columns=n),
+        )
+        return [forward, backward]
+
+    def _alike(self, local: Triples, every: Triples, columns: int) -> Alike | None:
+        """Gives the classes of a block's rows and columns; those behind the examples' have none."""
+        if local.classes is None or every.classes is None:
+            return None
+        sides = 2 if self.same_side else 1
+        none = every.classes.new_full((columns - sides * len(every.classes),), NO_CLASS)
+        return Alike(local.classes.repeat(sides), torch.cat([every.classes.repeat(sides), none]))
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Tensor:
         """Gives the loss of N examples whose texts all differ.
@@ -230,11 +166,8 @@ class Loss(nn.Module, ABC):
         Returns:
             A scalar, in at least float32.
         """
-        triples = Triples.distinct(anchor, positive, negative)
-        terms = torch.cat(
-            [
-                self.terms(block.rows, block.columns, block.target, forbid=block.forbid, own=block.own)
-                for block in self.comparisons(triples, triples)
-            ]
-        )
+        return self._value(Triples.distinct(anchor, positive, negative))
+
+    def _value(self, triples: Triples) -> Tensor:
+        terms = self.compare(self.comparisons(triples, triples))
         return reduce(terms.sum(), len(terms), self.reduction)

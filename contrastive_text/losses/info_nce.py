@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contrastive_text.losses.base import Forbid, Loss, Reduction, check_reduction, check_temperature
+from contrastive_text.losses.base import Loss, Reduction, check_reduction, check_temperature
+from contrastive_text.losses.blocks import Forbid
 from contrastive_text.losses.similarity import cosine_similarity_matrix
 
 
@@ -29,7 +30,7 @@ def info_nce_terms(
         target: Column that each row should find, (R,).
         temperature: Divisor of the cosine.
         forbid: Columns that rows must not see.
-        own: Columns of each row's own hard negatives, (R, K).
+        own: Columns of each row's own hard negatives, (R, K), -1 where it has fewer.
         own_log_weight: Logarithm of the weight of those, added after the division by the temperature.
 
     Returns:
@@ -43,7 +44,7 @@ def info_nce_terms(
     logits = cosine_similarity_matrix(rows, columns) / temperature
     if own is not None:
         weight = torch.as_tensor(own_log_weight, dtype=logits.dtype, device=logits.device)
-        logits = logits.scatter_add(1, own, weight.expand(own.shape))
+        logits = logits.scatter_add(1, own.clamp(min=0), torch.where(own < 0, 0.0, weight))
     if forbid is not None:
         logits = logits.masked_fill(forbid.mask(target), -torch.inf)
     return F.cross_entropy(logits, target, reduction="none")

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from contrastive_text.losses.base import Forbid, Loss, Reduction, check_reduction, check_temperature
+from contrastive_text.losses.base import Loss, Reduction, check_reduction, check_temperature
+from contrastive_text.losses.blocks import Forbid
 from contrastive_text.losses.info_nce import info_nce_terms
 
 

@@ -1,7 +1,26 @@
 """Compare: what is minimised, read from the roles of an encoded batch."""
 
 from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.classification import TextClassification
 from contrastive_text.objectives.contrastive import Contrastive
+from contrastive_text.objectives.labels import NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
 from contrastive_text.objectives.masked_lm import MaskedLM
+from contrastive_text.objectives.pairs import PairClassification, PairRegression
+from contrastive_text.objectives.scorers import BilinearScorer, ConcatenationScorer, Scorer
 
-__all__ = ["Contrastive", "MaskedLM", "Objective", "Terms"]
+__all__ = [
+    "BilinearScorer",
+    "ConcatenationScorer",
+    "Contrastive",
+    "MaskedLM",
+    "NegativesAsHard",
+    "Objective",
+    "PairClassification",
+    "PairLabels",
+    "PairRegression",
+    "PositivesOnly",
+    "Scorer",
+    "SignedPairs",
+    "Terms",
+    "TextClassification",
+]

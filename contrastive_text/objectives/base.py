@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from contrastive_text.losses import Reduction
 from contrastive_text.targets import Target
-from contrastive_text.types import Encoded, Role
+from contrastive_text.types import ROLES, Encoded, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,16 @@ class Objective(nn.Module, ABC):
 
     Attributes:
         reads: The roles that every example must have.
+        takes: The roles that it reads where examples have them. What no objective of a step reads or takes is
+            not encoded.
         needs_token_logits: Whether it predicts tokens, with the head of the encoder's architecture.
+        predicts: Whether ``predict`` gives something to hold against the target.
     """
 
-    reads: ClassVar[tuple[Role, ...]] = ()
+    reads: tuple[Role, ...] = ()
+    takes: tuple[Role, ...] = ROLES
     needs_token_logits: ClassVar[bool] = False
+    predicts: ClassVar[bool] = False
 
     def __init__(self, task: str | None = None) -> None:
         super().__init__()
@@ -61,12 +66,12 @@ class Objective(nn.Module, ABC):
         """What it reads of an example's target; None if nothing."""
         return None
 
-    def predict(self, encoded: Encoded) -> Tensor | None:  # noqa: ARG002  # the base's signature
+    def predict(self, encoded: Encoded) -> Tensor:
         """Gives what a supervised objective predicts: scores of classes (N, classes), or 0 .. 1 (N,).
 
-        Held against the target with ``target.metric()``; None if it predicts nothing.
+        Held against the target with ``target.metric()``. Asked only with ``predicts``.
         """
-        return None
+        raise NotImplementedError(f"{type(self).__name__} predicts nothing")
 
     def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str | None:  # noqa: ARG002  # the base's signature
         """Says how many negatives an anchor meets, for the run's summary; None if there are none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,7 +13,11 @@ from contrastive_text.distributed import gather_rows, gather_sizes, rank
 from contrastive_text.heads import Head
 from contrastive_text.losses import InfoNCE, Loss, Triples, at_least_float32, cosine_similarity_matrix
 from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.labels import LabelledPairs, PairLabels
+from contrastive_text.targets import Classes, Target
 from contrastive_text.types import Encoded, Role
+
+Between = Literal["texts", "views"]
 
 _LOGGED_ROWS = 256
 """Rows that the logged figures look at: enough for two digits, and no cost beside a large batch's."""
@@ -26,6 +30,11 @@ class Contrastive(Objective):
     https://arxiv.org/abs/2006.03659, section 3.2). Rows stay local, columns come from every rank with an
     exact gradient. In evaluation mode no rank talks to another.
 
+    Between ``texts`` the anchor is its first view; all views of its positives are averaged. Between
+    ``views`` the two views of each anchor are compared with each other among all anchors, those of each
+    positive among all positives, and the values of the two roles added: ConSERT's joint training (Yan et
+    al. 2021, https://arxiv.org/abs/2105.11741, section 3.3). Hard negatives then take no part.
+
     Differs: a text that occurs twice in a batch is a false negative, which the authors' codes keep and
     dropout hides; here its columns are left out, unless ``mask_duplicates`` is off.
 
@@ -34,12 +43,14 @@ class Contrastive(Objective):
         head: A train-only head between embeddings and loss; None for none.
         mask_duplicates: Whether texts equal to a row's own text or to its positive are no negatives of it.
         task: The data set that it reads, where there are several; None for the only one.
+        between: What is compared, ``texts`` of an example or ``views`` of each of its texts.
+        labels: What to do with pairs whose target is 0: they don't belong together; None where all do.
+        classes: Number or names of the classes that the target gives, for a loss that compares by them.
 
     Raises:
-        ValueError: A head that isn't train-only.
+        ValueError: A head that isn't train-only, an unknown ``between``, labels of pairs that aren't compared
+            or together with classes, classes without a loss that reads them, or such a loss without classes.
     """
-
-    reads: ClassVar[tuple[Role, ...]] = ("anchor", "positive")
 
     def __init__(
         self,
@@ -47,6 +58,9 @@ class Contrastive(Objective):
         head: Head | None = None,
         mask_duplicates: bool = True,
         task: str | None = None,
+        between: Between = "texts",
+        labels: PairLabels | None = None,
+        classes: int | list[str] | None = None,
     ) -> None:
         super().__init__(task)
         if head is not None and not head.train_only:
@@ -57,6 +71,49 @@ class Contrastive(Objective):
         self.loss = loss or InfoNCE()
         self.head = head
         self.mask_duplicates = mask_duplicates
+        self.between = between
+        self.labels = labels
+        self.classes = classes
+        self.reads = ("anchor",) if between == "views" else ("anchor", "positive")
+        self.takes = ("positive",) if between == "views" else ("negative",)
+        self._check_between_and_target()
+
+    def _check_between_and_target(self) -> None:
+        if self.between not in get_args(Between):
+            raise ValueError(
+                f"Contrastive.between: expected {' or '.join(get_args(Between))}, got {self.between!r}; views "
+                "compares the two views of each text, texts an example's texts"
+            )
+        if self.labels is not None and self.between == "views":
+            raise ValueError(
+                f"Contrastive.labels: expected between: texts for {type(self.labels).__name__}, got views; views "
+                "of one text always belong together, so leave one of the two out"
+            )
+        name = type(self.loss).__name__
+        if self.labels is not None and self.loss.reads_labels:
+            raise ValueError(
+                f"Contrastive.labels: expected a loss that doesn't read the target itself, got {name}; use "
+                "NTXent with labels of pairs, or leave labels out"
+            )
+        if self.loss.reads_labels and self.classes is None:
+            raise ValueError(
+                f"Contrastive.classes: expected the number or the names of the target's classes for {name}, got "
+                "none; set classes, or take NTXent, which needs none"
+            )
+        if self.classes is not None and not self.loss.reads_labels:
+            raise ValueError(
+                f"Contrastive.classes: expected a loss that compares by classes, got {name}; take SupCon, or "
+                "leave classes out"
+            )
+        if self.classes is not None:
+            Classes.of(self.classes, "Contrastive.classes")  # refuses what isn't two classes or more
+
+    @property
+    def target(self) -> Target | None:
+        """The label of a pair, 0 or 1, or the class of an example."""
+        if self.labels is not None:
+            return Classes.of(2, "Contrastive.labels")
+        return None if self.classes is None else Classes.of(self.classes, "Contrastive.classes")
 
     def build(self, features: int) -> None:
         """Makes the head's layers."""
@@ -64,14 +121,90 @@ class Contrastive(Objective):
             self.head.build(features)
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Gives the terms of the local rows; see ``Objective.forward``."""
-        local, every, offset = self._gather(self._triples(encoded))
-        terms = torch.cat(
-            [
-                self.loss.terms(block.rows, block.columns, block.target, forbid=block.forbid, own=block.own)
-                for block in self.loss.comparisons(local, every, offset)
-            ]
+        """Gives the terms of the local rows; see ``Objective.forward``.
+
+        Raises:
+            ValueError: A role without its two views, or no target where it is read.
+        """
+        if self.between == "texts":
+            return self._terms(self._texts(encoded))
+        roles: tuple[Role, ...] = ("anchor", "positive")
+        parts = [self._terms(self._views(encoded, role)) for role in roles if encoded.role_ids(role).shape[1]]
+        return replace(
+            parts[0],
+            total=torch.stack([part.total for part in parts]).sum(),
+            logs={name: torch.stack([part.logs[name] for part in parts]).mean() for name in parts[0].logs},
         )
+
+    def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str:  # noqa: ARG002  # the base's signature
+        """Says how many negatives an anchor meets in a step; accumulation adds none."""
+        same_side = batch_size - 1 if self.loss.same_side else 0
+        hard = 0 if self.between == "views" else batch_size * negatives
+        total = batch_size - 1 + same_side + hard
+        parts = [f"{batch_size - 1} other {'texts of its role' if self.between == 'views' else 'positives'}"]
+        parts += [f"{same_side} texts of its own side"] if same_side else []
+        parts += [f"{hard} hard negatives"] if hard else []
+        notes = [] if self.labels is None else [self.labels.note]
+        notes += ["texts of its class are none"] if self.loss.reads_labels else []
+        most = "at most " if notes else ""
+        notes.append("accumulate_grad_batches adds none")
+        return f"{most}{total} per anchor: {', '.join(parts)}; {'; '.join(notes)}"
+
+    def _project(self, vectors: Tensor) -> Tensor:
+        return at_least_float32(vectors if self.head is None else self.head(vectors))
+
+    def _texts(self, encoded: Encoded) -> Triples:
+        has_negatives = encoded.role("negative").shape[1] > 0
+        return Triples(
+            anchor=self._project(encoded.role("anchor"))[:, 0],
+            positive=self._project(encoded.role("positive")).mean(dim=1),
+            negative=self._project(encoded.role("negative")) if has_negatives else None,
+            anchor_ids=encoded.role_ids("anchor")[:, 0],
+            positive_ids=_set_ids(encoded.role_ids("positive")),
+            negative_ids=encoded.role_ids("negative") if has_negatives else None,
+            classes=self._classes(encoded),
+        )
+
+    def _views(self, encoded: Encoded, role: Role) -> Triples:
+        vectors, ids = self._project(encoded.role(role)), encoded.role_ids(role)
+        if vectors.shape[1] != 2:
+            raise ValueError(
+                f"Contrastive.between: expected two views of one text as {role}, got {vectors.shape[1]} slots; "
+                "give a pairing with views_per_text: 2, or set between: texts"
+            )
+        return Triples(
+            anchor=vectors[:, 0],
+            positive=vectors[:, 1],
+            negative=None,
+            anchor_ids=ids[:, 0],
+            positive_ids=ids[:, 1],
+            negative_ids=None,
+            classes=self._classes(encoded),
+        )
+
+    def _classes(self, encoded: Encoded) -> Tensor | None:
+        if self.target is None:
+            return None
+        if encoded.target is None:
+            raise ValueError(
+                "Contrastive: expected a batch with a target, for labels or classes, got one without; give a "
+                "pairing that reads the column target"
+            )
+        return encoded.target.long()
+
+    def _terms(self, local: Triples) -> Terms:
+        every, offset = self._gather(local)
+        texts = every.anchor_ids
+        if not self.mask_duplicates:
+            distinct = Triples.distinct(every.anchor, every.positive, every.negative)
+            every = replace(distinct, classes=every.classes)
+        mine = every.map(lambda rows: rows[offset : offset + len(local.anchor)])
+        local = replace(mine, anchor=local.anchor, positive=local.positive, negative=local.negative)
+        if self.labels is not None:
+            pairs = LabelledPairs(local, every, offset, texts=texts)
+            _, positives, _ = pairs.positives()
+            return replace(self.labels.terms(self.loss, pairs), logs=_health(positives, positives, 0))
+        terms = self.loss.compare(self.loss.comparisons(local, every, offset))
         return Terms(
             total=terms.sum(),
             count=len(terms),
@@ -79,46 +212,24 @@ class Contrastive(Objective):
             logs=_health(local, every, offset),
         )
 
-    def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str:  # noqa: ARG002  # the base's signature
-        """Says how many negatives an anchor meets in a step; accumulation adds none."""
-        same_side = batch_size - 1 if self.loss.same_side else 0
-        total = batch_size - 1 + same_side + batch_size * negatives
-        parts = [f"{batch_size - 1} other positives"]
-        parts += [f"{same_side} texts of its own side"] if same_side else []
-        parts += [f"{batch_size * negatives} hard negatives"] if negatives else []
-        return f"{total} per anchor: {', '.join(parts)}; accumulate_grad_batches adds none"
-
-    def _triples(self, encoded: Encoded) -> Triples:
-        def project(role: Role) -> Tensor:
-            vectors = encoded.role(role)
-            return at_least_float32(vectors if self.head is None else self.head(vectors))
-
-        has_negatives = encoded.role("negative").shape[1] > 0
-        return Triples(
-            anchor=project("anchor")[:, 0],
-            positive=project("positive").mean(dim=1),
-            negative=project("negative") if has_negatives else None,
-            anchor_ids=encoded.role_ids("anchor")[:, 0],
-            positive_ids=encoded.role_ids("positive").sum(dim=1),  # one id for a set of texts, in any order
-            negative_ids=encoded.role_ids("negative") if has_negatives else None,
-        )
-
-    def _gather(self, local: Triples) -> tuple[Triples, Triples, int]:
-        """Gives the local triples, those of all ranks, and the place of the first local one among them."""
+    def _gather(self, local: Triples) -> tuple[Triples, int]:
+        """Gives the triples of all ranks, and the place of the first local one among them."""
         n = len(local.anchor)
         sizes = gather_sizes(n, device=local.anchor.device) if self.training else [n]
         offset = sum(sizes[: rank()]) if len(sizes) > 1 else 0
-        every = local.map(lambda rows: gather_rows(rows, sizes))
-        if not self.mask_duplicates:
-            every = Triples.distinct(every.anchor, every.positive, every.negative)
-        mine = every.map(lambda rows: rows[offset : offset + n])
-        mine = replace(mine, anchor=local.anchor, positive=local.positive, negative=local.negative)
-        return mine, every, offset
+        return local.map(lambda rows: gather_rows(rows, sizes)), offset
+
+
+def _set_ids(ids: Tensor) -> Tensor:
+    """Gives one id for each row's texts in any order, (N, P) -> (N,): that of the text if there is but one."""
+    return torch.where((ids == ids[:, :1]).all(dim=1), ids[:, 0], ids.sum(dim=1))
 
 
 @torch.no_grad()
 def _health(local: Triples, every: Triples, offset: int) -> dict[str, Tensor]:
     """What to watch of the compared vectors, on at most some hundred local rows."""
+    if not len(every.anchor):
+        return {}
     anchor, positive = local.anchor[:_LOGGED_ROWS], local.positive[:_LOGGED_ROWS]
     target = offset + torch.arange(len(anchor), device=anchor.device)
     cosines = cosine_similarity_matrix(anchor, every.positive)

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from contrastive_text.losses import at_least_float32
 from contrastive_text.objectives.base import Objective, Terms
-from contrastive_text.types import Encoded
+from contrastive_text.types import Encoded, Role
 
 
 class MaskedLM(Objective):
@@ -35,6 +35,7 @@ class MaskedLM(Objective):
         ValueError: A block below 1.
     """
 
+    takes: tuple[Role, ...] = ()
     needs_token_logits: ClassVar[bool] = True
 
     def __init__(self, block: int = 1024, task: str | None = None) -> None:

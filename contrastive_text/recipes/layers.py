@@ -1,9 +1,9 @@
 """Configurations laid over each other: recipe, files, single lists.
 
 A later layer replaces lists and parts of another class as a whole, and merges what is left key by key; where it
-names views, objectives, weights or columns, those that it names are all there are. Left to itself jsonargparse
-keeps the arguments of the part that stood there before, wherever the new class has arguments of the same name: a
-chain of views would inherit the rates of the recipe's.
+names tasks, views, objectives, weights, columns or labels, those that it names are all there are. Left to itself
+jsonargparse keeps the arguments of the part that stood there before, wherever the new class has arguments of the same
+name: a chain of views would inherit the rates of the recipe's.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from jsonargparse import get_loader
 
 Config: TypeAlias = dict[str, Any]  # Any: what YAML can hold
 
-_NAMED_ALONE = frozenset({"views", "objectives", "weights", "columns", "eval_columns"})
-"""Dictionaries of which a later layer names all entries."""
+_NAMED_ALONE = frozenset({"tasks", "views", "objectives", "weights", "columns", "eval_columns", "labels"})
+"""Dictionaries whose names the user chooses, and of which a later layer names all entries."""
 
 
 def read_config(path: str | Path) -> Config:
@@ -56,12 +56,16 @@ def merge(layers: Sequence[Config]) -> Config:
 
 
 def option_over(config: Config, key: str, value: str) -> Config | None:
-    """Lays an option over a configuration where the parser would let it inherit; None leaves it to the parser.
+    """Lays an option over a configuration where the parser would not; None leaves it to the parser.
+
+    The parser lets a part inherit from the one of another class, and knows no entry of a dictionary whose names the
+    user chooses (``data.tasks.sst.train``) before the dictionary has it.
 
     Args:
         config: What the files say.
         key: The option's name, dotted, which may leave out ``init_args``.
-        value: Its value as it was typed: a list, names and values, or the class of a part.
+        value: Its value as it was typed: a list, names and values, the class of a part, or in such an entry a word
+            or a number.
 
     Example:
         >>> config = {"loss": {"class_path": "InfoNCE", "init_args": {"temperature": 0.1}}}
@@ -69,6 +73,8 @@ def option_over(config: Config, key: str, value: str) -> Config | None:
         {'loss': {'class_path': 'NTXent'}}
         >>> option_over(config, "loss.temperature", "0.2") is None
         True
+        >>> option_over({}, "data.tasks.sst.train", "sst.tsv")
+        {'data': {'tasks': {'sst': {'train': 'sst.tsv'}}}}
     """
     there = _at(config, key)
     if value.startswith(("[", "{")):
@@ -76,7 +82,18 @@ def option_over(config: Config, key: str, value: str) -> Config | None:
         return _put(config, key, _over(there, above, alone=key.rpartition(".")[2] in _NAMED_ALONE))
     if isinstance(there, Mapping) and "class_path" in there:
         return _put(config, key, _over(there, {"class_path": value}))
-    return None
+    return _put(config, key, None if value == "null" else value) if _opens_an_entry(config, key) else None
+
+
+def _opens_an_entry(config: Config, key: str) -> bool:
+    """Tells whether a key leads through a dictionary of chosen names to a place that isn't there yet."""
+    names = key.split(".")
+    entries = [i for i, name in enumerate(names[:-1], start=1) if name in _NAMED_ALONE]
+    if not entries:
+        return False
+    # The parser finds its way through parts, where it answers a misspelt name; not through a task, which is none.
+    part = _at(config, ".".join(names[: entries[0] + 1]))
+    return not isinstance(part, Mapping) or "class_path" not in part
 
 
 def _at(config: Any, key: str) -> Any:  # Any: a place of a configuration holds anything
@@ -93,6 +110,8 @@ def _put(config: Config, key: str, value: object) -> Config:
         return {**config, "init_args": _put(dict(_init_args(config, name)), key, value)}
     if rest:
         below = config.get(name)
+        if isinstance(below, str):
+            below = {"class_path": below}
         value = _put(dict(below) if isinstance(below, Mapping) else {}, rest, value)
     return {**config, name: value}
 

@@ -1,6 +1,9 @@
-"""How weights move: optimisers and learning-rate schedules."""
+"""How weights move: optimisers, learning-rate schedules, one gradient out of many losses."""
 
+from contrastive_text.training.combine import Combine, Uncertainty, WeightedSum
+from contrastive_text.training.gradients import gradient_figures
 from contrastive_text.training.optimizers import AdamW, Optimizer
+from contrastive_text.training.pcgrad import PCGrad
 from contrastive_text.training.schedules import (
     ConstantSchedule,
     CosineSchedule,
@@ -12,11 +15,16 @@ from contrastive_text.training.schedules import (
 
 __all__ = [
     "AdamW",
+    "Combine",
     "ConstantSchedule",
     "CosineSchedule",
     "LinearSchedule",
     "Optimizer",
+    "PCGrad",
     "Schedule",
     "SlantedTriangularSchedule",
+    "Uncertainty",
+    "WeightedSum",
+    "gradient_figures",
     "lr_lambda",
 ]

@@ -8,6 +8,7 @@ from contrastive_text.views.gradient import Adversarial
 from contrastive_text.views.lexicon import SynonymFile, SynonymSource
 from contrastive_text.views.masking import MaskTokens
 from contrastive_text.views.network import FixedDropout
+from contrastive_text.views.nli import NLITriples
 from contrastive_text.views.noise import GaussianNoise
 from contrastive_text.views.pairing import Given, Neighbours, Pairing, SameText
 from contrastive_text.views.plan import ViewPlan
@@ -34,6 +35,7 @@ __all__ = [
     "Given",
     "GradientView",
     "MaskTokens",
+    "NLITriples",
     "Neighbours",
     "NlpaugView",
     "Pairing",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
+from contrastive_text.targets import Target
 from contrastive_text.types import Example, Row
 
 
@@ -16,12 +19,29 @@ class Pairing(ABC):
     Every row must give the same number of examples with the same number of positives and negatives.
 
     Attributes:
-        reads: The columns that a row must have.
+        reads: The columns that a file must have.
+        target: How the pairing itself understands the labels of a file; None where it reads none.
         reads_tokens: Whether the texts come tokenised, as ``Tokens`` without special tokens and uncut.
     """
 
     reads: tuple[str, ...] = ("text",)
+    target: Target | None = None
     reads_tokens: ClassVar[bool] = False
+
+    def arrange(self, files: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
+        """Gives the rows to draw batches from, and what there is to say of them; asked once, before sampling.
+
+        Args:
+            files: The rows of each file, in its order.
+
+        Returns:
+            The rows for ``__call__``, here all of them; and a line that says how they were made, what was left
+            out and why, empty where nothing was done.
+
+        Raises:
+            ValueError: No row is left.
+        """
+        return list(itertools.chain.from_iterable(files)), ""
 
     def serves(self, tokens: int) -> bool:  # noqa: ARG002  # the contract
         """Tells whether a text of so many tokens can be paired; those that can't are left out and counted.
@@ -39,41 +59,65 @@ class Pairing(ABC):
         """Gives the examples of a row; all randomness comes from ``rng``."""
 
 
+def _target(row: Row) -> float | None:
+    target = row.get("target")
+    return float(target) if isinstance(target, int | float) else None
+
+
 class SameText(Pairing):
     """The text is its own positive: what differs is dropout, or the views (SimCSE, ConSERT, CLEAR).
 
+    A label or a score of the text goes along.
+
     Example:
-        >>> SameText()({"text": "hello"}, np.random.default_rng(0))
-        [Example(anchor='hello', positives=('hello',), negatives=(), target=None)]
+        >>> example, = SameText()({"text": "hello"}, np.random.default_rng(0))
+        >>> example.anchor, example.positives
+        ('hello', ('hello',))
     """
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
         """Gives one example, the text twice."""
         text = str(row["text"])
-        return [Example(anchor=text, positives=(text,))]
+        return [Example(anchor=text, positives=(text,), target=_target(row))]
 
 
 class Given(Pairing):
-    """The data file names the pairs: columns ``anchor`` and ``positive``, hard negatives if there are any.
+    """The data file names the texts: columns ``anchor`` and ``positive``, hard negatives if there are any.
 
-    Files of scored pairs, which are read for evaluation, have a target too.
+    A label or a score goes along as the target. A row with ``text`` alone, of a file of labelled texts, gives an
+    anchor without a positive.
+
+    Args:
+        views_per_text: How often each text stands in the batch, each time altered anew: 2 for the joint training
+            of ConSERT (Yan et al. 2021), which has two views of the premise and two of the hypothesis.
+
+    Raises:
+        ValueError: No view of a text.
 
     Example:
-        >>> Given()({"anchor": "a", "positive": "b", "negative": "c"}, np.random.default_rng(0))
-        [Example(anchor='a', positives=('b',), negatives=('c',), target=None)]
+        >>> example, = Given()({"anchor": "a", "positive": "b", "negative": "c"}, np.random.default_rng(0))
+        >>> example.anchor, example.positives, example.negatives
+        ('a', ('b',), ('c',))
     """
 
     reads = ("anchor", "positive")
 
+    def __init__(self, views_per_text: int = 1) -> None:
+        if views_per_text < 1:
+            raise ValueError(f"Given.views_per_text: expected 1 or more, got {views_per_text}; 2 in ConSERT")
+        self.views_per_text = views_per_text
+
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
         """Gives one example: the row's texts in their columns' roles."""
-        score = row.get("target")
+        if "text" in row:
+            return [Example(anchor=str(row["text"]), target=_target(row), views_per_text=self.views_per_text)]
         return [
             Example(
                 anchor=str(row["anchor"]),
                 positives=(str(row["positive"]),),
                 negatives=tuple(str(text) for name, text in row.items() if name.startswith("negative")),
-                target=float(score) if isinstance(score, int | float) else None,
+                target=_target(row),
+                views_per_text=self.views_per_text,
             )
         ]
 
@@ -85,11 +129,21 @@ class Neighbours(Pairing):
     of a running document; the last line has no successor and is no anchor.
 
     Example:
-        >>> Neighbours()({"text": "It rains.", "next": "We stay."}, np.random.default_rng(0))
-        [Example(anchor='It rains.', positives=('We stay.',), negatives=(), target=None)]
+        >>> lines = [{"text": "It rains."}, {"text": "We stay."}, {"text": "We read."}]
+        >>> Neighbours().arrange([lines])[0][1]
+        {'text': 'We stay.', 'next': 'We read.'}
     """
 
-    reads = ("text", "next")
+    def arrange(self, files: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
+        """Gives every row its successor in its file as ``next``; a file's last row has none and is left out."""
+        rows: list[Row] = [
+            {**row, "next": after["text"]} for file in files for row, after in itertools.pairwise(file)
+        ]
+        if not rows:
+            raise ValueError(
+                "data.train: expected two texts or more, one after the other, got one; give more text"
+            )
+        return rows, f"{len(rows):,} texts with their successor"
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
         """Gives one example: the text and its successor."""

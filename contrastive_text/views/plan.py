@@ -1,14 +1,16 @@
-"""The plan: one chain of views per role, checked when it is built."""
+"""The plan: one chain of views per role, or per slot of a role, checked when it is built."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from contrastive_text.random import RowRandom
-from contrastive_text.types import ROLES, Alter, Batch, Role, Tokens, Vocabulary
+from contrastive_text.types import ROLES, Alter, Batch, Role, Slot, Tokens, Vocabulary
 from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View
 from contrastive_text.views.network import FixedDropout
 
@@ -20,6 +22,9 @@ _LEVELS = (
     "gradient views",
     "FixedDropout",
 )
+
+
+_FIRST = Slot("anchor", 0)
 
 
 def _level(view: View, where: str) -> int:
@@ -44,12 +49,20 @@ def _may_change_length(view: View) -> bool:
     return isinstance(view, TextView | TokenView) and not known
 
 
+def role_of(name: str) -> Role | None:
+    """Gives the role of a chain's name, such as ``anchor`` or ``anchor_2``; None for another name."""
+    found = re.fullmatch(r"([a-z]+)(_[1-9][0-9]*)?", name)
+    return next((role for role in ROLES if found and role == found[1]), None)
+
+
 class ViewPlan:
     """Which views run on which role, in the written order.
 
     Args:
-        views: Role -> chain. Text views come before token views, those before token views that see special
-            tokens, then embedding views, and last a gradient view; a role without a chain is left unaltered.
+        views: Role -> chain, for all slots of the role; or role and number, counted from 1, such as ``anchor_2``
+            -> chain, for that slot alone, in place of the role's. Text views come before token views, those
+            before token views that see special tokens, then embedding views, and last a gradient view; a role
+            without a chain is left unaltered.
 
     Raises:
         ValueError: An unknown role, a chain whose levels are out of order, two gradient views on a role, or
@@ -64,27 +77,32 @@ class ViewPlan:
     """
 
     def __init__(self, views: Mapping[str, Sequence[View]] | None = None) -> None:
-        self.chains: dict[Role, tuple[View, ...]] = {}
+        self.chains: dict[str, tuple[View, ...]] = {}
         for name, chain in (views or {}).items():
-            role = next((role for role in ROLES if role == name), None)
-            if role is None:
+            if role_of(name) is None:
                 raise ValueError(
                     f"views.{name}: expected one of the roles {', '.join(ROLES)}, got {name!r}; "
-                    "a chain of views belongs to a role"
+                    "a chain of views belongs to a role, or to one of its slots, such as anchor_2"
                 )
-            self._check_order(role, chain)
-            self.chains[role] = tuple(chain)
-        for role in ("anchor", *self.fixed_dropout) if self.fixed_dropout else ():
-            if any(map(_may_change_length, self.chains.get(role, ()))):
-                raise ValueError(
-                    f"views.{role}: expected no view that may change a text's length beside FixedDropout, got "
-                    f"{', '.join(type(view).__name__ for view in self.chains[role])}; masks are laid over places"
-                )
-        if "anchor" in self.fixed_dropout:
+            self._check_order(name, chain)
+            self.chains[name] = tuple(chain)
+        self._check_fixed_dropout()
+
+    def _check_fixed_dropout(self) -> None:
+        repeating = self.fixed_dropout
+        first = self.chain_name(_FIRST) or "anchor"
+        if first in repeating:
             raise ValueError(
-                "views.anchor: expected no FixedDropout, got one; it repeats the anchor's dropout masks, so put "
-                "it on positive"
+                f"views.{first}: expected no FixedDropout, got one; it repeats the anchor's dropout masks, so "
+                "put it on positive"
             )
+        for name in (first, *repeating) if repeating else ():
+            chain = self.chains.get(name, ())
+            if any(map(_may_change_length, chain)):
+                raise ValueError(
+                    f"views.{name}: expected no view that may change a text's length beside FixedDropout, got "
+                    f"{', '.join(type(view).__name__ for view in chain)}; masks are laid over places"
+                )
 
     @staticmethod
     def _check_order(role: str, chain: Sequence[View]) -> None:
@@ -102,29 +120,38 @@ class ViewPlan:
     @property
     def roles(self) -> tuple[Role, ...]:
         """The roles that have a chain."""
-        return tuple(self.chains)
+        return tuple(dict.fromkeys(role for name in self.chains if (role := role_of(name)) is not None))
 
-    @property
-    def text_roles(self) -> tuple[Role, ...]:
-        """The roles that have a text view."""
-        return tuple(r for r, chain in self.chains.items() if any(isinstance(v, TextView) for v in chain))
+    def chain_name(self, slot: Slot) -> str | None:
+        """Gives the name of the chain that alters a slot; None if it is left unaltered."""
+        own = f"{slot.role}_{slot.number + 1}"
+        return own if own in self.chains else slot.role if slot.role in self.chains else None
+
+    def hides_tokens(self, slot: Slot) -> bool:
+        """Tells whether a view hides tokens of the slot, to be predicted."""
+        chain = self.chains.get(self.chain_name(slot) or "", ())
+        return any(isinstance(view, TokenView) and view.sets_labels for view in chain)
+
+    def rows(self, batch: Batch, name: str) -> Tensor:
+        """Gives the indices of the rows that the chain of the given name alters, slot by slot, (rows,)."""
+        wanted = [i for i, slot in enumerate(batch.slots) if self.chain_name(slot) == name]
+        return torch.cat([(batch.row_slots == i).nonzero().flatten() for i in wanted] or [batch.lengths[:0]])
 
     def each(self) -> Iterator[tuple[str, View]]:
         """Gives every view with its place in the configuration, such as ``views.anchor[0]``."""
-        for role, chain in self.chains.items():
+        for name, chain in self.chains.items():
             for number, view in enumerate(chain):
-                yield f"views.{role}[{number}]", view
+                yield f"views.{name}[{number}]", view
 
     @property
-    def gradient_views(self) -> dict[Role, GradientView]:
-        """The gradient view of each role that has one."""
-        each = ((role, view) for role, chain in self.chains.items() for view in chain)
-        return {role: view for role, view in each if isinstance(view, GradientView)}
+    def gradient_views(self) -> list[GradientView]:
+        """The gradient views, at most one of each chain."""
+        return [view for _, view in self.each() if isinstance(view, GradientView)]
 
     @property
-    def fixed_dropout(self) -> tuple[Role, ...]:
-        """The roles that repeat the anchor's dropout masks."""
-        return tuple(r for r, chain in self.chains.items() if any(isinstance(v, FixedDropout) for v in chain))
+    def fixed_dropout(self) -> tuple[str, ...]:
+        """The names of the chains whose slots repeat the first anchor's dropout masks."""
+        return tuple(n for n, chain in self.chains.items() if any(isinstance(v, FixedDropout) for v in chain))
 
     @property
     def new_tokens(self) -> tuple[str, ...]:
@@ -136,19 +163,24 @@ class ViewPlan:
         for _, view in self.each():
             view.build(vocabulary)
 
-    def alter_texts(self, role: Role, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
-        """Gives the texts after the role's text views, each with its own generator."""
+    @property
+    def text_chains(self) -> tuple[str, ...]:
+        """The names of the chains with a text view."""
+        return tuple(n for n, chain in self.chains.items() if any(isinstance(v, TextView) for v in chain))
+
+    def alter_texts(self, name: str, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
+        """Gives the texts after the text views of the chain of that name, each with its own generator."""
         altered = list(texts)
-        for view in self.chains.get(role, ()):
+        for view in self.chains.get(name, ()):
             if isinstance(view, TextView):
                 altered = view.alter_all(altered, rngs)
         return altered
 
     def alter_tokens(
-        self, role: Role, tokens: Tokens, rng: np.random.Generator, after_specials: bool = False
+        self, name: str, tokens: Tokens, rng: np.random.Generator, after_specials: bool = False
     ) -> Tokens:
-        """Gives the tokens after the role's token views, those before or those after special tokens."""
-        for view in self.chains.get(role, ()):
+        """Gives the tokens after the token views of that chain, those before or those after special tokens."""
+        for view in self.chains.get(name, ()):
             if isinstance(view, TokenView) and view.after_specials == after_specials:
                 tokens = view(tokens, rng)
         return tokens
@@ -162,17 +194,17 @@ class ViewPlan:
         """
         wanted = EmbeddingView if gradient is None else (EmbeddingView, GradientView)
         chains = {
-            role: found
-            for role, chain in self.chains.items()
+            name: found
+            for name, chain in self.chains.items()
             if (found := [(number, view) for number, view in enumerate(chain) if isinstance(view, wanted)])
         }
         if not chains:
             return None
 
         def alter(embeddings: Tensor, mask: Tensor) -> Tensor:
-            for role, chain in chains.items():
-                rows = batch.by_role(role)
-                if not len(rows):  # rows of a role may all stand in other blocks
+            for name, chain in chains.items():
+                rows = self.rows(batch, name)
+                if not len(rows):  # rows of a chain may all stand in other blocks
                     continue
                 part, part_mask, keys = embeddings[rows], mask[rows], batch.draw_keys[rows]
                 for number, view in chain:

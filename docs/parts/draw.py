@@ -31,6 +31,7 @@ def with_folder(draw: Callable[[Path], Sheet]) -> Sheet:
 PICTURES: dict[str, Callable[[], Sheet]] = {
     "SameText": lambda: pairing(views.SameText(), {"text": SENTENCE}),
     "Given": lambda: pairing(views.Given(), GIVEN),
+    "NLITriples": lambda: pairing(views.NLITriples(), GIVEN),
     "Neighbours": lambda: pairing(views.Neighbours(), {"text": SENTENCE, "next": "people stop to watch him"}),
     "Spans": lambda: spans(key=5),
     "SwapWords": lambda: text_view(views.SwapWords(rate=0.3), key=3),

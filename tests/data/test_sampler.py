@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contrastive_text.data import EpochBatchSampler, KeyedRow, KeyedRows
-
-Batches = list[list[tuple[int, int]]]
+from contrastive_text.data import EpochBatchSampler, KeyedRow, KeyedRows, RowKey, Step, TaskSize, cut
 
 
 @st.composite
@@ -19,16 +19,37 @@ def sizes(draw: st.DrawFn) -> tuple[int, int, int]:
     return world, batch_size, draw(st.integers(batch_size, 40))
 
 
+def sampler(
+    size: int,
+    batch_size: int,
+    seed: int = 7,
+    rank: int = 0,
+    world_size: int = 1,
+    shuffle: bool = True,
+    drop_last: bool = True,
+) -> EpochBatchSampler:
+    steps = cut({"train": TaskSize(size, batch_size)}, drop_last)
+    return EpochBatchSampler({"train": size}, steps, seed=seed, shuffle=shuffle, rank=rank, world_size=world_size)
+
+
 def epoch(
-    size: int, batch_size: int, rank: int = 0, world_size: int = 1, number: int = 0, **options: bool
-) -> Batches:
-    sampler = EpochBatchSampler(
-        size=size, batch_size=batch_size, seed=7, rank=rank, world_size=world_size, **options
-    )
-    sampler.set_epoch(number)
-    batches = list(sampler)
-    assert len(batches) == len(sampler)
+    size: int,
+    batch_size: int,
+    rank: int = 0,
+    world_size: int = 1,
+    number: int = 0,
+    shuffle: bool = True,
+    drop_last: bool = True,
+) -> list[list[RowKey]]:
+    order = sampler(size, batch_size, rank=rank, world_size=world_size, shuffle=shuffle, drop_last=drop_last)
+    order.set_epoch(number)
+    batches = list(order)
+    assert len(batches) == len(order)
     return batches
+
+
+def numbers(batches: Sequence[Sequence[RowKey]]) -> list[list[int]]:
+    return [[key.number for key in batch] for batch in batches]
 
 
 @given(case=sizes(), number=st.integers(0, 5), shuffle=st.booleans())
@@ -47,7 +68,7 @@ def test_ranks_share_the_batches_of_one_process_and_no_row_comes_twice(
         assert min(lengths) >= 1
     rows = [key for batch in alone for key in batch]
     assert len(set(rows)) == len(rows) == size // batch_size * batch_size
-    assert all(e == number and 0 <= index < size for e, index in rows)
+    assert all(key.epoch == number and 0 <= key.number < size for key in rows)
 
 
 @given(case=sizes())
@@ -56,53 +77,73 @@ def test_every_row_comes_when_the_last_batch_is_kept(case: tuple[int, int, int])
     parts = [
         epoch(size, batch_size, rank=r, world_size=world, shuffle=False, drop_last=False) for r in range(world)
     ]
-    rows = sorted(index for part in parts for batch in part for _, index in batch)
+    rows = sorted(number for part in parts for batch in numbers(part) for number in batch)
     assert rows == list(range(size))
     assert all(batch for part in parts for batch in part)
 
 
 def test_epochs_have_orders_of_their_own_that_come_again() -> None:
     first, second = epoch(40, 4, number=0), epoch(40, 4, number=1)
-    assert [[i for _, i in batch] for batch in first] != [[i for _, i in batch] for batch in second]
+    assert numbers(first) != numbers(second)
     assert epoch(40, 4, number=1) == second
-    assert {i for batch in first for _, i in batch} == {i for batch in second for _, i in batch}
+    assert {i for batch in numbers(first) for i in batch} == {i for batch in numbers(second) for i in batch}
 
 
 def test_the_order_depends_on_the_seed_and_not_on_the_batch_size() -> None:
-    other = list(EpochBatchSampler(size=40, batch_size=4, seed=8))
-    assert other != epoch(40, 4)
+    assert list(sampler(40, 4, seed=8)) != epoch(40, 4)
     flat = [[key for batch in epoch(40, size) for key in batch] for size in (4, 10)]
     assert flat[0] == flat[1]
 
 
+def test_tasks_have_orders_of_their_own() -> None:
+    steps = [Step({"a": (0, 40), "b": (0, 40)})]
+    (keys,) = EpochBatchSampler({"a": 40, "b": 40}, steps, seed=7)
+    a, b = ([key.number for key in keys if key.task == task] for task in "ab")
+    assert sorted(a) == sorted(b) == list(range(40))
+    assert a != b
+
+
+def test_a_step_that_names_objectives_says_so_with_every_row() -> None:
+    (keys,) = EpochBatchSampler({"a": 2}, [Step({"a": (0, 2)}, objectives=("x",))], seed=7)
+    assert {key.objectives for key in keys} == {("x",)}
+
+
 def test_the_order_of_the_file_is_kept_without_shuffling() -> None:
-    assert epoch(6, 2, shuffle=False) == [[(0, 0), (0, 1)], [(0, 2), (0, 3)], [(0, 4), (0, 5)]]
+    assert numbers(epoch(6, 2, shuffle=False)) == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_lightning_finds_the_sampler_that_takes_the_epoch() -> None:
-    sampler = EpochBatchSampler(size=8, batch_size=2, seed=0)
-    sampler.sampler.set_epoch(3)
-    assert {e for batch in sampler for e, _ in batch} == {3}
+    order = sampler(size=8, batch_size=2)
+    order.sampler.set_epoch(3)
+    assert {key.epoch for batch in order for key in batch} == {3}
+
+
+def test_what_a_resumed_run_has_seen_is_left_out_once() -> None:
+    order = sampler(size=8, batch_size=2)
+    whole = list(order)
+    order.skip = 3
+    assert list(order) == whole[3:]
+    assert list(order) == whole
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 9, "batch_size": 2, "world_size": 3}, "batch_size: expected a row for each of 3 ranks"),
-        ({"size": 9, "batch_size": 0}, "batch_size: expected a row for each of 1 ranks or more, got 0"),
+        ({"size": 9, "batch_size": 2, "world_size": 3}, "expected a row of train for each of 3 ranks"),
         ({"size": 3, "batch_size": 4}, "batch_size: expected at most the number of rows, 3, got 4"),
         (
             {"size": 9, "batch_size": 4, "world_size": 2, "drop_last": False},
-            "drop_last: expected a last batch with a row for each of 2 ranks, got 1 rows",
+            "expected a row of train for each of 2 ranks in every step, got 1",
         ),
     ],
 )
 def test_sizes_that_cannot_be_served_are_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        EpochBatchSampler(seed=0, **options)
+        sampler(**options)  # type: ignore[arg-type]  # a bool among the numbers
 
 
 def test_rows_come_with_the_key_they_were_asked_for_by() -> None:
-    rows = KeyedRows([{"text": "a"}, {"text": "b"}])
-    assert len(rows) == 2
-    assert rows[(5, 1)] == KeyedRow(epoch=5, number=1, row={"text": "b"})
+    rows = KeyedRows({"a": [{"text": "a"}], "b": [{"text": "b"}, {"text": "c"}]})
+    assert len(rows) == 3
+    key = RowKey(epoch=5, number=1, task="b", objectives=("x",))
+    assert rows[key] == KeyedRow(epoch=5, number=1, row={"text": "c"}, task="b", objectives=("x",))

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contrastive_text.heads import TanhHead
-from contrastive_text.losses import InfoNCE, Loss, NTXent, reduce
-from contrastive_text.objectives import Contrastive, Terms
+from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce
+from contrastive_text.objectives import Contrastive, PositivesOnly, Terms
 from contrastive_text.types import Encoded, Slot
 
 # Logits up to 20 in float64, sums of some ten.
@@ -229,3 +229,171 @@ def test_l13_no_rank_talks_to_another_outside_training(monkeypatch: pytest.Monke
     with pytest.raises(AssertionError, match="a collective was called"):
         objective(rows)
     assert float(objective.eval()(rows).total) == alone
+
+
+# Two views of each text
+
+
+def two_views(n: int, seed: int = 0, negatives: int = 0) -> Encoded:
+    """Two views of each of two texts: a view has the id of its text."""
+    rows = encoded(n, positives=3, negatives=2 * negatives, seed=seed)
+    roles = ("anchor", "anchor", "positive", "positive")
+    slots = (*(Slot(role, i % 2) for i, role in enumerate(roles)), *rows.slots[4:])
+    texts = torch.arange(len(rows.embeddings)) // (2 * n) * n + torch.arange(len(rows.embeddings)) % n
+    return replace(rows, slots=slots, text_ids=texts)
+
+
+def test_k11_two_views_of_two_collapsed_texts_make_conserts_joint_value(vectors: dict[str, Any]) -> None:
+    rows = two_views(96)
+    same = replace(rows, embeddings=torch.ones_like(rows.embeddings))
+    joint = Contrastive(loss=NTXent(temperature=0.1, reduction="two_sided"), between="views")
+    expected = vectors["consert_joint_weight"]["all_collapsed_N96_contrastive_part"]
+    assert 0.15 * value(joint(same)) == pytest.approx(expected, abs=1e-6)
+    assert expected == pytest.approx(3.1513641, abs=1e-6)
+
+
+@pytest.mark.parametrize("loss", [InfoNCE(0.2), NTXent(0.2, "sum"), NTXent(0.2, "two_sided")])
+@given(n=st.integers(1, 5), negatives=st.integers(0, 1), seed=st.integers(0, 2**31))
+def test_between_views_adds_the_values_of_the_roles(loss: Loss, n: int, negatives: int, seed: int) -> None:
+    rows = two_views(n, seed=seed, negatives=negatives)
+    expected = sum(float(loss(*rows.role(role).unbind(dim=1))) for role in ("anchor", "positive"))
+    terms = Contrastive(loss=loss, between="views")(rows)
+    assert value(terms) == pytest.approx(expected, abs=ROUNDING)
+    assert terms.count == (2 * n if loss.same_side else n)
+
+
+def test_between_views_masks_duplicates_within_each_role() -> None:
+    rows = replace(two_views(3), text_ids=torch.tensor([0, 1, 0, 0, 1, 0, 0, 1, 2, 0, 1, 2]))
+    expected = 0.0
+    for role in ("anchor", "positive"):
+        views, ids = rows.role(role), rows.role_ids(role)
+        first, second = views.unbind(dim=1)
+        given_ids = {"anchor_ids": ids[:, 0].tolist(), "positive_ids": ids[:, 1].tolist()}
+        expected += reference.nt_xent(first.tolist(), second.tolist(), temperature=0.2, **given_ids)
+    reached = value(Contrastive(loss=NTXent(0.2), between="views")(rows))
+    assert reached == pytest.approx(expected, abs=ROUNDING)
+    kept = value(Contrastive(loss=NTXent(0.2), between="views", mask_duplicates=False)(rows))
+    assert abs(kept - reached) > 1e-3
+
+
+def test_between_views_one_text_alone_is_compared_as_an_anchor_with_its_positive() -> None:
+    rows = encoded(4)
+    alone = replace(rows, slots=(Slot("anchor", 0), Slot("anchor", 1)))
+    views = Contrastive(loss=NTXent(), between="views")
+    assert views.reads == ("anchor",)
+    assert torch.equal(views(alone).total, Contrastive(loss=NTXent())(rows).total)
+
+
+def test_between_texts_two_views_are_the_first_of_the_anchor_and_the_mean_of_the_positives() -> None:
+    rows = two_views(4)
+    objective = Contrastive(loss=NTXent(0.2))
+    assert objective.reads == ("anchor", "positive")
+    expected = float(NTXent(0.2)(rows.role("anchor")[:, 0], rows.role("positive").mean(dim=1)))
+    assert value(objective(rows)) == pytest.approx(expected, abs=ROUNDING)
+
+
+def test_between_texts_two_views_of_a_positive_have_its_texts_id() -> None:
+    # The second example's positive is the first one's anchor: no negative of it on its own side.
+    ids = torch.tensor([0, 1, 0, 1, 2, 0, 2, 0])
+    rows = replace(two_views(2), text_ids=ids)
+    positives = rows.role("positive").mean(dim=1).tolist()
+    expected = reference.nt_xent(
+        rows.role("anchor")[:, 0].tolist(), positives, temperature=0.2, anchor_ids=[0, 1], positive_ids=[2, 0]
+    )
+    assert value(Contrastive(loss=NTXent(0.2))(rows)) == pytest.approx(expected, abs=ROUNDING)
+
+
+def test_figures_between_views_are_means_over_the_roles() -> None:
+    rows = two_views(4)
+    logs = Contrastive(loss=NTXent(), between="views")(rows).logs
+    own = [torch.cosine_similarity(*rows.role(role).unbind(dim=1)) for role in ("anchor", "positive")]
+    assert float(logs["positive_similarity"]) == pytest.approx(float(torch.cat(own).mean()), abs=ROUNDING)
+    assert logs.keys() == Contrastive()(rows).logs.keys()
+
+
+@pytest.mark.parametrize("positives", [1, 3])
+def test_a_role_without_its_two_views_is_refused(positives: int) -> None:
+    rows = encoded(2, positives=positives + 1)
+    slots = (Slot("anchor", 0), Slot("anchor", 1), *(Slot("positive", i) for i in range(positives)))
+    with pytest.raises(
+        ValueError, match=f"two views of one text as positive, got {positives} slots; .*views_per_text"
+    ):
+        Contrastive(between="views")(replace(rows, slots=slots))
+    with pytest.raises(ValueError, match="two views of one text as anchor, got 1 slots"):
+        Contrastive(between="views")(encoded(2))
+
+
+def test_the_summary_between_views_counts_the_texts_of_one_role() -> None:
+    views = Contrastive(loss=NTXent(), between="views")
+    said = views.describe_negatives(batch_size=96, positives=2, negatives=2)
+    assert said.startswith("190 per anchor: 95 other texts of its role, 95 texts of its own side; accumulate")
+
+
+# Classes
+
+
+@given(seed=st.integers(0, 2**31), n=st.integers(1, 6))
+def test_a_loss_that_reads_labels_gets_the_classes_of_the_target(seed: int, n: int) -> None:
+    classes = torch.arange(n) % 3
+    rows = replace(encoded(n, negatives=1, seed=seed), target=classes.double())
+    roles = [rows.role(role).squeeze(1) for role in ("anchor", "positive", "negative")]
+    expected = float(SupCon(0.2)(*roles, classes=classes))
+    for mask_duplicates in (True, False):
+        objective = Contrastive(loss=SupCon(0.2), classes=["a", "b", "c"], mask_duplicates=mask_duplicates)
+        assert value(objective(rows)) == pytest.approx(expected, abs=ROUNDING)
+
+
+def test_classes_go_with_both_roles_between_views() -> None:
+    classes = torch.tensor([0, 1, 0, 1])
+    rows = replace(two_views(4), target=classes.double())
+    loss = SupCon(0.2)
+    expected = sum(
+        float(loss(*rows.role(role).unbind(dim=1), classes=classes)) for role in ("anchor", "positive")
+    )
+    reached = value(Contrastive(loss=loss, classes=2, between="views")(rows))
+    assert reached == pytest.approx(expected, abs=ROUNDING)
+
+
+def test_the_target_is_what_the_arguments_say() -> None:
+    assert Contrastive().target is None
+    named = Contrastive(loss=SupCon(), classes=["news", "sport"]).target
+    assert named is not None
+    assert named.read("sport") == 1.0
+    paired = Contrastive(labels=PositivesOnly()).target
+    assert paired is not None
+    assert (paired.read("0"), paired.read("1.0")) == (0.0, 1.0)
+
+
+def test_the_summary_says_that_texts_of_a_class_are_no_negatives() -> None:
+    said = Contrastive(loss=SupCon(), classes=2).describe_negatives(batch_size=8, positives=1, negatives=0)
+    assert said == (
+        "at most 14 per anchor: 7 other positives, 7 texts of its own side; texts of its class are none; "
+        "accumulate_grad_batches adds none"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"between": "roles"}, "Contrastive.between: expected texts or views, got 'roles'"),
+        ({"labels": PositivesOnly(), "between": "views"}, "labels: expected between: texts for PositivesOnly"),
+        (
+            {"labels": PositivesOnly(), "loss": SupCon(), "classes": 2},
+            "doesn't read the target itself, got SupCon",
+        ),
+        ({"loss": SupCon()}, "Contrastive.classes: expected the number or the names .* SupCon, got none"),
+        ({"classes": 3}, "Contrastive.classes: expected a loss that compares by classes, got InfoNCE"),
+        ({"loss": SupCon(), "classes": 1}, "Contrastive.classes: expected two classes or more"),
+    ],
+)
+def test_arguments_that_do_not_belong_together_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Contrastive(**arguments)
+
+
+@pytest.mark.parametrize(
+    "objective", [Contrastive(loss=SupCon(), classes=2), Contrastive(labels=PositivesOnly())]
+)
+def test_a_batch_without_the_target_that_is_read_is_refused(objective: Contrastive) -> None:
+    with pytest.raises(ValueError, match=r"expected a batch with a target, .* got one without"):
+        objective(encoded(3))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from contrastive_text.types import Example, Row
-from contrastive_text.views import Given, Pairing, SameText
+from contrastive_text.views import Given, Neighbours, Pairing, SameText
 
 RNG = np.random.default_rng(0)
 
@@ -38,3 +38,53 @@ def test_a_pairing_names_the_columns_that_it_reads(pairing: Pairing) -> None:
     for name in pairing.reads:
         with pytest.raises(KeyError, match=name):
             pairing({other: text for other, text in row.items() if other != name}, RNG)
+
+
+@pytest.mark.parametrize("target", [3, 0.25])
+def test_a_label_of_a_single_text_goes_along(target: float) -> None:
+    row: Row = {"text": "snow", "target": target}
+    assert SameText()(row, RNG) == [Example("snow", ("snow",), target=float(target))]
+    assert Given()(row, RNG) == [Example("snow", target=float(target))]
+
+
+def test_given_says_how_often_each_text_stands_in_the_batch() -> None:
+    row: Row = {"anchor": "a", "positive": "b", "target": 1.0}
+    assert Given(views_per_text=2)(row, RNG) == [Example("a", ("b",), target=1.0, views_per_text=2)]
+    assert Given(2)({"text": "a"}, RNG) == [Example("a", views_per_text=2)]
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_less_than_one_view_of_a_text_is_refused(number: int) -> None:
+    with pytest.raises(ValueError, match=rf"Given\.views_per_text: expected 1 or more, got {number}"):
+        Given(views_per_text=number)
+
+
+@pytest.mark.parametrize("pairing", [SameText(), Given(), Neighbours()])
+def test_these_pairings_read_no_labels_themselves(pairing: Pairing) -> None:
+    assert pairing.target is None
+
+
+@pytest.mark.parametrize("pairing", [SameText(), Given()])
+def test_a_pairing_draws_from_the_rows_of_all_files_where_it_says_nothing_else(pairing: Pairing) -> None:
+    files: list[list[Row]] = [[{"text": "a"}, {"text": "b"}], [], [{"text": "a"}]]
+    assert pairing.arrange(files) == ([{"text": "a"}, {"text": "b"}, {"text": "a"}], "")
+
+
+def test_neighbours_never_follow_each_other_over_the_end_of_a_file() -> None:
+    files: list[list[Row]] = [
+        [{"text": "a"}, {"text": "b"}, {"text": "c"}],
+        [{"text": "d"}],
+        [],
+        [{"text": "e"}] * 2,
+    ]
+    rows, said = Neighbours().arrange(files)
+    assert [(row["text"], row["next"]) for row in rows] == [("a", "b"), ("b", "c"), ("e", "e")]
+    assert said == "3 texts with their successor"
+    assert Neighbours()(rows[0], RNG) == [Example("a", ("b",))]
+
+
+def test_neighbours_without_a_successor_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"data\.train: expected two texts or more, one after the other, got one"
+    ):
+        Neighbours().arrange([[{"text": "a"}], [{"text": "b"}]])

@@ -126,7 +126,7 @@ def test_levels_out_of_order_are_refused_with_what_to_move(early: View, late: Vi
 def test_a_chain_of_all_levels_in_order_is_taken() -> None:
     plan = ViewPlan({"anchor": [SwapWords(), DeleteTokens(), AddAfter(1), FeatureCutoff()], "negative": []})
     assert plan.roles == ("anchor", "negative")
-    assert plan.text_roles == ("anchor",)
+    assert plan.text_chains == ("anchor",)
     assert plan.alter_embeddings(batch()) is not None
 
 

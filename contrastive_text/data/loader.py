@@ -1,0 +1,72 @@
+"""A loader that a resumed run takes up where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from contrastive_text.data.collator import KeyedRow
+from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows
+from contrastive_text.types import Batch, StepBatch
+
+
+class ResumableLoader(DataLoader[KeyedRow]):
+    """Batches of keyed rows; its state is how many of them the main process has been given.
+
+    Lightning saves ``state_dict`` with every checkpoint and gives it back before the first batch.
+
+    Args:
+        rows: The rows of all tasks.
+        sampler: The order.
+        collate: From keyed rows to a batch.
+        num_workers: Worker processes.
+    """
+
+    def __init__(
+        self,
+        rows: KeyedRows,
+        sampler: EpochBatchSampler,
+        collate: Callable[[Sequence[KeyedRow]], Batch | StepBatch],
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__(
+            rows,
+            batch_sampler=sampler,
+            collate_fn=collate,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+            pin_memory=torch.cuda.is_available(),
+        )
+        self.order = sampler
+        self.given = 0
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # Any: the base's iterator gives whatever it collates
+        # Nothing is drawn before the first batch is asked for: by then Lightning has set the epoch, which workers
+        # that fetch ahead would miss.
+        self.given = self.order.skip
+        for batch in super().__iter__():
+            self.given += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """Gives the place in the run: the epoch, the batches of it that were given, and how many it has."""
+        return {"epoch": self.order.epoch, "given": self.given, "batches": len(self.order)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Goes to a place in a run.
+
+        Raises:
+            ValueError: A place inside an epoch of another number of batches.
+        """
+        ended = state["given"] >= state["batches"]
+        if not ended and state["given"] and state["batches"] != len(self.order):
+            raise ValueError(
+                f"ckpt_path: expected data of {state['batches']:,} batches an epoch, for the checkpoint is from "
+                f"behind {state['given']:,} of them, got {len(self.order):,}; take the same data, batch_size and "
+                "mixture, or start from the weights alone with --init_from"
+            )
+        self.order.set_epoch(state["epoch"] + ended)
+        self.order.skip = 0 if ended else state["given"]

@@ -1,0 +1,247 @@
+"""Mixtures: in which order the batches of several data sets arrive, and which objectives see them."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSize:
+    """How many rows a data set has and how many of them make a batch."""
+
+    rows: int
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step takes of each data set.
+
+    Args:
+        parts: Task -> first and last place (exclusive) among its rows, in the order of the epoch.
+        objectives: Names of the objectives that run; None for all whose task is in ``parts``.
+    """
+
+    parts: Mapping[str, tuple[int, int]]
+    objectives: tuple[str, ...] | None = None
+
+
+class Mixture(ABC):
+    """Base class of mixtures: from the sizes of data sets to the steps of an epoch.
+
+    Every epoch has the same steps over rows in another random order: a data set that is not used up gives other
+    rows each time. One of your own:
+
+    Example:
+        >>> class FirstTaskAlone(Mixture):
+        ...     def steps(self, sizes, drop_last):
+        ...         return cut({task: sizes[task] for task in list(sizes)[:1]}, drop_last)
+        >>> FirstTaskAlone().steps({"a": TaskSize(5, 2), "b": TaskSize(9, 2)}, drop_last=True)
+        [Step(parts={'a': (0, 2)}, objectives=None), Step(parts={'a': (2, 4)}, objectives=None)]
+    """
+
+    @abstractmethod
+    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
+        """Gives the steps of an epoch.
+
+        Args:
+            sizes: Task -> its size, in the order of the configuration.
+            drop_last: Whether last, smaller batches are left out.
+        """
+
+
+def cut(sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
+    """Gives steps with a batch of every task until the first task is used up, the others being reduced to it.
+
+    Raises:
+        ValueError: No whole batch, where smaller ones are left out.
+    """
+    shortest = min(sizes.values(), key=lambda size: size.rows / size.batch_size)
+    whole, rest = divmod(shortest.rows, shortest.batch_size)
+    steps = [
+        Step({task: (i * size.batch_size, (i + 1) * size.batch_size) for task, size in sizes.items()})
+        for i in range(whole)
+    ]
+    if rest and not drop_last:
+        starts = {task: whole * size.batch_size for task, size in sizes.items()}
+        # As many rows of each task as there are of the shortest, in proportion to their batches.
+        ends = {
+            task: starts[task] + max(1, rest * size.batch_size // shortest.batch_size)
+            for task, size in sizes.items()
+        }
+        steps.append(Step({task: (starts[task], min(ends[task], sizes[task].rows)) for task in sizes}))
+    if not steps:
+        raise ValueError(
+            f"batch_size: expected at most the number of rows, {shortest.rows}, got {shortest.batch_size}; lower "
+            "batch_size or give more text"
+        )
+    return steps
+
+
+class AllTasks(Mixture):
+    """A batch of every task in each step; the larger data sets are reduced to the smallest, anew each epoch.
+
+    The CS224N report's "average": one loss of three batches (Chen, "Contrastive Learning for Generalizable
+    Sentence Embeddings", section on multi-task training). With weights or a temperature the rows of a step, the
+    sum of the tasks' batch sizes, are shared out instead: in proportion to the weights, or to the number of rows
+    to the power of 1 / temperature (Devlin et al. 2019 for languages, as T5 (Raffel et al. 2020,
+    https://arxiv.org/abs/1910.10683, section 3.5.2) has it for tasks). An epoch ends with the first task that is
+    used up.
+
+    Args:
+        weights: Task -> its weight.
+        temperature: 1 shares out by size, a large one equally.
+
+    Raises:
+        ValueError: Weights and a temperature together, one that is not positive, or other tasks than there are.
+
+    Example:
+        >>> sizes = {"a": TaskSize(4, 2), "b": TaskSize(100, 2)}
+        >>> [dict(step.parts) for step in AllTasks().steps(sizes, drop_last=True)]
+        [{'a': (0, 2), 'b': (0, 2)}, {'a': (2, 4), 'b': (2, 4)}]
+    """
+
+    def __init__(self, weights: dict[str, float] | None = None, temperature: float | None = None) -> None:
+        if weights is not None and temperature is not None:
+            raise ValueError("AllTasks: expected weights or a temperature, got both; drop one")
+        if temperature is not None and not temperature > 0:
+            raise ValueError(f"AllTasks.temperature: expected a positive number, got {temperature}; 1 is by size")
+        if any(not 0 < weight < math.inf for weight in (weights or {}).values()):
+            raise ValueError(
+                f"AllTasks.weights: expected positive numbers, got {weights}; leave a task out of tasks"
+            )
+        self.weights = weights
+        self.temperature = temperature
+
+    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
+        """Gives a step for every batch of the task that is used up first."""
+        return cut(self._shared_out(sizes), drop_last)
+
+    def _shared_out(self, sizes: Mapping[str, TaskSize]) -> dict[str, TaskSize]:
+        if self.weights is None and self.temperature is None:
+            return dict(sizes)
+        if self.weights is not None and set(self.weights) != set(sizes):
+            raise ValueError(
+                f"AllTasks.weights: expected one for each of {', '.join(sizes)}, got {', '.join(self.weights)}"
+            )
+        weights = self.weights or {
+            task: size.rows ** (1 / (self.temperature or 1)) for task, size in sizes.items()
+        }
+        rows = sum(size.batch_size for size in sizes.values())
+        total = sum(weights.values())
+        exact = {task: rows * weights[task] / total for task in sizes}
+        shares = {task: max(1, int(share)) for task, share in exact.items()}
+        # The rows that rounding down leaves go to the largest remainders.
+        rest = max(0, rows - sum(shares.values()))
+        for task in sorted(sizes, key=lambda task: shares[task] - exact[task])[:rest]:
+            shares[task] += 1
+        return {task: replace(size, batch_size=shares[task]) for task, size in sizes.items()}
+
+
+class BatchRoundRobin(Mixture):
+    """The tasks take turns batch by batch, in their order: a step for each (CS224N report, "batch round robin").
+
+    Args:
+        downsample: Whether all tasks stop with the smallest; otherwise those that have rows left go on.
+
+    Example:
+        >>> steps = BatchRoundRobin().steps({"a": TaskSize(4, 2), "b": TaskSize(9, 2)}, drop_last=True)
+        >>> [dict(step.parts) for step in steps]
+        [{'a': (0, 2)}, {'b': (0, 2)}, {'a': (2, 4)}, {'b': (2, 4)}]
+    """
+
+    def __init__(self, downsample: bool = True) -> None:
+        self.downsample = downsample
+
+    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
+        """Gives the tasks' steps, interleaved."""
+        each = list(_alone(sizes, drop_last, self.downsample).values())
+        return [steps[i] for i in range(max(map(len, each))) for steps in each if i < len(steps)]
+
+
+class EpochRoundRobin(Mixture):
+    """One task after another, each to its end (CS224N report, "epoch round robin").
+
+    Args:
+        downsample: Whether the larger tasks are reduced to the smallest; in the report they are whole.
+
+    Example:
+        >>> steps = EpochRoundRobin().steps({"a": TaskSize(4, 2), "b": TaskSize(6, 2)}, drop_last=True)
+        >>> [dict(step.parts) for step in steps]
+        [{'a': (0, 2)}, {'a': (2, 4)}, {'b': (0, 2)}, {'b': (2, 4)}, {'b': (4, 6)}]
+    """
+
+    def __init__(self, downsample: bool = False) -> None:
+        self.downsample = downsample
+
+    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
+        """Gives all steps of the first task, then all of the second, and so on."""
+        return [step for steps in _alone(sizes, drop_last, self.downsample).values() for step in steps]
+
+
+class Fusion(Mixture):
+    """Each batch several times, once for each group of objectives: supervised, then contrastive.
+
+    "Fusion training" of the CS224N report: for each batch first a step on the classification loss, then a step on
+    the contrastive loss of the same texts.
+
+    Args:
+        turns: The groups of objectives by name, in the order of their steps.
+        mixture: What the batches hold; None for ``AllTasks``.
+
+    Raises:
+        ValueError: Fewer than two groups, or an empty one.
+
+    Example:
+        >>> fusion = Fusion(turns=[["sentiment"], ["contrastive"]])
+        >>> for step in fusion.steps({"sst": TaskSize(2, 2)}, drop_last=True):
+        ...     step
+        Step(parts={'sst': (0, 2)}, objectives=('sentiment',))
+        Step(parts={'sst': (0, 2)}, objectives=('contrastive',))
+    """
+
+    def __init__(self, turns: list[list[str]], mixture: Mixture | None = None) -> None:
+        if len(turns) < 2 or not all(turns):
+            raise ValueError(
+                f"Fusion.turns: expected two groups of objectives or more, got {turns}; such as "
+                "[[sentiment], [contrastive]]"
+            )
+        self.turns = turns
+        self.mixture = mixture or AllTasks()
+
+    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
+        """Gives every step of the mixture once for each group."""
+        inner = self.mixture.steps(sizes, drop_last)
+        return [replace(step, objectives=tuple(turn)) for step in inner for turn in self.turns]
+
+
+def _alone(sizes: Mapping[str, TaskSize], drop_last: bool, downsample: bool) -> dict[str, list[Step]]:
+    """Gives the steps of each task on its own."""
+    if not downsample:
+        return {task: cut({task: size}, drop_last) for task, size in sizes.items()}
+    together = cut(sizes, drop_last)
+    return {task: [Step({task: step.parts[task]}) for step in together] for task in sizes}
+
+
+def describe_steps(steps: Sequence[Step], sizes: Mapping[str, TaskSize]) -> str:
+    """Says how much of each task an epoch takes, for the run's summary.
+
+    Example:
+        >>> sizes = {"a": TaskSize(4, 2), "b": TaskSize(9, 2)}
+        >>> print(describe_steps(AllTasks().steps(sizes, drop_last=True), sizes))
+        2 steps: a, b; a, b
+        a: 4 of 4 rows an epoch, 2 a step
+        b: 4 of 9 rows an epoch, 2 a step, others each time
+    """
+    shown = [", ".join(step.objectives or step.parts) for step in steps[:4]]
+    lines = [f"{len(steps):,} steps: {'; '.join(shown)}{'; ...' if len(steps) > 4 else ''}"]
+    for task, size in sizes.items():
+        parts = dict.fromkeys(step.parts[task] for step in steps if task in step.parts)
+        used = max((stop for _, stop in parts), default=0)
+        least = max((stop - start for start, stop in parts), default=0)
+        others = ", others each time" if used < size.rows else ""
+        lines.append(f"{task}: {used:,} of {size.rows:,} rows an epoch, {least:,} a step{others}")
+    return "\n".join(lines)

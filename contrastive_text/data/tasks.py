@@ -1,0 +1,160 @@
+"""One data set of a run: its files, how its rows are paired, and what is ready to be trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from contrastive_text.data.readers import Table, read_rows
+from contrastive_text.data.sampler import Rows
+from contrastive_text.data.tokenizing import TextTokenizer
+from contrastive_text.specs import describe
+from contrastive_text.targets import Target
+from contrastive_text.types import Role, Slot
+from contrastive_text.views import Pairing, ViewPlan
+
+Paths: TypeAlias = str | list[str]
+ONLY = "train"
+"""Name of the data set of a run that has one."""
+SPLITS = {"train": "train", "validation": "dev", "test": "test", "predict": "all"}
+"""Part of a run -> what is read of a file that holds several splits."""
+
+
+@dataclass(frozen=True)
+class TextTask:
+    """One of several data sets: what ``TextDataModule`` is told of it.
+
+    Args:
+        train: File or files to train on.
+        validation: File or files with labels or scores; they give the task's score on held-out data.
+        test: The same, for the end.
+        predict: File or files without labels, to be predicted.
+        columns: Library column -> column of the files, where its name isn't a usual one.
+        labels: Label of the files -> class of the objective, where they differ.
+        pairing: Which texts of a row belong together; None for ``SameText``.
+        batch_size: Rows of a step, over all ranks together; None for the run's.
+    """
+
+    train: Paths | None = None
+    validation: Paths | None = None
+    test: Paths | None = None
+    predict: Paths | None = None
+    columns: dict[str, Any] | None = None  # Any: a name or a list of names; jsonargparse wants one type
+    labels: dict[str, str] | None = None
+    pairing: Pairing | None = None
+    batch_size: int | None = None
+
+    def files(self, part: str) -> list[str]:
+        """Gives the files of ``train``, ``validation``, ``test`` or ``predict``."""
+        parts = {"train": self.train, "validation": self.validation, "test": self.test, "predict": self.predict}
+        return files_of(parts[part])
+
+
+def files_of(paths: Paths | None) -> list[str]:
+    """Gives one path or several as a list.
+
+    Example:
+        >>> files_of("a.tsv"), files_of(None)
+        (['a.tsv'], [])
+    """
+    return [paths] if isinstance(paths, str) else list(paths or ())
+
+
+def read_task(name: str, task: TextTask, pairing: Pairing, part: str, target: Target | None) -> Table:
+    """Reads the files of a part of a task.
+
+    Args:
+        name: The task's, for messages.
+        task: Its files and columns.
+        pairing: Which columns it reads.
+        part: ``train``, ``validation``, ``test`` or ``predict``.
+        target: What is read of the labels, by the pairing or by an objective; None for no labels.
+
+    Raises:
+        ValueError: A file that can't be read as asked, labels that nothing reads, or held-out rows of a task
+            that nothing predicts.
+    """
+    where = f"data.{part}" if name == ONLY else f"data.tasks.{name}.{part}"
+    texts = tuple(column for column in pairing.reads if column != "target")
+    if part == "predict":
+        columns = _without_target(task.columns)
+        return read_rows(task.files(part), reads=texts, columns=columns, split=SPLITS[part])
+    if target is None and (part != "train" or task.labels):
+        lacking, dropped = ("the labels", "labels") if task.labels else (name, "files")
+        raise ValueError(
+            f"{where}: expected an objective that predicts {lacking}, got none; add one under model.objectives "
+            f"or drop the {dropped}"
+        )
+    return read_rows(
+        task.files(part),
+        reads=(*texts, *(("target",) if target is not None else ())),
+        columns=task.columns,
+        target=target,
+        labels=task.labels,
+        split=SPLITS[part],
+        every_label=part == "train",
+    )
+
+
+def _without_target(columns: Mapping[str, Any] | None) -> dict[str, Any] | None:  # Any: as TextTask.columns
+    return None if columns is None else {name: column for name, column in columns.items() if name != "target"}
+
+
+class TrainingData(NamedTuple):
+    """A task that is ready to be trained on.
+
+    Args:
+        table: What was read.
+        pairing: Which texts of a row belong together.
+        rows: The rows that the pairing can serve.
+        chosen: How they were chosen; empty where they are all there are.
+        slots: The slots of its examples.
+        examples_per_row: How many examples a row gives.
+        batch_size: Rows of a step, over all ranks together.
+    """
+
+    table: Table
+    pairing: Pairing
+    rows: Rows
+    chosen: str
+    slots: tuple[Slot, ...]
+    examples_per_row: int
+    batch_size: int
+
+    def facts(self) -> dict[str, str]:
+        """Gives what a reader of the results should know of the data set."""
+        first = self.pairing.reads[0]
+        repeated = len(self.table) - len({row[first] for row in self.table})
+        facts = {
+            "training data": self.table.understood,
+            "pairing": describe(self.pairing),
+            "duplicates": f"{repeated:,} of {len(self.table):,} rows repeat the {first} of another",
+        }
+        return facts | ({"rows": self.chosen} if self.chosen else {})
+
+
+@runtime_checkable
+class BatchConsumer(Protocol):
+    """What the data ask of the module that they feed; a task is a name, or None for the only one."""
+
+    vocabulary_size: int
+    new_tokens: tuple[str, ...]
+
+    def plan_of(self, task: str | None) -> ViewPlan:
+        """Gives the views of a task."""
+
+    def reads_of(self, task: str | None) -> tuple[Role, ...]:
+        """Gives the roles that the objectives of a task read."""
+
+    def target_of(self, task: str | None) -> Target | None:
+        """Gives what the objectives of a task read of its labels."""
+
+    def check_tasks(self, tasks: Sequence[str], turns: Sequence[tuple[str, ...]] = ()) -> None:
+        """Refuses objectives, views and turns of other tasks and objectives than there are."""
+
+    def text_tokenizer(self, training: bool = True) -> TextTokenizer | None:
+        """Gives the encoder's tokenizer, or None if it has to be learned from the corpus."""
+
+    def adopt_tokenizer(self, description: str) -> None:
+        """Takes over a tokenizer that was learned from the corpus, as JSON."""

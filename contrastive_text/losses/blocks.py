@@ -1,0 +1,154 @@
+"""What is compared: texts with ids, and the blocks of rows and columns that losses see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Forbid:
+    """Which columns a row must not see, by integer ids: itself, and texts equal to it or to its target.
+
+    A column is forbidden for a row if its id is among the row's ids, unless it is the row's target. Ids
+    take O(R + C) memory where a mask takes O(R * C).
+
+    Args:
+        rows: Ids of each row, (R, ids per row): of its own text, then of its target.
+        columns: Id of each column, (C,).
+    """
+
+    rows: Tensor
+    columns: Tensor
+
+    def mask(self, target: Tensor) -> Tensor:
+        """Gives True where a column is forbidden, (R, C), for targets (R,)."""
+        same = torch.zeros(len(self.rows), len(self.columns), dtype=torch.bool, device=self.columns.device)
+        for ids in self.rows.T:
+            same |= ids.unsqueeze(1) == self.columns
+        return same.scatter(1, target.unsqueeze(1), False)
+
+
+NO_CLASS = -1
+"""Class of a text of which none is known: a hard negative."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Which columns are of a row's class, by integer ids, in O(R + C) memory as ``Forbid``.
+
+    Args:
+        rows: Class of each row, 0 or more, (R,).
+        columns: Class of each column, (C,); ``NO_CLASS`` is no row's.
+    """
+
+    rows: Tensor
+    columns: Tensor
+
+    def mask(self, target: Tensor) -> Tensor:
+        """Gives True where a column is of the row's class or its target, (R, C), for targets (R,)."""
+        return (self.rows.unsqueeze(1) == self.columns).scatter(1, target.unsqueeze(1), True)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One block of rows held against columns.
+
+    Args:
+        rows: (R, D).
+        columns: (C, D).
+        target: Column that each row should find, (R,).
+        forbid: Columns that rows must not see.
+        own: Columns of each row's own hard negatives, (R, K), -1 where it has fewer; or None.
+        alike: Columns of a row's class; None where examples have no classes.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    target: Tensor
+    forbid: Forbid
+    own: Tensor | None = None
+    alike: Alike | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FurtherNegatives:
+    """Hard negatives of every row that belong to no example, of all ranks.
+
+    Args:
+        vectors: (H, D).
+        ids: (H,).
+        own: For each local example the places of its own ones among them, (n, J), -1 where it has fewer.
+    """
+
+    vectors: Tensor
+    ids: Tensor
+    own: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Triples:
+    """Vectors of N examples with an id for every text; equal ids mark equal texts.
+
+    Args:
+        anchor: (N, D).
+        positive: (N, D).
+        negative: (N, K, D), or None.
+        anchor_ids: (N,).
+        positive_ids: (N,).
+        negative_ids: (N, K), or None.
+        classes: Class of each example, 0 or more, (N,), or None.
+    """
+
+    anchor: Tensor
+    positive: Tensor
+    negative: Tensor | None
+    anchor_ids: Tensor
+    positive_ids: Tensor
+    negative_ids: Tensor | None
+    classes: Tensor | None = None
+
+    @classmethod
+    def distinct(cls, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Triples:
+        """Gives every text an id of its own, so that a row is kept from itself and from nothing else.
+
+        Args:
+            anchor: (N, D).
+            positive: (N, D).
+            negative: (N, D), (N, K, D) or None.
+
+        Raises:
+            ValueError: Shapes that don't belong together.
+        """
+        if anchor.ndim != 2 or anchor.shape != positive.shape:
+            raise ValueError(
+                "loss: expected anchor and positive of one shape (N, D), got "
+                f"{tuple(anchor.shape)} and {tuple(positive.shape)}"
+            )
+        n = len(anchor)
+        ids = torch.arange(2 * n, device=anchor.device)
+        if negative is None:
+            return cls(anchor, positive, None, ids[:n], ids[n:], None)
+        negative = negative.unsqueeze(1) if negative.ndim == 2 else negative
+        if negative.ndim != 3 or negative.shape[0] != n or negative.shape[2] != anchor.shape[1]:
+            raise ValueError(
+                "loss: expected hard negatives of shape (N, D) or (N, K, D) with N, D = "
+                f"{tuple(anchor.shape)}, got {tuple(negative.shape)}"
+            )
+        negative_ids = 2 * n + torch.arange(n * negative.shape[1], device=anchor.device)
+        return cls(anchor, positive, negative, ids[:n], ids[n:], negative_ids.reshape(n, -1))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Triples:
+        """Gives the triples with every tensor changed in the same way."""
+        return Triples(
+            anchor=change(self.anchor),
+            positive=change(self.positive),
+            negative=None if self.negative is None else change(self.negative),
+            anchor_ids=change(self.anchor_ids),
+            positive_ids=change(self.positive_ids),
+            negative_ids=None if self.negative_ids is None else change(self.negative_ids),
+            classes=None if self.classes is None else change(self.classes),
+        )

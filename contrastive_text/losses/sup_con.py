@@ -1,0 +1,133 @@
+"""SupCon: every text finds all other texts of its class."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from contrastive_text.losses.base import Loss, Reduction, check_reduction, check_temperature
+from contrastive_text.losses.blocks import Alike, Comparison, Forbid, Triples
+from contrastive_text.losses.similarity import cosine_similarity_matrix
+
+
+def sup_con_terms(
+    rows: Tensor,
+    columns: Tensor,
+    target: Tensor,
+    temperature: float,
+    forbid: Forbid | None = None,
+    alike: Alike | None = None,
+) -> Tensor:
+    """Gives each row's mean cross-entropy over the columns of its class, among those that it may see.
+
+    ``log sum_c exp(cos(r, c) / T) - mean_p cos(r, p) / T``, p over the columns of the row's class.
+
+    Args:
+        rows: (R, D).
+        columns: (C, D).
+        target: Column that each row should find, (R,); always of its class.
+        temperature: Divisor of the cosine.
+        forbid: Columns that rows must not see, of whatever class.
+        alike: Columns of a row's class; None for the target alone.
+
+    Returns:
+        (R,), in at least float32.
+
+    Example:
+        >>> eye, one_class = torch.eye(2), torch.tensor([0, 0])
+        >>> alike = Alike(rows=one_class, columns=one_class)
+        >>> sup_con_terms(eye, eye, torch.tensor([0, 1]), temperature=1.0, alike=alike)
+        tensor([0.8133, 0.8133])
+    """
+    logits = cosine_similarity_matrix(rows, columns) / temperature
+    if alike is None:
+        alike = Alike(target, torch.arange(len(columns), device=target.device))
+    pulled = alike.mask(target)
+    seen = logits
+    if forbid is not None:
+        forbidden = forbid.mask(target)
+        pulled = pulled & ~forbidden
+        seen = logits.masked_fill(forbidden, -torch.inf)
+    return seen.logsumexp(dim=1) - logits.masked_fill(~pulled, 0.0).sum(dim=1) / pulled.sum(dim=1)
+
+
+class SupCon(Loss):
+    """Supervised contrastive loss over 2N rows: the mean over all other texts of the row's class.
+
+    NTXent with several targets per row: texts of the same class are pulled together instead of pushed
+    apart, the denominator is the same. Where every example is a class of its own, or without classes, it is
+    NTXent. Hard negatives are further columns of no class. Source: Khosla et al. 2020
+    (https://arxiv.org/abs/2004.11362), eq. 2 (the sum over positives outside the logarithm).
+
+    Differs: a text that is the row's own or its partner's once more is neither in the mean nor in the
+    denominator (``Contrastive.mask_duplicates``); the sum over rows is divided by their number.
+
+    Args:
+        temperature: Divisor of the cosine similarity.
+        reduction: ``mean`` over 2N, ``sum`` (as the paper writes it), or ``two_sided``, twice the mean.
+
+    Raises:
+        ValueError: A temperature of 0 or less, or an unknown reduction.
+
+    Example:
+        >>> anchor = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> positive = torch.tensor([[0.8, 0.6], [-0.6, 0.8]])
+        >>> loss = SupCon(temperature=0.5)
+        >>> loss(anchor, positive), loss(anchor, positive, classes=torch.tensor([0, 0]))
+        (tensor(0.4302), tensor(1.4969))
+    """
+
+    same_side: ClassVar[bool] = True
+    reads_labels: ClassVar[bool] = True
+
+    def __init__(self, temperature: float = 0.05, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        check_temperature(temperature)
+        check_reduction(reduction)
+        self.temperature = temperature
+        self.reduction = reduction
+
+    def terms(
+        self,
+        rows: Tensor,
+        columns: Tensor,
+        target: Tensor,
+        forbid: Forbid | None = None,
+        own: Tensor | None = None,  # noqa: ARG002  # part of the contract; all negatives weigh alike
+    ) -> Tensor:
+        """Gives ``sup_con_terms`` at this temperature, every row of a class of its own, (R,)."""
+        return sup_con_terms(rows, columns, target, temperature=self.temperature, forbid=forbid)
+
+    def block_terms(self, block: Comparison) -> Tensor:
+        """Gives ``sup_con_terms`` of a block with its classes, (R,)."""
+        return sup_con_terms(
+            block.rows,
+            block.columns,
+            block.target,
+            temperature=self.temperature,
+            forbid=block.forbid,
+            alike=block.alike,
+        )
+
+    def forward(
+        self,
+        anchor: Tensor,
+        positive: Tensor,
+        negative: Tensor | None = None,
+        classes: Tensor | None = None,
+    ) -> Tensor:
+        """Gives the loss of N examples whose texts all differ.
+
+        Args:
+            anchor: (N, D).
+            positive: (N, D).
+            negative: Hard negatives, (N, D) or (N, K, D).
+            classes: Class of each example, 0 or more, (N,); None for a class each.
+
+        Returns:
+            A scalar, in at least float32.
+        """
+        return self._value(replace(Triples.distinct(anchor, positive, negative), classes=classes))

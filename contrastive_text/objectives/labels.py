@@ -1,0 +1,182 @@
+"""Pairs with a label: what becomes of those that do not belong together."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from contrastive_text.losses import FurtherNegatives, Loss, Triples, reduce
+from contrastive_text.objectives.base import Terms
+
+POSITIVE = 1
+"""The label of a pair that belongs together, 1; its opposite is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledPairs:
+    """The pairs of a batch with their labels as ``classes``.
+
+    Args:
+        local: This rank's n pairs.
+        every: The N pairs of all ranks, in rank order.
+        offset: Place of the first local pair among all.
+        texts: Id of each anchor's text, (N,): equal for equal texts, even if those are no duplicates to
+            ``every``.
+    """
+
+    local: Triples
+    every: Triples
+    offset: int
+    texts: Tensor
+
+    @property
+    def positive(self) -> Tensor:
+        """True for a positive pair, (N,)."""
+        assert self.every.classes is not None
+        return self.every.classes == POSITIVE
+
+    @property
+    def local_positive(self) -> Tensor:
+        """True for a positive pair of this rank, (n,)."""
+        return self.positive[self.offset : self.offset + len(self.local.anchor)]
+
+    def positives(self) -> tuple[Triples, Triples, int]:
+        """Gives the positive pairs of this rank, those of all ranks, and the place of the first local one."""
+        mine, all_of_them = self.local_positive, self.positive
+        local = self.local.map(lambda rows: rows[mine])
+        every = self.every.map(lambda rows: rows[all_of_them])
+        return local, every, int(all_of_them[: self.offset].sum())
+
+
+class PairLabels(ABC):
+    """Base class of the ways to learn from pairs of which some do not belong together (label 0).
+
+    Attributes:
+        note: What becomes of these, for the run's summary.
+    """
+
+    note: ClassVar[str] = ""
+
+    @abstractmethod
+    def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
+        """Gives the terms of this rank's pairs.
+
+        Where one number of rows can't be the divisor of all of them, the total comes divided by counts of
+        all ranks already, under the reduction ``sum``.
+        """
+
+
+class PositivesOnly(PairLabels):
+    """Leaves negative pairs out, of rows and of columns."""
+
+    note: ClassVar[str] = "negative pairs left out"
+
+    def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
+        """Gives the loss of the positive pairs alone."""
+        terms = loss.compare(loss.comparisons(*pairs.positives()))
+        return Terms(total=terms.sum(), count=len(terms), reduction=loss.reduction)
+
+
+class NegativesAsHard(PairLabels):
+    """Takes the second text of a negative pair as a hard negative of every positive pair.
+
+    It is the own one (``InfoNCE.hard_negative_log_weight``) of a row whose anchor is the text that it was
+    paired with. Anchors of negative pairs are no rows and no columns. Like SimCSE's supervised training
+    (Gao et al. 2021, https://arxiv.org/abs/2104.08821, section 4), where every anchor has one.
+    """
+
+    note: ClassVar[str] = "second texts of negative pairs are hard negatives"
+
+    def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
+        """Gives the loss of the positive pairs, with the negative pairs' second texts as columns."""
+        negative = ~pairs.positive
+        further = FurtherNegatives(
+            vectors=pairs.every.positive[negative],
+            ids=pairs.every.positive_ids[negative],
+            own=_places(
+                pairs.texts[pairs.offset : pairs.offset + len(pairs.local.anchor)][pairs.local_positive],
+                among=pairs.texts[negative],
+            ),
+        )
+        terms = loss.compare(loss.comparisons(*pairs.positives(), further=further))
+        return Terms(total=terms.sum(), count=len(terms), reduction=loss.reduction)
+
+
+class SignedPairs(PairLabels):
+    """Minimises the loss of positive pairs and maximises that of negative ones, up to a bound.
+
+    ``mean over positive pairs of l_i - weight * mean over negative pairs of min(l_i, bound)``
+
+    Every pair is a row, and its second text a column for all rows. Copies of a negative pair's second text
+    stay among its columns: nothing says that they belong together. Source: Chen, "Contrastive Learning for
+    Generalizable Sentence Embeddings" (Stanford CS224N report), where the loss of Quora's negative pairs is
+    maximised; the report leaves the denominator open.
+
+    Differs: without a bound the loss has no minimum; ``bound: .inf`` is the report's.
+
+    Args:
+        weight: Factor of the negative pairs' mean.
+        bound: Above this the loss of a negative pair is flat; None for log N, that of a guess among the N
+            pairs of all ranks.
+
+    Raises:
+        ValueError: A weight below 0, or a bound of 0 or less.
+    """
+
+    note: ClassVar[str] = "the loss of negative pairs is maximised"
+
+    def __init__(self, weight: float = 1.0, bound: float | None = None) -> None:
+        if not 0 <= weight < math.inf:
+            raise ValueError(
+                f"SignedPairs.weight: expected a finite number of 0 or more, got {weight}; 1 weighs positive "
+                "and negative pairs alike"
+            )
+        if bound is not None and not bound > 0:
+            raise ValueError(
+                f"SignedPairs.bound: expected a number above 0, got {bound}; leave it out for log N, or give "
+                ".inf for none"
+            )
+        self.weight = weight
+        self.bound = bound
+
+    def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
+        """Gives the difference of the two means (of sums, under ``sum``), divided already."""
+        n = len(pairs.local.anchor)
+        blocks, sides = [], 0
+        for block in loss.comparisons(pairs.local, pairs.every, pairs.offset):
+            block_sides = len(block.rows) // max(n, 1)
+            positive = pairs.local_positive.repeat(block_sides).unsqueeze(1)
+            ids = torch.where(positive, block.forbid.rows, block.forbid.rows[:, :1])
+            blocks.append(replace(block, forbid=replace(block.forbid, rows=ids)))
+            sides += block_sides
+        terms, positive = loss.compare(blocks), pairs.local_positive.repeat(sides)
+        bound = math.log(len(pairs.every.anchor)) if self.bound is None else self.bound
+        pulled = terms.masked_fill(~positive, 0.0).sum()
+        pushed = terms.clamp(max=bound).masked_fill(positive, 0.0).sum()
+        rows = [(sides * each.sum()).clamp(min=1) for each in (pairs.positive, ~pairs.positive)]
+        total = reduce(pulled, rows[0], loss.reduction)
+        total = total - self.weight * reduce(pushed, rows[1], loss.reduction)
+        return Terms(total=total, count=len(terms), reduction="sum")
+
+
+def _places(ids: Tensor, among: Tensor) -> Tensor:
+    """Gives for each id its places in a list, (R, most of them), -1 where it has fewer.
+
+    Example:
+        >>> _places(torch.tensor([7, 8, 9]), among=torch.tensor([9, 7, 9]))
+        tensor([[ 1, -1],
+                [-1, -1],
+                [ 0,  2]])
+    """
+    ordered, order = among.sort(stable=True)
+    first = torch.searchsorted(ordered, ids)
+    counts = torch.searchsorted(ordered, ids, right=True) - first
+    most = int(counts.max()) if len(ids) else 0
+    nth = torch.arange(most, device=ids.device)
+    places = (first.unsqueeze(1) + nth).clamp(max=max(len(order) - 1, 0))
+    return torch.where(nth < counts.unsqueeze(1), order[places], -1)

@@ -1,0 +1,192 @@
+"""Supervised pairs: the class of two texts, or how much they have in common."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from contrastive_text.distributed import gather_rows, gather_sizes
+from contrastive_text.heads import Head, apply_exactly, build_head, check_train_only
+from contrastive_text.losses import CosineMSE, ScoreLoss, at_least_float32
+from contrastive_text.losses.similarity import EPSILON
+from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.classification import (
+    check_view,
+    class_terms,
+    known_target,
+    read_classes,
+    view_of,
+)
+from contrastive_text.objectives.scorers import ConcatenationScorer, Scorer
+from contrastive_text.targets import Classes, Scores
+from contrastive_text.types import Encoded, Role
+
+
+class PairClassification(Objective):
+    """Cross entropy of the classes of pairs: SBERT's on inference data, ConSERT's joint training.
+
+    Source: Reimers & Gurevych 2019, Sentence-BERT (https://arxiv.org/abs/1908.10084), section 3,
+    "classification objective"; Yan et al. 2021, ConSERT (https://arxiv.org/abs/2105.11741), section 3.4,
+    which adds 0.15 times the contrastive loss of each side. With two classes ``BilinearScorer`` makes it
+    the binary cross entropy of the CS224N report.
+
+    Args:
+        classes: Number of classes, or their names in the order of the outputs (ConSERT's code: contradiction,
+            entailment, neutral).
+        scorer: From two vectors to the classes' scores; None for ``ConcatenationScorer``.
+        head: A train-only head on both vectors, before the scorer; None for none.
+        view: Which of several views of each text it reads.
+        task: The data set that it reads, where there are several; None for the only one.
+
+    Raises:
+        ValueError: Fewer than two classes, a head that isn't train-only, or a view below 0.
+
+    Example:
+        >>> from contrastive_text.types import Slot
+        >>> inference = PairClassification(["contradiction", "entailment", "neutral"])
+        >>> inference.build(features=4)
+        >>> slots = (Slot("anchor", 0), Slot("positive", 0))
+        >>> pairs = Encoded(torch.eye(4), slots, torch.arange(4), target=torch.tensor([0.0, 2.0]))
+        >>> inference.predict(pairs).shape
+        torch.Size([2, 3])
+    """
+
+    reads: tuple[Role, ...] = ("anchor", "positive")
+    takes: tuple[Role, ...] = ()
+    predicts: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        classes: int | list[str] | list[int],
+        scorer: Scorer | None = None,
+        head: Head | None = None,
+        view: int = 0,
+        task: str | None = None,
+    ) -> None:
+        super().__init__(task)
+        check_train_only(head, "PairClassification.head")
+        check_view(view, "PairClassification.view")
+        self.classes = classes
+        self.scorer = scorer or ConcatenationScorer()
+        self.head = head
+        self.view = view
+        self._target = read_classes(classes, "PairClassification.classes")
+
+    @property
+    def target(self) -> Classes:
+        """The classes."""
+        return self._target
+
+    def build(self, features: int) -> None:
+        """Makes the layers of head and scorer."""
+        self.scorer.build(build_head(self.head, features), len(self._target.names))
+
+    def forward(self, encoded: Encoded) -> Terms:
+        """Gives the summed cross entropy of the local pairs."""
+        return class_terms(self.predict(encoded), known_target(encoded, "PairClassification"))
+
+    def predict(self, encoded: Encoded) -> Tensor:
+        """Gives the classes' scores before the softmax, (N, classes).
+
+        Raises:
+            ValueError: A scorer with another number of outputs.
+        """
+        u, v = _sides(encoded, self.head, self.view, "PairClassification.view")
+        with torch.autocast(device_type=u.device.type, enabled=False):
+            scores = at_least_float32(self.scorer(u, v))
+        classes = len(self._target.names)
+        if scores.shape[1] == 1 and classes == 2:
+            # log-odds z of the second class as scores (0, z): their cross entropy is the binary one of z
+            return F.pad(scores, (1, 0))
+        if scores.shape[1] != classes:
+            raise ValueError(
+                f"PairClassification.scorer: expected {classes} outputs, one for each class, got "
+                f"{scores.shape[1]} of {type(self.scorer).__name__}; make as many as its build is told"
+            )
+        return scores
+
+
+class PairRegression(Objective):
+    """The cosine of two texts against their score.
+
+    Source: Reimers & Gurevych 2019, Sentence-BERT (https://arxiv.org/abs/1908.10084), section 3, "regression
+    objective"; the CS224N report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings"), whose
+    head stands before the cosine. A loss that orders pairs (``CoSENT``) compares those of all ranks, with an
+    exact gradient. In evaluation mode no rank talks to another.
+
+    Args:
+        loss: The formula; None for ``CosineMSE``.
+        low: The score of texts that have nothing in common; it becomes 0.
+        high: The score of texts that mean the same; it becomes 1.
+        head: A train-only head on both vectors, before the cosine; None for none.
+        view: Which of several views of each text it reads.
+        task: The data set that it reads, where there are several; None for the only one.
+
+    Raises:
+        ValueError: Bounds out of order, a head that isn't train-only, or a view below 0.
+
+    Example:
+        >>> from contrastive_text.types import Slot
+        >>> slots = (Slot("anchor", 0), Slot("positive", 0))
+        >>> vectors = torch.tensor([[1.0, 2.0], [0.5, -1.0]])
+        >>> pairs = Encoded(vectors, slots, torch.arange(2), target=torch.tensor([0.4]))
+        >>> PairRegression().predict(pairs), PairRegression()(pairs).total
+        (tensor([-0.6000]), tensor(1.))
+    """
+
+    reads: tuple[Role, ...] = ("anchor", "positive")
+    takes: tuple[Role, ...] = ()
+    predicts: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        loss: ScoreLoss | None = None,
+        low: float = 0.0,
+        high: float = 5.0,
+        head: Head | None = None,
+        view: int = 0,
+        task: str | None = None,
+    ) -> None:
+        super().__init__(task)
+        check_train_only(head, "PairRegression.head")
+        check_view(view, "PairRegression.view")
+        self.loss = loss or CosineMSE()
+        self.low = low
+        self.high = high
+        self.head = head
+        self.view = view
+        self._target = Scores(low=low, high=high)
+
+    @property
+    def target(self) -> Scores:
+        """The scores and their bounds."""
+        return self._target
+
+    def build(self, features: int) -> None:
+        """Makes the head's layers."""
+        build_head(self.head, features)
+
+    def forward(self, encoded: Encoded) -> Terms:
+        """Gives the terms of the local pairs, or the one of all ranks' pairs, the same on every rank."""
+        cosines, scores = self.predict(encoded), known_target(encoded, "PairRegression")
+        if self.loss.whole_batch and self.training:
+            sizes = gather_sizes(len(cosines), device=cosines.device)
+            cosines, scores = gather_rows(cosines, sizes), gather_rows(scores, sizes)
+        terms: Tensor = self.loss.terms(cosines, scores)
+        return Terms(total=terms.sum(), count=len(terms))
+
+    def predict(self, encoded: Encoded) -> Tensor:
+        """Gives the cosine of each pair, (N,), in at least float32."""
+        u, v = _sides(encoded, self.head, self.view, "PairRegression.view")
+        return (F.normalize(u, dim=1, eps=EPSILON) * F.normalize(v, dim=1, eps=EPSILON)).sum(dim=1)
+
+
+def _sides(encoded: Encoded, head: Head | None, view: int, where: str) -> tuple[Tensor, Tensor]:
+    """Gives what the head makes of one view of each pair's two texts, twice (N, D')."""
+    return (
+        apply_exactly(head, view_of(encoded, "anchor", view, where)),
+        apply_exactly(head, view_of(encoded, "positive", view, where)),
+    )

@@ -1,0 +1,150 @@
+"""Losses of scored pairs against loops, finite differences and sentence-transformers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from contrastive_text.losses import CoSENT, CosineMSE, ScoreLoss, cosent_loss
+
+# Exponents up to 2 / 0.02 = 100 in float64, sums of at most some 40.
+ROUNDING = 1e-11
+TEMPERATURES = st.floats(0.02, 5.0)
+
+
+def double(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def cosent_by_hand(cosines: Sequence[float], scores: Sequence[float], temperature: float) -> float:
+    """log(1 + sum exp), pair of pairs by pair of pairs, the largest exponent taken out first."""
+    exponents = [0.0]
+    for i in range(len(cosines)):
+        for j in range(len(cosines)):
+            if scores[i] > scores[j]:
+                exponents.append((cosines[j] - cosines[i]) / temperature)
+    largest = max(exponents)
+    total = 0.0
+    for exponent in exponents:
+        total += math.exp(exponent - largest)
+    return largest + math.log(total)
+
+
+@st.composite
+def scored(draw: st.DrawFn) -> tuple[list[float], list[float]]:
+    """Cosines and scores of one to eight pairs; with six scores, ties are common."""
+    n = draw(st.integers(1, 8))
+    cosines = draw(st.lists(st.floats(-1, 1), min_size=n, max_size=n))
+    scores = draw(st.lists(st.sampled_from([0.0, 0.2, 0.4, 0.6, 0.8, 1.0]), min_size=n, max_size=n))
+    return cosines, scores
+
+
+@given(case=scored(), temperature=TEMPERATURES)
+def test_cosent_equals_the_double_loop(case: tuple[list[float], list[float]], temperature: float) -> None:
+    cosines, scores = case
+    expected = cosent_by_hand(cosines, scores, temperature)
+    reached = CoSENT(temperature=temperature)(double(*cosines), double(*scores))
+    assert float(reached) == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
+
+
+@given(case=scored())
+def test_the_squared_error_equals_the_loop(case: tuple[list[float], list[float]]) -> None:
+    total = 0.0
+    for cosine, score in zip(*case, strict=True):
+        total += (cosine - score) ** 2
+    reached = CosineMSE()(double(*case[0]), double(*case[1]))
+    assert float(reached) == pytest.approx(total / len(case[0]), abs=1e-15, rel=ROUNDING)
+
+
+def test_cosent_of_three_pairs_by_hand() -> None:
+    # 1 > 0.5 > 0 with cosines 0.1, 0.2, 0: (0.2 - 0.1) / 0.1 = 1, (0 - 0.1) / 0.1 = -1, (0 - 0.2) / 0.1 = -2.
+    expected = math.log(1 + math.e + math.exp(-1) + math.exp(-2))
+    reached = CoSENT(temperature=0.1)(double(0.1, 0.2, 0.0), double(1.0, 0.5, 0.0))
+    assert float(reached) == pytest.approx(expected, abs=1e-12)  # float64
+
+
+def test_the_squared_error_of_two_pairs_by_hand() -> None:
+    assert float(CosineMSE()(double(-0.6, 0.5), double(0.4, 1.0))) == pytest.approx((1 + 0.25) / 2, abs=1e-15)
+
+
+def test_cosent_equals_sentence_transformers() -> None:
+    from sentence_transformers.sentence_transformer.losses import CoSENTLoss
+
+    noise = torch.Generator().manual_seed(0)
+    u, v = (torch.randn(9, 5, generator=noise, dtype=torch.float64) for _ in range(2))
+    scores = torch.randint(0, 6, (9,), generator=noise).double() / 5
+    theirs = CoSENTLoss(model=torch.nn.Identity(), scale=20.0)
+    expected = theirs.compute_loss_from_embeddings([u, v], scores)
+    cosines = torch.nn.functional.cosine_similarity(u, v)
+    assert float(CoSENT(temperature=0.05)(cosines, scores)) == pytest.approx(float(expected), abs=ROUNDING)
+
+
+@pytest.mark.parametrize("loss", [CosineMSE(), CoSENT(temperature=0.3)])
+def test_gradients_of_score_losses_agree_with_finite_differences(loss: ScoreLoss) -> None:
+    cosines = double(0.3, -0.2, 0.9, 0.1).requires_grad_()
+    scores = double(0.2, 0.8, 0.8, 0.0)
+    assert torch.autograd.gradcheck(lambda values: loss(values, scores), [cosines])
+
+
+@pytest.mark.parametrize("loss", [CosineMSE(), CoSENT(temperature=0.1)])
+@given(case=scored(), order=st.randoms(use_true_random=False))
+def test_the_order_of_pairs_does_not_matter(
+    loss: ScoreLoss, case: tuple[list[float], list[float]], order: object
+) -> None:
+    cosines, scores = double(*case[0]), double(*case[1])
+    places = list(range(len(cosines)))
+    order.shuffle(places)  # type: ignore[attr-defined]  # hypothesis draws a random.Random
+    before, after = float(loss(cosines, scores)), float(loss(cosines[places], scores[places]))
+    assert after == pytest.approx(before, abs=ROUNDING, rel=ROUNDING)
+
+
+@given(case=scored())
+def test_cosent_knows_only_the_order_of_the_scores(case: tuple[list[float], list[float]]) -> None:
+    cosines, scores = double(*case[0]), double(*case[1])
+    assert torch.equal(CoSENT()(cosines, scores), CoSENT()(cosines, 7 * scores.exp() - 3))
+
+
+def test_cosent_of_equal_scores_is_zero_with_a_gradient_of_zero() -> None:
+    cosines = double(0.3, -0.2).requires_grad_()
+    loss = CoSENT()(cosines, double(0.4, 0.4))
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    assert cosines.grad is not None
+    assert torch.equal(cosines.grad, torch.zeros_like(cosines))
+
+
+def test_terms_are_one_per_pair_or_one_of_the_whole_batch() -> None:
+    cosines, scores = double(0.3, -0.2, 0.5), double(0.4, 1.0, 0.0)
+    for loss, count in ((CosineMSE(), 3), (CoSENT(), 1)):
+        terms = loss.terms(cosines, scores)
+        assert terms.shape == (count,)
+        assert loss.whole_batch == (count == 1)
+        assert torch.equal(terms.mean(), loss(cosines, scores))
+    assert torch.equal(CoSENT(0.2).terms(cosines, scores)[0], cosent_loss(cosines, scores, temperature=0.2))
+
+
+@pytest.mark.parametrize("loss", [CosineMSE(), CoSENT()])
+def test_half_precision_cosines_are_compared_in_float32(loss: ScoreLoss) -> None:
+    cosines, scores = double(0.25, -0.5).bfloat16(), double(0.2, 1.0).float()
+    assert loss(cosines, scores).dtype == torch.float32
+    assert torch.equal(loss(cosines, scores), loss(cosines.float(), scores))
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
+def test_cosent_refuses_a_temperature_that_is_not_above_zero(temperature: float) -> None:
+    with pytest.raises(ValueError, match=f"temperature: expected a number above 0, got {temperature}"):
+        CoSENT(temperature=temperature)
+
+
+@pytest.mark.parametrize("loss", [CosineMSE(), CoSENT()])
+def test_cosines_and_scores_of_other_shapes_are_refused(loss: ScoreLoss) -> None:
+    with pytest.raises(
+        ValueError, match=r"expected cosines and scores of one shape \(N,\), got \(2,\) and \(2, 1\)"
+    ):
+        loss(torch.zeros(2), torch.zeros(2, 1))

@@ -1,0 +1,430 @@
+"""Labelled pairs: what becomes of negative pairs, against slow loops and the sheet, and over two ranks."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import socket
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import reference
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonargparse import ArgumentParser
+from torch import Tensor, nn
+
+from contrastive_text.distributed import rank, sum_over_ranks, world_size
+from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce
+from contrastive_text.objectives import (
+    Contrastive,
+    NegativesAsHard,
+    Objective,
+    PairLabels,
+    PositivesOnly,
+    SignedPairs,
+    Terms,
+)
+from contrastive_text.specs import part_spec
+from contrastive_text.types import Encoded, Slot
+
+# Logits of at most 20 in float64, sums of some twenty terms.
+ROUNDING = 1e-11
+LABELS = (SignedPairs(), SignedPairs(weight=0.5, bound=1.0), NegativesAsHard(), PositivesOnly())
+PAIR = (Slot("anchor", 0), Slot("positive", 0))
+
+
+def encoded(labels: list[int], ids: list[int] | None = None, seed: int = 0, negatives: int = 0) -> Encoded:
+    """Random pairs in float64; ids by slot, all different unless given."""
+    slots = (*PAIR, *(Slot("negative", i) for i in range(negatives)))
+    noise = torch.Generator().manual_seed(seed)
+    vectors = torch.randn(len(slots) * len(labels), 4, generator=noise, dtype=torch.float64)
+    text_ids = torch.arange(len(vectors)) if ids is None else torch.tensor(ids)
+    return Encoded(vectors, slots, text_ids=text_ids, target=torch.tensor(labels, dtype=torch.float32))
+
+
+def value(terms: Terms) -> float:
+    return float(reduce(terms.total, max(terms.count, 1), terms.reduction))
+
+
+def sheet(vectors: dict[str, Any]) -> tuple[dict[str, Any], Encoded]:
+    case = vectors["cs224n_signed_contrastive"]
+    rows = torch.tensor([*case["left"], *case["right"]], dtype=torch.float64)
+    return case, Encoded(rows, PAIR, text_ids=torch.arange(6), target=torch.tensor(case["label"]).float())
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[list[int], list[int], int]:
+    """Labels and ids (anchors, positives) of up to five pairs, few enough texts that some occur again."""
+    labels = draw(st.lists(st.integers(0, 1), min_size=1, max_size=5))
+    ids = draw(st.lists(st.integers(0, 7), min_size=2 * len(labels), max_size=2 * len(labels)))
+    return labels, ids, draw(st.integers(0, 2**31))
+
+
+# The sheet
+
+
+def test_m9_terms_of_the_three_pairs_and_their_two_means(vectors: dict[str, Any]) -> None:
+    case, rows = sheet(vectors)
+    terms = case["all_rows_terms_with_full_batch_denominator"]
+    assert terms == pytest.approx([4.0184793, 0.0181500, 8.3713321], abs=1e-6)
+    for kept, term in enumerate(terms[:2]):
+        # One pair alone is positive, and negative pairs weigh nothing: what is left is its term.
+        alone = torch.tensor([float(i == kept) for i in range(3)])
+        objective = Contrastive(InfoNCE(case["tau"]), labels=SignedPairs(weight=0.0))
+        total = objective(replace(rows, target=alone)).total
+        assert float(total) == pytest.approx(term, abs=1e-6)
+    loss = InfoNCE(case["tau"], reduction="sum")
+    signed = value(Contrastive(loss, labels=SignedPairs(bound=math.inf))(rows))
+    assert signed / 3 == pytest.approx(case["variant_a_full_batch_denominator_mean_sign_times_term"], abs=1e-6)
+    means = value(Contrastive(InfoNCE(case["tau"]), labels=SignedPairs(bound=math.inf))(rows))
+    assert means == pytest.approx((terms[0] + terms[1]) / 2 - terms[2], abs=1e-6)
+    positive = value(Contrastive(InfoNCE(case["tau"]), labels=PositivesOnly())(rows))
+    assert positive == pytest.approx(case["variant_b_positives_only"], abs=1e-6)
+
+
+def test_m9_the_bound_is_the_loss_of_a_guess_among_the_pairs(vectors: dict[str, Any]) -> None:
+    case, rows = sheet(vectors)
+    terms = case["all_rows_terms_with_full_batch_denominator"]
+    objective = Contrastive(InfoNCE(case["tau"]), labels=SignedPairs(weight=0.7))
+    assert value(objective(rows)) == pytest.approx((terms[0] + terms[1]) / 2 - 0.7 * math.log(3), abs=1e-6)
+
+
+def test_m9_negatives_as_hard_ones_leave_the_positive_pairs_their_full_batch_terms(
+    vectors: dict[str, Any],
+) -> None:
+    case, rows = sheet(vectors)
+    terms = case["all_rows_terms_with_full_batch_denominator"]
+    terms_of = Contrastive(InfoNCE(case["tau"]), labels=NegativesAsHard())(rows)
+    assert (value(terms_of), terms_of.count) == (pytest.approx((terms[0] + terms[1]) / 2, abs=1e-6), 2)
+
+
+# Slow loops
+
+
+def slow_signed(case: tuple[list[int], list[int], int], same_side: bool, weight: float, bound: float) -> float:
+    """Every pair a row; a copy of the target is left out of a positive pair's columns only."""
+    labels, ids, seed = case
+    n = len(labels)
+    texts = encoded(labels, seed=seed).embeddings.tolist()
+    sums, counts = {0: 0.0, 1: 0.0}, {0: 0, 1: 0}
+    for i in range(2 * n if same_side else n):
+        partner, label = (i + n) % (2 * n), labels[i % n]
+        own = {ids[i], ids[partner]} if label else {ids[i]}
+        columns = [
+            j for j in range(0 if same_side else n, 2 * n) if j == partner or (j != i and ids[j] not in own)
+        ]
+        logits = {j: reference.cosine(texts[i], texts[j]) / 0.2 for j in columns}
+        term = reference.cross_entropy(logits[partner], list(logits.values()))
+        sums[label] += term if label else min(term, bound)
+        counts[label] += 1
+    return sums[1] / max(counts[1], 1) - weight * sums[0] / max(counts[0], 1)
+
+
+@pytest.mark.parametrize("loss", [InfoNCE(0.2), NTXent(0.2)])
+@given(case=batches(), weight=st.floats(0, 2), bound=st.one_of(st.none(), st.floats(0.01, 10), st.just(math.inf)))
+def test_signed_pairs_equal_the_double_loop(
+    loss: Loss, case: tuple[list[int], list[int], int], weight: float, bound: float | None
+) -> None:
+    labels, ids, seed = case
+    rows = encoded(labels, ids=ids, seed=seed)
+    reached = value(Contrastive(loss, labels=SignedPairs(weight, bound))(rows))
+    limit = math.log(len(labels)) if bound is None else bound
+    expected = slow_signed(case, same_side=loss.same_side, weight=weight, bound=limit)
+    assert reached == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
+
+
+@given(case=batches())
+def test_reductions_of_signed_pairs_are_those_of_each_mean(case: tuple[list[int], list[int], int]) -> None:
+    labels, ids, seed = case
+    rows = encoded(labels, ids=ids, seed=seed)
+
+    def reached(loss: Loss) -> float:
+        return value(Contrastive(loss, labels=SignedPairs(bound=2.0))(rows))
+
+    assert reached(NTXent(0.2, "two_sided")) == pytest.approx(2 * reached(NTXent(0.2)), abs=ROUNDING)
+    backward = replace(rows, slots=PAIR[::-1])
+    both = reached(InfoNCE(0.2)) + value(Contrastive(InfoNCE(0.2), labels=SignedPairs(bound=2.0))(backward))
+    assert reached(InfoNCE(0.2, "two_sided")) == pytest.approx(both, abs=ROUNDING)
+
+
+def slow_hard(case: tuple[list[int], list[int], int], same_side: bool, log_weight: float) -> float:
+    """Positive pairs are rows; second texts of negative pairs are columns, the own ones weighed."""
+    labels, ids, seed = case
+    n = len(labels)
+    texts = encoded(labels, seed=seed).embeddings.tolist()
+    pairs = [i for i in range(n) if labels[i]]
+    hard = [i for i in range(n) if not labels[i]]
+    terms = []
+    for i in [*pairs, *([p + n for p in pairs] if same_side else [])]:
+        partner = (i + n) % (2 * n)
+        own = {ids[i], ids[partner]}
+        columns = [*(pairs if same_side else []), *(p + n for p in pairs)]
+        columns = [j for j in columns if j == partner or (j != i and ids[j] not in own)]
+        logits = [reference.cosine(texts[i], texts[j]) / 0.2 for j in columns]
+        for j in hard:
+            if ids[j + n] not in own:
+                weight = log_weight if ids[j] == ids[i] else 0.0
+                logits.append(reference.cosine(texts[i], texts[j + n]) / 0.2 + weight)
+        terms.append(reference.cross_entropy(reference.cosine(texts[i], texts[partner]) / 0.2, logits))
+    return float(sum(terms)) / max(len(terms), 1)
+
+
+@given(case=batches(), log_weight=st.floats(-2, 2))
+def test_negatives_as_hard_ones_equal_the_double_loop(
+    case: tuple[list[int], list[int], int], log_weight: float
+) -> None:
+    labels, ids, seed = case
+    rows = encoded(labels, ids=ids, seed=seed)
+    for loss in (InfoNCE(0.2, hard_negative_log_weight=log_weight), NTXent(0.2)):
+        reached = value(Contrastive(loss, labels=NegativesAsHard())(rows))
+        weight = 0.0 if loss.same_side else log_weight  # NTXent weighs all negatives alike
+        expected = slow_hard(case, same_side=loss.same_side, log_weight=weight)
+        assert reached == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
+
+
+def test_a_texts_own_hard_negatives_are_known_even_where_duplicates_are_kept() -> None:
+    # The first and the last pair have one anchor text: the last pair's second text is its own hard negative.
+    ids = [0, 1, 0, 3, 4, 5]
+    for mask_duplicates in (True, False):
+        rows = encoded([1, 1, 0], ids=ids)
+        loss = InfoNCE(0.2, hard_negative_log_weight=1.5)
+        objective = Contrastive(loss, labels=NegativesAsHard(), mask_duplicates=mask_duplicates)
+        assert value(objective(rows)) == pytest.approx(slow_hard(([1, 1, 0], ids, 0), False, 1.5), abs=ROUNDING)
+
+
+@pytest.mark.parametrize("loss", [InfoNCE(0.2), InfoNCE(0.2, "two_sided"), NTXent(0.2), NTXent(0.2, "sum")])
+@pytest.mark.parametrize("negatives", [0, 2])
+def test_positives_only_is_the_loss_of_a_batch_without_the_negative_pairs(loss: Loss, negatives: int) -> None:
+    labels = [0, 1, 1, 0, 1]
+    rows = encoded(labels, negatives=negatives)
+    pairs = torch.tensor(labels).bool().repeat(2 + negatives)
+    kept = replace(rows, embeddings=rows.embeddings[pairs], text_ids=rows.text_ids[pairs], target=None)
+    reached, expected = Contrastive(loss, labels=PositivesOnly())(rows), Contrastive(loss)(kept)
+    assert torch.equal(reached.total, expected.total)
+    assert (reached.count, reached.reduction) == (expected.count, expected.reduction)
+    assert reached.logs == expected.logs
+
+
+@pytest.mark.parametrize("loss", [InfoNCE(0.2), InfoNCE(0.2, "two_sided"), NTXent(0.2)])
+@pytest.mark.parametrize("labels", [SignedPairs(), NegativesAsHard(), PositivesOnly()])
+def test_a_batch_of_positive_pairs_needs_no_labels(loss: Loss, labels: PairLabels) -> None:
+    rows = encoded([1, 1, 1, 1], negatives=1)
+    reached, plain = Contrastive(loss, labels=labels)(rows), Contrastive(loss)(rows)
+    assert value(reached) == pytest.approx(value(plain), abs=ROUNDING)
+    assert reached.logs == plain.logs
+
+
+def test_hard_negatives_of_the_data_stand_beside_those_of_the_labels() -> None:
+    rows = encoded([1, 1, 0], negatives=1)
+    anchor, positive, negative = (rows.role(role)[:, 0] for role in ("anchor", "positive", "negative"))
+    terms = []
+    for i in range(2):
+        columns = torch.cat([positive[:2], negative[:2], positive[2:]])
+        logits = torch.cosine_similarity(anchor[i : i + 1], columns) / 0.2
+        logits[2 + i] += 0.5
+        terms.append(logits.logsumexp(dim=0) - logits[i])
+    loss = InfoNCE(0.2, hard_negative_log_weight=0.5)
+    reached = value(Contrastive(loss, labels=NegativesAsHard())(rows))
+    assert reached == pytest.approx(float(sum(terms)) / 2, abs=ROUNDING)
+
+
+# What must hold whatever the labels
+
+
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("loss", [InfoNCE(0.2), InfoNCE(0.2, "two_sided"), NTXent(0.2)])
+@pytest.mark.parametrize("only", [0, 1])
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_batch_of_one_label_is_finite_and_has_a_graph(
+    labels: PairLabels, loss: Loss, only: int, n: int
+) -> None:
+    rows = encoded([only] * n)
+    rows.embeddings.requires_grad_()
+    terms = Contrastive(loss, labels=labels)(rows)
+    terms.total.backward()
+    assert rows.embeddings.grad is not None
+    assert torch.isfinite(terms.total)
+    assert torch.isfinite(rows.embeddings.grad).all()
+    assert all(torch.isfinite(figure) for figure in terms.logs.values())
+    assert bool(terms.logs) == bool(only)
+
+
+def test_a_negative_pair_above_the_bound_has_no_gradient() -> None:
+    rows = encoded([0, 0, 0])
+    rows.embeddings.requires_grad_()
+    Contrastive(InfoNCE(0.2), labels=SignedPairs(bound=1e-9))(rows).total.backward()
+    assert rows.embeddings.grad is not None
+    assert not rows.embeddings.grad.any()
+
+
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("loss", [InfoNCE(0.3, hard_negative_log_weight=0.5), NTXent(0.3)])
+def test_gradients_agree_with_finite_differences(labels: PairLabels, loss: Loss) -> None:
+    ids = [0, 1, 0, 3, 5, 6, 7, 6]
+    rows = encoded([1, 0, 0, 1], ids=ids, seed=3)
+    objective = Contrastive(loss, labels=labels)
+    vectors = rows.embeddings.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda v: objective(replace(rows, embeddings=v)).total, [vectors])
+
+
+@pytest.mark.parametrize("labels", LABELS)
+@given(case=batches(), order=st.randoms(use_true_random=False))
+def test_the_order_of_the_pairs_does_not_matter(
+    labels: PairLabels, case: tuple[list[int], list[int], int], order: object
+) -> None:
+    rows = encoded(case[0], ids=case[1], seed=case[2])
+    n = len(case[0])
+    places = list(range(n))
+    order.shuffle(places)  # type: ignore[attr-defined]  # hypothesis draws a random.Random
+    assert rows.target is not None
+    both = [*places, *(place + n for place in places)]
+    moved = replace(
+        rows, embeddings=rows.embeddings[both], text_ids=rows.text_ids[both], target=rows.target[places]
+    )
+    objective = Contrastive(NTXent(0.2), labels=labels)
+    assert value(objective(moved)) == pytest.approx(value(objective(rows)), abs=ROUNDING, rel=ROUNDING)
+
+
+# The parts
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_the_command_line_names_labels_by_their_class(labels: PairLabels) -> None:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(Objective, "objective")
+    short = {"class_path": type(labels).__name__, "init_args": part_spec(labels, "labels")["init_args"]}
+    text = yaml.safe_dump({"class_path": "Contrastive", "init_args": {"labels": short, "classes": None}})
+    built = parser.instantiate_classes(parser.parse_object({"objective": yaml.safe_load(text)})).objective
+    spec = part_spec(built, "objective")
+    assert spec == part_spec(Contrastive(labels=labels), "objective")
+    assert yaml.safe_load(yaml.safe_dump(spec)) == spec
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.inf, math.nan])
+def test_a_weight_that_is_no_weight_is_refused(weight: float) -> None:
+    with pytest.raises(ValueError, match=r"SignedPairs.weight: expected a finite number of 0 or more"):
+        SignedPairs(weight=weight)
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan])
+def test_a_bound_that_leaves_nothing_to_maximise_is_refused(bound: float) -> None:
+    with pytest.raises(ValueError, match=r"SignedPairs.bound: expected a number above 0"):
+        SignedPairs(bound=bound)
+
+
+def test_the_summary_says_what_becomes_of_negative_pairs() -> None:
+    said = Contrastive(labels=NegativesAsHard()).describe_negatives(batch_size=64, positives=1, negatives=0)
+    assert said == (
+        "at most 63 per anchor: 63 other positives; second texts of negative pairs are hard negatives; "
+        "accumulate_grad_batches adds none"
+    )
+
+
+# Two ranks
+
+PROMISE = 1e-10
+"""max |dg| <= 1e-10 max |g| in float64."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """An objective, the slots that it reads, and the targets of the seven examples of all ranks."""
+
+    objective: Contrastive
+    slots: tuple[Slot, ...] = PAIR
+    target: tuple[int, ...] | None = (1, 1, 0, 1, 0, 0, 1)
+
+
+VIEWS = (Slot("anchor", 0), Slot("anchor", 1), Slot("positive", 0), Slot("positive", 1))
+HARD = (*PAIR, Slot("negative", 0))
+ONE_SIDED = (1, 1, 0, 1, 1, 0, 0)
+"""Of five and two pairs the second rank has no positive one."""
+CASES = {
+    "sup_con": Case(Contrastive(SupCon(0.2), classes=3), HARD, (0, 2, 1, 0, 1, 0, 2)),
+    "sup_con views": Case(Contrastive(SupCon(0.2, "sum"), classes=2, between="views"), VIEWS),
+    "signed": Case(Contrastive(InfoNCE(0.2), labels=SignedPairs(bound=3.0)), HARD),
+    "signed two-sided": Case(Contrastive(InfoNCE(0.2, "two_sided"), labels=SignedPairs(0.5)), target=ONE_SIDED),
+    "signed sum": Case(Contrastive(NTXent(0.2, "sum"), labels=SignedPairs()), target=ONE_SIDED),
+    "signed negatives": Case(Contrastive(NTXent(0.2), labels=SignedPairs()), target=(0,) * 7),
+    "hard": Case(Contrastive(InfoNCE(0.2, "mean", 0.7), labels=NegativesAsHard()), HARD),
+    "hard kept": Case(
+        Contrastive(InfoNCE(0.2, "mean", 0.7), mask_duplicates=False, labels=NegativesAsHard()), target=ONE_SIDED
+    ),
+    "hard both sides": Case(Contrastive(NTXent(0.2, "two_sided"), labels=NegativesAsHard()), target=ONE_SIDED),
+    "positives": Case(Contrastive(NTXent(0.2), labels=PositivesOnly()), target=ONE_SIDED),
+    "views": Case(Contrastive(NTXent(0.2, "two_sided"), between="views"), VIEWS, None),
+    "views one-sided": Case(Contrastive(InfoNCE(0.2), between="views"), VIEWS, None),
+}
+SPLITS = {"uneven": (5, 2), "three and four": (3, 4)}
+TOTAL = 7
+
+
+def step(case: Case, part: slice) -> dict[str, Tensor]:
+    """Loss and gradients of one step on a part of the examples, both as means over the ranks."""
+    noise = torch.Generator().manual_seed(0)
+    x = torch.randn(len(case.slots), TOTAL, 5, generator=noise, dtype=torch.float64)
+    ids = torch.arange(len(case.slots) * TOTAL).reshape(len(case.slots), TOTAL) % 9  # texts occur again
+    torch.manual_seed(0)
+    encoder = nn.Linear(5, 4).double()
+    terms = case.objective(
+        Encoded(
+            encoder(x[:, part].flatten(0, 1)),
+            case.slots,
+            text_ids=ids[:, part].flatten(),
+            target=None if case.target is None else torch.tensor(case.target[part]).float(),
+        )
+    )
+    count = sum_over_ranks(torch.tensor(float(terms.count))).clamp(min=1)
+    loss = reduce(terms.total * world_size(), count, terms.reduction)
+    loss.backward()
+    found = {"loss": loss, **{name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}}
+    return {name: sum_over_ranks(value) / world_size() for name, value in found.items()}
+
+
+def work(number: int, port: int, folder: str) -> None:
+    """One of two ranks: every case in both splits."""
+    torch.set_num_threads(1)
+    where = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=where, rank=number, world_size=2, timeout=timedelta(seconds=60))
+    results = {}
+    for split, parts in SPLITS.items():
+        start = sum(parts[: rank()])
+        for name, case in CASES.items():
+            results[f"{split} {name}"] = step(case, slice(start, start + parts[rank()]))
+    dist.destroy_process_group()
+    torch.save(results, Path(folder) / f"{number}.pt")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
+    """The results of both ranks."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    multiprocessing.set_forkserver_preload(["contrastive_text.objectives"])
+    mp.start_processes(work, args=(port, str(folder)), nprocs=2, start_method="forkserver")
+    return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(2)]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("name", CASES)
+def test_the_gradient_of_two_ranks_is_that_of_one_process(
+    ranks: list[dict[str, dict[str, Tensor]]], split: str, name: str
+) -> None:
+    alone = step(CASES[name], slice(None))
+    scale = max(float(gradient.abs().max()) for key, gradient in alone.items() if key != "loss")
+    assert scale > 0
+    for results in ranks:
+        reached = results[f"{split} {name}"]
+        assert reached.keys() == alone.keys()
+        for key, expected in alone.items():
+            torch.testing.assert_close(reached[key], expected.detach(), rtol=0, atol=PROMISE * scale)

@@ -1,0 +1,563 @@
+"""One gradient out of many: conformance values, a slow reference, two ranks against one process."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import socket
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from contrastive_text.distributed import sum_over_ranks, world_size
+from contrastive_text.specs import part_spec
+from contrastive_text.training import AdamW, Combine, PCGrad, Uncertainty, WeightedSum, gradient_figures
+from contrastive_text.training.gradients import Gradients, objective_gradients
+from contrastive_text.training.pcgrad import without_conflicts
+
+# The sheet's tolerance for float64; its values are printed with ten digits.
+EXACT = 1e-6
+# The house's promise in float64: max |dg| <= 1e-10 max |g|.
+PROMISE = 1e-10
+
+SCOPES = ("shared", "all")
+REDUCTIONS = ("sum", "mean", "mixed")
+
+
+def double(values: object) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def one_parameter(rows: Sequence[Sequence[float]]) -> Gradients:
+    """Gradients of one parameter that every objective uses."""
+    used = torch.ones(len(rows), 1, dtype=torch.bool)
+    return Gradients([double(row) for row in rows], used, torch.tensor([len(rows[0])]))
+
+
+def linear(parameters: Mapping[str, nn.Parameter], gradients: Mapping[str, Sequence[float]]) -> Tensor:
+    """A loss with the given gradients."""
+    return torch.stack([(parameters[name] * double(g)).sum() for name, g in gradients.items()]).sum()
+
+
+def gradient_of(combine: Combine, losses: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+    """What ``backward`` leaves in parameters of ones, for losses given by their gradients."""
+    sizes = {name: len(g) for loss in losses.values() for name, g in loss.items()}
+    parameters = {name: nn.Parameter(torch.ones(size, dtype=torch.float64)) for name, size in sizes.items()}
+    values = {name: linear(parameters, loss) for name, loss in losses.items()}
+    combine(values, list(parameters.values()), key=0).backward()
+    return {name: p.grad.tolist() for name, p in parameters.items() if p.grad is not None}
+
+
+@pytest.mark.parametrize(("reduction", "key"), [("sum", "sum_paper"), ("mean", "mean_reference_code")])
+def test_m1_two_conflicting_gradients(vectors: dict[str, Any], reduction: Any, key: str) -> None:
+    case = vectors["pcgrad"]["two_tasks"]
+    g1, g2 = double(case["g1"]), double(case["g2"])
+    assert without_conflicts(g1, [g2]).tolist() == pytest.approx(case["g1_projected"], abs=EXACT)
+    assert without_conflicts(g2, [g1]).tolist() == pytest.approx(case["g2_projected"], abs=EXACT)
+    reached = gradient_of(PCGrad(reduction=reduction), {"a": {"w": case["g1"]}, "b": {"w": case["g2"]}})
+    assert reached["w"] == pytest.approx(case[key], abs=EXACT)
+
+
+def test_m2_gradients_without_conflict_stay_as_they_are(vectors: dict[str, Any]) -> None:
+    agree, right = vectors["pcgrad"]["no_conflict"], vectors["pcgrad"]["zero_dot_is_not_conflict"]
+    assert gradient_of(PCGrad(), {"a": {"w": agree["g1"]}, "b": {"w": agree["g2"]}})["w"] == agree["sum"]
+    pair = double(right["g1"]), double(right["g2"])
+    found = [without_conflicts(one, [other]).tolist() for one, other in (pair, pair[::-1])]
+    assert found == right["projected"]
+
+
+@pytest.mark.parametrize("direction", ["ascending", "descending"])
+def test_m3_three_tasks_in_a_given_order(vectors: dict[str, Any], direction: str) -> None:
+    case = vectors["pcgrad"]["three_tasks"]
+    gradients = one_parameter(case["g"])
+    orders = [sorted({0, 1, 2} - {i}, reverse=direction == "descending") for i in range(3)]
+    for i, expected in enumerate(case[f"order_{direction}"]):
+        reached = without_conflicts(gradients.rows[i], [gradients.rows[j] for j in orders[i]])
+        assert reached.tolist() == pytest.approx(expected, abs=EXACT)
+    total = PCGrad().merge(gradients, orders)
+    assert total.tolist() == pytest.approx(case[f"sum_{direction}"], abs=EXACT)
+
+
+@pytest.mark.parametrize(
+    ("scope", "reduction", "key"),
+    [
+        ("shared", "mean", "merged_shared_only_mean_on_shared"),
+        ("shared", "mixed", "merged_shared_only_mean_on_shared"),
+        ("shared", "sum", "merged_shared_only_sum_paper"),
+        ("all", "mixed", "merged_reference_code_mean_on_shared_sum_on_heads"),
+    ],
+)
+def test_m4_heads_change_only_in_the_scope_of_all(
+    vectors: dict[str, Any], scope: Any, reduction: Any, key: str
+) -> None:
+    case = vectors["pcgrad"]["head_leak"]
+    (a0, a1, a_head, _), (b0, b1, _, b_head) = case["g1"], case["g2"]
+    losses = {"a": {"shared": [a0, a1], "one": [a_head]}, "b": {"shared": [b0, b1], "two": [b_head]}}
+    reached = gradient_of(PCGrad(scope, reduction), losses)
+    assert [*reached["shared"], *reached["one"], *reached["two"]] == pytest.approx(case[key], abs=EXACT)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "key"),
+    [("mean", "consistent_result_mean_over_tasks_that_use_it"), ("mixed", "reference_code_result_partial")],
+)
+def test_m5_a_layer_of_two_among_three_tasks(vectors: dict[str, Any], reduction: Any, key: str) -> None:
+    case = vectors["pcgrad"]["partially_shared_layer"]
+    whole = case["gradient_per_task_on_layer_shared_by_all"]
+    part = case["gradient_per_task_on_layer_shared_by_tasks_2_and_3_only"]
+    losses = {
+        str(i): {"whole": [g]} | ({} if h is None else {"part": [h]})
+        for i, (g, h) in enumerate(zip(whole, part, strict=True))
+    }
+    reached = gradient_of(PCGrad(reduction=reduction), losses)
+    assert reached["whole"] == pytest.approx([case["reference_code_result"]], abs=EXACT)
+    assert reached["part"] == pytest.approx([case[key]], abs=EXACT)
+
+
+def test_m10_the_mean_of_three_tasks() -> None:
+    values = {"a": double(1.0), "b": double(2.5), "c": double(4.0)}
+    assert float(WeightedSum(reduction="mean")(values, [], key=0)) == pytest.approx(7.5 / 3, rel=1e-15)
+    assert float(WeightedSum()(values, [], key=0)) == 7.5
+
+
+def slow_pcgrad(
+    losses: Sequence[Sequence[Sequence[float] | None]],
+    orders: Sequence[Sequence[int]],
+    scope: str,
+    reduction: str,
+) -> list[list[float]]:
+    """Algorithm 1 number by number; ``losses[i][k]`` is the gradient of objective i in parameter k, or None."""
+    sizes = [next(len(loss[k]) for loss in losses if loss[k] is not None) for k in range(len(losses[0]))]
+    total = [[0.0] * size for size in sizes]
+    for i, order in enumerate(orders):
+        running = [list(g) if g is not None else [0.0] * size for g, size in zip(losses[i], sizes, strict=True)]
+        for j in order:
+            both = [
+                k
+                for k in range(len(sizes))
+                if losses[j][k] is not None and (scope == "all" or losses[i][k] is not None)
+            ]
+            dot = sum(x * y for k in both for x, y in zip(running[k], losses[j][k], strict=True))
+            square = sum(y * y for k in both for y in losses[j][k])
+            if dot < 0:
+                for k in both:
+                    running[k] = [x - dot / square * y for x, y in zip(running[k], losses[j][k], strict=True)]
+        total = [[x + y for x, y in zip(t, r, strict=True)] for t, r in zip(total, running, strict=True)]
+    for k in range(len(sizes)):
+        users = sum(loss[k] is not None for loss in losses)
+        divisor = {"sum": 1, "mean": users, "mixed": users if users == len(losses) else 1}[reduction]
+        total[k] = [x / divisor for x in total[k]]
+    return total
+
+
+@given(st.integers(0, 2**32), st.integers(2, 4))
+@pytest.mark.parametrize(("scope", "reduction"), [*product(SCOPES, REDUCTIONS)])
+def test_pcgrad_equals_the_slow_reference(scope: Any, reduction: Any, number: int, objectives: int) -> None:
+    noise = torch.Generator().manual_seed(number)
+    sizes = {"a": 3, "b": 2, "c": 4, "d": 1}
+    uses = torch.rand(objectives, len(sizes), generator=noise) < 0.6
+    uses[0] |= ~uses.any(dim=0)
+    # Integers: exact zeros and exactly opposite gradients occur.
+    losses = {
+        str(i): {
+            name: torch.randint(-2, 3, (size,), generator=noise).double().tolist()
+            for k, (name, size) in enumerate(sizes.items())
+            if uses[i, k]
+        }
+        for i in range(objectives)
+    }
+    combine = PCGrad(scope, reduction, seed=number)
+    parameters = {name: nn.Parameter(torch.ones(size, dtype=torch.float64)) for name, size in sizes.items()}
+    values = {name: linear(parameters, loss) for name, loss in losses.items() if loss}
+    losses = {name: losses[name] for name in values}
+    combine(values, list(parameters.values()), key=7).backward()
+    if len(values) == 1:
+        return
+    expected = slow_pcgrad(
+        [[loss.get(name) for name in sizes] for loss in losses.values()],
+        orders=combine.orders(len(values), key=7),
+        scope=scope,
+        reduction=reduction,
+    )
+    for parameter, gradient in zip(parameters.values(), expected, strict=True):
+        assert parameter.grad.tolist() == pytest.approx(gradient, rel=1e-12, abs=1e-12)  # another order of sums
+
+
+def test_the_random_reference_cases_hold_conflicts() -> None:
+    # Without one, the test above would pass for a plain sum.
+    g = [[[1.0, 2.0, 0.0]], [[-2.0, 1.0, 1.0]], [[-1.0, -2.0, 2.0]]]
+    orders = [[1, 2], [0, 2], [0, 1]]
+    assert slow_pcgrad(g, orders, scope="all", reduction="sum") != [[-2.0, 1.0, 3.0]]
+
+
+def three_losses(trunk: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Losses whose gradients conflict: one pulls the features up, one down, one aside."""
+    y = trunk(x)
+    return {"up": y.sum(), "down": (-2 * y[:, 0] + y[:, 1]).sum(), "aside": (y[:, 0] - 3 * y[:, 1] ** 2).sum()}
+
+
+def trunk(dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).to(dtype)
+
+
+def inputs(number: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(5, 3, generator=torch.Generator().manual_seed(number), dtype=dtype)
+
+
+def flat_grad(module: nn.Module) -> Tensor:
+    return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
+
+
+def merged(combine: PCGrad, module: nn.Module, x: Tensor, key: int) -> Tensor:
+    """The projected gradient, without ``backward``."""
+    gradients = objective_gradients(three_losses(module, x), list(module.parameters()))
+    return combine.merge(gradients, combine.orders(3, key))
+
+
+@pytest.mark.parametrize(("reduction", "divisor"), [("sum", 1), ("mean", 3), ("mixed", 3)])
+def test_backward_gives_the_projected_gradient_and_the_value_is_that_of_the_losses(
+    reduction: Any, divisor: int
+) -> None:
+    module, combine = trunk(), PCGrad(reduction=reduction)
+    values = three_losses(module, inputs())
+    loss = combine(values, list(module.parameters()), key=3)
+    assert all(p.grad is None for p in module.parameters())
+    loss.backward()
+    assert loss.item() == pytest.approx(sum(value.item() for value in values.values()) / divisor, rel=1e-15)
+    assert torch.equal(flat_grad(module), merged(combine, module, inputs(), key=3))
+    plain = trunk()
+    (sum(three_losses(plain, inputs()).values()) / divisor).backward()
+    assert float((flat_grad(module) - flat_grad(plain)).abs().max()) > 0.1  # it was projected
+
+
+def test_accumulated_micro_batches_are_projected_one_by_one_and_added() -> None:
+    module, combine = trunk(), PCGrad()
+    for key in (0, 1):
+        (combine(three_losses(module, inputs(key)), list(module.parameters()), key=key) / 2).backward()
+    expected = sum(merged(combine, trunk(), inputs(key), key=key) / 2 for key in (0, 1))
+    assert torch.allclose(flat_grad(module), expected, rtol=1e-14, atol=1e-14)
+
+
+def test_clipping_sees_the_projected_gradient() -> None:
+    module, combine = trunk(), PCGrad()
+    combine(three_losses(module, inputs()), list(module.parameters()), key=0).backward()
+    projected = merged(combine, trunk(), inputs(), key=0)
+    norm = nn.utils.clip_grad_norm_(module.parameters(), max_norm=0.5)
+    assert float(norm) == pytest.approx(float(projected.norm()), rel=1e-12)
+    assert float(norm) > 0.5
+    assert torch.allclose(flat_grad(module), projected / norm * 0.5, rtol=1e-5)  # clip adds 1e-6 to the norm
+
+
+def test_a_checkpointed_encoder_gives_the_same_gradient() -> None:
+    module, combine = trunk(), PCGrad()
+    values = three_losses(lambda x: checkpoint(module, x, use_reentrant=False), inputs())
+    combine(values, list(module.parameters()), key=0).backward()
+    assert torch.equal(flat_grad(module), merged(combine, trunk(), inputs(), key=0))
+
+
+def test_bfloat16_autocast_rounds_nothing_that_an_ordinary_backward_keeps() -> None:
+    def loss(module: nn.Module, x: Tensor) -> Tensor:
+        y = module(x)
+        with torch.autocast("cpu", enabled=False):  # as the similarity does
+            return (y.float() @ y.float().T).square().sum()
+
+    plain, module = trunk(torch.float32), trunk(torch.float32)
+    x = inputs(dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = loss(plain, x)
+        value = loss(module, x)
+        # Two objectives of one mind: twice the plain gradient.
+        combined = PCGrad()({"a": value, "b": value}, list(module.parameters()), key=0)
+    expected.backward()
+    combined.backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in module.parameters())
+    assert flat_grad(module).isfinite().all()
+    assert torch.equal(flat_grad(module), 2 * flat_grad(plain))
+
+
+def test_half_precision_weights_are_projected_in_float32() -> None:
+    parameter = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    gradients = objective_gradients({"a": parameter.sum()}, [parameter])
+    assert gradients.rows[0].dtype == torch.float32
+    PCGrad()({"a": parameter.sum(), "b": -2 * parameter[0]}, [parameter], key=0).backward()
+    assert parameter.grad is not None
+    assert parameter.grad.dtype == torch.bfloat16
+    # (1, 1, 1) loses its first entry; (-2, 0, 0) keeps -2 + 2/3.
+    assert parameter.grad.tolist() == pytest.approx([-4 / 3, 5 / 3, 5 / 3], rel=2**-8)
+
+
+def test_the_graph_is_freed_with_the_last_objective() -> None:
+    module = trunk()
+    values = three_losses(module, inputs())
+    PCGrad()(values, list(module.parameters()), key=0)
+    with pytest.raises(RuntimeError, match="second time"):
+        values["aside"].backward()
+
+
+def test_losses_without_a_graph_give_a_value_without_one() -> None:
+    loss = PCGrad()({"a": torch.tensor(1.0), "b": torch.tensor(2.0)}, [nn.Parameter(torch.ones(2))], key=0)
+    assert loss.item() == 3.0
+    assert not loss.requires_grad
+
+
+def test_gradients_that_are_zero_or_tiny_stay_finite() -> None:
+    one, zero, tiny = torch.tensor([1.0, -1.0]), torch.zeros(2), torch.tensor([-1e-30, 0.0])
+    assert torch.equal(without_conflicts(one, [zero]), one)
+    assert without_conflicts(one, [tiny]).isfinite().all()
+    assert torch.equal(without_conflicts(zero, [one]), zero)
+
+
+@pytest.mark.parametrize("combine", [PCGrad(), PCGrad("all", "mixed"), WeightedSum(), Uncertainty()])
+def test_a_parameter_of_no_objective_keeps_no_gradient(combine: Combine) -> None:
+    combine.build(["a", "b"])
+    used, idle = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    combine({"a": used[0], "b": used[1] - used[0]}, [used, idle], key=0).backward()
+    assert used.grad is not None
+    assert idle.grad is None
+
+
+def test_a_step_with_one_objective_gives_its_loss_itself() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    value = weight.sum()
+    for reduction in REDUCTIONS:
+        assert PCGrad(reduction=reduction)({"a": value}, [weight], key=0) is value
+    assert WeightedSum(reduction="mean")({"a": value}, [weight], key=0).item() == value.item()
+
+
+def test_the_order_comes_from_seed_and_key() -> None:
+    combine = PCGrad()
+    orders = [combine.orders(4, key) for key in range(20)]
+    for order in orders:
+        assert [sorted([i, *others]) for i, others in enumerate(order)] == [[0, 1, 2, 3]] * 4
+    assert orders == [PCGrad().orders(4, key) for key in range(20)]
+    assert len({str(order) for order in orders}) > 15  # of 6^4 orders
+    assert {tuple(order[0]) for order in orders} > {(1, 2, 3), (3, 2, 1)}
+    assert orders != [PCGrad(seed=43).orders(4, key) for key in range(20)]
+
+
+def test_another_key_gives_another_gradient_for_three_objectives_and_the_same_for_two() -> None:
+    module, combine = trunk(), PCGrad()
+    found = {tuple(merged(combine, module, inputs(), key).tolist()) for key in range(12)}
+    assert 1 < len(found) <= 8
+    values = {"a": {"w": [1.0, 0.0]}, "b": {"w": [-1.0, 1.0]}}
+    assert gradient_of(PCGrad(seed=1), values) == gradient_of(PCGrad(seed=2), values)
+
+
+def test_uncertainty_equals_its_formula_with_gradients() -> None:
+    combine = Uncertainty()
+    combine.build(["a", "b", "absent"])
+    combine.double()
+    with torch.no_grad():
+        for name, s in {"a": 0.3, "b": -1.2, "absent": 5.0}.items():
+            combine.log_variances[name].fill_(s)
+    a, b = double(2.0).requires_grad_(), double(0.7).requires_grad_()
+    loss = combine({"a": a, "b": b}, [], key=0)
+    loss.backward()
+    assert loss.item() == pytest.approx(math.exp(-0.3) * 2 + 0.15 + math.exp(1.2) * 0.7 - 0.6, rel=1e-14)
+    assert float(a.grad) == pytest.approx(math.exp(-0.3), rel=1e-14)
+    assert float(combine.log_variances["a"].grad) == pytest.approx(-2 * math.exp(-0.3) + 0.5, rel=1e-14)
+    assert float(combine.log_variances["b"].grad) == pytest.approx(-0.7 * math.exp(1.2) + 0.5, rel=1e-14)
+    assert combine.log_variances["absent"].grad is None
+    assert {name: float(w) for name, w in combine.logs().items()} == pytest.approx(
+        {"weight/a": math.exp(-0.3), "weight/b": math.exp(1.2), "weight/absent": math.exp(-5.0)}
+    )
+
+
+def test_uncertainty_goes_to_one_over_twice_the_loss() -> None:
+    combine = Uncertainty()
+    combine.build(["a"])
+    optimizer = torch.optim.Adam(combine.parameters(), lr=0.05)
+    for _ in range(300):
+        optimizer.zero_grad()
+        combine({"a": torch.tensor(4.0)}, [], key=0).backward()
+        optimizer.step()
+    assert float(combine.logs()["weight/a"]) == pytest.approx(1 / 8, rel=0.01)
+
+
+def test_learned_weights_are_spared_from_decay_and_are_part_of_the_state() -> None:
+    combine = Uncertainty()
+    combine.build(["a", "b"])
+    groups = AdamW(weight_decay=0.1).build(combine.named_parameters()).param_groups
+    assert [(group["weight_decay"], len(group["params"])) for group in groups] == [(0.0, 2)]
+    assert list(combine.state_dict()) == ["log_variances.a", "log_variances.b"]
+
+
+def test_an_objective_that_was_not_built_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"named in build, got 'a' with none built"):
+        Uncertainty()({"a": torch.tensor(1.0)}, [], key=0)
+
+
+def test_unknown_choices_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"WeightedSum\.reduction: expected one of sum, mean, got 'max'"):
+        WeightedSum(reduction="max")  # type: ignore[arg-type]  # the refusal is under test
+    with pytest.raises(ValueError, match=r"PCGrad\.scope: expected one of shared, all, got 'heads'"):
+        PCGrad(scope="heads")  # type: ignore[arg-type]  # the refusal is under test
+    with pytest.raises(ValueError, match=r"PCGrad\.reduction: expected one of sum, mean, mixed"):
+        PCGrad(reduction="max")  # type: ignore[arg-type]  # the refusal is under test
+
+
+def test_a_combiner_is_made_again_from_its_settings() -> None:
+    spec = part_spec(PCGrad(scope="all", reduction="mixed", seed=1), "combine")
+    assert spec["init_args"] == {"scope": "all", "reduction": "mixed", "seed": 1}
+    assert part_spec(WeightedSum("mean"), "combine")["init_args"] == {"reduction": "mean"}
+
+
+def test_figures_are_norms_and_cosines_over_what_both_use() -> None:
+    shared, one, other = (nn.Parameter(torch.ones(size, dtype=torch.float64)) for size in (2, 1, 1))
+    values = {
+        "a": (shared * double([3.0, 4.0])).sum() + 12 * one.sum(),
+        "b": (shared * double([-4.0, -3.0])).sum() + other.sum(),
+        "c": 2 * other.sum(),
+        "zero": 0 * shared.sum(),
+    }
+    figures = gradient_figures(values, [shared, one, other])
+    sum(values.values()).backward()  # the graph is still there
+    assert {name: float(figure) for name, figure in figures.items()} == pytest.approx(
+        {
+            "norm/a": 13.0,
+            "norm/b": math.sqrt(26),
+            "norm/c": 2.0,
+            "norm/zero": 0.0,
+            "cosine/a/b": -24 / 25,
+            "cosine/a/zero": 0.0,
+            "cosine/b/c": 1.0,
+            "cosine/b/zero": 0.0,
+        }
+    )
+    assert not any(figure.requires_grad for figure in figures.values())
+
+
+# Two ranks. Objective "third" has rows on the first rank only, with a head that nothing else uses.
+
+COMBINERS = {
+    "sum": lambda: WeightedSum(),
+    "mean": lambda: WeightedSum(reduction="mean"),
+    "uncertainty": lambda: Uncertainty(),
+    **{f"pcgrad {s} {r}": lambda s=s, r=r: PCGrad(scope=s, reduction=r) for s, r in product(SCOPES, REDUCTIONS)},
+}
+ROWS = {"first": 7, "second": 5, "third": 3}
+PARTS = {"first": (4, 3), "second": (2, 3), "third": (3, 0)}
+
+
+class Step(nn.Module):
+    """A trunk, a layer of two objectives, a head of one, an idle layer, and the combiner behind them."""
+
+    def __init__(self, combine: Combine) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.trunk = nn.Linear(3, 4)
+        self.middle = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 1)
+        self.idle = nn.Linear(2, 2)
+        self.combine = combine
+        combine.build(list(ROWS))
+        self.double()
+
+    def values(self, rows: Mapping[str, slice]) -> dict[str, Tensor]:
+        """Losses as the module scales them: this rank's total times W over the global count."""
+        values = {}
+        for number, (name, total) in enumerate(ROWS.items()):
+            noise = torch.Generator().manual_seed(number)
+            x = torch.randn(total, 3, generator=noise, dtype=torch.float64)[rows[name]]
+            y = self.trunk(x).tanh()
+            if name != "first":
+                y = self.middle(y)
+            if name == "third":
+                y = self.head(y)
+            scale = world_size() / total
+            terms = ((-1) ** number * y + 0.3 * y**2 * (1 + y)).sum()
+            # A rank without rows has a loss without a graph.
+            values[name] = terms * scale if len(x) else torch.zeros((), dtype=torch.float64)
+        return values
+
+    def forward(self, rows: Mapping[str, slice], figures: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+        """The combined loss, and figures of the gradients."""
+        values = self.values(rows)
+        parameters = [p for p in self.parameters() if p.requires_grad]
+        logs = gradient_figures(values, parameters) if figures else {}
+        return self.combine(values, parameters, key=11), logs
+
+
+def run(name: str, rows: Mapping[str, slice]) -> dict[str, Tensor]:
+    """The loss of all ranks and the gradients after ``backward``."""
+    step = Step(COMBINERS[name]())
+    shell = DistributedDataParallel(step, find_unused_parameters=True) if world_size() > 1 else step
+    loss, _ = shell(rows)
+    loss.backward()
+    gradients = {key: p.grad for key, p in step.named_parameters() if p.grad is not None}
+    return {"loss": sum_over_ranks(loss) / world_size(), **gradients}
+
+
+def work(number: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://127.0.0.1:{port}",
+        rank=number,
+        world_size=2,
+        timeout=timedelta(seconds=60),
+    )
+    rows = {name: slice(sum(part[:number]), sum(part[: number + 1])) for name, part in PARTS.items()}
+    results: dict[str, dict[str, Tensor]] = {name: run(name, rows) for name in COMBINERS}
+    results["figures"] = Step(WeightedSum())(rows, figures=True)[1]
+    dist.destroy_process_group()
+    torch.save(results, Path(folder) / f"{number}.pt")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
+    """What each of two ranks found."""
+    folder = tmp_path_factory.mktemp("combine")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # A fork server imports torch once for both.
+    multiprocessing.set_forkserver_preload(["contrastive_text.training"])
+    mp.start_processes(work, args=(port, str(folder)), nprocs=2, start_method="forkserver")
+    return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(2)]
+
+
+@pytest.mark.parametrize("name", COMBINERS)
+def test_two_ranks_give_the_gradient_of_one_process(ranks: list[dict[str, dict[str, Tensor]]], name: str) -> None:
+    alone = run(name, dict.fromkeys(ROWS, slice(None)))
+    assert {"trunk.weight", "middle.weight", "head.weight"} < alone.keys()
+    assert not any(key.startswith("idle") for key in alone)
+    scale = max(float(g.abs().max()) for key, g in alone.items() if key != "loss")
+    for results in ranks:
+        reached = results[name]
+        assert reached.keys() == alone.keys()
+        for key, expected in alone.items():
+            torch.testing.assert_close(reached[key], expected.detach(), rtol=0, atol=PROMISE * scale)
+
+
+def test_the_combiners_of_two_ranks_differ_from_each_other() -> None:
+    found = [run(name, dict.fromkeys(ROWS, slice(None)))["trunk.weight"] for name in COMBINERS]
+    alike = [(i, j) for i in range(len(found)) for j in range(i) if torch.allclose(found[i], found[j])]
+    # All three use the trunk: there mean and mixed are one.
+    names = list(COMBINERS)
+    assert {(names[j], names[i]) for i, j in alike} <= {
+        ("sum", "uncertainty"),  # log variances start at 0
+        *((f"pcgrad {scope} mean", f"pcgrad {scope} mixed") for scope in SCOPES),
+    }
+
+
+def test_figures_of_two_ranks_are_those_of_one_process(ranks: list[dict[str, dict[str, Tensor]]]) -> None:
+    _, alone = Step(WeightedSum())(dict.fromkeys(ROWS, slice(None)), figures=True)
+    assert len(alone) == 6
+    for results in ranks:
+        assert results["figures"].keys() == alone.keys()
+        for key, expected in alone.items():
+            torch.testing.assert_close(results["figures"][key], expected, rtol=PROMISE, atol=0)
