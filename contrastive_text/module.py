@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from typing_extensions import Self
@@ -31,13 +32,14 @@ from contrastive_text.training import (
     Combine,
     LinearSchedule,
     Optimizer,
+    PCGrad,
     Schedule,
     WeightedSum,
     gradient_figures,
     lr_lambda,
 )
 from contrastive_text.training.checkpoints import verify_checkpoint
-from contrastive_text.types import Batch, Encoded, Role, StepBatch
+from contrastive_text.types import Batch, Encoded, Role, StepBatch, Turn
 from contrastive_text.views import View, ViewPlan
 
 _TOKENIZER = "tokenizer"
@@ -113,6 +115,7 @@ class ContrastiveModule(ScoredModule):
         share_layers([part for part in self.objectives.modules() if isinstance(part, Head)])
         self.combine.build(list(parts))
         self._learned_tokenizer: str | None = None
+        self._partial_steps = False
         recorded = {
             "encoder": self.encoder,
             "pooler": self.pooler,
@@ -181,9 +184,16 @@ class ContrastiveModule(ScoredModule):
                 )
         return first
 
-    def check_tasks(self, tasks: Sequence[str], turns: Sequence[tuple[str, ...]] = ()) -> None:
+    def check_tasks(self, tasks: Sequence[str], turns: Sequence[Turn] = ()) -> None:
         """Refuses objectives, views and turns of other tasks and objectives than there are."""
-        check_steps(self.objective_parts(), list(self.task_plans), tasks, turns)
+        check_steps(
+            self.objective_parts(), list(self.task_plans), tasks, [turn.objectives or () for turn in turns]
+        )
+        self._partial_steps = any(len(self._running(turn)) < len(self.objectives) for turn in turns)
+
+    def _running(self, turn: Turn) -> list[str]:
+        of_tasks = [name for task in turn.tasks for name in self.objectives_of(task)]
+        return [name for name in of_tasks if turn.objectives is None or name in turn.objectives]
 
     @property
     def new_tokens(self) -> tuple[str, ...]:
@@ -286,6 +296,27 @@ class ContrastiveModule(ScoredModule):
             "reduce_fx": "sum",
         }  # Any: Lightning's options
         self.log("train/truncated", truncated, batch_size=1, sync_dist=several, **of_epoch)
+
+    def on_fit_start(self) -> None:
+        """Refuses what the trainer can't run: PCGrad in float16, absent objectives where DDP waits for all.
+
+        Raises:
+            ValueError: Such a precision or strategy, with the option that helps.
+        """
+        if isinstance(self.combine, PCGrad) and str(self.trainer.precision).startswith("16"):
+            raise ValueError(
+                f"trainer.precision: expected bf16-mixed or 32-true for PCGrad, got {self.trainer.precision}; float16 "
+                "loses the small entries of the single gradients"
+            )
+        strategy = self.trainer.strategy
+        waits = isinstance(strategy, DDPStrategy) and not vars(strategy)["_ddp_kwargs"].get(
+            "find_unused_parameters"
+        )
+        if waits and world_size() > 1 and self._partial_steps:
+            raise ValueError(
+                "trainer.strategy: expected ddp_find_unused_parameters_true, for the mixture has steps without some "
+                "of the objectives, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"
+            )
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Gives the optimiser and the schedule per step; refuses a run of unknown length."""

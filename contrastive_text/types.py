@@ -240,6 +240,13 @@ class Batch:
         )
 
 
+class Turn(NamedTuple):
+    """What kind of step a run takes: of which tasks, and for which objectives (None: all of these tasks)."""
+
+    tasks: tuple[str | None, ...]
+    objectives: tuple[str, ...] | None = None
+
+
 @dataclass(slots=True)
 class StepBatch:
     """What one step of a run over several data sets is trained on.

@@ -23,7 +23,7 @@ from contrastive_text.distributed import rank, world_size
 from contrastive_text.random import generator
 from contrastive_text.specs import part_spec
 from contrastive_text.targets import Target
-from contrastive_text.types import Row
+from contrastive_text.types import Row, Turn
 from contrastive_text.views import Given, Pairing, SameText, ViewPlan
 
 _SAMPLE = 1000
@@ -156,7 +156,9 @@ class TextDataModule(pl.LightningDataModule):
         if stage == "fit":
             self._learn_vocabulary()
             self.training = {name: self._prepare(name, task) for name, task in self.each_task.items()}
-            turns = dict.fromkeys(step.objectives for step in self.steps() if step.objectives is not None)
+            turns = dict.fromkeys(
+                Turn(tuple(map(self._known_as, step.parts)), step.objectives) for step in self.steps()
+            )
             self._consumer().check_tasks(list(self.tasks or ()), list(turns))
 
     def _target(self, name: str, pairing: Pairing) -> Target | None:

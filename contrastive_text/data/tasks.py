@@ -11,7 +11,7 @@ from contrastive_text.data.sampler import Rows
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.specs import describe
 from contrastive_text.targets import Target
-from contrastive_text.types import Role, Slot
+from contrastive_text.types import Role, Slot, Turn
 from contrastive_text.views import Pairing, ViewPlan
 
 Paths: TypeAlias = str | list[str]
@@ -150,7 +150,7 @@ class BatchConsumer(Protocol):
     def target_of(self, task: str | None) -> Target | None:
         """Gives what the objectives of a task read of its labels."""
 
-    def check_tasks(self, tasks: Sequence[str], turns: Sequence[tuple[str, ...]] = ()) -> None:
+    def check_tasks(self, tasks: Sequence[str], turns: Sequence[Turn] = ()) -> None:
         """Refuses objectives, views and turns of other tasks and objectives than there are."""
 
     def text_tokenizer(self, training: bool = True) -> TextTokenizer | None:

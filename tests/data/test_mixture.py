@@ -1,0 +1,160 @@
+"""Mixtures: which rows of which task a step takes, how many steps there are, what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contrastive_text.data import (
+    AllTasks,
+    BatchRoundRobin,
+    EpochRoundRobin,
+    Fusion,
+    Mixture,
+    Step,
+    TaskSize,
+    cut,
+)
+
+CS224N = {"sst": TaskSize(8544, 16), "quora": TaskSize(141_506, 16), "sts": TaskSize(6041, 16)}
+"""The sizes of the report, section 5a."""
+
+some_sizes = st.dictionaries(
+    st.sampled_from("abcd"),
+    st.builds(TaskSize, rows=st.integers(9, 60), batch_size=st.integers(1, 9)),
+    min_size=1,
+)
+mixtures: list[Mixture] = [
+    AllTasks(),
+    AllTasks(temperature=2.0),
+    BatchRoundRobin(),
+    BatchRoundRobin(downsample=False),
+    EpochRoundRobin(),
+    EpochRoundRobin(downsample=True),
+    Fusion([["x"], ["y"]]),
+    Fusion([["x"], ["y"]], mixture=BatchRoundRobin()),
+]
+
+
+def rows(steps: list[Step]) -> Counter[str]:
+    """Counts the rows of each task, each place once."""
+    places = {
+        (task, i) for step in steps for task, (start, stop) in step.parts.items() for i in range(start, stop)
+    }
+    return Counter(task for task, _ in places)
+
+
+@pytest.mark.parametrize("mixture", mixtures, ids=lambda m: type(m).__name__)
+@given(sizes=some_sizes, drop_last=st.booleans())
+def test_no_step_takes_a_row_that_is_not_there_or_one_twice(
+    mixture: Mixture, sizes: Mapping[str, TaskSize], drop_last: bool
+) -> None:
+    steps = mixture.steps(sizes, drop_last)
+    turns = 2 if isinstance(mixture, Fusion) else 1
+    taken = Counter(
+        (task, i) for step in steps for task, (start, stop) in step.parts.items() for i in range(start, stop)
+    )
+    assert set(taken.values()) == {turns}
+    for task, (start, stop) in ((task, part) for step in steps for task, part in step.parts.items()):
+        assert 0 <= start < stop <= sizes[task].rows
+
+
+@given(sizes=some_sizes)
+def test_all_tasks_end_with_the_one_that_is_used_up_first(sizes: Mapping[str, TaskSize]) -> None:
+    steps = AllTasks().steps(sizes, drop_last=False)
+    assert len(steps) == min(math.ceil(size.rows / size.batch_size) for size in sizes.values())
+    assert all(set(step.parts) == set(sizes) for step in steps)
+    first = min(sizes, key=lambda task: sizes[task].rows / sizes[task].batch_size)
+    assert rows(steps)[first] == sizes[first].rows
+
+
+def test_m10_an_epoch_of_the_report_has_378_steps() -> None:
+    steps = AllTasks().steps(CS224N, drop_last=False)
+    assert len(steps) == 378
+    assert steps[-1].parts["sts"] == (6032, 6041)
+    assert rows(steps) == {"sst": 6041, "quora": 6041, "sts": 6041}
+    assert len(AllTasks().steps(CS224N, drop_last=True)) == 377
+
+
+def test_m11_batch_round_robin_takes_three_steps_in_the_order_of_the_tasks() -> None:
+    steps = BatchRoundRobin().steps(CS224N, drop_last=False)
+    assert len(steps) == 3 * 378
+    assert [next(iter(step.parts)) for step in steps] == ["sst", "quora", "sts"] * 378
+
+
+def test_m11_epoch_round_robin_takes_the_tasks_one_after_another() -> None:
+    steps = EpochRoundRobin().steps(CS224N, drop_last=False)
+    order = [next(iter(step.parts)) for step in steps]
+    lengths = {task: math.ceil(size.rows / 16) for task, size in CS224N.items()}
+    assert order == [task for task in CS224N for _ in range(lengths[task])]
+    assert rows(steps) == {task: size.rows for task, size in CS224N.items()}
+    reduced = EpochRoundRobin(downsample=True).steps(CS224N, drop_last=False)
+    assert rows(reduced) == dict.fromkeys(CS224N, 6041)
+
+
+def test_m13_fusion_takes_every_batch_twice_the_supervised_step_first() -> None:
+    sizes = {"sst": TaskSize(8544, 16)}
+    steps = Fusion([["sentiment"], ["contrastive"]]).steps(sizes, drop_last=False)
+    assert len(steps) == 2 * 534
+    for first, second in zip(steps[::2], steps[1::2], strict=True):
+        assert first.parts == second.parts
+        assert (first.objectives, second.objectives) == (("sentiment",), ("contrastive",))
+
+
+def test_round_robin_goes_on_with_the_tasks_that_have_rows_left() -> None:
+    sizes = {"a": TaskSize(2, 2), "b": TaskSize(6, 2)}
+    steps = BatchRoundRobin(downsample=False).steps(sizes, drop_last=True)
+    assert [next(iter(step.parts)) for step in steps] == ["a", "b", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("mixture", "shares"),
+    [
+        (AllTasks(weights={"a": 1.0, "b": 3.0}), (8, 24)),
+        (AllTasks(temperature=1.0), (4, 28)),  # 100 : 700
+        (AllTasks(temperature=2.0), (9, 23)),  # 10 : 26.46, 8.78 and 23.22 of 32
+        (AllTasks(temperature=1e9), (16, 16)),
+    ],
+)
+def test_a_step_is_shared_out_by_weights_or_by_size(mixture: Mixture, shares: tuple[int, int]) -> None:
+    steps = mixture.steps({"a": TaskSize(100, 16), "b": TaskSize(700, 16)}, drop_last=True)
+    assert tuple(stop - start for start, stop in steps[0].parts.values()) == shares
+
+
+@given(sizes=some_sizes, temperature=st.floats(0.2, 5.0))
+def test_sharing_out_keeps_the_rows_of_a_step(sizes: Mapping[str, TaskSize], temperature: float) -> None:
+    total = sum(size.batch_size for size in sizes.values())
+    steps = AllTasks(temperature=temperature).steps(sizes, drop_last=False)
+    whole = steps[0] if len(steps) > 1 else None
+    if whole is not None and total >= 4 * len(sizes):
+        taken = [stop - start for start, stop in whole.parts.values()]
+        assert sum(taken) >= total
+        assert sum(taken) - total < len(sizes)  # a task has at least one row
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: AllTasks(weights={"a": 1.0}, temperature=1.0), "expected weights or a temperature, got both"),
+        (lambda: AllTasks(temperature=0.0), "AllTasks.temperature: expected a positive number, got 0.0"),
+        (lambda: AllTasks(weights={"a": 0.0}), "AllTasks.weights: expected positive numbers"),
+        (lambda: Fusion([["a"]]), "Fusion.turns: expected two groups of objectives or more"),
+        (lambda: Fusion([["a"], []]), "Fusion.turns: expected two groups of objectives or more"),
+        (
+            lambda: AllTasks(weights={"a": 1.0}).steps({"b": TaskSize(4, 2)}, drop_last=True),
+            "AllTasks.weights: expected one for each of b, got a",
+        ),
+        (
+            lambda: cut({"a": TaskSize(9, 2), "b": TaskSize(3, 4)}, drop_last=True),
+            "batch_size: expected at most the number of rows, 3, got 4",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(build: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()  # type: ignore[operator]  # a lambda

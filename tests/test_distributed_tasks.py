@@ -1,0 +1,186 @@
+"""Several data sets over two gloo processes against one: the gradient of every mixture and combiner."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import several
+import tiny
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture
+from contrastive_text.distributed import sum_over_ranks, world_size
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.losses import CoSENT
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.objectives import PairRegression
+from contrastive_text.training import Combine, PCGrad, Uncertainty, WeightedSum
+from contrastive_text.types import StepBatch
+
+# The house's promise in float64: max |dg| <= 1e-10 max |g|.
+PROMISE = 1e-10
+STEPS = 5
+SUPERVISED = ["sentiment", "paraphrase", "similarity", "ranked"]
+CASES: dict[str, tuple[Mixture, Combine]] = {
+    "all": (AllTasks(), WeightedSum(reduction="mean")),
+    "by size": (AllTasks(temperature=1.0), WeightedSum()),
+    "batch round robin": (BatchRoundRobin(), WeightedSum()),
+    "epoch round robin": (EpochRoundRobin(downsample=True), WeightedSum()),
+    "fusion": (Fusion([SUPERVISED, ["contrastive"]]), WeightedSum()),
+    "uncertainty": (AllTasks(), Uncertainty()),
+    "pcgrad": (AllTasks(), PCGrad()),
+    "pcgrad of everything, mean": (AllTasks(), PCGrad(scope="all", reduction="mean")),
+    "pcgrad, fusion": (Fusion([SUPERVISED, ["contrastive"]]), PCGrad(reduction="mixed")),
+}
+
+
+class Quiet(ContrastiveModule):
+    """Logs nothing, for want of a trainer."""
+
+    def log(self, *args: Any, **options: Any) -> None:
+        """Does nothing."""
+
+    def log_dict(self, *args: Any, **options: Any) -> None:
+        """Does nothing."""
+
+
+def module(bert: str, combine: Combine) -> Quiet:
+    torch.manual_seed(0)
+    objectives = several.objectives()
+    objectives["ranked"] = PairRegression(loss=CoSENT(), task="sts")
+    weights = {"contrastive": 0.3}
+    encoder = TransformerEncoder(bert, dropout=0.0)
+    return Quiet(encoder, objectives=objectives, weights=weights, combine=combine).double()
+
+
+def batches(parts: ContrastiveModule, folder: str, mixture: Mixture) -> Iterator[StepBatch]:
+    """This rank's parts of the first steps; seven rows don't go evenly into two."""
+    data = several.data(several.write_tasks(Path(folder)), mixture, batch_size=7, drop_last=False)
+    data.attach(parts)
+    data.setup("fit")
+    yield from itertools.islice(data.train_dataloader(), STEPS)
+
+
+def gradients(bert: str, folder: str, name: str) -> list[dict[str, Tensor]]:
+    """Loss and gradients of each step at the first weights, both as means over the ranks."""
+    mixture, combine = CASES[name]
+    each = []
+    parts = module(bert, type(combine)(**arguments(combine)))
+    for number, batch in enumerate(batches(parts, folder, mixture)):
+        parts.zero_grad(set_to_none=True)
+        loss = parts.training_step(batch, number)
+        loss.backward()
+        found = {key: p.grad for key, p in parts.named_parameters() if p.grad is not None}
+        each.append({key: sum_over_ranks(value) / world_size() for key, value in {"loss": loss, **found}.items()})
+    return each
+
+
+def arguments(combine: Combine) -> dict[str, Any]:
+    if isinstance(combine, PCGrad):
+        return {"scope": combine.scope, "reduction": combine.reduction, "seed": combine.seed}
+    return {"reduction": combine.reduction} if isinstance(combine, WeightedSum) else {}
+
+
+class Step(nn.Module):
+    """The training step as a forward pass, for DDP to wrap."""
+
+    def __init__(self, parts: ContrastiveModule) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def forward(self, batch: StepBatch, number: int) -> Tensor:
+        return self.parts.training_step(batch, number)
+
+
+def through_ddp(bert: str, folder: str, name: str) -> list[dict[str, Tensor]]:
+    """The same gradients as DDP itself leaves them."""
+    mixture, combine = CASES[name]
+    parts = module(bert, type(combine)(**arguments(combine)))
+    wrapped = DistributedDataParallel(Step(parts), find_unused_parameters=True)
+    each = []
+    for number, batch in enumerate(batches(parts, folder, mixture)):
+        parts.zero_grad(set_to_none=True)
+        wrapped(batch, number).backward()
+        each.append({key: p.grad.clone() for key, p in parts.named_parameters() if p.grad is not None})
+    return each
+
+
+DDP_CASES = ("batch round robin", "pcgrad", "fusion", "uncertainty")
+
+
+def work(number: int, port: int, bert: str, folder: str) -> None:
+    """One rank's results."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://127.0.0.1:{port}",
+        rank=number,
+        world_size=2,
+        timeout=timedelta(seconds=60),
+    )
+    own = Path(folder) / f"data{number}"
+    results = {name: gradients(bert, str(own), name) for name in CASES}
+    results |= {f"ddp {name}": through_ddp(bert, str(own), name) for name in DDP_CASES}
+    dist.destroy_process_group()
+    torch.save(results, Path(folder) / f"{number}.pt")
+
+
+Results = list[dict[str, list[dict[str, Tensor]]]]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def ranks(bert: str, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    multiprocessing.set_forkserver_preload(["contrastive_text.module"])
+    mp.start_processes(work, args=(port, bert, str(folder)), nprocs=2, start_method="forkserver")
+    return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(2)]
+
+
+def check(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Holds gradients against each other, relative to the largest of all parameters."""
+    assert found.keys() == expected.keys()
+    largest = max(float(value.abs().max()) for value in expected.values())
+    for name, value in expected.items():
+        assert float((found[name] - value).abs().max()) <= PROMISE * largest, name
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_gradient_of_two_ranks_is_that_of_one_process(
+    name: str, ranks: Results, bert: str, tmp_path: Path
+) -> None:
+    alone = gradients(bert, str(tmp_path), name)
+    for rank in ranks:
+        for found, expected in zip(rank[name], alone, strict=True):
+            check(found, expected)
+
+
+@pytest.mark.parametrize("name", DDP_CASES)
+def test_ddp_leaves_that_gradient_and_none_where_no_objective_of_the_step_is(
+    name: str, ranks: Results, bert: str, tmp_path: Path
+) -> None:
+    alone = gradients(bert, str(tmp_path), name)
+    absent = 0
+    for rank in ranks:
+        for found, expected in zip(rank[f"ddp {name}"], alone, strict=True):
+            check(found, {key: value for key, value in expected.items() if key != "loss"})
+            absent += "objectives.sentiment.head.network.0.weight" not in found
+    assert (absent > 0) == (name in ("batch round robin", "fusion"))

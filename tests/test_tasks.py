@@ -1,0 +1,295 @@
+"""Runs over several data sets: what is encoded, scored, refused, and what a step leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import several
+import tiny
+import torch
+
+from contrastive_text.data import AllTasks, BatchRoundRobin, Fusion, Mixture, TextTask
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.objectives import Contrastive, MaskedLM, TextClassification
+from contrastive_text.training import AdamW, PCGrad, WeightedSum
+from contrastive_text.types import StepBatch
+from contrastive_text.views import DeleteTokens, FeatureCutoff, Given, MaskTokens, SwapWords
+
+FUSION = Fusion([["sentiment", "paraphrase", "similarity"], ["contrastive"]])
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TextTask]:
+    return several.write_tasks(tmp_path_factory.mktemp("tasks"))
+
+
+def steps(
+    module: ContrastiveModule, tasks: dict[str, TextTask], mixture: Mixture | None = None
+) -> list[StepBatch]:
+    data = several.data(tasks, mixture)
+    data.attach(module)
+    data.setup("fit")
+    return list(data.train_dataloader())
+
+
+def test_a_step_holds_a_batch_of_each_task_and_names_its_objectives(
+    bert: str, tasks: dict[str, TextTask]
+) -> None:
+    module = several.module(bert)
+    together = steps(module, tasks)
+    assert [set(step.batches) for step in together] == [{"sst", "quora", "sts"}] * 3
+    assert all(step.objectives is None for step in together)
+    fused = steps(module, tasks, FUSION)
+    assert [step.objectives for step in fused[:2]] == [tuple(turn) for turn in FUSION.turns]
+    assert torch.equal(fused[0].batches["sst"].ids, fused[1].batches["sst"].ids)
+
+
+def test_tasks_draw_apart_and_the_same_rows_whatever_the_mixture(bert: str, tasks: dict[str, TextTask]) -> None:
+    module = several.module(bert)
+    together, turns = steps(module, tasks), steps(module, tasks, BatchRoundRobin())
+    keys = together[0].batches
+    assert not set(keys["sst"].draw_keys.tolist()) & set(keys["quora"].draw_keys.tolist())
+    for number, task in enumerate(("sst", "quora", "sts")):
+        assert torch.equal(turns[number].batches[task].draw_keys, keys[task].draw_keys)
+
+
+def test_views_of_a_task_stand_in_the_place_of_those_of_all(bert: str, tasks: dict[str, TextTask]) -> None:
+    views = {"anchor": [SwapWords(1.0)], "sst": {"positive": [DeleteTokens(0.5)]}}
+    module = several.module(bert, views=views)
+    plain, altered = steps(several.module(bert), tasks)[0].batches, steps(module, tasks)[0].batches
+    ids = {
+        (name, role): torch.equal(
+            plain[name].split(plain[name].by_role(role)).ids, part.split(part.by_role(role)).ids
+        )
+        for name, part in altered.items()
+        for role in ("anchor", "positive")
+    }
+    assert ids == {
+        ("sst", "anchor"): True,
+        ("sst", "positive"): False,
+        ("quora", "anchor"): False,
+        ("quora", "positive"): True,
+        ("sts", "anchor"): False,
+        ("sts", "positive"): True,
+    }
+    assert ContrastiveModule.load_from_checkpoint  # the views survive a checkpoint: test_resume.py
+
+
+def test_what_no_objective_of_the_step_reads_is_not_encoded(bert: str, tasks: dict[str, TextTask]) -> None:
+    module = several.module(bert)
+    batch = steps(module, tasks)[0].batches["sst"]
+    assert len(batch) == 12  # each text twice, for the contrastive objective
+    assert module.encode(batch, "sst").embeddings.shape[0] == 12
+    alone = module.encode(batch, "sst", ["sentiment"])
+    assert alone.embeddings.shape[0] == 6
+    assert [slot.role for slot in alone.slots] == ["anchor"]
+
+
+def test_a_masked_original_is_encoded_for_the_objective_that_predicts_its_tokens(
+    bert: str, tmp_path: Path
+) -> None:
+    texts = tiny.write_texts(tmp_path / "texts.txt")
+    module = tiny.module(
+        bert, views={"original": [MaskTokens()]}, objectives={"c": Contrastive(), "mlm": MaskedLM()}
+    )
+    data = tiny.data(texts)
+    data.attach(module)
+    data.setup("fit")
+    batch = next(iter(data.train_dataloader()))
+    assert module.encode(batch, None, ["c"]).embeddings.shape[0] == 16
+    assert module.encode(batch, None, ["mlm"]).embeddings.shape[0] == 8
+    assert module.encode(batch).embeddings.shape[0] == 24
+
+
+def test_m10_the_loss_of_a_step_is_the_mean_over_the_tasks(bert: str, tasks: dict[str, TextTask]) -> None:
+    parts = several.objectives()
+    del parts["contrastive"]
+    module = tiny.module(bert, dropout=0.0, objectives=parts, combine=WeightedSum(reduction="mean"))
+    logged: dict[str, float] = {}
+    module.log = lambda name, value, **_: logged.update({name: float(value)})  # type: ignore[method-assign]
+    module.log_dict = lambda each, **_: logged.update({n: float(v) for n, v in each.items()})  # type: ignore[method-assign]
+    loss = module.training_step(steps(module, tasks)[0], 0)
+    values = [logged[f"train/{name}"] for name in parts]
+    assert float(loss) == pytest.approx(sum(values) / 3, rel=1e-6)
+
+
+def test_m8_paraphrase_and_similarity_share_their_first_layer_and_sentiment_does_not(bert: str) -> None:
+    heads = {
+        name: part.head.network for name, part in several.module(bert).objective_parts().items() if part.head
+    }  # type: ignore[attr-defined]
+    assert heads["paraphrase"][0].weight is heads["similarity"][0].weight
+    assert heads["paraphrase"][2].weight is not heads["similarity"][2].weight
+    assert heads["sentiment"][0].weight is not heads["paraphrase"][0].weight
+
+
+def test_neither_decay_nor_moments_move_what_a_step_leaves_out(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    module = several.module(bert, optimizer=AdamW(lr=0.1, weight_decay=0.5))
+    scorer = module.objectives["paraphrase"].scorer
+    before = [weight.clone() for weight in scorer.parameters()]
+    tiny.trainer(tmp_path, max_steps=1).fit(module, several.data(tasks, BatchRoundRobin()))  # sst's turn
+    assert all(torch.equal(*pair) for pair in zip(before, scorer.parameters(), strict=True))
+    tiny.trainer(tmp_path, max_steps=2).fit(module, several.data(tasks, BatchRoundRobin()))  # quora's
+    assert not any(torch.equal(*pair) for pair in zip(before, scorer.parameters(), strict=True))
+
+
+def test_gradient_norms_and_cosines_are_logged_on_request(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    seen = []
+    for every in (0, 2):
+        trainer = tiny.trainer(tmp_path, max_steps=1)
+        trainer.fit(several.module(bert, log_gradients=every), several.data(tasks))
+        seen.append({name for name in trainer.logged_metrics if "gradient" in name})
+    assert seen[0] == set()
+    names = ("sentiment", "paraphrase", "similarity", "contrastive")
+    assert {f"train/gradient/norm/{name}" for name in names} <= seen[1]
+    assert "train/gradient/cosine/paraphrase/similarity" in seen[1]
+
+
+def test_every_task_is_scored_and_overall_is_their_plain_mean(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    scored = {
+        name: TextTask(train=task.train, validation=task.train, pairing=task.pairing)
+        for name, task in tasks.items()
+    }
+    module = several.module(bert, dropout=0.0)
+    pairs = tiny.write_pairs(tmp_path / "dev.tsv")
+    trainer = tiny.trainer(tmp_path)
+    (*_, last) = trainer.validate(module, several.data(scored, validation=pairs), verbose=False)
+    found = tiny.merged([last, *trainer.validate(module, several.data(scored, validation=pairs), verbose=False)])
+    each = [found["val/sst/accuracy"], found["val/quora/accuracy"], found["val/sts/pearson"]]
+    assert found["val/overall"] == pytest.approx(sum(each) / 3, abs=1e-4)
+    assert "val/spearman" in found
+    # By hand: the share of sentiments that the classifier gets right.
+    data = several.data(scored)
+    data.attach(module)
+    data.setup("validate")
+    (batch,) = data.val_dataloader()[0]
+    module.eval()
+    with torch.no_grad():
+        vectors = module.pooler(module.encoder(batch.batches["sst"]))[:24]
+        part = module.objectives["sentiment"]
+        right = (part.head(vectors).argmax(dim=1) == batch.batches["sst"].target).float().mean()
+    assert found["val/sst/accuracy"] == pytest.approx(100 * float(right), abs=1e-4)
+
+
+def test_m12_overall_is_the_plain_mean_of_the_report_s_scores() -> None:
+    assert pytest.approx(0.701333, abs=5e-7) == (0.521 + 0.830 + 0.753) / 3
+
+
+# What makes no sense
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"objectives": {"a": TextClassification(3)}},
+            r"model\.objectives\.a\.task: expected the data set that it reads \(sst, quora, sts\), got none",
+        ),
+        (
+            {"objectives": {"a": TextClassification(3, task="sts2")}},
+            r"model\.objectives\.a\.task: expected one of the data sets \(sst, quora, sts\), got sts2",
+        ),
+        (
+            {"objectives": {"a": TextClassification(3, task="sst")}},
+            r"data\.tasks\.quora: expected an objective that reads it, got none",
+        ),
+        ({"views": {"sst2": {"anchor": []}}}, r"model\.views\.sst2: expected a role, or one of the data sets"),
+    ],
+)
+def test_tasks_and_objectives_that_do_not_meet_are_refused(
+    changes: dict[str, object], message: str, bert: str, tasks: dict[str, TextTask]
+) -> None:
+    module = tiny.module(bert, **({"objectives": several.objectives()} | changes))
+    with pytest.raises(ValueError, match=message):
+        steps(module, tasks)
+
+
+def test_an_objective_of_a_task_is_refused_beside_one_set_without_a_name(bert: str, tmp_path: Path) -> None:
+    data = tiny.data(tiny.write_texts(tmp_path / "texts.txt"))
+    data.attach(tiny.module(bert, objectives={"a": Contrastive(task="sst")}))
+    with pytest.raises(
+        ValueError, match=r"objectives\.a\.task: expected one of the data sets \(none: the data are"
+    ):
+        data.setup("fit")
+
+
+@pytest.mark.parametrize(
+    ("turns", "message"),
+    [
+        ([["sentiment"], ["contrast"]], r"data\.mixture\.turns: expected objectives \(.*\), got contrast"),
+        ([["sentiment"], ["contrastive"]], r"turns: expected every objective in a turn, got none for paraphrase"),
+    ],
+)
+def test_turns_that_do_not_meet_the_objectives_are_refused(
+    turns: list[list[str]], message: str, bert: str, tasks: dict[str, TextTask]
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        steps(several.module(bert), tasks, Fusion(turns))
+
+
+def test_two_objectives_that_read_a_task_s_labels_differently_are_refused(
+    bert: str, tasks: dict[str, TextTask]
+) -> None:
+    objectives = several.objectives() | {"again": TextClassification(4, task="sst")}
+    with pytest.raises(ValueError, match=r"objectives\.again: expected the same labels as sentiment reads"):
+        steps(tiny.module(bert, objectives=objectives), tasks)
+
+
+def test_a_task_without_files_and_a_training_file_beside_tasks_are_refused(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    module = several.module(bert)
+    with pytest.raises(ValueError, match=r"data\.tasks\.sts\.train: expected a file, got none"):
+        steps(module, tasks | {"sts": TextTask(pairing=Given())})
+    (tmp_path / "empty.tsv").write_text("label\tsentence1\tsentence2\n")
+    with pytest.raises(ValueError, match=r"empty\.tsv: expected at least one row"):
+        steps(module, tasks | {"sts": TextTask(train=str(tmp_path / "empty.tsv"), pairing=Given())})
+    with pytest.raises(ValueError, match=r"data\.train: expected none beside tasks"):
+        several.data(tasks, train="texts.txt")
+
+
+def test_held_out_files_of_a_task_that_nothing_predicts_are_refused(
+    bert: str, tasks: dict[str, TextTask]
+) -> None:
+    train = tasks["sst"].train
+    module = tiny.module(bert, objectives={"c": Contrastive()})
+    data = several.data({"sst": TextTask(train=train, validation=train)})
+    data.attach(module)
+    with pytest.raises(
+        ValueError, match=r"data\.tasks\.sst\.validation: expected an objective that predicts sst"
+    ):
+        data.setup("fit")
+
+
+def test_pcgrad_refuses_float16(bert: str, tasks: dict[str, TextTask], tmp_path: Path) -> None:
+    module = several.module(bert, combine=PCGrad())
+    trainer = tiny.trainer(tmp_path, precision="16-true")
+    with pytest.raises(
+        ValueError, match=r"trainer\.precision: expected bf16-mixed or 32-true for PCGrad, got 16"
+    ):
+        trainer.fit(module, several.data(tasks))
+
+
+@pytest.mark.parametrize("combine", [None, PCGrad()], ids=["sum", "pcgrad"])
+def test_bfloat16_trains_every_objective(
+    combine: PCGrad | None, bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    module = several.module(bert, combine=combine, views={"sst": {"anchor": [FeatureCutoff(0.2)]}})
+    before = {name: weight.clone() for name, weight in module.named_parameters()}
+    tiny.trainer(tmp_path, max_steps=2, precision="bf16-mixed").fit(module, several.data(tasks, AllTasks()))
+    for name, weight in module.named_parameters():
+        assert weight.dtype == torch.float32
+        assert weight.isfinite().all()
+        # A key's bias cancels in the softmax of attention.
+        assert not torch.equal(weight, before[name]) or "key.bias" in name or "token_type" in name, name
