@@ -186,9 +186,8 @@ class ContrastiveModule(ScoredModule):
 
     def check_tasks(self, tasks: Sequence[str], turns: Sequence[Turn] = ()) -> None:
         """Refuses objectives, views and turns of other tasks and objectives than there are."""
-        check_steps(
-            self.objective_parts(), list(self.task_plans), tasks, [turn.objectives or () for turn in turns]
-        )
+        named = [turn.objectives or () for turn in turns]
+        check_steps(self.objective_parts(), list(self.task_plans), tasks, named)
         self._partial_steps = any(len(self._running(turn)) < len(self.objectives) for turn in turns)
 
     def _running(self, turn: Turn) -> list[str]:
@@ -305,17 +304,15 @@ class ContrastiveModule(ScoredModule):
         """
         if isinstance(self.combine, PCGrad) and str(self.trainer.precision).startswith("16"):
             raise ValueError(
-                f"trainer.precision: expected bf16-mixed or 32-true for PCGrad, got {self.trainer.precision}; float16 "
-                "loses the small entries of the single gradients"
+                f"trainer.precision: expected bf16-mixed or 32-true for PCGrad, got {self.trainer.precision}; "
+                "float16 loses the small entries of the single gradients"
             )
         strategy = self.trainer.strategy
-        waits = isinstance(strategy, DDPStrategy) and not vars(strategy)["_ddp_kwargs"].get(
-            "find_unused_parameters"
-        )
-        if waits and world_size() > 1 and self._partial_steps:
+        options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
+        if self._partial_steps and options is not None and not options.get("find_unused_parameters"):
             raise ValueError(
-                "trainer.strategy: expected ddp_find_unused_parameters_true, for the mixture has steps without some "
-                "of the objectives, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"
+                "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "
+                "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"
             )
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:

@@ -49,7 +49,7 @@ def write_tasks(folder: Path) -> dict[str, TextTask]:
 
 
 def objectives(dropout: float = 0.0) -> dict[str, Objective]:
-    """Gives a supervised objective for each task, two of which share a layer, and a contrastive one beside them."""
+    """Gives a supervised objective for each task, two with a layer in common, and a contrastive one."""
 
     def pair_head() -> MLPHead:
         return MLPHead(dropout=dropout, share="pairs", shared_layers=1)
