@@ -8,10 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from torch import Tensor
-from torchmetrics import Metric, PearsonCorrCoef
-from torchmetrics.classification import MulticlassAccuracy
+
+if TYPE_CHECKING:  # readers, on the way from a text to its embedding, do without metrics
+    from torchmetrics import Metric
 
 NLI = ("entailment", "neutral", "contradiction")
 """The classes of natural language inference, in the order of their numbers in SNLI and MultiNLI on the hub."""
@@ -141,6 +143,8 @@ class Classes(Target):
 
     def metric(self) -> tuple[str, Metric]:
         """Gives the share of right classes."""
+        from torchmetrics.classification import MulticlassAccuracy
+
         return "accuracy", MulticlassAccuracy(num_classes=len(self.names), average="micro")
 
     def write(self, predictions: Tensor) -> list[str]:
@@ -212,6 +216,8 @@ class Scores(Target):
 
     def metric(self) -> tuple[str, Metric]:
         """Gives Pearson's correlation, as the CS224N report has it."""
+        from torchmetrics import PearsonCorrCoef
+
         return "pearson", PearsonCorrCoef()
 
     def write(self, predictions: Tensor) -> list[str]:
