@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -106,6 +107,29 @@ def encode_views(batch: Batch, network: Network, plan: ViewPlan, value: Value) -
         for part, gradient in zip(parts, gradients, strict=True)
     ]
     return _encode(batch, parts, network, alters)
+
+
+def in_place_read(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded:
+    """Puts what gradient views alter where an objective reads another view of the same text.
+
+    A classifier of unaltered texts is followed on a second view this way (ConSERT's joint mode, Yan et al. 2021):
+    the gradient of its loss reaches the rows that will be altered along it.
+
+    Args:
+        encoded: A batch without its gradient views, as the objective would read it.
+        plan: The views.
+        view: The view that the objective reads; None for all, which changes nothing.
+    """
+    if view is None:
+        return encoded
+    per_text = sum(slot.role == "anchor" for slot in encoded.slots)
+    order = list(range(len(encoded.slots)))
+    for altered, slot in enumerate(encoded.slots):
+        if plan.has_gradient_view(slot) and slot.number % per_text != view:
+            read = encoded.slots.index(slot._replace(number=slot.number - slot.number % per_text + view))
+            order[altered], order[read] = order[read], order[altered]
+    rows = encoded.embeddings.reshape(len(order), -1, encoded.embeddings.shape[1])
+    return replace(encoded, embeddings=rows[order].flatten(0, 1))
 
 
 def _parts(batch: Batch, plan: ViewPlan) -> list[_Part]:

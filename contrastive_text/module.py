@@ -17,7 +17,7 @@ from contrastive_text.data import TextTokenizer
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.distributed import rank, sum_over_ranks, world_size
 from contrastive_text.encoders import Encoder
-from contrastive_text.encoding import Network, encode_views, read_slots
+from contrastive_text.encoding import Network, encode_views, in_place_read, read_slots
 from contrastive_text.heads import Head, build_head, share_layers
 from contrastive_text.losses import reduce
 from contrastive_text.objectives import Contrastive, Objective, Terms
@@ -243,12 +243,13 @@ class ContrastiveModule(ScoredModule):
         plan = self.plan_of(task)
         followed = [view.objective for view in plan.gradient_views if view.objective is not None]
         running += [name for name in dict.fromkeys(followed) if name not in running]
-        return encode_views(
-            read_slots(batch, plan, [parts[name] for name in running]),
-            self.network,
-            plan=plan,
-            value=lambda encoded, name: self.objective_value(encoded, name or running[0])[0],
-        )
+
+        def value(encoded: Encoded, name: str | None) -> Tensor:
+            followed = name or running[0]
+            return self.objective_value(in_place_read(encoded, plan, parts[followed].view), followed)[0]
+
+        read = read_slots(batch, plan, [parts[name] for name in running])
+        return encode_views(read, self.network, plan=plan, value=value)
 
     def objective_value(self, encoded: Encoded, name: str) -> tuple[Tensor, Terms]:
         """Gives an objective's loss, whose mean over ranks is that of the whole batch, and its terms."""

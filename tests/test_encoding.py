@@ -17,12 +17,12 @@ from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.layouts import token_mask
 from contrastive_text.encoding import Network
 from contrastive_text.heads import MLPHead
-from contrastive_text.losses import InfoNCE
+from contrastive_text.losses import InfoNCE, NTXent
 from contrastive_text.module import ContrastiveModule
-from contrastive_text.objectives import Contrastive, MaskedLM, Objective
+from contrastive_text.objectives import Contrastive, MaskedLM, Objective, PairClassification
 from contrastive_text.poolers import CLSPooler, MeanPooler
 from contrastive_text.random import RowRandom
-from contrastive_text.types import NO_LABEL, ROLES, Batch, Slot
+from contrastive_text.types import NO_LABEL, ROLES, Batch, Encoded, Slot
 from contrastive_text.views import (
     Adversarial,
     DeleteTokens,
@@ -470,3 +470,68 @@ def test_a_view_never_gets_a_block_without_rows() -> None:
     rows = [tuple(range(5 + i, 14 + i)) for i in range(20)] + [(5 + i, 6, 7) for i in range(20)]
     encoded = module_of({"anchor": [Largest()]}).encode(ragged(*rows))
     assert bool(encoded.embeddings.isfinite().all())
+
+
+# ConSERT's joint mode: two views of each of two texts
+
+
+def joint(views: dict[str, list[View]]) -> tuple[ContrastiveModule, Batch]:
+    """A module that classifies the first views of two texts and compares the two views of each, and a batch."""
+    objectives: dict[str, Objective] = {
+        "inference": PairClassification(3),
+        "contrastive": Contrastive(NTXent(temperature=0.1, reduction="two_sided"), between="views"),
+    }
+    slots = (Slot("anchor", 0), Slot("anchor", 1), Slot("positive", 0), Slot("positive", 1))
+    batch = texts(6, slots=slots)
+    lengths, ids = batch.lengths.clone(), list(torch.split(batch.ids, batch.lengths.tolist()))
+    for first, second in ((0, 6), (12, 18)):  # the second view of a text is that text
+        for i in range(6):
+            ids[second + i], lengths[second + i] = ids[first + i], lengths[first + i]
+    same = replace(batch, ids=torch.cat(ids), lengths=lengths, target=torch.tensor([0.0, 1, 2, 0, 1, 2]))
+    torch.manual_seed(0)
+    return module_of(views, objectives=objectives), same
+
+
+def test_an_adversarial_second_view_leaves_the_first_to_the_classifier() -> None:
+    uphill: list[View] = [Adversarial(norm=1.0, objective="inference")]
+    module, batch = joint({"anchor_2": uphill, "positive_2": uphill})
+    plain, _ = joint({})
+    encoded, clean = module.encode(batch), plain.encode(batch)
+    anchors, positives = encoded.role("anchor"), encoded.role("positive")
+    assert torch.allclose(anchors[:, 0], clean.role("anchor")[:, 0])
+    assert torch.allclose(positives[:, 0], clean.role("positive")[:, 0])
+    # The classifier reads the first views; along its gradient there the second ones move.
+    for role in (anchors, positives):
+        assert ((role[:, 1] - role[:, 0]).abs().amax(dim=1) > 1e-4).all()
+
+
+def test_the_second_views_move_along_the_gradient_of_the_classifier_of_the_first() -> None:
+    step: list[View] = [Along(size=1.0, objective="inference")]
+    module, batch = joint({"anchor_2": step, "positive_2": step})
+    entered: list[Tensor] = []
+
+    def enter(embeddings: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG001  # the contract
+        entered.append(embeddings.detach().requires_grad_())
+        return entered[-1]
+
+    first = batch.split(torch.cat([torch.arange(6), torch.arange(12, 18)]))
+    vectors = module.pooler(module.encoder(first, alter=enter))
+    slots = (Slot("anchor", 0), Slot("positive", 0))
+    encoded = Encoded(vectors, slots, text_ids=first.text_ids, target=batch.target)
+    (gradient,) = torch.autograd.grad(module.objectives["inference"](encoded).total / 6, entered)
+
+    def move(embeddings: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG001  # the contract
+        return embeddings + gradient
+
+    moved = module.pooler(module.encoder(first, alter=move))
+    found = module.encode(batch)
+    expected = torch.stack([moved[:6], moved[6:]], dim=1)
+    actual = torch.stack([found.role("anchor")[:, 1], found.role("positive")[:, 1]], dim=1)
+    assert torch.allclose(actual, expected, atol=1e-12)
+    assert not torch.allclose(expected, torch.stack([vectors[:6], vectors[6:]], dim=1), atol=1e-6)
+
+
+def test_a_second_view_follows_the_objective_that_compares_both() -> None:
+    module, batch = joint({"anchor_2": [Adversarial(norm=1.0, objective="contrastive")]})
+    anchors = module.encode(batch).role("anchor")
+    assert ((anchors[:, 1] - anchors[:, 0]).abs().amax(dim=1) > 1e-4).all()

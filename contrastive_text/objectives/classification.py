@@ -54,7 +54,7 @@ class TextClassification(Objective):
         check_view(view, "TextClassification.view")
         self.classes = classes
         self.head = head
-        self.view = view
+        self.view: int = view
         self.linear: nn.Linear | None = None
         self._target = read_classes(classes, "TextClassification.classes")
 

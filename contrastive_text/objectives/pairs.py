@@ -72,7 +72,7 @@ class PairClassification(Objective):
         self.classes = classes
         self.scorer = scorer or ConcatenationScorer()
         self.head = head
-        self.view = view
+        self.view: int = view
         self._target = read_classes(classes, "PairClassification.classes")
 
     @property
@@ -157,7 +157,7 @@ class PairRegression(Objective):
         self.low = low
         self.high = high
         self.head = head
-        self.view = view
+        self.view: int = view
         self._target = Scores(low=low, high=high)
 
     @property

@@ -132,6 +132,10 @@ class ViewPlan:
         chain = self.chains.get(self.chain_name(slot) or "", ())
         return any(isinstance(view, TokenView) and view.sets_labels for view in chain)
 
+    def has_gradient_view(self, slot: Slot) -> bool:
+        """Tells whether a slot has a gradient view."""
+        return any(isinstance(view, GradientView) for view in self.chains.get(self.chain_name(slot) or "", ()))
+
     def rows(self, batch: Batch, name: str) -> Tensor:
         """Gives the indices of the rows that the chain of the given name alters, slot by slot, (rows,)."""
         wanted = [i for i, slot in enumerate(batch.slots) if self.chain_name(slot) == name]
