@@ -109,9 +109,18 @@ class Collator:
         examples = self.pairing(item.row, generator(fold(row_key, _PAIRING)))
         slots = [example_slots(example, self.originals) for example in examples]
         return [
-            ([Piece(text, slot, fold(row_key, number, i)) for i, (slot, text) in enumerate(each)], example.target)
+            (
+                [Piece(text, slot, fold(row_key, number, i)) for i, (slot, text) in enumerate(each)],
+                _target(item.row) if example.target is None else example.target,
+            )
             for number, (each, example) in enumerate(zip(slots, examples, strict=True))
         ]
+
+
+def _target(row: Row) -> float | None:
+    """Gives a row's own label or score, which its examples have unless the pairing gives them another."""
+    target = row.get("target")
+    return float(target) if isinstance(target, int | float) else None
 
 
 class StepCollator:

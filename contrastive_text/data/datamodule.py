@@ -17,7 +17,7 @@ from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey, 
 from contrastive_text.data.selection import check_roles, served
 from contrastive_text.data.tables import RunTables
 from contrastive_text.data.tasks import ONLY, BatchConsumer, Paths, TextTask, TrainingData
-from contrastive_text.data.token_cache import tokenize_documents
+from contrastive_text.data.token_cache import TokenTable, tokenize_documents
 from contrastive_text.data.tokenizing import learn_vocabulary, single_threaded_tokenizers
 from contrastive_text.distributed import rank, world_size
 from contrastive_text.random import generator
@@ -209,7 +209,8 @@ class TextDataModule(pl.LightningDataModule):
         tokens = tokenize_documents(texts, tokenizer, cache_dir=folder)
         if rank() == 0 and self.trainer is not None:
             self.trainer.strategy.barrier()
-        return served(tokens, pairing)
+        targets = [target for row in rows if isinstance(target := row.get("target"), float)]
+        return served(TokenTable(tokens.folder, tokens.source, targets or None), pairing)
 
     def _learn_vocabulary(self) -> None:
         consumer = self._consumer()

@@ -44,7 +44,7 @@ _DAY = 24 * 3600
 
 @final
 class TokenTable:
-    """Rows ``{"text": Tokens}`` that are read from disk when they are asked for.
+    """Rows ``{"text": Tokens}``, with their targets if they have any, read from disk when they are asked for.
 
     The folder has three flat arrays: ``ids`` and ``words`` of all tokens (int32), and ``offsets`` (int64), of
     which text i has the places from the i-th to the next. A pickled table is its folder's name: a worker
@@ -53,6 +53,7 @@ class TokenTable:
     Args:
         folder: An entry of the cache.
         source: Where the tokens came from, for a reader of the run.
+        targets: The label or score of each text; None for texts without.
 
     Attributes:
         lengths: Tokens of each text, (N,), int64.
@@ -61,9 +62,10 @@ class TokenTable:
         FileNotFoundError: The entry was deleted.
     """
 
-    def __init__(self, folder: Path, source: str) -> None:
+    def __init__(self, folder: Path, source: str, targets: Sequence[float] | None = None) -> None:
         self.folder = folder
         self.source = source
+        self.targets = targets
         self._ids, self._words = (_mapped(folder / name, _INT32) for name in ("ids", "words"))
         self._offsets = _mapped(folder / "offsets", _INT64)
         self.lengths: npt.NDArray[np.int64] = np.diff(self._offsets)
@@ -74,13 +76,14 @@ class TokenTable:
     def __getitem__(self, index: int) -> Row:
         start = range(len(self))[index]  # negative numbers too
         place = slice(self._offsets[start], self._offsets[start + 1])
-        return {"text": Tokens(ids=tuple(self._ids[place].tolist()), words=tuple(self._words[place].tolist()))}
+        tokens = Tokens(ids=tuple(self._ids[place].tolist()), words=tuple(self._words[place].tolist()))
+        return {"text": tokens} if self.targets is None else {"text": tokens, "target": self.targets[start]}
 
     def __iter__(self) -> Iterator[Row]:
         return (self[index] for index in range(len(self)))
 
-    def __reduce__(self) -> tuple[type[TokenTable], tuple[Path, str]]:
-        return TokenTable, (self.folder, self.source)
+    def __reduce__(self) -> tuple[type[TokenTable], tuple[Path, str, Sequence[float] | None]]:
+        return TokenTable, (self.folder, self.source, self.targets)
 
 
 def tokenize_documents(

@@ -16,7 +16,8 @@ from contrastive_text.types import Example, Row
 class Pairing(ABC):
     """Base class of pairings.
 
-    Every row must give the same number of examples with the same number of positives and negatives.
+    Every row must give the same number of examples with the same number of positives and negatives. They have the
+    row's label or score as their target, unless the pairing gives them another.
 
     Attributes:
         reads: The columns that a file must have.
@@ -59,15 +60,8 @@ class Pairing(ABC):
         """Gives the examples of a row; all randomness comes from ``rng``."""
 
 
-def _target(row: Row) -> float | None:
-    target = row.get("target")
-    return float(target) if isinstance(target, int | float) else None
-
-
 class SameText(Pairing):
     """The text is its own positive: what differs is dropout, or the views (SimCSE, ConSERT, CLEAR).
-
-    A label or a score of the text goes along.
 
     Example:
         >>> example, = SameText()({"text": "hello"}, np.random.default_rng(0))
@@ -78,13 +72,13 @@ class SameText(Pairing):
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
         """Gives one example, the text twice."""
         text = str(row["text"])
-        return [Example(anchor=text, positives=(text,), target=_target(row))]
+        return [Example(anchor=text, positives=(text,))]
 
 
 class Given(Pairing):
     """The data file names the texts: columns ``anchor`` and ``positive``, hard negatives if there are any.
 
-    A label or a score goes along as the target. A row with ``text`` alone, of a file of labelled texts, gives an
+    A row with ``text`` alone, of a file of labelled texts, gives an
     anchor without a positive.
 
     Args:
@@ -110,13 +104,12 @@ class Given(Pairing):
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
         """Gives one example: the row's texts in their columns' roles."""
         if "text" in row:
-            return [Example(anchor=str(row["text"]), target=_target(row), views_per_text=self.views_per_text)]
+            return [Example(anchor=str(row["text"]), views_per_text=self.views_per_text)]
         return [
             Example(
                 anchor=str(row["anchor"]),
                 positives=(str(row["positive"]),),
                 negatives=tuple(str(text) for name, text in row.items() if name.startswith("negative")),
-                target=_target(row),
                 views_per_text=self.views_per_text,
             )
         ]

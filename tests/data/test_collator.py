@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import ClassVar
 
 import numpy as np
@@ -106,6 +106,31 @@ def test_targets_come_along_or_are_none(tokenizer: TextTokenizer) -> None:
     assert with_target.target is not None
     assert with_target.target.tolist() == [0.0, 1.0, 2.0]
     assert Collator(tokenizer, SameText(), ViewPlan(), seed=0)(keyed(ROWS)).target is None
+    labelled = [{**row, "target": 0.25} for row in ROWS]
+    assert set(Collator(tokenizer, SameText(), ViewPlan(), seed=0)(keyed(labelled)).target.tolist()) == {0.25}
+
+
+class Halved(Given):
+    """Gives its examples a target of their own."""
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
+        return [replace(each, target=float(row["target"]) / 2) for each in super().__call__(row, rng)]
+
+
+def test_a_pairing_may_give_another_target_than_the_row_s(tokenizer: TextTokenizer) -> None:
+    batch = Collator(tokenizer, Halved(), ViewPlan(), seed=0)(keyed(TRIPLES))
+    assert batch.target.tolist() == [0.0, 0.5, 1.0]
+
+
+def test_two_views_of_each_text_stand_in_slots_of_their_own(tokenizer: TextTokenizer) -> None:
+    plan = ViewPlan({"anchor_2": [SwapWords(rate=1.0)], "positive": [SwapWords(rate=0.0)]})
+    batch = Collator(tokenizer, Given(views_per_text=2), plan, seed=0)(keyed(TRIPLES))
+    roles = [(slot.role, slot.number) for slot in batch.slots]
+    assert roles == [(role, number) for role in ("anchor", "positive", "negative") for number in (0, 1)]
+    texts = batch.ids.split(batch.lengths.tolist())
+    assert [texts[i].tolist() for i in (6, 12)] == [texts[i].tolist() for i in (9, 15)]  # both views alike
+    assert texts[0].tolist() != texts[3].tolist()
+    assert sorted(texts[0].tolist()) == sorted(texts[3].tolist())
 
 
 def test_the_same_keys_give_the_same_batch(tokenizer: TextTokenizer) -> None:

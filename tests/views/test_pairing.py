@@ -19,7 +19,7 @@ def test_same_text_pairs_a_text_with_itself() -> None:
     ("row", "expected"),
     [
         ({"anchor": "a", "positive": "b"}, Example("a", ("b",))),
-        ({"anchor": "a", "positive": "b", "target": 3}, Example("a", ("b",), target=3.0)),
+        ({"anchor": "a", "positive": "b", "target": 3}, Example("a", ("b",))),  # the collator takes it along
         ({"anchor": "a", "positive": "b", "negative": "c"}, Example("a", ("b",), ("c",))),
         (
             {"anchor": "a", "positive": "b", "negative_1": "c", "negative_2": "d"},
@@ -40,16 +40,15 @@ def test_a_pairing_names_the_columns_that_it_reads(pairing: Pairing) -> None:
             pairing({other: text for other, text in row.items() if other != name}, RNG)
 
 
-@pytest.mark.parametrize("target", [3, 0.25])
-def test_a_label_of_a_single_text_goes_along(target: float) -> None:
-    row: Row = {"text": "snow", "target": target}
-    assert SameText()(row, RNG) == [Example("snow", ("snow",), target=float(target))]
-    assert Given()(row, RNG) == [Example("snow", target=float(target))]
+def test_a_single_text_is_its_own_positive_or_has_none() -> None:
+    row: Row = {"text": "snow", "target": 3}
+    assert SameText()(row, RNG) == [Example("snow", ("snow",))]
+    assert Given()(row, RNG) == [Example("snow")]
 
 
 def test_given_says_how_often_each_text_stands_in_the_batch() -> None:
     row: Row = {"anchor": "a", "positive": "b", "target": 1.0}
-    assert Given(views_per_text=2)(row, RNG) == [Example("a", ("b",), target=1.0, views_per_text=2)]
+    assert Given(views_per_text=2)(row, RNG) == [Example("a", ("b",), views_per_text=2)]
     assert Given(2)({"text": "a"}, RNG) == [Example("a", views_per_text=2)]
 
 
