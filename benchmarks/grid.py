@@ -11,22 +11,17 @@ The table is written after every cell. Options that this script doesn't know go 
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import json
-import shutil
 import statistics
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import yaml
+from runs import ROOT, do, drop_weights, in_folder, keep, logged, part, publish
 
-from contrastive_text.cli import run
-
-ROOT = Path(__file__).parents[1]
 SEEDS = (1, 2, 3)
 
 
@@ -41,11 +36,6 @@ class Cell(NamedTuple):
     def name(self) -> str:
         """Both labels."""
         return f"{self.row} | {self.column}"
-
-
-def part(class_path: str, **init_args: object) -> dict[str, object]:
-    """Gives a part as YAML names it."""
-    return {"class_path": class_path, "init_args": init_args}
 
 
 def consert() -> list[Cell]:
@@ -131,27 +121,16 @@ def mlm(recipe: str) -> list[Cell]:
 
 def fit(cell: Cell, seed: int, folder: Path, words: list[str]) -> dict[str, Any]:
     """Trains a cell once and gives its row; a finished one is read back."""
-    kept = folder / "row.json"
-    if not kept.exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+
+    def train() -> dict[str, Any]:
         (folder / "cell.yaml").write_text(yaml.safe_dump(cell.config))
-        options = ["fit", *words, "--config", str(folder / "cell.yaml"), "--seed_everything", str(seed)]
-        options += ["--trainer.default_root_dir", str(folder), "--trainer.enable_progress_bar", "false"]
-        begun = time.perf_counter()
-        if run(options) != 0:
-            raise SystemExit(f"{cell.name}: the run failed; its command: {' '.join(options)}")
-        with next(folder.rglob("metrics.csv")).open() as lines:
-            figures = list(csv.DictReader(lines))
-        curve = [float(row["val/spearman"]) for row in figures if row.get("val/spearman")]
-        last = [float(row["train/loss"]) for row in figures if row.get("train/loss")][-1]
-        row = {"row": cell.row, "column": cell.column, "seed": seed, "dev": curve[-1]}
-        row |= {"last loss": last, "seconds": round(time.perf_counter() - begun)}
-        for weights in (*folder.rglob("*.ckpt"), *folder.rglob("*.safetensors")):
-            weights.unlink()
-        kept.write_text(json.dumps(row))
-    read: dict[str, Any] = json.loads(kept.read_text())
-    return read
+        seconds = do(in_folder("fit", [*words, "--config", str(folder / "cell.yaml")], folder, seed))
+        row = {"row": cell.row, "column": cell.column, "seed": seed, "dev": logged(folder, "val/spearman")[-1]}
+        row |= {"last loss": logged(folder, "train/loss")[-1], "seconds": seconds}
+        drop_weights(folder)
+        return row
+
+    return keep(folder, train)
 
 
 def more_seeds(rows: list[dict[str, Any]], cells: list[Cell]) -> Iterable[tuple[Cell, int]]:
@@ -203,8 +182,6 @@ def main() -> None:
 def write(rows: list[dict[str, Any]], cells: list[Cell], options: argparse.Namespace) -> None:
     """Writes the dated table and its JSON."""
     today = datetime.date.today().isoformat()
-    path = ROOT / "benchmarks" / "results" / f"{today}-grid-{options.grid}-{options.corpus}.md"
-    path.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
     start = Path(options.encoder).name if options.encoder else "random weights"
     lines = [f"# {options.grid} on {options.corpus}: STS-B dev (Spearman x 100)", ""]
     lines += [f"{today}, torch {torch.__version__}, CPU, {torch.get_num_threads()} threads. Start: `{start}`; "]
@@ -225,7 +202,7 @@ def write(rows: list[dict[str, Any]], cells: list[Cell], options: argparse.Names
             each = ", ".join(f"{score:.2f}" for score in scores)
             figures = f"{statistics.mean(scores):.2f} | {statistics.stdev(scores):.2f} | {each}"
             lines.append(f"| {label}, {column} | {len(scores)} | {figures} |")
-    path.write_text("\n".join(lines) + "\n")
+    publish(f"grid-{options.grid}-{options.corpus}", lines, rows)
 
 
 if __name__ == "__main__":

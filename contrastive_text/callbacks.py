@@ -26,6 +26,7 @@ PAIR_SCORE = "val/spearman"
 """Mean correlation of the files of scored pairs."""
 TASK_SCORE = "val/overall"
 """Mean score of the tasks."""
+_STARTS_FROM = "starts from"
 
 
 def model_facts(module: ContrastiveModule) -> dict[str, str]:
@@ -122,14 +123,19 @@ def _validation_interval(trainer: pl.Trainer, data: TextDataModule) -> int | flo
 
 
 class RunSummary(Callback):
-    """Prints, before the first step, everything that changes the result, and keeps it in every checkpoint."""
+    """Prints, before the first step, everything that changes the result, and keeps it in every checkpoint.
 
-    def __init__(self) -> None:
+    Args:
+        starts_from: What ``stages.start_from`` said, where a second stage starts from the weights of a first.
+    """
+
+    def __init__(self, starts_from: str | None = None) -> None:
+        self.starts_from = starts_from
         self.facts: dict[str, str] = {}
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Collects the facts and prints them on the first rank."""
-        self.facts = {}
+        self.facts = {} if self.starts_from is None else {_STARTS_FROM: self.starts_from}
         if isinstance(pl_module, ContrastiveModule):
             self.facts |= model_facts(pl_module)
             if (data := _data(trainer)) is not None:
@@ -144,9 +150,15 @@ class RunSummary(Callback):
         """Gives the facts for the checkpoint."""
         return dict(self.facts)
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
+        """Takes over, when a run is resumed, what its first weights were."""
+        self.starts_from = self.starts_from or state_dict.get(_STARTS_FROM)
+
 
 class BestCheckpoint(ModelCheckpoint):
     """Keeps the checkpoint of the best validation score, the first of equals; without validation the last.
+
+    Every checkpoint says what its own weights scored in all validation figures, by which an ensemble chooses.
 
     Source: the authors' code of SimCSE (Gao et al. 2021) selects on the STS-B development set.
 
@@ -158,6 +170,14 @@ class BestCheckpoint(ModelCheckpoint):
 
     def __init__(self, dirpath: str | None = None, monitor: str | None = None, mode: str = "max") -> None:
         super().__init__(dirpath=dirpath, filename="{step}", monitor=monitor, mode=mode, save_top_k=1)
+        self._asked = monitor
+        self._figures: dict[str, float] = {}
+        self._figures_step = -1
+
+    @property
+    def state_key(self) -> str:
+        """The name of its state in a checkpoint: by the monitor that was asked for, which every command knows."""
+        return f"BestCheckpoint{{'monitor': {self._asked!r}}}"
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Sees to a score before the run ends, and does without one where there is no validation data."""
@@ -171,6 +191,17 @@ class BestCheckpoint(ModelCheckpoint):
             if not scored:
                 self.monitor = None
         super().setup(trainer, pl_module, stage)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Notes the figures before a checkpoint is written."""
+        named = trainer.callback_metrics.items()
+        self._figures = {name: float(figure) for name, figure in named if name.startswith("val/")}
+        self._figures_step = trainer.global_step
+        super().on_validation_end(trainer, pl_module)
+
+    def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
+        """Gives the best so far, and the last validation's figures with the step that they are of."""
+        return {**super().state_dict(), "figures": dict(self._figures), "figures_step": self._figures_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
         """Takes over the best score so far, though a resumed run has a folder of its own."""

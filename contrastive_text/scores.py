@@ -132,7 +132,8 @@ class ScoredModule(pl.LightningModule):
     def _log_scores(self, part: str) -> None:
         assert self._scores is not None
         for name, figure in self._scores.figures().items():
-            self.log(f"{part}/{name}", figure, prog_bar=name in ("spearman", "overall"))
+            # The metrics have gathered over ranks; sync_dist spares a warning.
+            self.log(f"{part}/{name}", figure, prog_bar=name in ("spearman", "overall"), sync_dist=True)
 
     def on_validation_epoch_start(self) -> None:
         """Starts a score for every validation file and task."""

@@ -6,6 +6,7 @@ The default suite runs a covering set, in which every two choices of different a
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,11 +61,24 @@ HEADS = {
     "kept": (part("MLPHead", train_only=False), None),
     "thrown": (None, part("TanhHead")),
 }
-OBJECTIVES: dict[str, tuple[dict[str, object], str | None]] = {
-    "InfoNCE": (part("InfoNCE"), None),
-    "NTXent, MLM on anchor": (part("NTXent"), "anchor"),
-    "two-sided, MLM on original": (part("NTXent", reduction="two_sided"), "original"),
+OBJECTIVES: dict[str, dict[str, dict[str, object]]] = {
+    "InfoNCE": {"contrastive": part("Contrastive", loss=part("InfoNCE"))},
+    "NTXent, MLM on anchor": {"contrastive": part("Contrastive", loss=part("NTXent")), "mlm": part("MaskedLM")},
+    "two-sided, MLM on original": {
+        "contrastive": part("Contrastive", loss=part("NTXent", reduction="two_sided")),
+        "mlm": part("MaskedLM"),
+    },
+    "InfoNCE, classes of texts and of pairs": {
+        "contrastive": part("Contrastive", loss=part("InfoNCE")),
+        "text": part("TextClassification", classes=2),
+        "pair": part("PairClassification", classes=2, scorer=part("BilinearScorer")),
+    },
+    "SupCon, pairs signed by label, PCGrad": {
+        "contrastive": part("Contrastive", loss=part("SupCon"), classes=2),
+        "signed": part("Contrastive", loss=part("NTXent"), labels=part("SignedPairs")),
+    },
 }
+MASKED = {"NTXent, MLM on anchor": "anchor", "two-sided, MLM on original": "original"}
 AXES = {"pairing": PAIRINGS, "views": VIEWS, "pooler": POOLERS, "head": HEADS, "objectives": OBJECTIVES}
 
 
@@ -107,14 +121,17 @@ def config(combination: Combination) -> dict[str, Any]:
     """Gives the combination as the YAML of a run."""
     kept, thrown = HEADS[combination.head]
     views = dict(VIEWS[combination.views])
-    loss, role = OBJECTIVES[combination.objectives]
-    objectives: dict[str, object] = {"contrastive": part("Contrastive", loss=loss, head=thrown)}
+    role = MASKED.get(combination.objectives)
+    objectives = dict(OBJECTIVES[combination.objectives])
+    contrastive = objectives["contrastive"]["init_args"]
+    objectives["contrastive"] = part("Contrastive", **{**contrastive, "head": thrown})  # type: ignore[dict-item]  # a dict
     if role is not None:
         chain = views.get(role, [])
         place = next((i for i, view in enumerate(chain) if view["class_path"] in AFTER_TOKENS), len(chain))  # type: ignore[index]
         views[role] = [*chain[:place], part("MaskTokens", rate=0.5), *chain[place:]]
-        objectives["mlm"] = part("MaskedLM")
     model = {"pooler": POOLERS[combination.pooler], "head": kept, "views": views, "objectives": objectives}
+    if "PCGrad" in combination.objectives:
+        model["combine"] = part("PCGrad")
     return {"model": model, "data": PAIRINGS[combination.pairing]}
 
 
@@ -136,10 +153,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny encoder and a file for every pairing."""
     folder = tmp_path_factory.mktemp("combinations")
     tiny.save_bert(folder / "bert", max_position_embeddings=64)
-    tiny.write_texts(folder / "same.txt")
-    tiny.write_texts(folder / "neighbours.txt")
-    tiny.write_triples(folder / "given.jsonl")
-    tiny.write_texts(folder / "spans.txt", tuple(" ".join(tiny.TEXTS[i : i + 12]) for i in range(8)))
+    long = tuple(" ".join(tiny.TEXTS[i : i + 12]) for i in range(8))
+    for name, texts in (("same", tiny.TEXTS), ("neighbours", tiny.TEXTS), ("spans", long)):
+        lines = ["label\ttext", *(f"{i % 2}\t{text}" for i, text in enumerate(texts))]
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    triples = Path(tiny.write_triples(folder / "given.jsonl"))
+    rows = [json.loads(line) | {"label": i % 2} for i, line in enumerate(triples.read_text().splitlines())]
+    triples.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     return folder
 
 

@@ -15,7 +15,7 @@ FLOORS = [
     {"data", "encoding", "combination"},
     {"scores", "sentence_encoder", "model_folder"},
     {"module"},
-    {"evaluation", "callbacks"},
+    {"evaluation", "callbacks", "stages", "ensemble"},
     {"cli"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS, start=1) for room in rooms}

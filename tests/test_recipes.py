@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -11,33 +13,48 @@ import pytest
 import tiny
 import torch
 import yaml
+from jsonargparse import ArgumentParser
+from torch import Tensor, nn
 
 from contrastive_text.callbacks import export
 from contrastive_text.cli import run
 from contrastive_text.data import Collator, KeyedRow, collate_texts
-from contrastive_text.losses import NTXent
+from contrastive_text.data.mixture import Mixture, TaskSize
+from contrastive_text.heads import TanhHead
+from contrastive_text.losses import CosineMSE, NTXent
 from contrastive_text.module import ContrastiveModule
+from contrastive_text.objectives import BilinearScorer
 from contrastive_text.poolers import CLSPooler, MeanPooler
 from contrastive_text.recipes import BASE, recipe_files, recipe_names
+from contrastive_text.recipes.layers import merge, read_config
 from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.specs import describe
-from contrastive_text.types import NO_LABEL
+from contrastive_text.training import ConstantSchedule
+from contrastive_text.types import NO_LABEL, Slot
 from contrastive_text.views import DeleteTokens, SameText
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+INFERENCE = [f"consert_{stage}_{size}" for stage in ("sup", "joint") for size in ("base", "large")]
+NLI_CLASSES = ["contradiction", "entailment", "neutral"]
 
 
 @pytest.fixture
-def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Options that make a run two steps long, with validation."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     return [
-        "--data.train", tiny.write_texts(tmp_path / "texts.txt"), "--data.validation",
-        tiny.write_pairs(tmp_path / "pairs.tsv"), "--data.batch_size", "8", "--data.num_workers", "0",
-        "--trainer.max_steps", "2", "--trainer.val_check_interval", "2", "--trainer.accelerator", "cpu",
-        "--trainer.log_every_n_steps", "1", "--trainer.enable_progress_bar", "false",
+        "--data.validation", tiny.write_pairs(tmp_path / "pairs.tsv"), "--data.batch_size", "8",
+        "--data.num_workers", "0", "--trainer.max_steps", "2", "--trainer.val_check_interval", "2",
+        "--trainer.accelerator", "cpu", "--trainer.log_every_n_steps", "1",
+        "--trainer.enable_progress_bar", "false",
     ]  # fmt: skip
+
+
+@pytest.fixture
+def words(tmp_path: Path, steps: list[str]) -> list[str]:
+    """The same, with texts to train on."""
+    return ["--data.train", tiny.write_texts(tmp_path / "texts.txt"), *steps]
 
 
 def finished(folder: Path) -> ContrastiveModule:
@@ -59,26 +76,66 @@ def documents(folder: Path) -> str:
     return tiny.write_texts(folder / "documents.txt", tuple(lines))
 
 
+def labelled(path: Path, columns: str, labels: tuple[str, ...]) -> str:
+    """Texts, or pairs of them, with labels that take turns; gives the file's name."""
+    pairs = columns.count(" ") > 1
+    rows = [
+        "\t".join((text, tiny.TEXTS[(i + 9) % 40], labels[i % len(labels)]) if pairs else (text, labels[i % 5]))
+        for i, text in enumerate(tiny.TEXTS)
+    ]
+    return tiny.write_texts(path, (columns.replace(" ", "\t"), *rows))
+
+
+def task_files(folder: Path) -> dict[str, str]:
+    """A file for each task of the CS224N system, by the task's name."""
+    stars = tuple("01234")
+    return {
+        "sentiment": labelled(folder / "sst.tsv", "text label", stars),
+        "paraphrase": labelled(folder / "quora.tsv", "sentence1 sentence2 label", ("1", "0")),
+        "similarity": labelled(folder / "sts.tsv", "sentence1 sentence2 score", (*stars, "5")),
+    }
+
+
 def own_options(name: str, folder: Path) -> list[str]:
     """What a recipe needs to run on tiny data."""
     if name.startswith("declutr"):
         short = ["--data.pairing.min_length", "4", "--data.pairing.max_length", "16", "--data.batch_size", "4"]
         return ["--data.train", documents(folder), "--data.cache_dir", str(folder / "cache"), *short]
-    return ["--model.encoder.config", "null"] if name.startswith("clear") else []
+    if name.startswith("simcse_sup") or name == "cs224n_pretrain_nli":
+        return ["--data.train", tiny.write_triples(folder / "triples.jsonl")]
+    if name == "sbert_nli" or name in INFERENCE:
+        classes = ("entailment", "neutral", "contradiction")
+        return ["--data.train", labelled(folder / "nli.tsv", "premise hypothesis label", classes)]
+    if name.startswith("cs224n"):
+        return task_options(name, task_files(folder))
+    texts = ["--data.train", tiny.write_texts(folder / "texts.txt")]
+    return [*texts, *(["--model.encoder.config", "null"] if name.startswith("clear") else [])]
+
+
+def task_options(name: str, files: dict[str, str]) -> list[str]:
+    """The files of a CS224N recipe: of one data set, or of each task, with validation where it predicts."""
+    if name == "cs224n_pretrain":
+        return ["--data.train", json.dumps(list(files.values()))]
+    parts = ["train"] if name == "cs224n_pretrain_3sets" else ["train", "validation"]
+    tasks = config_of(name)["data"]["tasks"]
+    return [word for task in tasks for part in parts for word in (f"--data.tasks.{task}.{part}", files[task])]
 
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_recipe_runs_two_steps_with_a_tiny_encoder(
-    name: str, words: list[str], tmp_path: Path, nltk_data: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, steps: list[str], tmp_path: Path, nltk_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "subs" in name:
         if not nltk_data.exists():
             pytest.skip(f"needs WordNet, and {nltk_data} isn't there")
         monkeypatch.setenv("NLTK_DATA", str(nltk_data))
     bert = tiny.save_bert(tmp_path / "bert", max_position_embeddings=512)
-    words = ["--model.encoder.model_name_or_path", bert, *words, *own_options(name, tmp_path)]
+    words = ["--model.encoder.model_name_or_path", bert, *steps, *own_options(name, tmp_path)]
     assert run(["fit", "--recipe", name, *words]) == 0
     module = finished(tmp_path)
+    predicting = [word for word in words if word.startswith("--data.tasks") and word.endswith(".validation")]
+    header = next(tmp_path.rglob("metrics.csv")).read_text().splitlines()[0]
+    assert ("val/overall" in header.split(",")) == bool(predicting)
     built = ContrastiveModule.from_recipe(name, bert)
     assert module.hparams == built.hparams  # from the shell and from Python
 
@@ -89,6 +146,17 @@ def test_a_recipe_lies_over_its_method_s() -> None:
         assert files[-1].stem == name
         assert files[0].exists()
     assert [file.stem for file in recipe_files("declutr_base")] == ["declutr", "declutr_base"]
+    assert [file.stem for file in recipe_files("simcse_sup_bert_base")][1:] == [
+        "simcse_sup",
+        "simcse_sup_bert_base",
+    ]
+    assert [file.stem for file in recipe_files("consert_sup_unsup_base")] == ["consert", "consert_sup_unsup_base"]
+
+
+def test_a_recipe_without_its_method_s_file_stands_alone() -> None:
+    assert [file.stem for file in recipe_files("sbert_nli")] == ["sbert_nli"]
+    with pytest.raises(ValueError, match=r"expected one of .*, got 'sbert'"):
+        recipe_files("sbert")
 
 
 def test_the_minilm_example_lays_itself_over_the_recipe(words: list[str], tmp_path: Path) -> None:
@@ -177,6 +245,234 @@ def test_c11_c12_clear_predicts_the_original_and_uses_cls_without_the_projection
     first = module.encoder(plain).layers[-1][:, 0]
     assert torch.equal(module(plain), first)  # [CLS]; g would have changed it
     assert isinstance(export(module).pooler, CLSPooler) and export(module).head is None
+
+
+def config_of(name: str) -> dict[str, Any]:
+    """A recipe's files laid over each other."""
+    return merge([read_config(file) for file in recipe_files(name)])
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_bert(tmp_path_factory.mktemp("bert"), max_position_embeddings=512)
+
+
+@pytest.mark.parametrize(
+    ("name", "encoder", "rate"),
+    [
+        ("simcse_sup_bert_base", "bert-base-uncased", 5e-5),
+        ("simcse_sup_bert_large", "bert-large-uncased", 1e-5),
+        ("simcse_sup_roberta_base", "roberta-base", 5e-5),
+        ("simcse_sup_roberta_large", "roberta-large", 1e-5),
+    ],
+)
+def test_supervised_simcse_has_the_settings_of_its_readme(
+    name: str, encoder: str, rate: float, bert: str
+) -> None:
+    config = config_of(name)
+    assert config["model"]["encoder"]["init_args"] == {"model_name_or_path": encoder, "max_length": 32}
+    assert config["data"] == {"batch_size": 512, "pairing": "Given"}
+    assert config["trainer"]["max_epochs"] == 3
+    module = ContrastiveModule.from_recipe(name, bert)
+    assert (module.optimizer.lr, module.optimizer.weight_decay) == (rate, 0.0)
+    loss = module.objectives["contrastive"].loss
+    assert (loss.temperature, loss.hard_negative_log_weight) == (0.05, 0.0)
+
+
+def test_s8_supervised_simcse_keeps_its_head_for_use_and_unsupervised_does_not(bert: str) -> None:
+    kept, thrown_away = (ContrastiveModule.from_recipe(name, bert).eval() for name in ("simcse_sup", "simcse"))
+    assert isinstance(kept.head, TanhHead) and not kept.head.train_only
+    assert kept.objectives["contrastive"].head is None
+    batch = collate_texts(kept.text_tokenizer(), tiny.TEXTS[:4])
+    (linear, _), first = kept.head.network, kept.encoder(batch).layers[-1][:, 0]
+    assert torch.allclose(kept(batch), (first @ linear.weight.T + linear.bias).tanh(), atol=1e-6)
+    assert thrown_away.head is None and export(thrown_away).head is None
+    assert export(kept).head is kept.head.network
+
+
+def test_sbert_reads_the_paper_s_features_of_the_last_layer_s_mean(bert: str) -> None:
+    module = ContrastiveModule.from_recipe("sbert_nli", bert)
+    inference = module.objectives["inference"]
+    assert inference.classes == NLI_CLASSES
+    assert inference.scorer.linear.in_features == 3 * module.encoder.features
+    assert isinstance(module.pooler, MeanPooler) and module.inference_pooler is None
+    assert (module.optimizer.lr, module.schedule.warmup_ratio) == (2e-5, 0.1)
+    assert config_of("sbert_nli")["data"]["batch_size"] == 16
+
+
+@pytest.mark.parametrize("name", INFERENCE)
+def test_consert_s_first_stages_have_the_settings_of_their_scripts(name: str, bert: str) -> None:
+    module, config = ContrastiveModule.from_recipe(name, bert), config_of(name)
+    joint = name.startswith("consert_joint")
+    assert module.weights == {"inference": 1.0} | ({"contrastive": 0.15} if joint else {})
+    assert module.objectives["inference"].classes == NLI_CLASSES
+    assert module.objectives["inference"].scorer.linear.in_features == 4 * module.encoder.features
+    assert module.optimizer.lr == 2e-5 and not module.optimizer.bias_correction
+    assert set(module.encoder.dropout_in_effect.values()) == {0.1}
+    assert module.encoder.max_length == (40 if name == "consert_joint_large" else 64)
+    assert config["trainer"]["max_epochs"] == 1 and config["trainer"]["callbacks"] == []
+    assert config["data"]["batch_size"] == 96
+    if not joint:
+        assert not module.plan.chains
+        return
+    contrastive = module.objectives["contrastive"]
+    assert (contrastive.between, contrastive.loss.temperature, contrastive.loss.reduction) == (
+        "views", 0.1, "two_sided",
+    )  # fmt: skip
+    altered = {slot: module.plan.chain_name(slot) for slot in map(Slot, ("anchor", "positive") * 2, (0, 0, 1, 1))}
+    assert [name for name in altered.values() if name] == ["anchor_2", "positive_2"]
+    assert [describe(view) for _, view in module.plan.each()] == ["TokenCutoff(rate=0.1, specials=True)"] * 2
+    assert module.objectives["inference"].view == 0  # unaltered
+
+
+@pytest.mark.parametrize(
+    ("name", "view", "epochs", "length"),
+    [
+        ("consert_sup_unsup_base", "FeatureCutoff(rate=0.1)", 25, 64),
+        ("consert_sup_unsup_large", "FeatureCutoff(rate=0.1)", 10, 64),
+        ("consert_joint_unsup_base", "ShufflePositions(specials=True)", 25, 64),
+        ("consert_joint_unsup_large", "ShufflePositions(specials=True)", 10, 40),
+    ],
+)
+def test_consert_s_second_stages_alter_one_of_two_views_of_single_texts(
+    name: str, view: str, epochs: int, length: int, bert: str
+) -> None:
+    module, config = ContrastiveModule.from_recipe(name, bert), config_of(name)
+    assert [(place, describe(part)) for place, part in module.plan.each()] == [("views.positive[0]", view)]
+    assert module.objectives["contrastive"].between == "texts"
+    assert module.weights == {"contrastive": 0.15}
+    assert (module.optimizer.lr, module.encoder.max_length) == (5e-7, length)
+    assert set(module.encoder.dropout_in_effect.values()) == {0.1}
+    assert config["trainer"]["max_epochs"] == epochs
+    assert config["trainer"]["callbacks"][0]["init_args"]["patience"] == 10
+    assert "pairing" not in config["data"]
+
+
+MULTI_TASK = [
+    name for name in recipe_names() if name.startswith("cs224n") and not re.search("pretrain|fusion", name)
+]
+
+
+def first_and_second_layers(module: ContrastiveModule) -> dict[str, tuple[Tensor, Tensor]]:
+    """The weights of each task's head."""
+    return {
+        name: tuple(layer.weight for layer in part.head.network if isinstance(layer, nn.Linear))
+        for name, part in module.objectives.items()
+    }
+
+
+@pytest.mark.parametrize("name", MULTI_TASK)
+def test_m8_heads_share_what_the_recipe_says(name: str, bert: str) -> None:
+    heads = first_and_second_layers(ContrastiveModule.from_recipe(name, bert))
+    expected = {"cs224n_separate_heads": [False, False], "cs224n_shared_head": [True, True]}
+    pairs = zip(heads["paraphrase"], heads["similarity"], strict=True)
+    assert [one is other for one, other in pairs] == expected.get(name, [True, False])
+    others = {*heads["paraphrase"], *heads["similarity"]}
+    assert not others & {*heads["sentiment"]}
+
+
+@pytest.mark.parametrize("name", MULTI_TASK)
+def test_a_multi_task_recipe_has_the_report_s_heads_and_losses(name: str, bert: str) -> None:
+    module = ContrastiveModule.from_recipe(name, bert)
+    sentiment, paraphrase, similarity = module.objectives.values()
+    assert [part.task for part in module.objectives.values()] == ["sentiment", "paraphrase", "similarity"]
+    assert sentiment.head.out_features == sentiment.classes == 5
+    assert {part.head.dropout for part in module.objectives.values()} == {0.3}
+    assert isinstance(paraphrase.scorer, BilinearScorer) and paraphrase.classes == 2
+    assert isinstance(similarity.loss, CosineMSE) and (similarity.low, similarity.high) == (0, 5)
+    combine = "PCGrad(scope='shared', reduction='sum', seed=42)" if name == "cs224n_pcgrad" else None
+    assert describe(module.combine) == (combine or "WeightedSum(reduction='mean')")
+    assert (module.optimizer.lr, type(module.schedule)) == (1e-5, ConstantSchedule)
+    assert isinstance(module.pooler, CLSPooler)
+
+
+def test_m10_m11_m13_the_steps_of_an_epoch() -> None:
+    sizes = {
+        "sentiment": TaskSize(8544, 16),
+        "paraphrase": TaskSize(141506, 16),
+        "similarity": TaskSize(6041, 16),
+    }
+    average, batches, epochs = (
+        mixture_of(name).steps(sizes, drop_last=config_of(name)["data"]["drop_last"])
+        for name in ("cs224n_multitask_average", "cs224n_batch_round_robin", "cs224n_epoch_round_robin")
+    )
+    assert len(average) == 378 == math.ceil(6041 / config_of("cs224n")["data"]["batch_size"])
+    assert all(list(step.parts) == list(sizes) for step in average)
+    assert [list(step.parts) for step in batches] == [[task] for _ in range(378) for task in sizes]
+    turns = [task for task, size in sizes.items() for _ in range(math.ceil(size.rows / 16))]
+    assert [list(step.parts) for step in epochs] == [[task] for task in turns]
+    fusion = mixture_of("cs224n_fusion").steps({"sentiment": TaskSize(32, 16)}, drop_last=False)
+    assert [step.objectives for step in fusion] == [("sentiment",), ("contrastive",)] * 2
+    assert fusion[0].parts == fusion[1].parts
+
+
+def mixture_of(name: str) -> Mixture:
+    """A recipe's mixture."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--mixture", type=Mixture)
+    built: Mixture = parser.instantiate(
+        parser.parse_object({"mixture": config_of(name)["data"]["mixture"]})
+    ).mixture
+    return built
+
+
+def test_m9_m14_pretraining_on_three_sets_signs_labelled_pairs_and_throws_its_one_head_away(bert: str) -> None:
+    module = ContrastiveModule.from_recipe("cs224n_pretrain_3sets", bert)
+    parts = module.objective_parts()
+    assert {part.loss.temperature for part in parts.values()} == {0.05}
+    assert {name: describe(part.labels) for name, part in parts.items() if part.labels} == {
+        "paraphrase": "SignedPairs(weight=1.0, bound=None)"
+    }
+    one, other, third = first_and_second_layers(module).values()
+    assert all(a is b is c for a, b, c in zip(one, other, third, strict=True))
+    assert export(module).head is None and module.optimizer.lr == 2e-5
+    sizes = {name: TaskSize(32, 16) for name in config_of("cs224n_pretrain_3sets")["data"]["tasks"]}
+    steps = mixture_of("cs224n_pretrain_3sets").steps(sizes, drop_last=False)
+    assert [list(step.parts) for step in steps] == [
+        [task] for task in ("paraphrase", "sentiment", "similarity") for _ in range(2)
+    ]
+
+
+def test_the_multi_task_system_is_chosen_by_the_mean_of_its_scores(
+    steps: list[str], tmp_path: Path, bert: str
+) -> None:
+    words = ["--model.encoder.model_name_or_path", bert, *steps, *own_options("cs224n", tmp_path)]
+    assert run(["fit", "--recipe", "cs224n", *words]) == 0
+    (metrics,) = tmp_path.rglob("metrics.csv")
+    assert {"val/overall", "val/sentiment/accuracy", "val/paraphrase/accuracy", "val/similarity/pearson"} <= set(
+        metrics.read_text().splitlines()[0].split(",")
+    )
+    (checkpoint,) = tmp_path.rglob("*.ckpt")
+    saved = torch.load(checkpoint, weights_only=True)["callbacks"]
+    assert "val/overall" in {state.get("monitor") for state in saved.values()}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("consert_joint_base", "consert_joint_unsup_base"), ("cs224n_pretrain_3sets", "cs224n")],
+)
+def test_a_second_stage_starts_from_the_first_one_s_encoder(
+    first: str, second: str, steps: list[str], tmp_path: Path, bert: str
+) -> None:
+    words = ["--model.encoder.model_name_or_path", bert, *steps]
+    assert run(["fit", "--recipe", first, *words, *own_options(first, tmp_path)]) == 0
+    still = ["--model.optimizer.lr", "1e-12", "--init_from", str(tmp_path / "runs" / "version_0")]
+    assert run(["fit", "--recipe", second, *words, *own_options(second, tmp_path), *still]) == 0
+    saved = [tmp_path / "runs" / f"version_{i}" for i in range(2)]
+    encoders = [ContrastiveModule.load_from_checkpoint(next(run.rglob("*.ckpt"))).encoder for run in saved]
+    start = ContrastiveModule.from_recipe(second, bert).encoder
+    mine, after, untrained = (torch.cat([p.flatten() for p in e.parameters()]) for e in (*encoders, start))
+    torch.testing.assert_close(mine, after)
+    assert not torch.equal(mine, untrained)
+
+
+def test_nli_triples_take_the_place_of_given_triples(steps: list[str], tmp_path: Path, bert: str) -> None:
+    rows = [(text, tiny.TEXTS[i + 8], "entailment") for i, text in enumerate(tiny.TEXTS[:16])]
+    rows += [(text, tiny.TEXTS[i + 16], "contradiction") for i, text in enumerate(tiny.TEXTS[:16])]
+    file = tiny.write_texts(tmp_path / "nli.tsv", ("premise\thypothesis\tlabel", *map("\t".join, rows)))
+    words = ["--model.encoder.model_name_or_path", bert, *steps, "--data.train", file]
+    assert run(["fit", "--recipe", "simcse_sup", *words, "--data.pairing", "NLITriples"]) == 0
+    finished(tmp_path)
 
 
 def test_a_part_of_another_class_inherits_nothing(words: list[str], tmp_path: Path) -> None:

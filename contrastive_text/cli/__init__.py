@@ -1,4 +1,4 @@
-"""The shell command: ``contrastive-text fit | validate | test | predict | views | embed | evaluate``."""
+"""The shell command: ``contrastive-text fit | validate | test | predict | ensemble | views | embed | ...``."""
 
 from contrastive_text.cli.main import run
 

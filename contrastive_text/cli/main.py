@@ -13,13 +13,15 @@ from contrastive_text.cli.suggestions import constructor_answer, nearest
 from contrastive_text.recipes import recipe_files, recipe_names
 
 _TRAINING = ("fit", "validate", "test", "predict")
-_COMMANDS = (*_TRAINING, "views", "embed", "evaluate")
+_COMMANDS = (*_TRAINING, "ensemble", "views", "embed", "evaluate")
 _USAGE = f"""usage: contrastive-text COMMAND [options]
 
   fit        train:       contrastive-text fit --recipe simcse --data.train TEXTS.txt
-  validate   score a checkpoint on --data.validation PAIRS.tsv
-  test       score a checkpoint on --data.test PAIRS.tsv
-  predict    embed --data.predict TEXTS.txt with a checkpoint
+             then a second stage, from the weights of the first: contrastive-text fit --init_from RUN ...
+  validate   score a checkpoint on --data.validation PAIRS.tsv, or on --data.tasks.NAME.validation FILE
+  test       score a checkpoint on --data.test PAIRS.tsv, or on --data.tasks.NAME.test FILE
+  predict    embed --data.predict TEXTS.txt, or predict --data.tasks.NAME.predict FILE, with a checkpoint
+  ensemble   for each task the best of several runs: contrastive-text ensemble OUT --runs RUN RUN
   views      show altered texts side by side: contrastive-text views --recipe simcse --data.train TEXTS.txt
   embed      contrastive-text embed TEXTS.txt VECTORS.npy --model FOLDER
   evaluate   contrastive-text evaluate FOLDER PAIRS.tsv
@@ -83,6 +85,10 @@ def _dispatch(command: str, words: list[str]) -> None:
         from contrastive_text.cli.training import train
 
         train([command, *words])
+    elif command == "ensemble":
+        from contrastive_text.cli.ensemble import ensemble
+
+        ensemble(words)
     elif command == "views":
         from contrastive_text.cli.views import show_views
 

@@ -11,6 +11,7 @@ import pytorch_lightning as pl
 
 from contrastive_text import encoders, heads, losses, objectives, poolers, training, views
 from contrastive_text.callbacks import BestCheckpoint, ExportModel
+from contrastive_text.data import TextTask, mixture
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.module import ContrastiveModule
 
@@ -19,6 +20,8 @@ _OPTION = re.compile(
     r"|Key '(?P<c>[\w.]+)' is not expected|[Nn]ested key \"(?P<d>[\w.]+)\""
     r"|does not accept option '(?P<e>[\w.]+)'"
 )
+_ABSTRACT = re.compile(r"Expected an instantiatable class, but [\w.]*?(?P<kind>\w+) is abstract")
+_WORDS = ("model", "data", "trainer", "config", "recipe", "ckpt_path", "init_from")
 _CLASS = re.compile(r"Expected a dot import path string: (?P<a>[\w.]+)|No module named '(?P<b>[\w.]+)'")
 
 
@@ -35,7 +38,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def part_classes() -> dict[str, type]:
     """Gives every class that a configuration can name without a path."""
-    rooms = (encoders, heads, losses, objectives, poolers, training, views)
+    rooms = (encoders, heads, losses, mixture, objectives, poolers, training, views)
     found = {name: value for room in rooms for name, value in vars(room).items() if inspect.isclass(value)}
     return {name: cls for name, cls in found.items() if cls.__module__.startswith("contrastive_text.")}
 
@@ -45,6 +48,7 @@ def option_names() -> dict[str, str]:
     places = {
         "model": ContrastiveModule,
         "data": TextDataModule,
+        "data.tasks.NAME": TextTask,
         "trainer": pl.Trainer,
         "checkpoint": BestCheckpoint,
         "export": ExportModel,
@@ -69,7 +73,7 @@ def short_answer(message: str) -> str:
     """Makes a few lines of a parser's message: what was wrong, and the nearest right name."""
     if (match := _OPTION.search(message)) is not None:
         key = next(group for group in match.groups() if group)
-        options = option_names() | dict.fromkeys(("model", "data", "trainer", "config", "recipe"), "")
+        options = option_names() | dict.fromkeys(_WORDS, "")
         for part in reversed(key.split(".")):
             if part not in options and (near := get_close_matches(part, options, n=1)):
                 owner = f" (of {options[near[0]]})" if options[near[0]] else ""
@@ -83,5 +87,9 @@ def short_answer(message: str) -> str:
         return f"no class {name!r}: expected a part of the library or module.Class{advice}"
     if (said := constructor_answer(message)) is not None:
         return said
+    if (match := _ABSTRACT.search(message)) is not None:
+        place = re.search(r'Parser key "([\w.]+)"', message)
+        where = f"{place[1]}: " if place else ""
+        return f"{where}expected the class of a part ({match['kind']}), got arguments alone; name its class first"
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return "\n".join(lines[:6])

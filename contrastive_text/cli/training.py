@@ -16,13 +16,17 @@ from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCL
 from pytorch_lightning.loggers import CSVLogger
 
 from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary
+from contrastive_text.cli.predictions import write_predictions
 from contrastive_text.cli.suggestions import short_answer
 from contrastive_text.cli.use import write_vectors
 from contrastive_text.data.datamodule import TextDataModule
+from contrastive_text.ensemble import is_ensemble, tasks_of
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.recipes import BASE
 from contrastive_text.recipes.layers import Config, merge, option_over, read_config
-from contrastive_text.training.checkpoints import verify_checkpoint
+from contrastive_text.scores import predicting
+from contrastive_text.stages import start_from
+from contrastive_text.training.checkpoints import read_checkpoint
 
 _RUNS = "runs"
 
@@ -38,7 +42,14 @@ class _Parser(LightningArgumentParser):
 class ContrastiveCLI(LightningCLI):
     """Lightning's command line around the module, the data and the three callbacks of a run.
 
-    A checkpoint given by ``--ckpt_path`` brings the parts it was trained with; options override them.
+    A checkpoint given by ``--ckpt_path`` brings the parts it was trained with; options override them. One given
+    by ``--init_from`` brings weights alone.
+
+    Args:
+        words: What stands behind ``contrastive-text``.
+        show_views: Whether to build the parts and run nothing.
+        below: What lies under the words' files and options, in place of the checkpoint's parts.
+        folder: Where predictions go; None for the run's folder.
     """
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -46,17 +57,32 @@ class ContrastiveCLI(LightningCLI):
         parser.add_lightning_class_args(BestCheckpoint, "checkpoint")
         parser.add_lightning_class_args(ExportModel, "export")
         parser.link_arguments("seed_everything", "data.seed")
+        parser.add_argument(
+            "--init_from",
+            type=str | None,
+            default=None,
+            help="fit: start from the weights of a .ckpt file, of a run's best checkpoint, or of a saved model",
+        )
         if self.show_views:
             parser.add_argument("--n", type=int, default=3, help="rows to show")
 
-    def __init__(self, words: list[str], show_views: bool = False) -> None:
+    def __init__(
+        self,
+        words: list[str],
+        show_views: bool = False,
+        below: Config | None = None,
+        folder: Path | None = None,
+    ) -> None:
         self.show_views = show_views
+        self.below = below
+        self.folder = folder
+        self.summary = RunSummary()
         defaults = {"default_config_files": [str(BASE)]}
         super().__init__(
             model_class=ContrastiveModule,
             datamodule_class=TextDataModule,
             save_config_kwargs={"overwrite": True},
-            trainer_defaults={"callbacks": [RunSummary()]},
+            trainer_defaults={"callbacks": [self.summary]},
             seed_everything_default=42,
             parser_class=_Parser,
             parser_kwargs=defaults if show_views else dict.fromkeys(self.subcommands(), defaults),
@@ -69,8 +95,10 @@ class ContrastiveCLI(LightningCLI):
         """Parses the words: checkpoint, files and lists laid over each other, then single options."""
         words = args if isinstance(args, list) else []
         command, rest = ([], words) if self.show_views else (words[:1], words[1:])
-        below = [] if self.show_views else [_checkpoint_parts(_option(rest, "--ckpt_path"))]
-        config, options = _laid_over(below, rest)
+        below = self.below
+        if below is None:
+            below = {} if self.show_views else checkpoint_parts(option_value(rest, "--ckpt_path"))
+        config, options = laid_over(below, rest)
         self.config = parser.parse_args(
             [*command, *(["--config", json.dumps(config)] if config else []), *options]
         )
@@ -85,36 +113,68 @@ class ContrastiveCLI(LightningCLI):
             kwargs["logger"] = CSVLogger(save_dir=settings.get("default_root_dir") or _RUNS, name="")
         return super().instantiate_trainer(**kwargs)
 
+    def before_fit(self) -> None:
+        """Takes over the weights of ``--init_from``, on every rank, before the data learn a vocabulary."""
+        path = self._get(self.config_init, "init_from")
+        if path is None:
+            return
+        if self._get(self.config_init, "ckpt_path") is not None:
+            raise ValueError(
+                "--init_from: expected none beside --ckpt_path, which resumes a run with its own weights, got "
+                "both; drop one of them, or set init_from to null"
+            )
+        assert isinstance(self.model, ContrastiveModule)
+        self.summary.starts_from = start_from(self.model, path)
+
     def predict(self, **kwargs: Any) -> None:
-        """Embeds ``--data.predict`` and writes the vectors into the run's folder."""
-        parts = self.trainer.predict(**kwargs)
-        vectors = torch.cat([part for part in parts or [] if isinstance(part, torch.Tensor)])
-        path = Path(self.trainer.log_dir or _RUNS) / "predictions.npy"  # all ranks ask for the folder
+        """Writes what tasks predict, and the vectors of ``--data.predict``, into the run's folder."""
+        parts = self.trainer.predict(**kwargs) or []
+        self.folder = self.folder or Path(self.trainer.log_dir or _RUNS)  # all ranks ask for the folder
+        tables = self.datamodule.table("predict")
+        each = [parts] if len(tables) == 1 else parts
         if not self.trainer.is_global_zero:
             return
+        for (name, table), results in zip(tables.items(), each, strict=True):
+            result = torch.cat([part.cpu() for part in results if isinstance(part, torch.Tensor)])
+            if name not in (self.datamodule.tasks or {}):
+                self._write_vectors(result)
+                continue
+            path = self.folder / "predictions" / f"{name}.tsv"
+            target = predicting(self.model.objectives_of(name)).target
+            assert target is not None
+            changed = write_predictions(path, table.rows, result, target)
+            said = f" (tabs and newlines of {changed:,} rows became blanks)" if changed else ""
+            print(f"{len(result):,} predictions of {name} written to {path}{said}")
+
+    def _write_vectors(self, vectors: torch.Tensor) -> None:
+        assert self.folder is not None
+        path = self.folder / "predictions.npy"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_vectors(path, vectors.cpu().numpy())
+        write_vectors(path, vectors.numpy())
         print(f"{len(vectors):,} vectors of {vectors.shape[1]} features written to {path}")
 
 
-def _checkpoint_parts(path: str | None) -> Config:
+def checkpoint_parts(path: str | None) -> Config:
     """Gives the parts that a checkpoint was trained with, as a configuration."""
     if path in (None, "best", "last"):
         return {}
-    verify_checkpoint(str(path))
-    saved = torch.load(str(path), map_location="cpu", weights_only=True)
-    parts: Config = {}
-    for place, key in (("model", "hyper_parameters"), ("data", "datamodule_hyper_parameters")):
-        linked = ("_instantiator", "seed")  # the seed follows seed_everything
-        parts[place] = {name: part for name, part in saved.get(key, {}).items() if name not in linked}
+    saved = read_checkpoint(str(path))
+    linked = ("_instantiator", "seed")  # the seed follows seed_everything
+    parts: Config = {
+        place: {name: part for name, part in said.items() if name not in linked}
+        for place, said in (("model", saved.model), ("data", saved.data))
+    }
+    if tasks := tasks_of(saved.data):
+        parts["data"]["tasks"] = tasks  # as files and options have them
     return parts
 
 
-def _laid_over(layers: list[Config], words: Sequence[str]) -> tuple[Config, list[str]]:
-    """Gives the layers with the words' files over them, and the options that are left to the parser.
+def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
+    """Gives a configuration with the words' files over it, and the options that are left to the parser.
 
     Files come in their order, and options after them, wherever they stand.
     """
+    layers = [below]
     options: list[list[str]] = []
     rest = iter(words)
     for word in rest:
@@ -136,7 +196,8 @@ def _laid_over(layers: list[Config], words: Sequence[str]) -> tuple[Config, list
     return config, left
 
 
-def _option(words: Sequence[str], name: str) -> str | None:
+def option_value(words: Sequence[str], name: str) -> str | None:
+    """Gives the value of an option among the words; None if it isn't there."""
     following = [words[i + 1] for i, word in enumerate(words[:-1]) if word == name]
     joined = [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
     return next(iter(following + joined), None)
@@ -151,6 +212,15 @@ def quieten() -> None:
 
 
 def train(words: list[str]) -> None:
-    """Runs ``fit``, ``validate``, ``test`` or ``predict``."""
+    """Runs ``fit``, ``validate``, ``test`` or ``predict``, of one model or of an ensemble's."""
     quieten()
-    ContrastiveCLI(words)
+    command, *rest = words
+    checkpoint = option_value(rest, "--ckpt_path")
+    if command != "fit" and option_value(rest, "--init_from") is not None:
+        raise ValueError(f"--init_from: expected it with fit, got it with {command}; give --ckpt_path")
+    if checkpoint is not None and is_ensemble(checkpoint):
+        from contrastive_text.cli.ensemble import run_members
+
+        run_members(command, rest, checkpoint)
+    else:
+        ContrastiveCLI(words)

@@ -21,7 +21,7 @@ from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.sentence_encoder import SentenceEncoder
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Answers a wrong option in a few lines."""
 
     def __init__(self, prog: str, description: str) -> None:
@@ -92,7 +92,7 @@ def check_suffix(path: Path) -> None:
 
 def embed(words: Sequence[str]) -> None:
     """Writes one vector per text of a file."""
-    parser = _Parser(prog="contrastive-text embed", description="Write one vector per text.")
+    parser = Parser(prog="contrastive-text embed", description="Write one vector per text.")
     parser.add_argument(
         "input", help=".txt, .tsv, .csv or .jsonl, each also .gz; a file of pairs gives all its texts"
     )
@@ -122,7 +122,7 @@ def embed(words: Sequence[str]) -> None:
 
 def evaluate(words: Sequence[str]) -> None:
     """Prints the correlation of cosine similarity with gold scores, per file and sub-set."""
-    parser = _Parser(prog="contrastive-text evaluate", description="Spearman x 100 of cosine and gold score.")
+    parser = Parser(prog="contrastive-text evaluate", description="Spearman x 100 of cosine and gold score.")
     parser.add_argument("model", help="folder or hub name")
     parser.add_argument("files", nargs="+", help="files of scored pairs")
     parser.add_argument(

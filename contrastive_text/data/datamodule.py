@@ -148,8 +148,13 @@ class TextDataModule(pl.LightningDataModule):
             stage: ``fit``, ``validate``, ``test`` or ``predict``.
         """
         self._consumer().check_tasks(list(self.tasks or ()))
-        wanted = {"fit": ("train", "validation"), "validate": ("validation",)}.get(stage, (stage,))
-        for part in wanted:
+        wanted = {
+            "fit": ("train", "validation"),
+            "validate": ("validation",),
+            "test": ("test",),
+            "predict": ("predict",),
+        }
+        for part in wanted[stage]:
             self._tables.read(part, self._target)
             if not self.table(part) and (stage, part) != ("fit", "validation"):
                 raise ValueError(f"data.{part}: expected a file, got none; give --data.{part} FILE")

@@ -1,12 +1,14 @@
 """Recipes: methods as YAML files that name parts, shipped with the package.
 
 A recipe is a small diff: ``base.yaml`` lies under every run, and ``simcse.yaml`` under every recipe whose name
-goes on from there, such as ``simcse_unsup_roberta_base``.
+goes on from there, such as ``simcse_unsup_roberta_base``; ``simcse_sup.yaml`` lies between that and
+``simcse_sup_roberta_base``.
 """
 
 from __future__ import annotations
 
 from difflib import get_close_matches
+from itertools import accumulate
 from pathlib import Path
 
 BASE = Path(__file__).parent / "base.yaml"
@@ -24,20 +26,24 @@ def recipe_names() -> list[str]:
 
 
 def recipe_files(name: str) -> list[Path]:
-    """Gives the files of a recipe, to be laid over each other: its method's, then its own.
+    """Gives the files of a recipe, to be laid over each other: those whose names it goes on from, then its own.
 
     Raises:
         ValueError: No recipe of that name.
 
     Example:
-        >>> [path.stem for path in recipe_files("simcse_unsup_roberta_base")]
-        ['simcse', 'simcse_unsup_roberta_base']
+        >>> [path.stem for path in recipe_files("simcse_sup_roberta_base")]
+        ['simcse', 'simcse_sup', 'simcse_sup_roberta_base']
+        >>> [path.stem for path in recipe_files("sbert_nli")]
+        ['sbert_nli']
         >>> recipe_files("simsce")
         Traceback (most recent call last):
         ValueError: recipe: expected one of ..., got 'simsce'; did you mean simcse?
     """
-    if name in recipe_names():
-        return [BASE.parent / f"{part}.yaml" for part in dict.fromkeys((name.partition("_")[0], name))]
-    near = get_close_matches(name, recipe_names(), n=1)
+    names = recipe_names()
+    if name in names:
+        starts = accumulate(name.split("_"), lambda start, word: f"{start}_{word}")
+        return [BASE.parent / f"{start}.yaml" for start in starts if start in names]
+    near = get_close_matches(name, names, n=1)
     advice = f"did you mean {near[0]}?" if near else "a file of your own goes with --config"
-    raise ValueError(f"recipe: expected one of {', '.join(recipe_names())}, got {name!r}; {advice}")
+    raise ValueError(f"recipe: expected one of {', '.join(names)}, got {name!r}; {advice}")

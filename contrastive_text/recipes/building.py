@@ -11,7 +11,17 @@ from contrastive_text.recipes import recipe_files
 from contrastive_text.recipes.layers import Config, merge, read_config
 
 T = TypeVar("T")
-_PLACES = ("seed_everything", "trainer", "model", "data", "checkpoint", "export", "ckpt_path", "init_from")
+_PLACES = (
+    "seed_everything",
+    "trainer",
+    "model",
+    "data",
+    "checkpoint",
+    "export",
+    "ckpt_path",
+    "init_from",
+    "weights_only",
+)
 
 
 def build_from_recipe(part: type[T], place: str, recipe: str, above: Config) -> T:

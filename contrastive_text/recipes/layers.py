@@ -2,8 +2,8 @@
 
 A later layer replaces lists and parts of another class as a whole, and merges what is left key by key; where it
 names tasks, views, objectives, weights, columns or labels, those that it names are all there are. Left to itself
-jsonargparse keeps the arguments of the part that stood there before, wherever the new class has arguments of the same
-name: a chain of views would inherit the rates of the recipe's.
+jsonargparse keeps the arguments of the part that stood there before, wherever the new class has arguments of the
+same name: a chain of views would inherit the rates of the recipe's.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def merge(layers: Sequence[Config]) -> Config:
 def option_over(config: Config, key: str, value: str) -> Config | None:
     """Lays an option over a configuration where the parser would not; None leaves it to the parser.
 
-    The parser lets a part inherit from the one of another class, and knows no entry of a dictionary whose names the
-    user chooses (``data.tasks.sst.train``) before the dictionary has it.
+    The parser lets a part inherit from the one of another class, and knows no entry of a dictionary whose names
+    the user chooses (``data.tasks.sst.train``) before the dictionary has it.
 
     Args:
         config: What the files say.
         key: The option's name, dotted, which may leave out ``init_args``.
-        value: Its value as it was typed: a list, names and values, the class of a part, or in such an entry a word
-            or a number.
+        value: Its value as it was typed: a list, names and values, the class of a part, or in such an entry a
+            word or a number; a view stands for a chain of one.
 
     Example:
         >>> config = {"loss": {"class_path": "InfoNCE", "init_args": {"temperature": 0.1}}}
@@ -82,7 +82,11 @@ def option_over(config: Config, key: str, value: str) -> Config | None:
         return _put(config, key, _over(there, above, alone=key.rpartition(".")[2] in _NAMED_ALONE))
     if isinstance(there, Mapping) and "class_path" in there:
         return _put(config, key, _over(there, {"class_path": value}))
-    return _put(config, key, None if value == "null" else value) if _opens_an_entry(config, key) else None
+    if not _opens_an_entry(config, key):
+        return None
+    word = None if value == "null" else value
+    chain = word is not None and "views" in key.split(".")[:-1]
+    return _put(config, key, [word] if chain else word)
 
 
 def _opens_an_entry(config: Config, key: str) -> bool:
@@ -133,7 +137,8 @@ def _over(below: Any, above: Any, alone: bool = False) -> Any:  # Any: a place o
     if "class_path" in above and not _same_class(below.get("class_path"), above["class_path"]):
         return above
     named = {name: _over(below.get(name), value, alone=name in _NAMED_ALONE) for name, value in above.items()}
-    return named if alone else {**below, **named}
+    a_part = "class_path" in below  # Contrastive.labels is one, a task's labels are names
+    return named if alone and not a_part else {**below, **named}
 
 
 def _same_class(one: object, other: object) -> bool:

@@ -1,9 +1,16 @@
-"""Whether a checkpoint on disk is whole."""
+"""Checkpoints on disk: whether one is whole, what it holds, and which one of a run is the best."""
 
 from __future__ import annotations
 
+import math
 import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
 
 
 def verify_checkpoint(path: str | Path) -> None:
@@ -32,3 +39,147 @@ def verify_checkpoint(path: str | Path) -> None:
         ) from error
     if damaged is not None:
         raise ValueError(f"{path}: expected a whole checkpoint, got damaged bytes in {damaged}; {advice}")
+
+
+@dataclass(frozen=True, slots=True)
+class BestSoFar:
+    """What the callback that keeps the best checkpoint wrote into one.
+
+    Args:
+        monitor: The score that it goes by; None where nothing was validated.
+        score: Its best value up to this checkpoint; None where nothing was validated.
+        path: Where the checkpoint with that value was written; empty if none was.
+        figures: ``val/NAME`` -> score of these very weights; empty if they were not validated.
+    """
+
+    monitor: str | None
+    score: float | None
+    path: str
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a checkpoint holds; weights stay in the file until they are copied.
+
+    Args:
+        path: The file.
+        step: Optimiser steps that made its weights.
+        weights: Name of a parameter or buffer of the module -> its value.
+        model: The module's arguments, as plain data.
+        data: The data's arguments, as plain data.
+        tokenizer: A tokenizer that was learned from the corpus, as JSON; None if none was.
+        best: What is known of the best checkpoint of its run; None if nothing is.
+    """
+
+    path: Path
+    step: int
+    weights: Mapping[str, Tensor]
+    model: Mapping[str, Any]  # Any: what YAML can hold
+    data: Mapping[str, Any]
+    tokenizer: str | None
+    best: BestSoFar | None
+
+    @property
+    def described(self) -> str:
+        """The file, its step, and the score that the run kept it for, where it did."""
+        best = self.best
+        kept = best is not None and best.score is not None and Path(best.path).name == self.path.name
+        return f"{self.path}: step {self.step:,}" + (
+            f", {best.monitor} {best.score:.2f}" if kept and best is not None else ""
+        )
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """Reads a checkpoint of a ``ContrastiveModule`` after checking that it is whole.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is damaged, or holds something else.
+    """
+    verify_checkpoint(path)
+    try:
+        saved = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # whatever the unpickler raises
+        raise ValueError(
+            f"{path}: expected a checkpoint of this library, got a file that can't be read as one: "
+            f"{str(error).strip().partition(chr(10))[0]}"
+        ) from error
+    if not isinstance(saved, dict) or not {"state_dict", "hyper_parameters"} <= set(saved):
+        raise ValueError(
+            f"{path}: expected a checkpoint of this library, got a file without weights and parts; name a "
+            ".ckpt file that fit wrote"
+        )
+    step = int(saved.get("global_step", 0))
+    return Checkpoint(
+        path=Path(path),
+        step=step,
+        weights=saved["state_dict"],
+        model=saved["hyper_parameters"],
+        data=saved.get("datamodule_hyper_parameters", {}),
+        tokenizer=saved.get("tokenizer"),
+        best=_best_so_far(saved.get("callbacks", {}), step),
+    )
+
+
+def _best_so_far(callbacks: Mapping[str, Mapping[str, Any]], step: int) -> BestSoFar | None:
+    # Lightning names the state of a callback after its class and settings.
+    state = next((state for name, state in callbacks.items() if name.startswith("BestCheckpoint")), None)
+    if state is None:
+        return None
+    score = state["best_model_score"]
+    return BestSoFar(
+        monitor=state["monitor"],
+        score=None if score is None else float(score),
+        path=str(state["best_model_path"]),
+        figures=state.get("figures", {}) if state.get("figures_step") == step else {},
+    )
+
+
+def best_checkpoint(path: str | Path, where: str) -> Path:
+    """Gives the best checkpoint of a run.
+
+    That is the only one in the folder ``checkpoints`` of the run, or, of several, the one that the latest of them
+    names as the best so far; without validation that is the last.
+
+    Args:
+        path: A run's folder, a folder of ``.ckpt`` files, or such a file, which is given back.
+        where: Name of the option, for the error.
+
+    Raises:
+        FileNotFoundError: There is nothing at the path.
+        ValueError: No checkpoint in it, those of several runs, damaged ones, or several of which none is known to
+            be the best.
+    """
+    path = Path(path)
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise FileNotFoundError(f"{where}: expected a run's folder or a .ckpt file, found nothing at {path}")
+    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    files = sorted(folder.glob("*.ckpt"))
+    if not files:
+        runs = sorted(str(inner.parent) for inner in path.glob("*/checkpoints"))
+        got = f"a folder of runs ({', '.join(runs[:6])}); name one of them" if runs else "none; name a .ckpt file"
+        raise ValueError(f"{where}: expected a run's folder with checkpoints, or one run at {path}, got {got}")
+    if len(files) == 1:
+        return files[0]
+    latest = max((read_checkpoint(file) for file in files), key=lambda read: read.step)
+    known = latest.best.path if latest.best is not None else ""
+    best = next((file for file in files if file.name == Path(known).name), Path(known))
+    if not best.is_file():
+        raise ValueError(
+            f"{where}: expected to learn from {latest.path} which of the {len(files)} checkpoints in {folder} is "
+            f"the best, got {known or 'none'}, which isn't there; name a .ckpt file"
+        )
+    return best
+
+
+def score_of(checkpoint: Checkpoint, task: str) -> tuple[str, float] | None:
+    """Gives the name and the value of a task's score on held-out data, of these very weights; None if unknown."""
+    figures = {} if checkpoint.best is None else checkpoint.best.figures
+    for name, score in figures.items():
+        metric = name.removeprefix(f"val/{task}/")
+        if metric != name and "/" not in metric and not math.isnan(score):
+            return metric, score
+    return None

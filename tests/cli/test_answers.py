@@ -97,7 +97,7 @@ def test_a_class_that_is_not_in_one_s_file_is_named(answer: Answer, here: Path) 
         ),
         (["--model.views", '{"positiv": ["SwapWords"]}'], "views.positiv: expected one of the roles anchor"),
         (["--model.views", '{"anchor": ["FeatureCutoff", "SwapWords"]}'], "move SwapWords before FeatureCutoff"),
-        (["--model.views", '{"negative": ["SwapWords"]}'], "views.negative: expected a role that the pairing"),
+        (["--model.views", '{"negative": ["SwapWords"]}'], "views.negative: expected a slot that the pairing"),
         (["--model.weights", '{"other": 1}'], "model.weights.other"),
         (["--model.encoder.model_name_or_path", "/no/such/folder"], "got '/no/such/folder'"),
         (["--model.encoder.max_length", "99"], "expected 3 to 32 tokens"),

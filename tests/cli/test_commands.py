@@ -29,7 +29,7 @@ from contrastive_text.sentence_encoder import SentenceEncoder
 # Lightning on the place of the best checkpoint, where validate, test and predict load one of another run
 pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed from")
 
-COMMANDS = ("fit", "validate", "test", "predict", "views", "embed", "evaluate")
+COMMANDS = ("fit", "validate", "test", "predict", "views", "embed", "evaluate", "ensemble")
 
 
 def printed_config(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, object]:

@@ -1,0 +1,117 @@
+"""The command that joins the best models of several tasks, and the runs of such an ensemble."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from contrastive_text.cli.training import ContrastiveCLI, checkpoint_parts, laid_over
+from contrastive_text.cli.use import Parser
+from contrastive_text.ensemble import Choice, build_ensemble, read_choices
+from contrastive_text.recipes.layers import Config
+from contrastive_text.scores import OVERALL
+
+_PARTS = {"validate": "validation", "test": "test", "predict": "predict"}
+"""Command -> whose files it reads."""
+
+
+def ensemble(words: Sequence[str]) -> None:
+    """Writes an ensemble: for each task the run with the best score on its validation files."""
+    parser = Parser(
+        prog="contrastive-text ensemble", description="Route each task to the run that scored best on it."
+    )
+    parser.add_argument("output", type=Path, help="new folder")
+    parser.add_argument("--runs", nargs="+", required=True, help="folders of runs, or .ckpt files")
+    options = parser.understand(words)
+    choices = build_ensemble(options.output, options.runs)
+    shown = Table("task", "score", "x 100, validation", "best run", title=f"ensemble {options.output}")
+    for task, choice in choices.items():
+        shown.add_row(task, choice.metric, f"{choice.score:.2f}", Text(choice.source))
+    Console().print(shown)
+
+
+def run_members(command: str, words: Sequence[str], folder: str) -> None:
+    """Runs ``validate``, ``test`` or ``predict`` for each task with its own model.
+
+    Args:
+        command: One of the three.
+        words: The options behind it; those of ``data.tasks.NAME`` go to the model of that task.
+        folder: A saved ensemble.
+
+    Raises:
+        ValueError: Another command, or options that no model can take.
+    """
+    if command not in _PARTS:
+        raise ValueError(
+            f"--ckpt_path: expected a checkpoint to resume from, got the ensemble {folder}; name one "
+            "of its members"
+        )
+    choices = read_choices(folder)
+    figures: dict[str, float] = {}
+    cli: ContrastiveCLI | None = None
+    for member in dict.fromkeys(choice.member for choice in choices.values()):
+        path = str(Path(folder, member))
+        parts = checkpoint_parts(path)
+        config, options = laid_over(parts, words)
+        _check_data(config, options, parts, choices, _PARTS[command])
+        own = [task for task, choice in choices.items() if choice.member == member]
+        if not _route(config, parts, own, _PARTS[command]):
+            continue
+        options = [option for option in options if not option.startswith("--ckpt_path=")]
+        options += ["--verbose=false"] * (command != "predict")  # one table for all members
+        place = None if cli is None else cli.folder  # predictions of all tasks lie together
+        cli = ContrastiveCLI([command, *options, f"--ckpt_path={path}"], below=config, folder=place)
+        figures |= {name: float(figure) for name, figure in cli.trainer.callback_metrics.items()}
+    if cli is None:
+        raise ValueError(
+            f"data.tasks: expected a file of {' or '.join(choices)}, got none; give --data.tasks."
+            f"{next(iter(choices))}.{_PARTS[command]} FILE"
+        )
+    if command != "predict" and cli.trainer.is_global_zero:
+        _print_scores("val" if command == "validate" else command, choices, figures)
+
+
+def _check_data(
+    config: Config, options: Sequence[str], parts: Config, choices: dict[str, Choice], part: str
+) -> None:
+    """Refuses files that none of the tasks' models would get."""
+    data = config.get("data", {})
+    for task in data.get("tasks") or {}:
+        if task not in choices and task not in parts["data"]["tasks"]:
+            raise ValueError(
+                f"data.tasks.{task}: expected one of the ensemble's tasks ({', '.join(choices)}), got {task}"
+            )
+    typed = next((option for option in options if option.startswith(f"--data.{part}=")), None)
+    if typed is not None or data.get(part) != parts["data"].get(part):
+        raise ValueError(
+            f"data.{part}: expected files of tasks, for an ensemble has no vectors of its own, got "
+            f"{typed or data[part]}; give --data.tasks.NAME.{part} FILE"
+        )
+
+
+def _route(config: Config, parts: Config, own: Sequence[str], part: str) -> bool:
+    """Leaves a member the files of its own tasks; tells whether there are any."""
+    files = dict.fromkeys(_PARTS.values())
+    given = config["data"].get("tasks") or {}
+    tasks = {
+        task: {**known, **(given.get(task, {}) if task in own else files)}
+        for task, known in parts["data"]["tasks"].items()
+    }
+    config["data"] = {**config["data"], **files, "tasks": tasks}
+    return any(tasks[task].get(part) for task in own)
+
+
+def _print_scores(part: str, choices: dict[str, Choice], figures: dict[str, float]) -> None:
+    shown = Table("task", "score", f"x 100, {part}", "model")
+    scores = []
+    for task, choice in choices.items():
+        if (score := figures.get(f"{part}/{task}/{choice.metric}")) is not None:
+            scores.append(score)
+            shown.add_row(task, choice.metric, f"{score:.2f}", choice.member)
+    shown.add_row(OVERALL, "mean", f"{math.fsum(scores) / len(scores):.2f}", "")
+    Console().print(shown)

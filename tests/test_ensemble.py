@@ -1,0 +1,256 @@
+"""The ensemble of the best models of each task: routing (M15), what is saved, how it is run from the shell."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from contrastive_text.cli import run
+from contrastive_text.data import TextDataModule, TextTask
+from contrastive_text.ensemble import TaskEnsemble, build_ensemble, read_choices
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.views import Given
+
+CLASSES = ("bad", "good")
+SST = [{"text": text, "label": CLASSES[i % 2]} for i, text in enumerate(tiny.TEXTS)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("tasks")
+    lines = ["text\tlabel", *("\t".join(row.values()) for row in SST)]
+    (folder / "sst.tsv").write_text("\n".join(lines) + "\n")
+    return {
+        "bert": tiny.save_bert(folder / "bert"),
+        "sst": str(folder / "sst.tsv"),
+        "sts": tiny.write_pairs(folder / "sts.tsv", 16),
+    }
+
+
+def words_of(files: dict[str, str], folder: Path, task: str, *options: str) -> list[str]:
+    """A run of one task of its own name, or of both."""
+    words = [
+        "fit", "--model.encoder", "TransformerEncoder", "--model.encoder.model_name_or_path", files["bert"],
+        "--data.batch_size", "8", "--data.num_workers", "0", "--trainer.accelerator", "cpu",
+        "--trainer.enable_progress_bar", "false", "--trainer.log_every_n_steps", "1",
+        "--trainer.val_check_interval", "1.0", "--trainer.default_root_dir", str(folder),
+        "--model.optimizer", "AdamW", *options,
+    ]  # fmt: skip
+    for name in ("sst", "sts") if task == "both" else (task,):
+        words += [f"--data.tasks.{name}.train", files[name], f"--data.tasks.{name}.validation", files[name]]
+        objective = "TextClassification" if name == "sst" else "PairRegression"
+        words += [f"--model.objectives.{name}", objective, f"--model.objectives.{name}.task", name]
+        if name == "sst":
+            words += ["--model.objectives.sst.classes", "[bad, good]"]
+        else:
+            words += ["--data.tasks.sts.pairing", "Given"]
+    return words
+
+
+@pytest.fixture(scope="module")
+def runs(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run that learns to tell good texts from bad ones, and one of both tasks that learns next to nothing."""
+    folder = tmp_path_factory.mktemp("runs")
+    slow, fast = ("--model.optimizer.lr", "1e-6"), ("--model.optimizer.lr", "1e-2", "--trainer.max_epochs", "4")
+    assert run(words_of(files, folder / "both", "both", *slow)) == 0
+    assert run(words_of(files, folder / "sst", "sst", *fast)) == 0
+    return {name: folder / name / "version_0" for name in ("both", "sst")}
+
+
+@pytest.fixture(scope="module")
+def ensemble(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "ensemble"
+    build_ensemble(folder, [runs["both"], runs["sst"]])
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def checkpoint(folder: Path) -> Path:
+    (file,) = (folder / "checkpoints").iterdir()
+    return file
+
+
+def data(files: dict[str, str], *tasks: str) -> TextDataModule:
+    """The files of the tasks, for validation and for prediction."""
+    each = {
+        name: TextTask(
+            files[name], validation=files[name], predict=files[name], pairing=Given() if name == "sts" else None
+        )
+        for name in tasks
+    }
+    return TextDataModule(tasks=each, num_workers=0)
+
+
+def test_m15_a_task_is_predicted_by_the_model_with_the_best_score_on_its_validation_file(
+    files: dict[str, str], runs: dict[str, Path], ensemble: Path, tmp_path: Path
+) -> None:
+    modules = {name: ContrastiveModule.load_from_checkpoint(checkpoint(folder)) for name, folder in runs.items()}
+    of = {"both": ("sst", "sts"), "sst": ("sst",)}
+    figures = {
+        name: tiny.merged(tiny.trainer(tmp_path).validate(module, data(files, *of[name]), verbose=False))
+        for name, module in modules.items()
+    }
+    assert figures["sst"]["val/sst/accuracy"] > figures["both"]["val/sst/accuracy"]
+    best = {"sst": "sst", "sts": "both"}
+    loaded = TaskEnsemble.load(ensemble, device="cpu")
+    rows = {
+        "sst": [{"text": row["text"]} for row in SST],
+        "sts": [
+            dict(zip(("anchor", "positive"), line.split("\t")[:2], strict=True))
+            for line in Path(files["sts"]).read_text().splitlines()[1:]
+        ],
+    }
+    for task, name in best.items():
+        metric = {"sst": "accuracy", "sts": "pearson"}[task]
+        assert loaded.choices[task].metric == metric
+        # the run's own validation, batch by batch as here
+        assert loaded.choices[task].score == pytest.approx(figures[name][f"val/{task}/{metric}"], abs=1e-3)
+        results = tiny.trainer(tmp_path).predict(modules[name], data(files, *of[name]))
+        expected = torch.cat(results if name == "sst" else results[1])
+        # float32, the same batches
+        torch.testing.assert_close(loaded.scores(task, rows[task]), expected, rtol=0, atol=1e-6)
+    assert loaded.route("sst") is not loaded.route("sts")
+    named = loaded.predict("sst", rows["sst"], batch_size=7)
+    assert named == [CLASSES[int(i)] for i in loaded.scores("sst", rows["sst"]).argmax(dim=1)]
+    cosines = loaded.scores("sts", rows["sts"])
+    assert loaded.predict("sts", rows["sts"]) == [f"{5 * float(cosine):.4f}" for cosine in cosines]
+
+
+def test_an_ensemble_holds_whole_copies_of_the_chosen_checkpoints_and_why(
+    files: dict[str, str], runs: dict[str, Path], ensemble: Path
+) -> None:
+    assert sorted(path.name for path in ensemble.iterdir()) == [
+        "ensemble.json", "member-1.ckpt", "member-2.ckpt",
+    ]  # fmt: skip
+    choices = read_choices(ensemble)
+    assert {task: choice.source for task, choice in choices.items()} == {
+        "sst": str(checkpoint(runs["sst"])), "sts": str(checkpoint(runs["both"])),
+    }  # fmt: skip
+    for task, choice in choices.items():
+        assert choice.validation == (files[task],)
+        assert (ensemble / choice.member).read_bytes() == Path(choice.source).read_bytes()
+
+
+def test_a_run_that_is_the_best_on_no_task_is_left_out_and_the_first_of_equals_wins(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    choices = build_ensemble(tmp_path / "same", [checkpoint(runs["both"]), runs["both"]])
+    assert {choice.member for choice in choices.values()} == {"member-1.ckpt"}
+    assert sorted(path.name for path in (tmp_path / "same").iterdir()) == ["ensemble.json", "member-1.ckpt"]
+
+
+def test_the_shell_builds_scores_and_predicts_task_by_task(
+    files: dict[str, str], runs: dict[str, Path], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["ensemble", "out", "--runs", str(runs["both"]), str(runs["sst"])]) == 0
+    choices = read_choices("out")
+    said = capsys.readouterr().out
+    for choice in choices.values():
+        assert f"{choice.score:.2f}" in said
+        assert choice.source in said
+    options = ["--ckpt_path", "out", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
+    assert run(["validate", *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for task, choice in choices.items():
+        (row,) = (line for line in lines if f" {choice.member} " in line and f" {task} " in line)
+        assert f" {choice.score:.2f} " in row
+    (row,) = (line for line in lines if " overall " in line)
+    assert f" {sum(choice.score for choice in choices.values()) / 2:.2f} " in row
+    # one task alone
+    assert run(["test", *options, "--data.tasks.sts.test", files["sts"]]) == 0
+    said = capsys.readouterr().out
+    assert f" {choices['sts'].score:.2f} " in said
+    assert " sst " not in said
+    predict = ["--data.tasks.sst.predict", files["sst"], "--data.tasks.sts.predict", files["sts"]]
+    assert run(["predict", *options, *predict]) == 0
+    (folder,) = here.glob("runs/*/predictions")
+    loaded = TaskEnsemble.load("out", device="cpu")
+    lines = (folder / "sst.tsv").read_text().splitlines()
+    assert lines[0] == "text\tprediction\tprobability"
+    named = loaded.predict("sst", [{"text": row["text"]} for row in SST])
+    assert [line.split("\t")[1] for line in lines[1:]] == named
+    assert len((folder / "sts.tsv").read_text().splitlines()) == 17
+
+
+# What is refused
+
+
+def test_runs_whose_scores_cannot_be_compared_are_refused(
+    files: dict[str, str], runs: dict[str, Path], tmp_path: Path
+) -> None:
+    saved = torch.load(checkpoint(runs["sst"]), weights_only=True)
+    task = saved["datamodule_hyper_parameters"]["tasks"]["sst"]["init_args"]
+    torch.save(saved, tmp_path / "same.ckpt")
+    task["validation"] = [files["sst"], files["sts"]]
+    torch.save(saved, tmp_path / "other.ckpt")
+    assert build_ensemble(tmp_path / "fine", [runs["both"], tmp_path / "same.ckpt"])
+    with pytest.raises(ValueError, match=r"expected sst to be scored as in .*sst\.tsv\), got accuracy on"):
+        build_ensemble(tmp_path / "out", [runs["both"], tmp_path / "other.ckpt"])
+    state = next(state for name, state in saved["callbacks"].items() if name.startswith("BestCheckpoint"))
+    state["figures_step"] += 1  # written after a step more than was validated
+    torch.save(saved, tmp_path / "stale.ckpt")
+    with pytest.raises(ValueError, match=r"stale\.ckpt: expected the score of a task"):
+        build_ensemble(tmp_path / "out", [tmp_path / "stale.ckpt"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_is_there_and_a_damaged_ensemble_are_refused(ensemble: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError, match="expected a new folder"):
+        build_ensemble(ensemble, [])
+    copy = tmp_path / "copy"
+    shutil.copytree(ensemble, copy)
+    (copy / "member-2.ckpt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"expected member-2\.ckpt, the model of s.., beside it"):
+        TaskEnsemble.load(copy)
+    member = bytearray((copy / "member-1.ckpt").read_bytes())
+    member[len(member) // 2] ^= 1
+    (copy / "member-2.ckpt").write_bytes(member)
+    with pytest.raises(ValueError, match="expected a whole checkpoint"):
+        TaskEnsemble.load(copy, device="cpu")
+    (copy / "ensemble.json").write_text(json.dumps({"tasks": {"sst": {"member": 1}}}))
+    with pytest.raises(ValueError, match="got a damaged file"):
+        read_choices(copy)
+    with pytest.raises(FileNotFoundError, match=r"expected a folder with ensemble\.json"):
+        TaskEnsemble.load(tmp_path)
+
+
+def test_an_unknown_task_and_rows_without_a_column_are_refused(ensemble: Path) -> None:
+    loaded = TaskEnsemble.load(ensemble, device="cpu")
+    with pytest.raises(ValueError, match="task: expected one of sst, sts, got quora"):
+        loaded.route("quora")
+    with pytest.raises(ValueError, match="sts: expected rows with anchor and positive, got one without anchor"):
+        loaded.predict("sts", [{"text": "a"}])
+    with pytest.raises(ValueError, match="sst: expected rows with text, got none"):
+        loaded.predict("sst", [])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fit"], "expected a checkpoint to resume from, got the ensemble"),
+        (["predict"], "data.tasks: expected a file of sst or sts, got none"),
+        (["predict", "--data.predict", "x.txt"], "data.predict: expected files of tasks"),
+        (["test", "--data.test", "[a.tsv, b.tsv]"], "data.test: expected files of tasks"),
+        (["test", "--data.tasks.quora.test", "x.tsv"], "data.tasks.quora: expected one of the ensemble's tasks"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_an_ensemble_cannot_do_is_answered(
+    ensemble: Path, here: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del here
+    assert run([*words, "--ckpt_path", str(ensemble)]) == 2
+    assert said in capsys.readouterr().err
