@@ -32,7 +32,7 @@ _STARTS_FROM = "starts from"
 def model_facts(module: ContrastiveModule) -> dict[str, str]:
     """Gives what a reader of the results should know of the model: parts, rates, dropout in effect."""
     weights = sum(p.numel() for p in module.encoder.parameters())
-    plans = {"": module.plan, **{f"{task}, ": plan for task, plan in module.task_plans.items()}}
+    plans = {"": module.plan, **{f"{task}, ": plan for task, plan in module.by_task.own_plans.items()}}
     chains = [
         f"{task}{name}: {' -> '.join(map(describe, chain)) or 'unaltered'}"
         for task, plan in plans.items()

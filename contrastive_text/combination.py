@@ -8,6 +8,8 @@ from contrastive_text.encoders import Encoder
 from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
 from contrastive_text.specs import describe
+from contrastive_text.targets import Target
+from contrastive_text.types import Role, Turn
 from contrastive_text.views import EmbeddingView, FixedDropout, GradientView, TokenView, View, ViewPlan
 
 Chains = dict[str, Sequence[View]]
@@ -46,53 +48,6 @@ def check_heads_and_weights(
                 f"model.weights.{name}: expected a weight of 0 or more for one of the objectives "
                 f"{', '.join(objectives)}, got {name}: {weight}"
             )
-
-
-def check_steps(
-    objectives: Mapping[str, Objective],
-    viewed: Sequence[str],
-    tasks: Sequence[str],
-    turns: Sequence[Sequence[str]],
-) -> None:
-    """Refuses objectives, views and turns of other tasks and objectives than there are.
-
-    Args:
-        objectives: By name.
-        viewed: The tasks that have views of their own.
-        tasks: The tasks of the data; empty where there is one without a name.
-        turns: The objectives that steps name.
-
-    Raises:
-        ValueError: The first such part, with its place in the configuration.
-    """
-    there = ", ".join(tasks) or "none: the data are one set without a name"
-    for name, objective in objectives.items():
-        if objective.task is None and len(tasks) > 1:
-            raise ValueError(
-                f"model.objectives.{name}.task: expected the data set that it reads ({there}), got none; name one"
-            )
-        if objective.task is not None and objective.task not in tasks:
-            raise ValueError(
-                f"model.objectives.{name}.task: expected one of the data sets ({there}), got {objective.task}"
-            )
-    for task in viewed:
-        if task not in tasks:
-            raise ValueError(
-                f"model.views.{task}: expected a role, or one of the data sets ({there}), got {task}"
-            )
-    for task in tasks:
-        if all(objective.task not in (None, task) for objective in objectives.values()):
-            raise ValueError(
-                f"data.tasks.{task}: expected an objective that reads it, got none; add one with task: {task} "
-                "or drop the data set"
-            )
-    named = [name for turn in turns for name in turn]
-    if unknown := [name for name in named if name not in objectives]:
-        raise ValueError(f"data.mixture.turns: expected objectives ({', '.join(objectives)}), got {unknown[0]}")
-    if named and (idle := [name for name in objectives if name not in named]):
-        raise ValueError(
-            f"data.mixture.turns: expected every objective in a turn, got none for {idle[0]}; add it"
-        )
 
 
 def check_parts(
@@ -177,3 +132,99 @@ def _check_gradient(place: str, view: GradientView, plan: ViewPlan, objectives: 
             f"{place}.objective: expected one of the objectives {', '.join(objectives)}, the same for all "
             f"gradient views, got {view.objective}; name the one that {type(view).__name__} follows"
         )
+
+
+class TaskParts:
+    """Which objectives and views belong to which data set; a task is a name, or None for the only one.
+
+    Args:
+        objectives: By name.
+        common: The views of tasks that have none of their own.
+        own_plans: Task -> its own views.
+    """
+
+    def __init__(
+        self, objectives: Mapping[str, Objective], common: ViewPlan, own_plans: Mapping[str, ViewPlan]
+    ) -> None:
+        self._objectives = dict(objectives)
+        self.common = common
+        self.own_plans = dict(own_plans)
+
+    def objectives(self, task: str | None) -> dict[str, Objective]:
+        """Gives the objectives of a task by name."""
+        return {name: part for name, part in self._objectives.items() if task in (None, part.task or task)}
+
+    def plan(self, task: str | None) -> ViewPlan:
+        """Gives the views of a task."""
+        return self.common if task is None else self.own_plans.get(task, self.common)
+
+    def reads(self, task: str | None) -> tuple[Role, ...]:
+        """Gives the roles that the objectives of a task read."""
+        return tuple(dict.fromkeys(role for part in self.objectives(task).values() for role in part.reads))
+
+    def target(self, task: str | None) -> Target | None:
+        """Gives what the objectives of a task read of its labels.
+
+        Raises:
+            ValueError: They read them in different ways.
+        """
+        each = {name: part.target for name, part in self.objectives(task).items()}
+        targets = {name: target for name, target in each.items() if target is not None}
+        first = next(iter(targets.values()), None)
+        for name, target in targets.items():
+            if target != first:
+                raise ValueError(
+                    f"objectives.{name}: expected the same labels as {next(iter(targets))} reads ({first}), got "
+                    f"{target}; give both the same classes or bounds"
+                )
+        return first
+
+    @property
+    def new_tokens(self) -> tuple[str, ...]:
+        """The tokens that the views of all tasks need in the vocabulary."""
+        plans = (self.common, *self.own_plans.values())
+        return tuple(dict.fromkeys(token for plan in plans for token in plan.new_tokens))
+
+    def check(self, tasks: Sequence[str], turns: Sequence[Turn] = ()) -> None:
+        """Refuses objectives, views and turns of other tasks and objectives than there are.
+
+        Args:
+            tasks: The tasks of the data; empty where there is one without a name.
+            turns: The kinds of steps of the run, once they are known.
+
+        Raises:
+            ValueError: The first such part, with its place in the configuration.
+        """
+        there = ", ".join(tasks) or "none: the data are one set without a name"
+        for name, objective in self._objectives.items():
+            place = f"model.objectives.{name}.task"
+            if objective.task is None and len(tasks) > 1:
+                raise ValueError(f"{place}: expected the data set that it reads ({there}), got none; name one")
+            if objective.task is not None and objective.task not in tasks:
+                raise ValueError(f"{place}: expected one of the data sets ({there}), got {objective.task}")
+        for task in self.own_plans:
+            if task not in tasks:
+                place = f"model.views.{task}"
+                raise ValueError(f"{place}: expected a role, or one of the data sets ({there}), got {task}")
+        for task in tasks:
+            if not self.objectives(task):
+                raise ValueError(
+                    f"data.tasks.{task}: expected an objective that reads it, got none; add one with its task, "
+                    "or drop the data set"
+                )
+        self._check_turns([name for turn in turns for name in turn.objectives or ()])
+
+    def _check_turns(self, named: Sequence[str]) -> None:
+        place, there = "data.mixture.turns", ", ".join(self._objectives)
+        if unknown := [name for name in named if name not in self._objectives]:
+            raise ValueError(f"{place}: expected objectives ({there}), got {unknown[0]}; name one of them")
+        if named and (idle := [name for name in self._objectives if name not in named]):
+            raise ValueError(f"{place}: expected every objective in a turn, got none for {idle[0]}; add it")
+
+    def leaves_out(self, turns: Sequence[Turn]) -> bool:
+        """Tells whether some of the steps run without some of the objectives."""
+        return any(len(self._running(turn)) < len(self._objectives) for turn in turns)
+
+    def _running(self, turn: Turn) -> list[str]:
+        of_tasks = [name for task in turn.tasks for name in self.objectives(task)]
+        return [name for name in of_tasks if turn.objectives is None or name in turn.objectives]

@@ -226,7 +226,7 @@ class TaskEnsemble:
 
     def target(self, task: str) -> Target:
         """Gives what a task's predictions stand for."""
-        target = predicting(self.route(task).objectives_of(task)).target
+        target = predicting(self.route(task).by_task.objectives(task)).target
         assert target is not None
         return target
 

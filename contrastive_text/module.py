@@ -12,8 +12,8 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from contrastive_text.combination import check_heads_and_weights, check_parts, check_steps, split_views
-from contrastive_text.data import TextTokenizer
+from contrastive_text.combination import TaskParts, check_heads_and_weights, check_parts, split_views
+from contrastive_text.data import TextDataModule, TextTokenizer
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.distributed import rank, sum_over_ranks, world_size
 from contrastive_text.encoders import Encoder
@@ -26,7 +26,6 @@ from contrastive_text.random import fold, text_id
 from contrastive_text.recipes.building import build_from_recipe
 from contrastive_text.scores import ScoredModule
 from contrastive_text.specs import to_plain
-from contrastive_text.targets import Target
 from contrastive_text.training import (
     AdamW,
     Combine,
@@ -39,7 +38,7 @@ from contrastive_text.training import (
     lr_lambda,
 )
 from contrastive_text.training.checkpoints import verify_checkpoint
-from contrastive_text.types import Batch, Encoded, Role, StepBatch, Turn
+from contrastive_text.types import Batch, Encoded, StepBatch
 from contrastive_text.views import View, ViewPlan
 
 _TOKENIZER = "tokenizer"
@@ -96,7 +95,7 @@ class ContrastiveModule(ScoredModule):
         self.head = head
         chains, by_task = split_views(views or {})
         self.plan = ViewPlan(chains)
-        self.task_plans = {task: ViewPlan(chains) for task, chains in by_task.items()}
+        task_plans = {task: ViewPlan(chains) for task, chains in by_task.items()}
         self.objectives = nn.ModuleDict(objectives or {"contrastive": Contrastive()})
         self.weights = dict.fromkeys(self.objectives, 1.0) | (weights or {})
         self.combine = combine or WeightedSum()
@@ -105,8 +104,9 @@ class ContrastiveModule(ScoredModule):
         self.schedule = schedule or LinearSchedule()
         parts = self.objective_parts()
         check_heads_and_weights(head, parts, self.weights)
-        check_parts(encoder, self.plan, self.task_plans, parts)
-        encoder.add_tokens(self.new_tokens)
+        check_parts(encoder, self.plan, task_plans, parts)
+        self.by_task = TaskParts(parts, self.plan, task_plans)
+        encoder.add_tokens(self.by_task.new_tokens)
         if any(objective.needs_token_logits for objective in parts.values()):
             encoder.build_token_head()
         features = build_head(head, encoder.features)
@@ -115,13 +115,12 @@ class ContrastiveModule(ScoredModule):
         share_layers([part for part in self.objectives.modules() if isinstance(part, Head)])
         self.combine.build(list(parts))
         self._learned_tokenizer: str | None = None
-        self._partial_steps = False
         recorded = {
             "encoder": self.encoder,
             "pooler": self.pooler,
             "inference_pooler": self.inference_pooler,
             "head": self.head,
-            "views": self.plan.chains | {task: plan.chains for task, plan in self.task_plans.items()},
+            "views": self.plan.chains | {task: plan.chains for task, plan in task_plans.items()},
             "objectives": parts,
             "weights": self.weights,
             "combine": self.combine,
@@ -153,52 +152,6 @@ class ContrastiveModule(ScoredModule):
     def objective_parts(self) -> dict[str, Objective]:
         """Gives the objectives by name."""
         return {name: part for name, part in self.objectives.items() if isinstance(part, Objective)}
-
-    def objectives_of(self, task: str | None) -> dict[str, Objective]:
-        """Gives the objectives of a task by name; None for the only one."""
-        return {name: part for name, part in self.objective_parts().items() if task in (None, part.task or task)}
-
-    def plan_of(self, task: str | None) -> ViewPlan:
-        """Gives the views of a task; None for the only one."""
-        return self.plan if task is None else self.task_plans.get(task, self.plan)
-
-    def reads_of(self, task: str | None) -> tuple[Role, ...]:
-        """Gives the roles that the objectives of a task read."""
-        return tuple(dict.fromkeys(role for part in self.objectives_of(task).values() for role in part.reads))
-
-    def target_of(self, task: str | None) -> Target | None:
-        """Gives what the objectives of a task read of its labels.
-
-        Raises:
-            ValueError: They read them in different ways.
-        """
-        targets = {
-            name: part.target for name, part in self.objectives_of(task).items() if part.target is not None
-        }
-        first = next(iter(targets.values()), None)
-        for name, target in targets.items():
-            if target != first:
-                raise ValueError(
-                    f"objectives.{name}: expected the same labels as {next(iter(targets))} reads ({first}), got "
-                    f"{target}; give both the same classes or bounds"
-                )
-        return first
-
-    def check_tasks(self, tasks: Sequence[str], turns: Sequence[Turn] = ()) -> None:
-        """Refuses objectives, views and turns of other tasks and objectives than there are."""
-        named = [turn.objectives or () for turn in turns]
-        check_steps(self.objective_parts(), list(self.task_plans), tasks, named)
-        self._partial_steps = any(len(self._running(turn)) < len(self.objectives) for turn in turns)
-
-    def _running(self, turn: Turn) -> list[str]:
-        of_tasks = [name for task in turn.tasks for name in self.objectives_of(task)]
-        return [name for name in of_tasks if turn.objectives is None or name in turn.objectives]
-
-    @property
-    def new_tokens(self) -> tuple[str, ...]:
-        """The tokens that the views of all tasks need in the vocabulary."""
-        plans = (self.plan, *self.task_plans.values())
-        return tuple(dict.fromkeys(token for plan in plans for token in plan.new_tokens))
 
     @property
     def vocabulary_size(self) -> int:
@@ -238,9 +191,9 @@ class ContrastiveModule(ScoredModule):
             task: Whose views; None for the only one.
             names: The objectives; None for all of the task.
         """
-        parts = self.objectives_of(task)
+        parts = self.by_task.objectives(task)
         running = list(parts) if names is None else list(names)
-        plan = self.plan_of(task)
+        plan = self.by_task.plan(task)
         followed = [view.objective for view in plan.gradient_views if view.objective is not None]
         running += [name for name in dict.fromkeys(followed) if name not in running]
 
@@ -264,7 +217,7 @@ class ContrastiveModule(ScoredModule):
         values: dict[str, Tensor] = {}
         figures: dict[str, Tensor] = {}
         for task, part in batches.items():
-            names = [name for name in self.objectives_of(task) if wanted is None or name in wanted]
+            names = [name for name in self.by_task.objectives(task) if wanted is None or name in wanted]
             if not names:
                 continue
             encoded = self.encode(part, task, names)
@@ -310,7 +263,9 @@ class ContrastiveModule(ScoredModule):
             )
         strategy = self.trainer.strategy
         options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
-        if self._partial_steps and options is not None and not options.get("find_unused_parameters"):
+        data = vars(self.trainer).get("datamodule")
+        absent = isinstance(data, TextDataModule) and self.by_task.leaves_out(data.turns())
+        if absent and options is not None and not options.get("find_unused_parameters"):
             raise ValueError(
                 "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "
                 "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"

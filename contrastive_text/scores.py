@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
+from contrastive_text.combination import TaskParts
 from contrastive_text.data import Collator, StepCollator
 from contrastive_text.encoding import Network, read_slots
 from contrastive_text.metrics import SpearmanSimilarity
@@ -97,6 +98,8 @@ class ScoredModule(pl.LightningModule):
     with the pooler of training, which its head has learned on.
     """
 
+    by_task: TaskParts
+
     def __init__(self) -> None:
         super().__init__()
         self._scores: HeldOutScores | None = None
@@ -106,18 +109,14 @@ class ScoredModule(pl.LightningModule):
     def network(self) -> Network:
         """What a text goes through on its way to an embedding, in training."""
 
-    @abstractmethod
-    def objectives_of(self, task: str | None) -> dict[str, Objective]:
-        """Gives the objectives of a task by name; None for the only one."""
-
     def _plain(self, batch: Batch, task: str) -> Encoded:
         """Gives a task's batch as its objectives read it, without any view."""
-        read = read_slots(batch, ViewPlan(), [predicting(self.objectives_of(task))])
+        read = read_slots(batch, ViewPlan(), [predicting(self.by_task.objectives(task))])
         return Encoded(self.network.pool(read), slots=read.slots, text_ids=read.text_ids, target=read.target)
 
     def _begin_scores(self, loaders: object) -> None:
         each = [_task_and_name(loader, number) for number, loader in enumerate(_listed(loaders))]
-        tasks = {name: self.objectives_of(name) for is_task, name in each if is_task}
+        tasks = {name: self.by_task.objectives(name) for is_task, name in each if is_task}
         self._scores = HeldOutScores([name for is_task, name in each if not is_task], tasks, self.device)
 
     def _score(self, batch: Batch | StepBatch, number: int, loaders: object) -> None:
@@ -163,7 +162,7 @@ class ScoredModule(pl.LightningModule):
         """Gives the vectors of the anchors, (N, D), or what a task's objective predicts."""
         if isinstance(batch, StepBatch):
             ((task, part),) = batch.batches.items()
-            return predicting(self.objectives_of(task)).predict(self._plain(part, task)).float()
+            return predicting(self.by_task.objectives(task)).predict(self._plain(part, task)).float()
         vectors: Tensor = self(batch.split(batch.by_role("anchor")))
         return vectors.float()
 

@@ -166,7 +166,7 @@ def _take_vocabulary(module: ContrastiveModule, start: _Start) -> list[str]:
             f"--model.encoder.tokenizer_name_or_path {start.named}"
         )
     if own is None and theirs is not None and start.learned is not None:
-        if lacking := [token for token in module.new_tokens if token not in theirs.get_vocab()]:
+        if lacking := [token for token in module.by_task.new_tokens if token not in theirs.get_vocab()]:
             raise ValueError(
                 f"{_WHERE}: expected views whose tokens are in the vocabulary that was learned before, got "
                 f"{', '.join(lacking)}; leave out their mark, or give the first stage the same views"

@@ -4,6 +4,8 @@ import re
 import runpy
 import shutil
 import sys
+from collections.abc import Iterable
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -16,26 +18,51 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
 
+def write_table(path: Path, *rows: Iterable[object]) -> None:
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
+
+
+def write_labelled(folder: Path) -> None:
+    """Writes the files with labels that docs/tasks.md and docs/extend.md speak of."""
+    texts = tiny.TEXTS
+    pairs = [(texts[i], texts[(7 * i + 3) % 40]) for i in range(24)]
+    for part in ("", "-dev"):
+        reviews = [(text, ("bad", "good")[i % 2]) for i, text in enumerate(texts)]
+        write_table(folder / f"reviews{part}.tsv", ("text", "label"), *reviews)
+        questions = [(*pair, i % 2) for i, pair in enumerate(pairs)]
+        write_table(folder / f"questions{part}.tsv", ("question1", "question2", "is_duplicate"), *questions)
+        tiny.write_pairs(folder / f"scored{part}.tsv", count=24)
+        write_table(folder / f"films{part}.tsv", ("text", "score"), *((text, len(text) % 5 + 1) for text in texts))
+    inference = [
+        (premise, texts[(i + step) % 40], label)
+        for i, premise in enumerate(texts[:16])
+        for step, label in ((8, "entailment"), (20, "contradiction"), (3, "neutral"), (5, "-"))
+    ]
+    write_table(folder / "nli.tsv", ("premise", "hypothesis", "gold_label"), *inference)
+
+
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with what the pages speak of: texts.txt, pairs.tsv, triples.jsonl and encoder/."""
+    """A folder with what the pages speak of: texts.txt, pairs.tsv, triples.jsonl, labelled files and encoder/."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     tiny.save_bert(tmp_path / "encoder")
     tiny.write_texts(tmp_path / "texts.txt", tiny.TEXTS * 2)
     tiny.write_pairs(tmp_path / "pairs.tsv")
     tiny.write_triples(tmp_path / "triples.jsonl")
+    write_labelled(tmp_path)
     return tmp_path
 
 
 def shell(line: str) -> None:
     """Runs a line of a page, cut down to the tiny data."""
-    words = line.split()
+    words = [word for typed in line.split() for word in (sorted(glob(typed)) if "*" in typed else [typed])]
     assert words[0] == "contrastive-text", line
     if words[1] in ("fit", "views"):
         words += ["--data.batch_size", "8", "--data.num_workers", "0", "--model.encoder.max_length", "16"]
     if words[1] == "fit":
-        words += ["--trainer.max_steps", "2", "--trainer.accelerator", "cpu"]
+        steps = "3" if "--ckpt_path" in words else "2"  # a resumed run has a step to go
+        words += ["--trainer.max_steps", steps, "--trainer.accelerator", "cpu"]
         words += ["--trainer.val_check_interval", "1"] if "--data.validation" in words else []
     assert run(words[1:]) == 0, line
 
@@ -68,6 +95,20 @@ def test_the_example_view_runs_from_its_yaml(workplace: Path, capsys: pytest.Cap
     said = capsys.readouterr().out
     assert "SwapNeighbours(rate=0.3)" in said and "FeatureCutoff(rate=0.2)" in said
     shell(f"contrastive-text fit {common}")
+
+
+def test_the_example_mixture_runs_over_two_tasks(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("my_mixture.py", "two_tasks.yaml"):
+        shutil.copy(ROOT / "examples" / name, workplace)
+    files = "--data.tasks.reviews.train reviews.tsv --data.tasks.scored.train scored.tsv"
+    scored = "--data.tasks.reviews.validation reviews-dev.tsv"
+    encoder = "--model.encoder.model_name_or_path encoder/"
+    shell(f"contrastive-text fit --config two_tasks.yaml {encoder} {files} {scored}")
+    said = capsys.readouterr().out
+    assert "8 steps: reviews; scored; reviews; reviews" in said
+    assert "reviews: 40 of 40 rows an epoch, 8 a step" in said
 
 
 def test_the_example_scripts_train_and_embed(

@@ -187,7 +187,9 @@ def test_every_task_is_scored_and_overall_is_their_plain_mean(
 
 def test_m12_overall_is_the_plain_mean_of_the_report_s_scores(bert: str) -> None:
     module = several.module(bert)
-    scores = HeldOutScores([], {task: module.objectives_of(task) for task in several.SIZES}, torch.device("cpu"))
+    scores = HeldOutScores(
+        [], {task: module.by_task.objectives(task) for task in several.SIZES}, torch.device("cpu")
+    )
     for task, figure in zip(several.SIZES, (0.521, 0.830, 0.753), strict=True):
         objective, name, _ = scores.tasks[task]
         metric = MeanMetric()
@@ -200,12 +202,16 @@ def test_absent_objectives_under_plain_ddp_are_refused_with_the_option_that_help
     bert: str, tasks: dict[str, TextTask]
 ) -> None:
     module = several.module(bert)
-    steps(module, tasks, BatchRoundRobin())
-    module._trainer = pl.Trainer(strategy=DDPStrategy(), logger=False, enable_checkpointing=False)
-    with pytest.raises(ValueError, match=r"--trainer\.strategy ddp_find_unused_parameters_true"):
-        module.on_fit_start()
-    steps(module, tasks, AllTasks())
-    module.on_fit_start()
+    module._trainer = trainer = pl.Trainer(strategy=DDPStrategy(), logger=False, enable_checkpointing=False)
+    for mixture, refused in ((AllTasks(), False), (BatchRoundRobin(), True)):
+        trainer.datamodule = data = several.data(tasks, mixture)
+        data.attach(module)
+        data.setup("fit")
+        if refused:
+            with pytest.raises(ValueError, match=r"--trainer\.strategy ddp_find_unused_parameters_true"):
+                module.on_fit_start()
+        else:
+            module.on_fit_start()
 
 
 # What makes no sense

@@ -140,7 +140,7 @@ class ContrastiveCLI(LightningCLI):
                 self._write_vectors(result)
                 continue
             path = self.folder / "predictions" / f"{name}.tsv"
-            target = predicting(self.model.objectives_of(name)).target
+            target = predicting(self.model.by_task.objectives(name)).target
             assert target is not None
             changed = write_predictions(path, table.rows, result, target)
             said = f" (tabs and newlines of {changed:,} rows became blanks)" if changed else ""

@@ -147,7 +147,7 @@ class TextDataModule(pl.LightningDataModule):
         Args:
             stage: ``fit``, ``validate``, ``test`` or ``predict``.
         """
-        self._consumer().check_tasks(list(self.tasks or ()))
+        self._consumer().by_task.check(list(self.tasks or ()))
         wanted = {
             "fit": ("train", "validation"),
             "validate": ("validation",),
@@ -161,13 +161,10 @@ class TextDataModule(pl.LightningDataModule):
         if stage == "fit":
             self._learn_vocabulary()
             self.training = {name: self._prepare(name, task) for name, task in self.each_task.items()}
-            turns = dict.fromkeys(
-                Turn(tuple(map(self._known_as, step.parts)), step.objectives) for step in self.steps()
-            )
-            self._consumer().check_tasks(list(self.tasks or ()), list(turns))
+            self._consumer().by_task.check(list(self.tasks or ()), self.turns())
 
     def _target(self, name: str, pairing: Pairing) -> Target | None:
-        return pairing.target or self._consumer().target_of(self._known_as(name))
+        return pairing.target or self._consumer().by_task.target(self._known_as(name))
 
     def table(self, part: str) -> dict[str, Table]:
         """Gives the tables of ``train``, ``validation``, ``test`` or ``predict`` by name, after ``setup``."""
@@ -190,7 +187,7 @@ class TextDataModule(pl.LightningDataModule):
     def _prepare(self, name: str, task: TextTask) -> TrainingData:
         """Chooses the rows of a task and settles the slots of their examples."""
         pairing, table, known = task.pairing or SameText(), self.table("train")[name], self._known_as(name)
-        consumer = self._consumer()
+        parts = self._consumer().by_task
         arranged, chosen = pairing.arrange(table.files)
         rows, chosen = self._tokenised(arranged, pairing) if pairing.reads_tokens else (arranged, chosen)
         examples = pairing(rows[0], generator(self.seed))
@@ -199,7 +196,7 @@ class TextDataModule(pl.LightningDataModule):
             pairing=pairing,
             rows=rows,
             chosen=chosen,
-            slots=check_roles(pairing, examples, consumer.plan_of(known), consumer.reads_of(known)),
+            slots=check_roles(pairing, examples, parts.plan(known), parts.reads(known)),
             examples_per_row=len(examples),
             batch_size=task.batch_size or self.batch_size,
         )
@@ -225,7 +222,7 @@ class TextDataModule(pl.LightningDataModule):
         if self.trainer is None or self.trainer.is_global_zero:
             rows = (row for table in self.table("train").values() for row in table)
             texts = (text for row in rows for text in row.values() if isinstance(text, str))
-            learned = learn_vocabulary(texts, consumer.vocabulary_size, new_tokens=consumer.new_tokens)
+            learned = learn_vocabulary(texts, consumer.vocabulary_size, new_tokens=consumer.by_task.new_tokens)
             description = learned.backend_tokenizer.to_str()
         if self.trainer is not None:
             description = self.trainer.strategy.broadcast(description)
@@ -235,6 +232,11 @@ class TextDataModule(pl.LightningDataModule):
     def steps(self) -> list[Step]:
         """Gives the steps of an epoch, after ``setup("fit")``."""
         return (self.mixture or AllTasks()).steps(self._sizes(), self.drop_last)
+
+    def turns(self) -> list[Turn]:
+        """Gives the kinds of steps of an epoch, after ``setup("fit")``."""
+        each = (Turn(tuple(map(self._known_as, step.parts)), step.objectives) for step in self.steps())
+        return list(dict.fromkeys(each))
 
     def _sizes(self) -> dict[str, TaskSize]:
         return {name: TaskSize(len(part.rows), part.batch_size) for name, part in self.training.items()}
@@ -325,7 +327,7 @@ class TextDataModule(pl.LightningDataModule):
         """Gives the collator of a task's training data, after ``setup("fit")``; None for the only one."""
         data = self.data_of(task)
         name = next(name for name, other in self.training.items() if other is data)
-        plan = self._consumer().plan_of(self._known_as(name))
+        plan = self._consumer().by_task.plan(self._known_as(name))
         return self._collator(name, data.pairing, plan, training=True)
 
     def _collator(self, task: str, pairing: Pairing, plan: ViewPlan, training: bool = False) -> Collator:

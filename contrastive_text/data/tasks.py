@@ -134,24 +134,37 @@ class TrainingData(NamedTuple):
         return facts | ({"rows": self.chosen} if self.chosen else {})
 
 
-@runtime_checkable
-class BatchConsumer(Protocol):
-    """What the data ask of the module that they feed; a task is a name, or None for the only one."""
+class TaskNeeds(Protocol):
+    """What the parts of a module need of each task's data; a task is a name, or None for the only one."""
 
-    vocabulary_size: int
-    new_tokens: tuple[str, ...]
+    @property
+    def new_tokens(self) -> tuple[str, ...]:
+        """The tokens that views need in the vocabulary."""
 
-    def plan_of(self, task: str | None) -> ViewPlan:
+    def plan(self, task: str | None) -> ViewPlan:
         """Gives the views of a task."""
 
-    def reads_of(self, task: str | None) -> tuple[Role, ...]:
+    def reads(self, task: str | None) -> tuple[Role, ...]:
         """Gives the roles that the objectives of a task read."""
 
-    def target_of(self, task: str | None) -> Target | None:
+    def target(self, task: str | None) -> Target | None:
         """Gives what the objectives of a task read of its labels."""
 
-    def check_tasks(self, tasks: Sequence[str], turns: Sequence[Turn] = ()) -> None:
+    def check(self, tasks: Sequence[str], turns: Sequence[Turn] = ()) -> None:
         """Refuses objectives, views and turns of other tasks and objectives than there are."""
+
+
+@runtime_checkable
+class BatchConsumer(Protocol):
+    """What the data ask of the module that they feed."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Entries of the encoder's token table."""
+
+    @property
+    def by_task(self) -> TaskNeeds:
+        """What it needs of each task."""
 
     def text_tokenizer(self, training: bool = True) -> TextTokenizer | None:
         """Gives the encoder's tokenizer, or None if it has to be learned from the corpus."""

@@ -1,0 +1,16 @@
+from collections.abc import Mapping
+
+import numpy as np
+
+from contrastive_text.data import Mixture, Step, TaskSize, cut
+
+
+class Shuffled(Mixture):
+    """A batch of one task in each step, in random order, so that larger tasks come more often."""
+
+    def __init__(self, seed: int = 42) -> None:
+        self.seed = seed
+
+    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
+        each = [step for task, size in sizes.items() for step in cut({task: size}, drop_last)]
+        return [each[i] for i in np.random.default_rng(self.seed).permutation(len(each))]
