@@ -32,7 +32,9 @@ def write_labelled(folder: Path) -> None:
         questions = [(*pair, i % 2) for i, pair in enumerate(pairs)]
         write_table(folder / f"questions{part}.tsv", ("question1", "question2", "is_duplicate"), *questions)
         tiny.write_pairs(folder / f"scored{part}.tsv", count=24)
-        write_table(folder / f"films{part}.tsv", ("text", "score"), *((text, len(text) % 5 + 1) for text in texts))
+        write_table(
+            folder / f"films{part}.tsv", ("text", "score"), *((text, len(text) % 5 + 1) for text in texts)
+        )
     inference = [
         (premise, texts[(i + step) % 40], label)
         for i, premise in enumerate(texts[:16])
@@ -98,8 +100,9 @@ def test_the_example_view_runs_from_its_yaml(workplace: Path, capsys: pytest.Cap
 
 
 def test_the_example_mixture_runs_over_two_tasks(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "120")  # a line of the summary stays one
     for name in ("my_mixture.py", "two_tasks.yaml"):
         shutil.copy(ROOT / "examples" / name, workplace)
     files = "--data.tasks.reviews.train reviews.tsv --data.tasks.scored.train scored.tsv"
@@ -107,7 +110,7 @@ def test_the_example_mixture_runs_over_two_tasks(
     encoder = "--model.encoder.model_name_or_path encoder/"
     shell(f"contrastive-text fit --config two_tasks.yaml {encoder} {files} {scored}")
     said = capsys.readouterr().out
-    assert "8 steps: reviews; scored; reviews; reviews" in said
+    assert "8 steps: reviews; reviews; reviews; scored; ..." in said
     assert "reviews: 40 of 40 rows an epoch, 8 a step" in said
 
 
