@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from contrastive_text.data import TextDataModule, TrainingData
+from contrastive_text.data import TextDataModule
 from contrastive_text.distributed import world_size
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.module import ContrastiveModule
@@ -58,12 +60,10 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
 def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataModule) -> dict[str, str]:
     """Gives what happens in a step: the effective number of negatives, ranks, steps, precision."""
     negatives = [
-        f"{name}: {said}"
-        for name, part in module.objective_parts().items()
-        if (said := _negatives(part, data.data_of(part.task)))
+        f"{name}: {said}" for name, part in module.objective_parts().items() if (said := _negatives(part, data))
     ]
     of = {task: f" of {task}" if data.tasks else "" for task in data.training}
-    rows = ", ".join(f"{part.batch_size} rows{of[task]}" for task, part in data.training.items())
+    rows = ", ".join(f"{data.rows_per_step(task)} rows{of[task]}" for task in data.training)
     interval = vars(trainer).get("val_check_interval")
     total = trainer.estimated_stepping_batches
     peak = _peak(module.schedule, int(total)) if total < float("inf") else 1.0
@@ -75,7 +75,7 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
     )
     return {
         "negatives": "\n".join(negatives) or "none",
-        "validated": validated if data.table("validation") else "never",
+        "validated": f"{validated}; {_monitored(data)}" if data.table("validation") else "never",
         "step": (
             f"{rows} over {world_size()} process{'es' if world_size() > 1 else ''}, "
             f"accumulated over {trainer.accumulate_grad_batches}; gradient norm clipped at "
@@ -88,10 +88,24 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
     }
 
 
-def _negatives(objective: Objective, data: TrainingData) -> str | None:
-    roles = [slot.role for slot in data.slots]
-    examples = data.batch_size * data.examples_per_row
+def _negatives(objective: Objective, data: TextDataModule) -> str | None:
+    training = data.data_of(objective.task)
+    roles = [slot.role for slot in training.slots]
+    task = objective.task or next(iter(data.training))
+    examples = data.rows_per_step(task) * training.examples_per_row
     return objective.describe_negatives(examples, roles.count("positive"), roles.count("negative"))
+
+
+def _monitored(data: TextDataModule) -> str:
+    """Says which score chooses the best checkpoint, and what is not part of it."""
+    scored = data.table("validation")
+    tasks = [task for task in data.tasks or () if task in scored]
+    if not tasks:
+        return f"the best is chosen by {PAIR_SCORE}, unless checkpoint.monitor names another"
+    others = [task for task in data.tasks or () if task not in scored]
+    left_out = f"; {', '.join(others)} without validation files" if others else ""
+    means = f"the mean over {', '.join(tasks)}{left_out}"
+    return f"the best is chosen by {TASK_SCORE}, {means}, unless checkpoint.monitor names another"
 
 
 def _peak(schedule: Schedule, total: int) -> float:
@@ -122,6 +136,12 @@ def _validation_interval(trainer: pl.Trainer, data: TextDataModule) -> int | flo
     return min(bounds)
 
 
+def _print_read(trainer: pl.Trainer, part: str) -> None:
+    if trainer.is_global_zero and (data := _data(trainer)) is not None:
+        for table in data.table(part).values():
+            print(table.understood)
+
+
 class RunSummary(Callback):
     """Prints, before the first step, everything that changes the result, and keeps it in every checkpoint.
 
@@ -145,6 +165,19 @@ class RunSummary(Callback):
             for name, fact in self.facts.items():
                 table.add_row(name, Text(fact))
             Console().print(table)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Prints how the files were understood, where nothing is trained."""
+        if trainer.state.fn != "fit":
+            _print_read(trainer, "validation")
+
+    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Prints how the files were understood."""
+        _print_read(trainer, "test")
+
+    def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Prints how the files were understood."""
+        _print_read(trainer, "predict")
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
         """Gives the facts for the checkpoint."""
@@ -172,6 +205,7 @@ class BestCheckpoint(ModelCheckpoint):
         super().__init__(dirpath=dirpath, filename="{step}", monitor=monitor, mode=mode, save_top_k=1)
         self._asked = monitor
         self._figures: dict[str, float] = {}
+        self._validated: dict[str, int] = {}
         self._figures_step = -1
 
     @property
@@ -185,6 +219,7 @@ class BestCheckpoint(ModelCheckpoint):
             if "val_check_interval" in vars(trainer):  # absent where validation goes by the clock
                 trainer.val_check_interval = _validation_interval(trainer, data)
             scored = data.table("validation")
+            self._validated = {name: table.identity for name, table in scored.items()}
             self.monitor = self.monitor or (TASK_SCORE if any(map(scored.get, data.tasks or ())) else PAIR_SCORE)
             # Left to itself Lightning takes an interval of 1 batch for 1.0 epochs, and saves too late.
             self._save_on_train_epoch_end = not scored
@@ -200,12 +235,34 @@ class BestCheckpoint(ModelCheckpoint):
         super().on_validation_end(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
-        """Gives the best so far, and the last validation's figures with the step that they are of."""
-        return {**super().state_dict(), "figures": dict(self._figures), "figures_step": self._figures_step}
+        """Gives the best so far, and the last validation's figures: of which step, and on which rows."""
+        figures = {"figures": dict(self._figures), "figures_step": self._figures_step}
+        return {**super().state_dict(), **figures, "validated": dict(self._validated)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
-        """Takes over the best score so far, though a resumed run has a folder of its own."""
-        super().load_state_dict({**state_dict, "dirpath": self.dirpath})
+        """Takes over the best so far into the resumed run's own folder; one that is gone is forgotten."""
+        best = state_dict.get("best_model_path")
+        if best and not Path(best).is_file():
+            warnings.warn(
+                f"the best checkpoint so far is gone ({best}): the best from here on is kept", stacklevel=2
+            )
+            state_dict = {
+                name: part
+                for name, part in state_dict.items()
+                if name in ("figures", "figures_step", "validated")
+            }
+        super().load_state_dict({**self.state_dict(), **state_dict, "dirpath": self.dirpath})
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Copies the best of the run that was resumed, where this one has found none better."""
+        super().on_train_end(trainer, pl_module)
+        best, folder = Path(self.best_model_path), Path(self.dirpath or "")
+        if self.best_model_path and self.dirpath and folder.absolute() not in best.absolute().parents:
+            if trainer.is_global_zero:
+                folder.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(best, folder / best.name)
+            trainer.strategy.barrier()
+            self.best_model_path = str(folder / best.name)
 
 
 class ExportModel(Callback):
@@ -220,8 +277,9 @@ class ExportModel(Callback):
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reloads the best weights on every rank and writes the folder on the first."""
-        found = trainer.checkpoint_callback
-        checkpoint = found if isinstance(found, ModelCheckpoint) else None
+        ours = [found for found in trainer.checkpoint_callbacks if isinstance(found, BestCheckpoint)]
+        others = [found for found in trainer.checkpoint_callbacks if isinstance(found, ModelCheckpoint)]
+        checkpoint = next(iter([*ours, *others]), None)
         best = "" if checkpoint is None else checkpoint.best_model_path
         if best:
             verify_checkpoint(best)

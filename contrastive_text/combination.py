@@ -9,10 +9,12 @@ from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
 from contrastive_text.specs import describe
 from contrastive_text.targets import Target
-from contrastive_text.types import Role, Turn
+from contrastive_text.types import Role, StepKind
 from contrastive_text.views import EmbeddingView, FixedDropout, GradientView, TokenView, View, ViewPlan
 
 Chains = dict[str, Sequence[View]]
+_LOGGED = ("loss", "truncated", "gradient", "weight")
+"""Names of the training log that are no objective's."""
 
 
 def split_views(
@@ -42,6 +44,14 @@ def check_heads_and_weights(
             f"model.head: expected a head with train_only: false, got {type(head).__name__} with true; "
             "a head that only training sees belongs to its objective: set head there"
         )
+    for name in objectives:
+        if name in _LOGGED or "." in name or not name:
+            raise ValueError(
+                f"model.objectives.{name}: expected a name without a dot, other than those in the log already "
+                f"({', '.join(_LOGGED)}), got {name!r}; call it something else"
+            )
+    if not any(weights.values()):
+        raise ValueError("model.weights: expected one above 0 or more, got none: nothing would be trained")
     for name, weight in weights.items():
         if name not in objectives or weight < 0:
             raise ValueError(
@@ -65,7 +75,9 @@ def check_parts(
         ValueError: The first such part, with its place in the configuration.
     """
     others = {name: part for name, part in objectives.items() if part.task not in by_task}
-    _check_plan("model.", encoder, common, others)
+    for task in dict.fromkeys(part.task for part in others.values()) or [None]:
+        of_task = {name: part for name, part in others.items() if part.task in (None, task)}
+        _check_plan("model.", encoder, common, of_task)
     for task, plan in by_task.items():
         own = {name: part for name, part in objectives.items() if part.task == task}
         _check_plan(f"model.views.{task}: ", encoder, plan, own)
@@ -179,18 +191,26 @@ class TaskParts:
                 )
         return first
 
+    def predicts(self, task: str | None) -> bool:
+        """Tells whether an objective of a task predicts its labels."""
+        return any(objective.predicts for objective in self.objectives(task).values())
+
+    def predicts_pairs(self, task: str | None) -> bool:
+        """Tells whether an objective of a task predicts something of two texts."""
+        return any(part.predicts and "positive" in part.reads for part in self.objectives(task).values())
+
     @property
     def new_tokens(self) -> tuple[str, ...]:
         """The tokens that the views of all tasks need in the vocabulary."""
         plans = (self.common, *self.own_plans.values())
         return tuple(dict.fromkeys(token for plan in plans for token in plan.new_tokens))
 
-    def check(self, tasks: Sequence[str], turns: Sequence[Turn] = ()) -> None:
+    def check(self, tasks: Sequence[str], kinds: Sequence[StepKind] = ()) -> None:
         """Refuses objectives, views and turns of other tasks and objectives than there are.
 
         Args:
             tasks: The tasks of the data; empty where there is one without a name.
-            turns: The kinds of steps of the run, once they are known.
+            kinds: The kinds of steps of the run, once they are known.
 
         Raises:
             ValueError: The first such part, with its place in the configuration.
@@ -212,7 +232,7 @@ class TaskParts:
                     f"data.tasks.{task}: expected an objective that reads it, got none; add one with its task, "
                     "or drop the data set"
                 )
-        self._check_turns([name for turn in turns for name in turn.objectives or ()])
+        self._check_turns([name for kind in kinds for name in kind.objectives or ()])
 
     def _check_turns(self, named: Sequence[str]) -> None:
         place, there = "data.mixture.turns", ", ".join(self._objectives)
@@ -221,10 +241,10 @@ class TaskParts:
         if named and (idle := [name for name in self._objectives if name not in named]):
             raise ValueError(f"{place}: expected every objective in a turn, got none for {idle[0]}; add it")
 
-    def leaves_out(self, turns: Sequence[Turn]) -> bool:
+    def leaves_out(self, kinds: Sequence[StepKind]) -> bool:
         """Tells whether some of the steps run without some of the objectives."""
-        return any(len(self._running(turn)) < len(self._objectives) for turn in turns)
+        return any(len(self._running(kind)) < len(self._objectives) for kind in kinds)
 
-    def _running(self, turn: Turn) -> list[str]:
-        of_tasks = [name for task in turn.tasks for name in self.objectives(task)]
-        return [name for name in of_tasks if turn.objectives is None or name in turn.objectives]
+    def _running(self, kind: StepKind) -> list[str]:
+        of_tasks = [name for task in kind.tasks for name in self.objectives(task)]
+        return [name for name in of_tasks if kind.objectives is None or name in kind.objectives]

@@ -15,7 +15,7 @@ from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
 from contrastive_text.poolers import Pooler
 from contrastive_text.random import fold
-from contrastive_text.types import NO_LABEL, Alter, Batch, Encoded
+from contrastive_text.types import NO_LABEL, Alter, Batch, Encoded, Slot
 from contrastive_text.views import ViewPlan
 
 Value: TypeAlias = Callable[[Encoded, str | None], Tensor]
@@ -72,9 +72,20 @@ def read_slots(batch: Batch, plan: ViewPlan, objectives: Sequence[Objective]) ->
         plan: Its views: slots whose tokens are hidden are read by objectives that predict tokens.
         objectives: Those that will run.
     """
-    roles = {role for objective in objectives for role in (*objective.reads, *objective.takes)}
+    per_text = max(sum(slot.role == "anchor" for slot in batch.slots), 1)
+
+    def reads(objective: Objective, slot: Slot) -> bool:
+        of_view = objective.view in (None, slot.number % per_text + 1)
+        return of_view and slot.role in (*objective.reads, *objective.takes)
+
     predicts = any(objective.needs_token_logits for objective in objectives)
-    kept = [slot for slot in batch.slots if slot.role in roles or (predicts and plan.hides_tokens(slot))]
+    kept = [
+        slot
+        for slot in batch.slots
+        if any(reads(objective, slot) for objective in objectives)
+        or (predicts and plan.hides_tokens(slot))
+        or plan.has_gradient_view(slot)
+    ]
     return batch.keep(kept)
 
 
@@ -118,15 +129,15 @@ def in_place_read(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded
     Args:
         encoded: A batch without its gradient views, as the objective would read it.
         plan: The views.
-        view: The view that the objective reads; None for all, which changes nothing.
+        view: The view that the objective reads, from 1; None for all, which changes nothing.
     """
     if view is None:
         return encoded
     per_text = sum(slot.role == "anchor" for slot in encoded.slots)
     order = list(range(len(encoded.slots)))
     for altered, slot in enumerate(encoded.slots):
-        if plan.has_gradient_view(slot) and slot.number % per_text != view:
-            read = encoded.slots.index(slot._replace(number=slot.number - slot.number % per_text + view))
+        if plan.has_gradient_view(slot) and slot.number % per_text != view - 1:
+            read = encoded.slots.index(slot._replace(number=slot.number - slot.number % per_text + view - 1))
             order[altered], order[read] = order[read], order[altered]
     rows = encoded.embeddings.reshape(len(order), -1, encoded.embeddings.shape[1])
     return replace(encoded, embeddings=rows[order].flatten(0, 1))

@@ -40,6 +40,7 @@ class Choice:
         metric: ``accuracy``, ``pearson``, ...
         score: Times 100, on the validation files, by the weights of this very checkpoint.
         validation: The files.
+        rows: Identity of their rows; None where the checkpoint doesn't say.
         source: The checkpoint that was copied.
     """
 
@@ -47,6 +48,7 @@ class Choice:
     metric: str
     score: float
     validation: tuple[str, ...]
+    rows: int | None
     source: str
 
 
@@ -107,6 +109,7 @@ def _scored(checkpoint: Checkpoint) -> dict[str, Choice]:
                 metric=found[0],
                 score=found[1],
                 validation=tuple(files_of(files if isinstance(files, str | list) else None)),
+                rows=checkpoint.best.validated.get(task) if checkpoint.best is not None else None,
                 source=str(checkpoint.path),
             )
     if not choices:
@@ -120,12 +123,11 @@ def _scored(checkpoint: Checkpoint) -> dict[str, Choice]:
 
 
 def _check_comparable(task: str, one: Choice, other: Choice) -> None:
-    names = [[Path(file).name for file in choice.validation] for choice in (other, one)]
-    if names[0] != names[1] or one.metric != other.metric:
+    if one.rows != other.rows or one.metric != other.metric:
         said = [f"{choice.metric} on {', '.join(choice.validation)}" for choice in (other, one)]
         raise ValueError(
             f"{one.source}: expected {task} to be scored as in {other.source} ({said[0]}), got {said[1]}; such "
-            "scores can't be compared, so validate both runs on the same files"
+            "scores can't be compared, so validate both runs on the same rows"
         )
 
 

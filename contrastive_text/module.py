@@ -99,6 +99,8 @@ class ContrastiveModule(ScoredModule):
         self.objectives = nn.ModuleDict(objectives or {"contrastive": Contrastive()})
         self.weights = dict.fromkeys(self.objectives, 1.0) | (weights or {})
         self.combine = combine or WeightedSum()
+        if log_gradients < 0:
+            raise ValueError(f"model.log_gradients: expected 0 or more batches, got {log_gradients}; 0 is never")
         self.log_gradients = log_gradients
         self.optimizer = optimizer or AdamW()
         self.schedule = schedule or LinearSchedule()
@@ -115,6 +117,7 @@ class ContrastiveModule(ScoredModule):
         share_layers([part for part in self.objectives.modules() if isinstance(part, Head)])
         self.combine.build(list(parts))
         self._learned_tokenizer: str | None = None
+        self._logged: set[str] = set()
         recorded = {
             "encoder": self.encoder,
             "pooler": self.pooler,
@@ -122,7 +125,7 @@ class ContrastiveModule(ScoredModule):
             "head": self.head,
             "views": self.plan.chains | {task: plan.chains for task, plan in task_plans.items()},
             "objectives": parts,
-            "weights": self.weights,
+            "weights": weights,
             "combine": self.combine,
             "log_gradients": self.log_gradients,
             "optimizer": self.optimizer,
@@ -237,6 +240,10 @@ class ContrastiveModule(ScoredModule):
         return loss
 
     def _log_step(self, figures: Mapping[str, Tensor], batches: Sequence[Batch]) -> None:
+        # Lightning repeats the last value of a name that a step doesn't log.
+        absent = dict.fromkeys(self._logged - set(figures), torch.tensor(torch.nan, device=self.device))
+        self._logged |= set(figures)
+        figures = {**figures, **absent}
         examples = sum(len(batch) // len(batch.slots) for batch in batches)
         several = world_size() > 1
         shown = {f"train/{name}": figure for name, figure in figures.items() if name != "loss"}
@@ -264,7 +271,7 @@ class ContrastiveModule(ScoredModule):
         strategy = self.trainer.strategy
         options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
         data = vars(self.trainer).get("datamodule")
-        absent = isinstance(data, TextDataModule) and self.by_task.leaves_out(data.turns())
+        absent = isinstance(data, TextDataModule) and self.by_task.leaves_out(data.step_kinds())
         if absent and options is not None and not options.get("find_unused_parameters"):
             raise ValueError(
                 "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
@@ -54,7 +55,7 @@ class HeldOutScores:
         """Adds the predictions of a task's objective for an encoded batch."""
         objective, _, metric = self.tasks[task]
         predictions = objective.predict(encoded)
-        assert predictions is not None and encoded.target is not None
+        assert encoded.target is not None
         of_classes = predictions.ndim == 2
         metric.update(predictions, encoded.target.long() if of_classes else encoded.target.to(predictions.dtype))
 
@@ -62,18 +63,31 @@ class HeldOutScores:
         """Gives all scores times 100: ``spearman``, ``TASK/accuracy``, ``TASK/pearson``, ``overall``.
 
         ``spearman`` is the mean over the files, of which each has its own where there are several; ``overall``
-        is the plain mean over the tasks, as the CS224N report has it.
+        is the plain mean over the tasks with held-out files, as the CS224N report has it. A correlation that is
+        not defined, because all predictions or all gold scores are equal, counts 0, and a warning says so.
         """
         figures: dict[str, Tensor] = {}
         if self.pairs:
             each = {name: metric.compute() for name, metric in self.pairs.items()}
             figures["spearman"] = torch.stack(list(each.values())).mean()
             figures |= {f"spearman/{name}": score for name, score in each.items()} if len(each) > 1 else {}
-        scores = {f"{task}/{name}": 100 * metric.compute() for task, (_, name, metric) in self.tasks.items()}
+        scores = {
+            f"{task}/{name}": _defined(metric.compute(), task) for task, (_, name, metric) in self.tasks.items()
+        }
         if scores:
             figures |= scores
             figures[OVERALL] = torch.stack([score.float() for score in scores.values()]).mean()
         return figures
+
+
+def _defined(score: Tensor, task: str) -> Tensor:
+    """Gives a score times 100; 0 with a warning where it is not defined."""
+    if score.isnan():
+        warnings.warn(
+            f"{task}: the score is not defined, for all predictions or all gold scores are equal: it counts 0",
+            stacklevel=2,
+        )
+    return 100 * score.nan_to_num(nan=0.0)
 
 
 def predicting(objectives: Mapping[str, Objective]) -> Objective:

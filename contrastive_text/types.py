@@ -240,7 +240,7 @@ class Batch:
         )
 
 
-class Turn(NamedTuple):
+class StepKind(NamedTuple):
     """What kind of step a run takes: of which tasks, and for which objectives (None: all of these tasks)."""
 
     tasks: tuple[str | None, ...]

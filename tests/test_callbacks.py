@@ -16,6 +16,7 @@ from pytorch_lightning.loggers import CSVLogger
 from torch import Tensor
 
 from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary, _peak, export, model_facts
+from contrastive_text.cli import run as shell
 from contrastive_text.encoders import Encoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.losses import InfoNCE, NTXent
@@ -286,10 +287,44 @@ def test_validation_comes_though_the_epoch_is_cut_short(
 
 def test_a_resumed_run_remembers_the_best_of_the_run_before(tmp_path: Path) -> None:
     first, second = BestCheckpoint(dirpath=str(tmp_path / "a")), BestCheckpoint(dirpath=str(tmp_path / "b"))
-    first.best_model_score, first.best_model_path = torch.tensor(70.0), str(tmp_path / "a" / "step=5.ckpt")
+    best = tmp_path / "a" / "step=5.ckpt"
+    best.parent.mkdir()
+    best.write_bytes(b"weights")
+    first.best_model_score, first.best_model_path = torch.tensor(70.0), str(best)
     second.load_state_dict(first.state_dict())
     assert second.best_model_score == 70.0
     assert second.best_model_path == first.best_model_path
+
+
+def test_a_best_checkpoint_that_is_gone_is_forgotten_with_a_warning(tmp_path: Path) -> None:
+    first, second = BestCheckpoint(dirpath=str(tmp_path / "a")), BestCheckpoint(dirpath=str(tmp_path / "b"))
+    first.best_model_score, first.best_model_path = torch.tensor(70.0), str(tmp_path / "a" / "step=5.ckpt")
+    with pytest.warns(UserWarning, match="the best checkpoint so far is gone"):
+        second.load_state_dict(first.state_dict())
+    assert second.best_model_score is None
+    assert second.best_model_path == ""
+
+
+def test_a_resumed_run_that_finds_no_better_checkpoint_takes_the_best_along(
+    bert: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("contrastive_text.scores.SpearmanSimilarity", Told)
+    monkeypatch.setattr(Told, "scores", [60.0, 50.0, 40.0, 30.0])
+    monkeypatch.chdir(tmp_path)
+    options = {"data.train": files["train"], "data.validation": files["validation"], "data.batch_size": "8"}
+    options |= {"model.encoder.model_name_or_path": bert, "data.num_workers": "0", "trainer.accelerator": "cpu"}
+    options |= {"trainer.enable_progress_bar": "false", "trainer.val_check_interval": "1"}
+    words = [
+        "fit",
+        "--recipe",
+        "simcse",
+        *(word for key, value in options.items() for word in (f"--{key}", value)),
+    ]
+    assert shell([*words, "--trainer.max_steps", "2"]) == 0
+    (kept,) = tmp_path.glob("runs/version_0/checkpoints/*.ckpt")
+    assert shell([*words, "--trainer.max_steps", "3", "--ckpt_path", str(kept)]) == 0
+    (taken,) = tmp_path.glob("runs/version_1/checkpoints/*.ckpt")
+    assert taken.read_bytes() == kept.read_bytes()
 
 
 def test_encoding_leaves_an_encoder_that_is_in_training_as_it_was(bert: str) -> None:

@@ -75,7 +75,7 @@ OBJECTIVES: dict[str, dict[str, dict[str, object]]] = {
     },
     "SupCon, pairs signed by label, PCGrad": {
         "contrastive": part("Contrastive", loss=part("SupCon"), classes=2),
-        "signed": part("Contrastive", loss=part("NTXent"), labels=part("SignedPairs")),
+        "signed": part("Contrastive", loss=part("NTXent"), pair_labels=part("SignedPairs")),
     },
 }
 MASKED = {"NTXent, MLM on anchor": "anchor", "two-sided, MLM on original": "original"}
@@ -145,6 +145,8 @@ def senseless(combination: Combination) -> str | None:
     """Gives what a combination without sense is answered, None for all others."""
     if combination.views == "dropout" and combination.pairing != "same":
         return "FixedDropout: expected a pairing that repeats the anchor"
+    if combination.pairing == "same" and "of pairs" in combination.objectives:
+        return "expected two texts for an objective that predicts their label or score"
     return None
 
 

@@ -188,18 +188,15 @@ def test_the_shell_builds_scores_and_predicts_task_by_task(
 # What is refused
 
 
-def test_runs_whose_scores_cannot_be_compared_are_refused(
-    files: dict[str, str], runs: dict[str, Path], tmp_path: Path
-) -> None:
+def test_runs_whose_scores_cannot_be_compared_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
     saved = torch.load(checkpoint(runs["sst"]), weights_only=True)
-    task = saved["datamodule_hyper_parameters"]["tasks"]["sst"]["init_args"]
+    state = next(state for name, state in saved["callbacks"].items() if name.startswith("BestCheckpoint"))
     torch.save(saved, tmp_path / "same.ckpt")
-    task["validation"] = [files["sst"], files["sts"]]
+    state["validated"]["sst"] += 1  # other rows, in a file of the same name
     torch.save(saved, tmp_path / "other.ckpt")
     assert build_ensemble(tmp_path / "fine", [runs["both"], tmp_path / "same.ckpt"])
     with pytest.raises(ValueError, match=r"expected sst to be scored as in .*sst\.tsv\), got accuracy on"):
         build_ensemble(tmp_path / "out", [runs["both"], tmp_path / "other.ckpt"])
-    state = next(state for name, state in saved["callbacks"].items() if name.startswith("BestCheckpoint"))
     state["figures_step"] += 1  # written after a step more than was validated
     torch.save(saved, tmp_path / "stale.ckpt")
     with pytest.raises(ValueError, match=r"stale\.ckpt: expected the score of a task"):

@@ -322,7 +322,7 @@ def test_consert_s_first_stages_have_the_settings_of_their_scripts(name: str, be
     altered = {slot: module.plan.chain_name(slot) for slot in map(Slot, ("anchor", "positive") * 2, (0, 0, 1, 1))}
     assert [name for name in altered.values() if name] == ["anchor_2", "positive_2"]
     assert [describe(view) for _, view in module.plan.each()] == ["TokenCutoff(rate=0.1, specials=True)"] * 2
-    assert module.objectives["inference"].view == 0  # unaltered
+    assert module.objectives["inference"].view == 1  # unaltered
 
 
 @pytest.mark.parametrize(
@@ -420,7 +420,7 @@ def test_m9_m14_pretraining_on_three_sets_signs_labelled_pairs_and_throws_its_on
     module = ContrastiveModule.from_recipe("cs224n_pretrain_3sets", bert)
     parts = module.objective_parts()
     assert {part.loss.temperature for part in parts.values()} == {0.05}
-    assert {name: describe(part.labels) for name, part in parts.items() if part.labels} == {
+    assert {name: describe(part.pair_labels) for name, part in parts.items() if part.pair_labels} == {
         "paraphrase": "SignedPairs(weight=1.0, bound=None)"
     }
     one, other, third = first_and_second_layers(module).values()

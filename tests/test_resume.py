@@ -135,8 +135,15 @@ def test_under_accumulation_whole_steps_are_resumed(
 def test_other_data_in_mid_epoch_are_refused(bert: str, tasks: dict[str, TextTask], tmp_path: Path) -> None:
     run(tmp_path / "whole", bert, tasks, steps=2)
     resume = str(tmp_path / "whole" / "step=2.ckpt")
-    with pytest.raises(ValueError, match=r"ckpt_path: expected data of 3 batches an epoch, .* got 9"):
+    with pytest.raises(
+        ValueError, match=r"expected the 3 batches an epoch of the checkpoint, .* got 9, or others"
+    ):
         run(tmp_path / "again", bert, tasks, steps=4, mixture=BatchRoundRobin(), resume=resume)
+    run(tmp_path / "turns", bert, tasks, steps=4, mixture=BatchRoundRobin())
+    resume = str(tmp_path / "turns" / "step=4.ckpt")
+    with pytest.raises(ValueError, match=r"the 9 batches an epoch of the checkpoint, .* got 9, or others"):
+        other = EpochRoundRobin(downsample=True)  # as many steps in another order
+        run(tmp_path / "again", bert, tasks, steps=6, mixture=other, resume=resume)
 
 
 STEPS = 60

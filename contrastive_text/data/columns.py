@@ -76,6 +76,10 @@ def plan_columns(
             todo = f"give `columns: {{{name}: {rivals[0]}}}`"
             raise reading_error(where, f"one column for {name}", f"{rivals[0]} and {rivals[1]}", todo)
     if "text" in reads and not found["text"]:
+        if "target" in reads and (pair := [name for name in ("anchor", "positive") if found[name]]):
+            sides = listed(short(column) for name in pair for column in found[name])
+            todo = f"set `pairing: Given` for pairs, or give `columns: {{text: [{sides}]}}`"
+            raise reading_error(where, "a column for text beside the target", there, todo)
         found["text"] = [column for column in header if any(column in found[name] for name in PAIR)]
     for name in taken:
         if name in reads and not found[name]:

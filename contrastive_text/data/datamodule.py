@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ from contrastive_text.distributed import rank, world_size
 from contrastive_text.random import generator
 from contrastive_text.specs import part_spec
 from contrastive_text.targets import Target
-from contrastive_text.types import Row, Turn
+from contrastive_text.types import ROLES, Row, StepKind
 from contrastive_text.views import Given, Pairing, SameText, ViewPlan
 
 _SAMPLE = 1000
 """Texts that are tokenised before training to say how many the length limit will cut."""
+_TAKEN = (ONLY, "overall", "spearman", *ROLES)
+"""Names that mean something else among scores, tables and views."""
 
 
 class TextDataModule(pl.LightningDataModule):
@@ -97,6 +100,12 @@ class TextDataModule(pl.LightningDataModule):
         ):
             if number < least:
                 raise ValueError(f"data.{name}: expected {least} or more, got {number}")
+        for name in tasks or ():
+            if name in _TAKEN or not re.fullmatch(r"[\w-]+", name):
+                raise ValueError(
+                    f"data.tasks.{name}: expected a name of letters, digits and dashes, other than "
+                    f"{', '.join(_TAKEN)}, got {name!r}; call it something else"
+                )
         for name, given in (("train", train), ("columns", columns), ("labels", labels), ("pairing", pairing)):
             if tasks and given is not None:
                 raise ValueError(
@@ -119,7 +128,9 @@ class TextDataModule(pl.LightningDataModule):
         self.drop_last = drop_last
         self.originals = originals
         self.cache_dir = cache_dir
-        self.save_hyperparameters(part_spec(self, "data")["init_args"])
+        # Plain data and the one instantiator that Lightning allows: the module is made again from a checkpoint.
+        named = {"_instantiator": "pytorch_lightning.cli.instantiate_module"}
+        self.save_hyperparameters({**part_spec(self, "data")["init_args"], **named})
         self.training: dict[str, TrainingData] = {}
         self._module: object = None
         self._tables = RunTables(
@@ -147,7 +158,8 @@ class TextDataModule(pl.LightningDataModule):
         Args:
             stage: ``fit``, ``validate``, ``test`` or ``predict``.
         """
-        self._consumer().by_task.check(list(self.tasks or ()))
+        by_task = self._consumer().by_task
+        by_task.check(list(self.tasks or ()))
         wanted = {
             "fit": ("train", "validation"),
             "validate": ("validation",),
@@ -155,13 +167,19 @@ class TextDataModule(pl.LightningDataModule):
             "predict": ("predict",),
         }
         for part in wanted[stage]:
-            self._tables.read(part, self._target)
+            self._tables.read(part, self._target, lambda name: by_task.predicts(self._known_as(name)))
+            for name, table in self.table(part).items():
+                if part in ("validation", "test") and len(table) < world_size():
+                    raise ValueError(
+                        f"data.{part}: expected a row for each of {world_size()} processes in {name}, got "
+                        f"{len(table)}; use fewer devices, or another file"
+                    )
             if not self.table(part) and (stage, part) != ("fit", "validation"):
                 raise ValueError(f"data.{part}: expected a file, got none; give --data.{part} FILE")
         if stage == "fit":
             self._learn_vocabulary()
             self.training = {name: self._prepare(name, task) for name, task in self.each_task.items()}
-            self._consumer().by_task.check(list(self.tasks or ()), self.turns())
+            by_task.check(list(self.tasks or ()), self.step_kinds())
 
     def _target(self, name: str, pairing: Pairing) -> Target | None:
         return pairing.target or self._consumer().by_task.target(self._known_as(name))
@@ -196,9 +214,10 @@ class TextDataModule(pl.LightningDataModule):
             pairing=pairing,
             rows=rows,
             chosen=chosen,
-            slots=check_roles(pairing, examples, parts.plan(known), parts.reads(known)),
+            slots=check_roles(
+                pairing, examples, parts.plan(known), parts.reads(known), parts.predicts_pairs(known)
+            ),
             examples_per_row=len(examples),
-            batch_size=task.batch_size or self.batch_size,
         )
 
     def _tokenised(self, rows: Sequence[Row], pairing: Pairing) -> tuple[Rows, str]:
@@ -233,13 +252,21 @@ class TextDataModule(pl.LightningDataModule):
         """Gives the steps of an epoch, after ``setup("fit")``."""
         return (self.mixture or AllTasks()).steps(self._sizes(), self.drop_last)
 
-    def turns(self) -> list[Turn]:
+    def step_kinds(self) -> list[StepKind]:
         """Gives the kinds of steps of an epoch, after ``setup("fit")``."""
-        each = (Turn(tuple(map(self._known_as, step.parts)), step.objectives) for step in self.steps())
+        each = (StepKind(tuple(map(self._known_as, step.parts)), step.objectives) for step in self.steps())
         return list(dict.fromkeys(each))
 
+    def rows_per_step(self, task: str) -> int:
+        """Gives how many rows of a task a step has at the most, over all ranks together."""
+        parts = (step.parts[task] for step in self.steps() if task in step.parts)
+        return max((stop - start for start, stop in parts), default=0)
+
     def _sizes(self) -> dict[str, TaskSize]:
-        return {name: TaskSize(len(part.rows), part.batch_size) for name, part in self.training.items()}
+        return {
+            name: TaskSize(len(part.rows), self.each_task[name].batch_size or self.batch_size)
+            for name, part in self.training.items()
+        }
 
     def train_dataloader(self) -> ResumableLoader:
         """Gives the training batches: a ``Batch`` each, or with several tasks a ``StepBatch``."""
@@ -284,8 +311,9 @@ class TextDataModule(pl.LightningDataModule):
     def _eval_collator(self, name: str) -> Collator | StepCollator:
         if name not in (self.tasks or {}):
             return self._collator(name, Given(), ViewPlan())
-        pairing = self.each_task[name].pairing or SameText()
-        return StepCollator({name: self._collator(name, pairing, ViewPlan())})
+        # Held-out rows stand as they are: no spans, no neighbours, no view.
+        pairs = "anchor" in (self.each_task[name].pairing or SameText()).reads
+        return StepCollator({name: self._collator(name, Given() if pairs else SameText(), ViewPlan())})
 
     def predict_dataloader(self) -> list[DataLoader[KeyedRow]]:
         """Gives the texts to embed and those to predict, a loader for each table, in file order."""
@@ -345,7 +373,7 @@ class TextDataModule(pl.LightningDataModule):
         facts: dict[str, str] = {}
         for name, part in self.training.items():
             facts |= {fact if not self.tasks else f"{fact}, {name}": said for fact, said in part.facts().items()}
-        if self.tasks:
+        if self.tasks or self.mixture:
             facts["mixture"] = describe_steps(self.steps(), self._sizes())
         validation = self.table("validation").values()
         facts["validation data"] = (

@@ -52,21 +52,22 @@ class ResumableLoader(DataLoader[KeyedRow]):
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Gives the place in the run: the epoch, the batches of it that were given, and how many it has."""
-        return {"epoch": self.order.epoch, "given": self.given, "batches": len(self.order)}
+        """Gives the place in the run: the epoch, how many of its batches were given, their number and order."""
+        place = {"epoch": self.order.epoch, "given": self.given, "batches": len(self.order)}
+        return place | {"order": self.order.identity}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Goes to a place in a run.
 
         Raises:
-            ValueError: A place inside an epoch of another number of batches.
+            ValueError: A place inside an epoch of other batches, or of the same in another order.
         """
         ended = state["given"] >= state["batches"]
-        if not ended and state["given"] and state["batches"] != len(self.order):
+        if not ended and state["given"] and state.get("order") != self.order.identity:
             raise ValueError(
-                f"ckpt_path: expected data of {state['batches']:,} batches an epoch, for the checkpoint is from "
-                f"behind {state['given']:,} of them, got {len(self.order):,}; take the same data, batch_size and "
-                "mixture, or start from the weights alone with --init_from"
+                f"ckpt_path: expected the {state['batches']:,} batches an epoch of the checkpoint, which is from "
+                f"behind {state['given']:,} of them, got {len(self.order):,}, or others; take the same data, "
+                "batch_size, mixture and seed, or start from the weights alone with --init_from"
             )
         self.order.set_epoch(state["epoch"] + ended)
         self.order.skip = 0 if ended else state["given"]

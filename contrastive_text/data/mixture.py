@@ -74,9 +74,10 @@ def cut(sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
         }
         steps.append(Step({task: (starts[task], min(ends[task], sizes[task].rows)) for task in sizes}))
     if not steps:
+        named = next(task for task, size in sizes.items() if size is shortest) if len(sizes) > 1 else ""
         raise ValueError(
-            f"batch_size: expected at most the number of rows, {shortest.rows}, got {shortest.batch_size}; lower "
-            "batch_size or give more text"
+            f"batch_size: expected at most the number of rows, {shortest.rows}, got {shortest.batch_size}"
+            f"{f' for {named}' if named else ''}; lower batch_size or give more text"
         )
     return steps
 
@@ -186,7 +187,7 @@ class Fusion(Mixture):
     """Each batch several times, once for each group of objectives: supervised, then contrastive.
 
     "Fusion training" of the CS224N report: for each batch first a step on the classification loss, then a step on
-    the contrastive loss of the same texts.
+    the contrastive loss of the same texts. Views and their draws are the same in all steps of a batch.
 
     Args:
         turns: The groups of objectives by name, in the order of their steps.

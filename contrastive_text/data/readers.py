@@ -26,6 +26,7 @@ from contrastive_text.data.formats import (
 from contrastive_text.data.hub_tables import PREFIX, hub_content
 from contrastive_text.data.labels import Labels
 from contrastive_text.data.splits import of_split
+from contrastive_text.random import text_id
 from contrastive_text.targets import Target
 from contrastive_text.types import Row
 
@@ -56,6 +57,11 @@ class Table:
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
+
+    @property
+    def identity(self) -> int:
+        """A number that is the same for the same rows, wherever their files lie."""
+        return text_id(repr(self.rows))
 
     @property
     def files(self) -> list[tuple[Row, ...]]:
@@ -201,7 +207,8 @@ def _content(path: Path, reads: Sequence[str]) -> Content:
     text, suffix = decode(path)
     content = FORMATS[suffix](str(path), text)
     if suffix == ".txt" and content.header == ["text"] and set(reads) != {"text"}:
-        todo = "write a .tsv with a header, such as anchor<TAB>positive, or read single texts"
+        header = "<TAB>".join("label" if name == "target" else name for name in reads)
+        todo = f"write a .tsv with a header, such as {header}, or read single texts"
         raise reading_error(
             str(path), listed(reads), "a .txt file, which has one text a line and no columns", todo
         )

@@ -36,7 +36,11 @@ def served(table: TokenTable, pairing: Pairing) -> tuple[Rows, str]:
 
 
 def check_roles(
-    pairing: Pairing, examples: Sequence[Example], plan: ViewPlan, reads: Sequence[Role]
+    pairing: Pairing,
+    examples: Sequence[Example],
+    plan: ViewPlan,
+    reads: Sequence[Role],
+    predicts_pairs: bool = False,
 ) -> tuple[Slot, ...]:
     """Gives the slots of a pairing's examples, and refuses views and objectives of roles that it lacks.
 
@@ -45,9 +49,11 @@ def check_roles(
         examples: What it gave of the first row.
         plan: The views.
         reads: The roles that the objectives read.
+        predicts_pairs: Whether an objective predicts something of anchor and positive.
 
     Raises:
-        ValueError: No example, a role that isn't given, or ``FixedDropout`` on texts other than the anchor.
+        ValueError: No example, a role that isn't given, ``FixedDropout`` on texts other than the anchor, or
+            pairs to predict that are one text twice.
     """
     name = type(pairing).__name__
     if not examples:
@@ -72,6 +78,11 @@ def check_roles(
         raise ValueError(
             f"FixedDropout: expected a pairing that repeats the anchor, got {name}; masks are laid over places, "
             "so take SameText"
+        )
+    if predicts_pairs and all(set(each.positives) == {each.anchor} for each in examples):
+        raise ValueError(
+            f"pairing {name}: expected two texts for an objective that predicts their label or score, got one "
+            "text twice; set pairing: Given"
         )
     for role in reads:
         if role not in given:

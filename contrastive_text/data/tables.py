@@ -39,12 +39,15 @@ class RunTables:
         """Gives the tables of a part by name, as far as they have been read."""
         return {name: table for (read, name), table in self._tables.items() if read == part}
 
-    def read(self, part: str, target_of: Callable[[str, Pairing], Target | None]) -> None:
+    def read(
+        self, part: str, target_of: Callable[[str, Pairing], Target | None], predicts: Callable[[str], bool]
+    ) -> None:
         """Reads what of a part has not been read.
 
         Args:
             part: Its name.
             target_of: Gives what is read of the labels of a task with a pairing.
+            predicts: Tells whether an objective predicts the labels of a task.
 
         Raises:
             ValueError: A file that can't be read as asked, none at all, or two of one name.
@@ -58,7 +61,7 @@ class RunTables:
             if task.files(part) and (part, name) not in self._tables:
                 pairing = task.pairing or SameText()
                 target = target_of(name, pairing) if part != "predict" else None
-                self._tables[part, name] = read_task(name, task, pairing, part, target)
+                self._tables[part, name] = read_task(name, task, pairing, part, target, predicts(name))
         files = self.files.get(part, [])
         if part == "predict" and files and (part, part) not in self._tables:
             self._tables[part, part] = read_rows(files, reads=("text",), split="all")

@@ -11,7 +11,7 @@ from contrastive_text.data.sampler import Rows
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.specs import describe
 from contrastive_text.targets import Target
-from contrastive_text.types import Role, Slot, Turn
+from contrastive_text.types import Role, Slot, StepKind
 from contrastive_text.views import Pairing, ViewPlan
 
 Paths: TypeAlias = str | list[str]
@@ -61,7 +61,9 @@ def files_of(paths: Paths | None) -> list[str]:
     return [paths] if isinstance(paths, str) else list(paths or ())
 
 
-def read_task(name: str, task: TextTask, pairing: Pairing, part: str, target: Target | None) -> Table:
+def read_task(
+    name: str, task: TextTask, pairing: Pairing, part: str, target: Target | None, predicted: bool
+) -> Table:
     """Reads the files of a part of a task.
 
     Args:
@@ -70,6 +72,7 @@ def read_task(name: str, task: TextTask, pairing: Pairing, part: str, target: Ta
         pairing: Which columns it reads.
         part: ``train``, ``validation``, ``test`` or ``predict``.
         target: What is read of the labels, by the pairing or by an objective; None for no labels.
+        predicted: Whether an objective predicts them.
 
     Raises:
         ValueError: A file that can't be read as asked, labels that nothing reads, or held-out rows of a task
@@ -80,8 +83,8 @@ def read_task(name: str, task: TextTask, pairing: Pairing, part: str, target: Ta
     if part == "predict":
         columns = _without_target(task.columns)
         return read_rows(task.files(part), reads=texts, columns=columns, split=SPLITS[part])
-    if target is None and (part != "train" or task.labels):
-        lacking, dropped = ("the labels", "labels") if task.labels else (name, "files")
+    if (target is None and task.labels) or (part != "train" and not predicted):
+        lacking, dropped = ("the labels", "labels") if part == "train" else (name, "files")
         raise ValueError(
             f"{where}: expected an objective that predicts {lacking}, got none; add one under model.objectives "
             f"or drop the {dropped}"
@@ -111,7 +114,6 @@ class TrainingData(NamedTuple):
         chosen: How they were chosen; empty where they are all there are.
         slots: The slots of its examples.
         examples_per_row: How many examples a row gives.
-        batch_size: Rows of a step, over all ranks together.
     """
 
     table: Table
@@ -120,16 +122,17 @@ class TrainingData(NamedTuple):
     chosen: str
     slots: tuple[Slot, ...]
     examples_per_row: int
-    batch_size: int
 
     def facts(self) -> dict[str, str]:
         """Gives what a reader of the results should know of the data set."""
+        # Tokenised rows are read from disk one by one: their texts are in the table.
+        rows = self.table.rows if self.pairing.reads_tokens else [self.rows[i] for i in range(len(self.rows))]
         first = self.pairing.reads[0]
-        repeated = len(self.table) - len({row[first] for row in self.table})
+        repeated = len(rows) - len({row[first] for row in rows})
         facts = {
             "training data": self.table.understood,
             "pairing": describe(self.pairing),
-            "duplicates": f"{repeated:,} of {len(self.table):,} rows repeat the {first} of another",
+            "duplicates": f"{repeated:,} of {len(rows):,} rows repeat the {first} of another",
         }
         return facts | ({"rows": self.chosen} if self.chosen else {})
 
@@ -150,7 +153,13 @@ class TaskNeeds(Protocol):
     def target(self, task: str | None) -> Target | None:
         """Gives what the objectives of a task read of its labels."""
 
-    def check(self, tasks: Sequence[str], turns: Sequence[Turn] = ()) -> None:
+    def predicts(self, task: str | None) -> bool:
+        """Tells whether an objective of a task predicts its labels."""
+
+    def predicts_pairs(self, task: str | None) -> bool:
+        """Tells whether an objective of a task predicts something of two texts."""
+
+    def check(self, tasks: Sequence[str], kinds: Sequence[StepKind] = ()) -> None:
         """Refuses objectives, views and turns of other tasks and objectives than there are."""
 
 

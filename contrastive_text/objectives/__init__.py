@@ -3,8 +3,8 @@
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.classification import TextClassification
 from contrastive_text.objectives.contrastive import Contrastive
-from contrastive_text.objectives.labels import NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
 from contrastive_text.objectives.masked_lm import MaskedLM
+from contrastive_text.objectives.pair_labels import NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
 from contrastive_text.objectives.pairs import PairClassification, PairRegression
 from contrastive_text.objectives.scorers import BilinearScorer, ConcatenationScorer, Scorer
 

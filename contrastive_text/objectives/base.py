@@ -41,7 +41,7 @@ class Objective(nn.Module, ABC):
         reads: The roles that every example must have.
         takes: The roles that it reads where examples have them. What no objective of a step reads or takes is
             not encoded.
-        view: Which of several views of each text it reads; None for all of them.
+        view: Which of several views of each text it reads, from 1; None for all of them.
         needs_token_logits: Whether it predicts tokens, with the head of the encoder's architecture.
         predicts: Whether ``predict`` gives something to hold against the target.
     """

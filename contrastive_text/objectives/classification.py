@@ -22,11 +22,11 @@ class TextClassification(Objective):
     Args:
         classes: Number of classes, or their names in the order of the outputs.
         head: A train-only head whose outputs are the classes' scores; None for one linear layer.
-        view: Which of several views of a text it reads.
+        view: Which of several views of a text it reads, from 1.
         task: The data set that it reads, where there are several; None for the only one.
 
     Raises:
-        ValueError: Fewer than two classes, a head that isn't train-only, or a view below 0.
+        ValueError: Fewer than two classes, a head that isn't train-only, or a view below 1.
 
     Example:
         >>> import torch
@@ -46,7 +46,7 @@ class TextClassification(Objective):
         self,
         classes: int | list[str] | list[int],
         head: Head | None = None,
-        view: int = 0,
+        view: int = 1,
         task: str | None = None,
     ) -> None:
         super().__init__(task)
@@ -98,9 +98,9 @@ def read_classes(classes: int | list[str] | list[int], where: str) -> Classes:
 
 
 def check_view(view: int, where: str) -> None:
-    """Refuses a number below 0 (ValueError)."""
-    if view < 0:
-        raise ValueError(f"{where}: expected the number of a view, 0 or more, got {view}")
+    """Refuses a number below 1 (ValueError)."""
+    if view < 1:
+        raise ValueError(f"{where}: expected the number of a view, 1 or more, got {view}; 1 is the first")
 
 
 def view_of(encoded: Encoded, role: Role, view: int, where: str) -> Tensor:
@@ -110,12 +110,12 @@ def view_of(encoded: Encoded, role: Role, view: int, where: str) -> Tensor:
         ValueError: The role has no such slot.
     """
     vectors = encoded.role(role)
-    if view >= (slots := vectors.shape[1]):
+    if view > (slots := vectors.shape[1]):
         raise ValueError(
-            f"{where}: expected one of the {slots} slots of {role}, counted from 0, got {view}; set view, or the "
-            "pairing's views_per_text"
+            f"{where}: expected one of the {slots} slots of {role}, got {view}; set view, or the pairing's "
+            "views_per_text"
         )
-    return vectors[:, view]
+    return vectors[:, view - 1]
 
 
 def known_target(encoded: Encoded, where: str) -> Tensor:

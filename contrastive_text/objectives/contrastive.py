@@ -13,7 +13,7 @@ from contrastive_text.distributed import gather_rows, gather_sizes, rank
 from contrastive_text.heads import Head
 from contrastive_text.losses import InfoNCE, Loss, Triples, at_least_float32, cosine_similarity_matrix
 from contrastive_text.objectives.base import Objective, Terms
-from contrastive_text.objectives.labels import LabelledPairs, PairLabels
+from contrastive_text.objectives.pair_labels import LabelledPairs, PairLabels
 from contrastive_text.targets import Classes, Target
 from contrastive_text.types import Encoded, Role
 
@@ -44,7 +44,7 @@ class Contrastive(Objective):
         mask_duplicates: Whether texts equal to a row's own text or to its positive are no negatives of it.
         task: The data set that it reads, where there are several; None for the only one.
         between: What is compared, ``texts`` of an example or ``views`` of each of its texts.
-        labels: What to do with pairs whose target is 0: they don't belong together; None where all do.
+        pair_labels: What to do with pairs whose target is 0: they don't belong together; None where all do.
         classes: Number or names of the classes that the target gives, for a loss that compares by them.
 
     Raises:
@@ -59,7 +59,7 @@ class Contrastive(Objective):
         mask_duplicates: bool = True,
         task: str | None = None,
         between: Between = "texts",
-        labels: PairLabels | None = None,
+        pair_labels: PairLabels | None = None,
         classes: int | list[str] | None = None,
     ) -> None:
         super().__init__(task)
@@ -72,7 +72,7 @@ class Contrastive(Objective):
         self.head = head
         self.mask_duplicates = mask_duplicates
         self.between = between
-        self.labels = labels
+        self.pair_labels = pair_labels
         self.classes = classes
         self.reads = ("anchor",) if between == "views" else ("anchor", "positive")
         self.takes = ("positive",) if between == "views" else ("negative",)
@@ -84,16 +84,16 @@ class Contrastive(Objective):
                 f"Contrastive.between: expected {' or '.join(get_args(Between))}, got {self.between!r}; views "
                 "compares the two views of each text, texts an example's texts"
             )
-        if self.labels is not None and self.between == "views":
+        if self.pair_labels is not None and self.between == "views":
             raise ValueError(
-                f"Contrastive.labels: expected between: texts for {type(self.labels).__name__}, got views; views "
-                "of one text always belong together, so leave one of the two out"
+                f"Contrastive.pair_labels: expected between: texts for {type(self.pair_labels).__name__}, got "
+                "views; two views of a text always belong together, so leave one of the two out"
             )
         name = type(self.loss).__name__
-        if self.labels is not None and self.loss.reads_labels:
+        if self.pair_labels is not None and self.loss.reads_labels:
             raise ValueError(
-                f"Contrastive.labels: expected a loss that doesn't read the target itself, got {name}; use "
-                "NTXent with labels of pairs, or leave labels out"
+                f"Contrastive.pair_labels: expected a loss that doesn't read the target itself, got {name}; use "
+                "NTXent with pair_labels, or leave pair_labels out"
             )
         if self.loss.reads_labels and self.classes is None:
             raise ValueError(
@@ -111,8 +111,8 @@ class Contrastive(Objective):
     @property
     def target(self) -> Target | None:
         """The label of a pair, 0 or 1, or the class of an example."""
-        if self.labels is not None:
-            return Classes.of(2, "Contrastive.labels")
+        if self.pair_labels is not None:
+            return Classes.of(2, "Contrastive.pair_labels")
         return None if self.classes is None else Classes.of(self.classes, "Contrastive.classes")
 
     def build(self, features: int) -> None:
@@ -144,7 +144,7 @@ class Contrastive(Objective):
         parts = [f"{batch_size - 1} other {'texts of its role' if self.between == 'views' else 'positives'}"]
         parts += [f"{same_side} texts of its own side"] if same_side else []
         parts += [f"{hard} hard negatives"] if hard else []
-        notes = [] if self.labels is None else [self.labels.note]
+        notes = [] if self.pair_labels is None else [self.pair_labels.note]
         notes += ["texts of its class are none"] if self.loss.reads_labels else []
         most = "at most " if notes else ""
         notes.append("accumulate_grad_batches adds none")
@@ -200,10 +200,10 @@ class Contrastive(Objective):
             every = replace(distinct, classes=every.classes)
         mine = every.map(lambda rows: rows[offset : offset + len(local.anchor)])
         local = replace(mine, anchor=local.anchor, positive=local.positive, negative=local.negative)
-        if self.labels is not None:
+        if self.pair_labels is not None:
             pairs = LabelledPairs(local, every, offset, texts=texts)
             _, positives, _ = pairs.positives()
-            return replace(self.labels.terms(self.loss, pairs), logs=_health(positives, positives, 0))
+            return replace(self.pair_labels.terms(self.loss, pairs), logs=_health(positives, positives, 0))
         terms = self.loss.compare(self.loss.comparisons(local, every, offset))
         return Terms(
             total=terms.sum(),

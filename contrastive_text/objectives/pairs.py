@@ -38,11 +38,11 @@ class PairClassification(Objective):
             entailment, neutral).
         scorer: From two vectors to the classes' scores; None for ``ConcatenationScorer``.
         head: A train-only head on both vectors, before the scorer; None for none.
-        view: Which of several views of each text it reads.
+        view: Which of several views of each text it reads, from 1.
         task: The data set that it reads, where there are several; None for the only one.
 
     Raises:
-        ValueError: Fewer than two classes, a head that isn't train-only, or a view below 0.
+        ValueError: Fewer than two classes, a head that isn't train-only, or a view below 1.
 
     Example:
         >>> from contrastive_text.types import Slot
@@ -63,7 +63,7 @@ class PairClassification(Objective):
         classes: int | list[str] | list[int],
         scorer: Scorer | None = None,
         head: Head | None = None,
-        view: int = 0,
+        view: int = 1,
         task: str | None = None,
     ) -> None:
         super().__init__(task)
@@ -122,11 +122,11 @@ class PairRegression(Objective):
         low: The score of texts that have nothing in common; it becomes 0.
         high: The score of texts that mean the same; it becomes 1.
         head: A train-only head on both vectors, before the cosine; None for none.
-        view: Which of several views of each text it reads.
+        view: Which of several views of each text it reads, from 1.
         task: The data set that it reads, where there are several; None for the only one.
 
     Raises:
-        ValueError: Bounds out of order, a head that isn't train-only, or a view below 0.
+        ValueError: Bounds out of order, a head that isn't train-only, or a view below 1.
 
     Example:
         >>> from contrastive_text.types import Slot
@@ -147,7 +147,7 @@ class PairRegression(Objective):
         low: float = 0.0,
         high: float = 5.0,
         head: Head | None = None,
-        view: int = 0,
+        view: int = 1,
         task: str | None = None,
     ) -> None:
         super().__init__(task)

@@ -67,6 +67,9 @@ def option_over(config: Config, key: str, value: str) -> Config | None:
         value: Its value as it was typed: a list, names and values, the class of a part, or in such an entry a
             word or a number; a view stands for a chain of one.
 
+    Raises:
+        ValueError: A list or names and values that are no YAML.
+
     Example:
         >>> config = {"loss": {"class_path": "InfoNCE", "init_args": {"temperature": 0.1}}}
         >>> option_over(config, "loss", "NTXent")
@@ -78,7 +81,12 @@ def option_over(config: Config, key: str, value: str) -> Config | None:
     """
     there = _at(config, key)
     if value.startswith(("[", "{")):
-        above = get_loader("yaml")(value)
+        try:
+            above = get_loader("yaml")(value)
+        except Exception as error:  # whatever the YAML parser raises
+            raise ValueError(
+                f"--{key}: expected YAML, such as {{a: 1}} with a blank, got {value}: {error}"
+            ) from error
         return _put(config, key, _over(there, above, alone=key.rpartition(".")[2] in _NAMED_ALONE))
     if isinstance(there, Mapping) and "class_path" in there:
         return _put(config, key, _over(there, {"class_path": value}))
@@ -137,8 +145,7 @@ def _over(below: Any, above: Any, alone: bool = False) -> Any:  # Any: a place o
     if "class_path" in above and not _same_class(below.get("class_path"), above["class_path"]):
         return above
     named = {name: _over(below.get(name), value, alone=name in _NAMED_ALONE) for name, value in above.items()}
-    a_part = "class_path" in below  # Contrastive.labels is one, a task's labels are names
-    return named if alone and not a_part else {**below, **named}
+    return named if alone else {**below, **named}
 
 
 def _same_class(one: object, other: object) -> bool:

@@ -50,12 +50,14 @@ class BestSoFar:
         score: Its best value up to this checkpoint; None where nothing was validated.
         path: Where the checkpoint with that value was written; empty if none was.
         figures: ``val/NAME`` -> score of these very weights; empty if they were not validated.
+        validated: Task or file -> identity of its validation rows.
     """
 
     monitor: str | None
     score: float | None
     path: str
     figures: Mapping[str, float]
+    validated: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +112,13 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             f"{path}: expected a checkpoint of this library, got a file without weights and parts; name a "
             ".ckpt file that fit wrote"
         )
-    step = int(saved.get("global_step", 0))
+    step, data = int(saved.get("global_step", 0)), saved.get("datamodule_hyper_parameters", {})
     return Checkpoint(
         path=Path(path),
         step=step,
         weights=saved["state_dict"],
         model=saved["hyper_parameters"],
-        data=saved.get("datamodule_hyper_parameters", {}),
+        data={name: part for name, part in data.items() if name != "_instantiator"},
         tokenizer=saved.get("tokenizer"),
         best=_best_so_far(saved.get("callbacks", {}), step),
     )
@@ -133,6 +135,7 @@ def _best_so_far(callbacks: Mapping[str, Mapping[str, Any]], step: int) -> BestS
         score=None if score is None else float(score),
         path=str(state["best_model_path"]),
         figures=state.get("figures", {}) if state.get("figures_step") == step else {},
+        validated=state.get("validated", {}),
     )
 
 

@@ -21,11 +21,11 @@ class Combine(nn.Module, ABC):
     One of your own:
 
     Example:
-        >>> class Largest(Combine):
+        >>> class Doubled(Combine):
         ...     def forward(self, values, parameters, key):
-        ...         return torch.stack(list(values.values())).max()
-        >>> Largest()({"a": torch.tensor(1.0), "b": torch.tensor(3.0)}, [], key=0)
-        tensor(3.)
+        ...         return 2 * torch.stack(list(values.values())).sum()
+        >>> Doubled()({"a": torch.tensor(1.0), "b": torch.tensor(3.0)}, [], key=0)
+        tensor(8.)
     """
 
     def build(self, names: Sequence[str]) -> None:  # most combiners have nothing to build

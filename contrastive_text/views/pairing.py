@@ -78,9 +78,6 @@ class SameText(Pairing):
 class Given(Pairing):
     """The data file names the texts: columns ``anchor`` and ``positive``, hard negatives if there are any.
 
-    A row with ``text`` alone, of a file of labelled texts, gives an
-    anchor without a positive.
-
     Args:
         views_per_text: How often each text stands in the batch, each time altered anew: 2 for the joint training
             of ConSERT (Yan et al. 2021), which has two views of the premise and two of the hypothesis.
@@ -103,8 +100,6 @@ class Given(Pairing):
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
         """Gives one example: the row's texts in their columns' roles."""
-        if "text" in row:
-            return [Example(anchor=str(row["text"]), views_per_text=self.views_per_text)]
         return [
             Example(
                 anchor=str(row["anchor"]),

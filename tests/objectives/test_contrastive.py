@@ -359,7 +359,7 @@ def test_the_target_is_what_the_arguments_say() -> None:
     named = Contrastive(loss=SupCon(), classes=["news", "sport"]).target
     assert named is not None
     assert named.read("sport") == 1.0
-    paired = Contrastive(labels=PositivesOnly()).target
+    paired = Contrastive(pair_labels=PositivesOnly()).target
     assert paired is not None
     assert (paired.read("0"), paired.read("1.0")) == (0.0, 1.0)
 
@@ -376,9 +376,9 @@ def test_the_summary_says_that_texts_of_a_class_are_no_negatives() -> None:
     ("arguments", "message"),
     [
         ({"between": "roles"}, "Contrastive.between: expected texts or views, got 'roles'"),
-        ({"labels": PositivesOnly(), "between": "views"}, "labels: expected between: texts for PositivesOnly"),
+        ({"pair_labels": PositivesOnly(), "between": "views"}, "expected between: texts for PositivesOnly"),
         (
-            {"labels": PositivesOnly(), "loss": SupCon(), "classes": 2},
+            {"pair_labels": PositivesOnly(), "loss": SupCon(), "classes": 2},
             "doesn't read the target itself, got SupCon",
         ),
         ({"loss": SupCon()}, "Contrastive.classes: expected the number or the names .* SupCon, got none"),
@@ -392,7 +392,7 @@ def test_arguments_that_do_not_belong_together_are_refused(arguments: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "objective", [Contrastive(loss=SupCon(), classes=2), Contrastive(labels=PositivesOnly())]
+    "objective", [Contrastive(loss=SupCon(), classes=2), Contrastive(pair_labels=PositivesOnly())]
 )
 def test_a_batch_without_the_target_that_is_read_is_refused(objective: Contrastive) -> None:
     with pytest.raises(ValueError, match=r"expected a batch with a target, .* got one without"):

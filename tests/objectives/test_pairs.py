@@ -368,13 +368,13 @@ def test_half_precision_weights_and_vectors_give_float32(name: str) -> None:
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_view_is_read_on_both_sides_and_others_are_not(name: str) -> None:
     first, second = (built(OBJECTIVES[name]()) for _ in range(2))
-    second.view = 1
+    second.view = 2
     four = some(3, slots=4)  # anchor 0, anchor 1, positive 0, positive 1
     a0, a1, p0, p1 = four.split(3)
     both = pairs(four, TARGET[:3], slots=TWO_VIEWS)
     assert torch.equal(first(both).total, first(pairs(torch.cat([a0, p0]), TARGET[:3])).total)
     assert torch.equal(second(both).total, first(pairs(torch.cat([a1, p1]), TARGET[:3])).total)
-    with pytest.raises(ValueError, match=r"\.view: expected one of the 1 slots of anchor, counted from 0, got 1"):
+    with pytest.raises(ValueError, match=r"\.view: expected one of the 1 slots of anchor, got 2"):
         second(pairs(some(3), TARGET[:3]))
 
 
@@ -392,14 +392,14 @@ def test_arguments_that_cannot_be_are_refused(make: Any) -> None:
         ValueError, match=r"\.head: expected a head with train_only: true, got TanhHead with false"
     ):
         make(head=TanhHead(train_only=False))
-    with pytest.raises(ValueError, match=r"\.view: expected the number of a view, 0 or more, got -1"):
-        make(view=-1)
+    with pytest.raises(ValueError, match=r"\.view: expected the number of a view, 1 or more, got 0"):
+        make(view=0)
 
 
 def test_they_are_written_as_the_arguments_that_make_them_again() -> None:
     classes = part_spec(PairClassification([0, 1], scorer=BilinearScorer(), task="quora"), "objective")
     assert classes["init_args"] | {"scorer": None} == {
-        "classes": [0, 1], "scorer": None, "head": None, "view": 0, "task": "quora",
+        "classes": [0, 1], "scorer": None, "head": None, "view": 1, "task": "quora",
     }  # fmt: skip
     assert classes["init_args"]["scorer"]["class_path"].endswith("BilinearScorer")
     scores = part_spec(PairRegression(loss=CoSENT(0.1)), "objective")

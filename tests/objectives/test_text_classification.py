@@ -112,15 +112,15 @@ def test_a_head_that_inference_keeps_is_refused() -> None:
 
 def test_it_reads_the_view_it_names_and_refuses_one_that_is_not_there() -> None:
     vectors = torch.randn(6, 4, dtype=torch.float64)  # two views of three texts
-    second = built(TextClassification(2, view=1), features=4)
+    second = built(TextClassification(2, view=2), features=4)
     alone = built(TextClassification(2), features=4)
     both = texts(vectors, [0.0, 1.0, 1.0], views=2)
     assert torch.equal(second(both).total, alone(texts(vectors[3:], [0.0, 1.0, 1.0])).total)
-    message = r"TextClassification.view: expected one of the 1 slots of anchor, counted from 0, got 1; set view"
+    message = r"TextClassification.view: expected one of the 1 slots of anchor, got 2; set view"
     with pytest.raises(ValueError, match=message):
         second(texts(vectors, [0.0] * 6))
-    with pytest.raises(ValueError, match=r"TextClassification.view: expected the number of a view, .* got -1"):
-        TextClassification(2, view=-1)
+    with pytest.raises(ValueError, match=r"TextClassification.view: expected the number of a view, .* got 0"):
+        TextClassification(2, view=0)
 
 
 def test_a_batch_without_labels_is_refused_and_can_be_predicted() -> None:
@@ -163,8 +163,8 @@ def test_its_target_is_its_classes_and_predictions_become_their_names() -> None:
 
 
 def test_it_is_written_as_the_arguments_that_make_it_again() -> None:
-    spec = part_spec(TextClassification(["a", "b"], view=1, task="sst"), "objective")
-    assert spec["init_args"] == {"classes": ["a", "b"], "head": None, "view": 1, "task": "sst"}
+    spec = part_spec(TextClassification(["a", "b"], view=2, task="sst"), "objective")
+    assert spec["init_args"] == {"classes": ["a", "b"], "head": None, "view": 2, "task": "sst"}
 
 
 def test_it_asks_to_be_built_first() -> None:

@@ -40,16 +40,14 @@ def test_a_pairing_names_the_columns_that_it_reads(pairing: Pairing) -> None:
             pairing({other: text for other, text in row.items() if other != name}, RNG)
 
 
-def test_a_single_text_is_its_own_positive_or_has_none() -> None:
+def test_a_single_text_is_its_own_positive() -> None:
     row: Row = {"text": "snow", "target": 3}
     assert SameText()(row, RNG) == [Example("snow", ("snow",))]
-    assert Given()(row, RNG) == [Example("snow")]
 
 
 def test_given_says_how_often_each_text_stands_in_the_batch() -> None:
     row: Row = {"anchor": "a", "positive": "b", "target": 1.0}
     assert Given(views_per_text=2)(row, RNG) == [Example("a", ("b",), views_per_text=2)]
-    assert Given(2)({"text": "a"}, RNG) == [Example("a", views_per_text=2)]
 
 
 @pytest.mark.parametrize("number", [0, -1])

@@ -121,8 +121,8 @@ class SignedPairs(PairLabels):
 
     Args:
         weight: Factor of the negative pairs' mean.
-        bound: Above this the loss of a negative pair is flat; None for log N, that of a guess among the N
-            pairs of all ranks.
+        bound: Above this the loss of a negative pair is flat; None for that of a guess among the texts that a row
+            is compared with: log N of the N pairs of all ranks, for NTXent log(2N - 1).
 
     Raises:
         ValueError: A weight below 0, or a bound of 0 or less.
@@ -138,7 +138,7 @@ class SignedPairs(PairLabels):
             )
         if bound is not None and not bound > 0:
             raise ValueError(
-                f"SignedPairs.bound: expected a number above 0, got {bound}; leave it out for log N, or give "
+                f"SignedPairs.bound: expected a number above 0, got {bound}; leave it out for a guess, or give "
                 ".inf for none"
             )
         self.weight = weight
@@ -155,7 +155,9 @@ class SignedPairs(PairLabels):
             blocks.append(replace(block, forbid=replace(block.forbid, rows=ids)))
             sides += block_sides
         terms, positive = loss.compare(blocks), pairs.local_positive.repeat(sides)
-        bound = math.log(len(pairs.every.anchor)) if self.bound is None else self.bound
+        count = len(pairs.every.anchor)
+        guess = math.log(2 * count - 1 if loss.same_side else count)
+        bound = guess if self.bound is None else self.bound
         pulled = terms.masked_fill(~positive, 0.0).sum()
         pushed = terms.clamp(max=bound).masked_fill(positive, 0.0).sum()
         rows = [(sides * each.sum()).clamp(min=1) for each in (pairs.positive, ~pairs.positive)]
