@@ -11,7 +11,7 @@ quickstart: $(VENV)/offline.stamp
 	$(BIN)/python examples/quickstart.py
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
@@ -21,7 +21,7 @@ types: $(VENV)/dev.stamp
 	$(BIN)/mypy
 
 slow: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --numprocesses auto --dist worksteal
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

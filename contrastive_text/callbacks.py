@@ -73,12 +73,14 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
     validated = (
         f"every {interval} batches" if isinstance(interval, int) else "by share of an epoch, or by the clock"
     )
+    merged = trainer.accumulate_grad_batches > 1 and len(data.step_kinds()) > 1
+    turns = ", so that turns of the mixture share an optimiser step" if merged else ""
     return {
         "negatives": "\n".join(negatives) or "none",
         "validated": f"{validated}; {_monitored(data)}" if data.table("validation") else "never",
         "step": (
             f"{rows} over {world_size()} process{'es' if world_size() > 1 else ''}, "
-            f"accumulated over {trainer.accumulate_grad_batches}; gradient norm clipped at "
+            f"accumulated over {trainer.accumulate_grad_batches}{turns}; gradient norm clipped at "
             f"{trainer.gradient_clip_val}; precision {trainer.precision}"
         ),
         "run": (

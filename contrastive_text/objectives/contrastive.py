@@ -50,6 +50,14 @@ class Contrastive(Objective):
     Raises:
         ValueError: A head that isn't train-only, an unknown ``between``, labels of pairs that aren't compared
             or together with classes, classes without a loss that reads them, or such a loss without classes.
+
+    Example:
+        >>> from contrastive_text.types import Slot
+        >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [-0.6, 0.8]])
+        >>> slots = (Slot("anchor", 0), Slot("positive", 0))
+        >>> terms = Contrastive(InfoNCE(temperature=0.5))(Encoded(vectors, slots, text_ids=torch.arange(4)))
+        >>> terms.total / terms.count
+        tensor(0.2860)
     """
 
     def __init__(

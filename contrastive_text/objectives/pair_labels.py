@@ -72,7 +72,17 @@ class PairLabels(ABC):
 
 
 class PositivesOnly(PairLabels):
-    """Leaves negative pairs out, of rows and of columns."""
+    """Leaves negative pairs out, of rows and of columns.
+
+    Example:
+        >>> from contrastive_text.objectives import Contrastive
+        >>> from contrastive_text.types import Encoded, Slot
+        >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [0.6, 0.8]])
+        >>> slots, labels = (Slot("anchor", 0), Slot("positive", 0)), torch.tensor([1.0, 0.0])
+        >>> encoded = Encoded(vectors, slots, text_ids=torch.arange(4), target=labels)
+        >>> Contrastive(pair_labels=PositivesOnly())(encoded).total
+        tensor(0.)
+    """
 
     note: ClassVar[str] = "negative pairs left out"
 
@@ -88,6 +98,15 @@ class NegativesAsHard(PairLabels):
     It is the own one (``InfoNCE.hard_negative_log_weight``) of a row whose anchor is the text that it was
     paired with. Anchors of negative pairs are no rows and no columns. Like SimCSE's supervised training
     (Gao et al. 2021, https://arxiv.org/abs/2104.08821, section 4), where every anchor has one.
+
+    Example:
+        >>> from contrastive_text.objectives import Contrastive
+        >>> from contrastive_text.types import Encoded, Slot
+        >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [0.6, 0.8]])
+        >>> slots, labels = (Slot("anchor", 0), Slot("positive", 0)), torch.tensor([1.0, 0.0])
+        >>> encoded = Encoded(vectors, slots, text_ids=torch.arange(4), target=labels)
+        >>> Contrastive(pair_labels=NegativesAsHard())(encoded).total
+        tensor(0.0181)
     """
 
     note: ClassVar[str] = "second texts of negative pairs are hard negatives"
@@ -126,6 +145,15 @@ class SignedPairs(PairLabels):
 
     Raises:
         ValueError: A weight below 0, or a bound of 0 or less.
+
+    Example:
+        >>> from contrastive_text.objectives import Contrastive
+        >>> from contrastive_text.types import Encoded, Slot
+        >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [0.6, 0.8]])
+        >>> slots, labels = (Slot("anchor", 0), Slot("positive", 0)), torch.tensor([1.0, 0.0])
+        >>> encoded = Encoded(vectors, slots, text_ids=torch.arange(4), target=labels)
+        >>> Contrastive(pair_labels=SignedPairs())(encoded).total
+        tensor(0.)
     """
 
     note: ClassVar[str] = "the loss of negative pairs is maximised"
