@@ -77,7 +77,7 @@ class PositivesOnly(PairLabels):
     Example:
         >>> from contrastive_text.objectives import Contrastive
         >>> from contrastive_text.types import Encoded, Slot
-        >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [0.6, 0.8]])
+        >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
         >>> slots, labels = (Slot("anchor", 0), Slot("positive", 0)), torch.tensor([1.0, 0.0])
         >>> encoded = Encoded(vectors, slots, text_ids=torch.arange(4), target=labels)
         >>> Contrastive(pair_labels=PositivesOnly())(encoded).total
@@ -102,11 +102,11 @@ class NegativesAsHard(PairLabels):
     Example:
         >>> from contrastive_text.objectives import Contrastive
         >>> from contrastive_text.types import Encoded, Slot
-        >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [0.6, 0.8]])
+        >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
         >>> slots, labels = (Slot("anchor", 0), Slot("positive", 0)), torch.tensor([1.0, 0.0])
         >>> encoded = Encoded(vectors, slots, text_ids=torch.arange(4), target=labels)
         >>> Contrastive(pair_labels=NegativesAsHard())(encoded).total
-        tensor(0.0181)
+        tensor(4.0181)
     """
 
     note: ClassVar[str] = "second texts of negative pairs are hard negatives"
@@ -149,11 +149,11 @@ class SignedPairs(PairLabels):
     Example:
         >>> from contrastive_text.objectives import Contrastive
         >>> from contrastive_text.types import Encoded, Slot
-        >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [0.6, 0.8]])
+        >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
         >>> slots, labels = (Slot("anchor", 0), Slot("positive", 0)), torch.tensor([1.0, 0.0])
         >>> encoded = Encoded(vectors, slots, text_ids=torch.arange(4), target=labels)
         >>> Contrastive(pair_labels=SignedPairs())(encoded).total
-        tensor(0.)
+        tensor(3.3250)
     """
 
     note: ClassVar[str] = "the loss of negative pairs is maximised"
