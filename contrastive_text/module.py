@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from typing_extensions import Self
@@ -269,6 +269,11 @@ class ContrastiveModule(ScoredModule):
                 "float16 loses the small entries of the single gradients"
             )
         strategy = self.trainer.strategy
+        if isinstance(self.combine, PCGrad) and not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
+            raise ValueError(
+                f"trainer.strategy: expected one device or ddp for PCGrad, got {type(strategy).__name__}; it "
+                "needs whole gradients of every objective"
+            )
         options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
         data = vars(self.trainer).get("datamodule")
         absent = isinstance(data, TextDataModule) and self.by_task.leaves_out(data.step_kinds())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import pytorch_lightning as pl
 import several
 import tiny
 import torch
-from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy
 from torchmetrics import MeanMetric
 
 from contrastive_text.data import AllTasks, BatchRoundRobin, Fusion, Mixture, TextTask
@@ -307,6 +308,13 @@ def test_pcgrad_refuses_float16(bert: str, tasks: dict[str, TextTask], tmp_path:
         ValueError, match=r"trainer\.precision: expected bf16-mixed or 32-true for PCGrad, got 16"
     ):
         trainer.fit(module, several.data(tasks))
+
+
+def test_pcgrad_refuses_strategies_that_split_weights(bert: str) -> None:
+    module = several.module(bert, combine=PCGrad())
+    module._trainer = SimpleNamespace(precision="32-true", strategy=FSDPStrategy())
+    with pytest.raises(ValueError, match=r"strategy: expected one device or ddp for PCGrad, got FSDPStrategy"):
+        module.on_fit_start()
 
 
 @pytest.mark.parametrize("combine", [None, PCGrad()], ids=["sum", "pcgrad"])
