@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from contrastive_text.encoders import Encoder
 from contrastive_text.heads import Head
@@ -31,6 +31,16 @@ def split_views(
     return common, by_task
 
 
+def check_names(objectives: Iterable[str]) -> None:
+    """Refuses names of objectives that the log or the module can't hold (ValueError)."""
+    for name in objectives:
+        if name in _LOGGED or "." in name or not name:
+            raise ValueError(
+                f"model.objectives.{name}: expected a name without a dot, other than those in the log already "
+                f"({', '.join(_LOGGED)}), got {name!r}; call it something else"
+            )
+
+
 def check_heads_and_weights(
     head: Head | None, objectives: Mapping[str, Objective], weights: Mapping[str, float]
 ) -> None:
@@ -44,12 +54,6 @@ def check_heads_and_weights(
             f"model.head: expected a head with train_only: false, got {type(head).__name__} with true; "
             "a head that only training sees belongs to its objective: set head there"
         )
-    for name in objectives:
-        if name in _LOGGED or "." in name or not name:
-            raise ValueError(
-                f"model.objectives.{name}: expected a name without a dot, other than those in the log already "
-                f"({', '.join(_LOGGED)}), got {name!r}; call it something else"
-            )
     if not any(weights.values()):
         raise ValueError("model.weights: expected one above 0 or more, got none: nothing would be trained")
     for name, weight in weights.items():

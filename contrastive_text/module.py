@@ -12,7 +12,13 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from contrastive_text.combination import TaskParts, check_heads_and_weights, check_parts, split_views
+from contrastive_text.combination import (
+    TaskParts,
+    check_heads_and_weights,
+    check_names,
+    check_parts,
+    split_views,
+)
 from contrastive_text.data import TextDataModule, TextTokenizer
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.distributed import rank, sum_over_ranks, world_size
@@ -96,6 +102,7 @@ class ContrastiveModule(ScoredModule):
         chains, by_task = split_views(views or {})
         self.plan = ViewPlan(chains)
         task_plans = {task: ViewPlan(chains) for task, chains in by_task.items()}
+        check_names(objectives or ())
         self.objectives = nn.ModuleDict(objectives or {"contrastive": Contrastive()})
         self.weights = dict.fromkeys(self.objectives, 1.0) | (weights or {})
         self.combine = combine or WeightedSum()

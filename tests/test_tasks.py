@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,13 +14,28 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy
 from torchmetrics import MeanMetric
 
+from contrastive_text.callbacks import _negatives
 from contrastive_text.data import AllTasks, BatchRoundRobin, Fusion, Mixture, TextTask
 from contrastive_text.module import ContrastiveModule
-from contrastive_text.objectives import Contrastive, MaskedLM, TextClassification
+from contrastive_text.objectives import (
+    Contrastive,
+    MaskedLM,
+    PairClassification,
+    PairRegression,
+    TextClassification,
+)
 from contrastive_text.scores import HeldOutScores
 from contrastive_text.training import AdamW, PCGrad, WeightedSum
 from contrastive_text.types import StepBatch
-from contrastive_text.views import DeleteTokens, FeatureCutoff, Given, MaskTokens, SwapWords
+from contrastive_text.views import (
+    Adversarial,
+    DeleteTokens,
+    FeatureCutoff,
+    Given,
+    MaskTokens,
+    Neighbours,
+    SwapWords,
+)
 
 FUSION = Fusion([["sentiment", "paraphrase", "similarity"], ["contrastive"]])
 
@@ -329,3 +345,124 @@ def test_bfloat16_trains_every_objective(
         assert weight.isfinite().all()
         # A key's bias cancels in the softmax of attention.
         assert not torch.equal(weight, before[name]) or "key.bias" in name or "token_type" in name, name
+
+
+# What a review has found
+
+
+def test_an_undefined_score_counts_0_and_a_warning_says_so(bert: str) -> None:
+    module = several.module(bert)
+    scores = HeldOutScores([], {"sts": module.by_task.objectives("sts")}, torch.device("cpu"))
+    metric = scores.tasks["sts"][2]
+    metric.update(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.5, 0.5]))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The variance of predictions or target")  # torchmetrics' own
+        with pytest.warns(UserWarning, match="sts: the score is not defined"):
+            assert float(scores.figures()["overall"]) == 0.0
+
+
+def test_a_figure_of_an_objective_that_rests_is_not_repeated(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    trainer = tiny.trainer(tmp_path, max_steps=2)
+    trainer.fit(several.module(bert), several.data(tasks, BatchRoundRobin()))
+    assert trainer.logged_metrics["train/sentiment"].isnan()  # sst's turn was the step before
+    assert trainer.logged_metrics["train/paraphrase"].isfinite()
+
+
+def test_the_summary_counts_the_rows_that_a_step_has_under_its_mixture(
+    bert: str, tasks: dict[str, TextTask]
+) -> None:
+    objectives = {"a": Contrastive(task="sst"), "b": Contrastive(task="sts")}
+    module = tiny.module(bert, objectives=objectives)
+    some = {name: tasks[name] for name in ("sst", "sts")}
+    data = several.data(some, AllTasks(weights={"sst": 3.0, "sts": 1.0}))
+    data.attach(module)
+    data.setup("fit")
+    assert (data.rows_per_step("sst"), data.rows_per_step("sts")) == (9, 3)
+    said = {name: _negatives(part, data) for name, part in module.objective_parts().items()}
+    assert said["a"].startswith("8 per anchor")
+    assert said["b"].startswith("2 per anchor")
+
+
+def test_held_out_texts_of_a_task_are_scored_as_they_stand_whatever_the_pairing(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    objectives = {"sentiment": TextClassification(3, task="sst"), "contrastive": Contrastive(task="sst")}
+    train = tasks["sst"].train
+    found = []
+    for pairing in (None, Neighbours()):
+        torch.manual_seed(0)
+        module = tiny.module(bert, dropout=0.0, objectives=objectives)
+        data = several.data({"sst": TextTask(train=train, validation=train, pairing=pairing)})
+        (scores,) = tiny.trainer(tmp_path).validate(module, data, verbose=False)
+        found.append(scores["val/sst/accuracy"])
+    assert found[0] == found[1]
+
+
+def test_held_out_files_shorter_than_the_processes_are_refused_by_name(
+    bert: str, tasks: dict[str, TextTask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("contrastive_text.data.datamodule.world_size", lambda: 25)
+    train = tasks["sst"].train
+    data = several.data({"sst": TextTask(train=train, validation=train)})
+    data.attach(tiny.module(bert, objectives={"a": TextClassification(3, task="sst")}))
+    with pytest.raises(ValueError, match=r"expected a row for each of 25 processes in sst, got 24"):
+        data.setup("validate")
+
+
+def test_pairs_to_predict_that_are_one_text_twice_are_refused(bert: str, tmp_path: Path) -> None:
+    (tmp_path / "texts.tsv").write_text(
+        "label\ttext\n" + "".join(f"{i % 2}\t{t}\n" for i, t in enumerate(tiny.TEXTS))
+    )
+    data = tiny.data(str(tmp_path / "texts.tsv"))
+    data.attach(tiny.module(bert, objectives={"pair": PairClassification(2)}))
+    with pytest.raises(ValueError, match=r"pairing SameText: expected two texts .* set pairing: Given"):
+        data.setup("fit")
+
+
+def test_labelled_pairs_are_not_read_as_single_texts(bert: str, tasks: dict[str, TextTask]) -> None:
+    data = tiny.data(tasks["quora"].train)
+    data.attach(tiny.module(bert, objectives={"class": TextClassification(2)}))
+    with pytest.raises(
+        ValueError, match=r"expected a column for text beside the target, .* set `pairing: Given`"
+    ):
+        data.setup("fit")
+
+
+def test_a_gradient_view_of_all_tasks_must_follow_an_objective_of_each(bert: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"objective: expected one of the objectives paraphrase, .* got sentiment"
+    ):
+        several.module(bert, views={"anchor": [Adversarial(objective="sentiment")]})
+
+
+@pytest.mark.parametrize("name", ["loss", "a.b", ""])
+def test_objectives_with_names_of_the_log_s_are_refused(bert: str, name: str) -> None:
+    with pytest.raises(ValueError, match=r"expected a name without a dot"):
+        tiny.module(bert, objectives={name: Contrastive()})
+
+
+@pytest.mark.parametrize("name", ["overall", "train", "anchor", "a/b"])
+def test_tasks_with_names_that_mean_something_else_are_refused(tasks: dict[str, TextTask], name: str) -> None:
+    with pytest.raises(ValueError, match=r"expected a name of letters, digits and dashes, other than"):
+        several.data({name: tasks["sst"]})
+
+
+def test_weights_that_are_all_0_and_a_negative_log_interval_are_refused(bert: str) -> None:
+    with pytest.raises(ValueError, match="nothing would be trained"):
+        tiny.module(bert, weights={"contrastive": 0.0})
+    with pytest.raises(ValueError, match=r"log_gradients: expected 0 or more batches, got -1"):
+        tiny.module(bert, log_gradients=-1)
+
+
+def test_a_view_that_no_objective_of_the_step_reads_is_not_encoded(bert: str, tmp_path: Path) -> None:
+    pairs = tiny.write_pairs(tmp_path / "pairs.tsv")
+    objectives = {"score": PairRegression(view=2), "contrastive": Contrastive(between="views")}
+    module = tiny.module(bert, objectives=objectives)
+    data = tiny.data(pairs, pairing=Given(views_per_text=2))
+    data.attach(module)
+    data.setup("fit")
+    batch = next(iter(data.train_dataloader()))
+    assert module.encode(batch).embeddings.shape[0] == 32
+    assert [slot.number for slot in module.encode(batch, None, ["score"]).slots] == [1, 1]
