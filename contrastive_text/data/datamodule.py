@@ -132,6 +132,7 @@ class TextDataModule(pl.LightningDataModule):
         named = {"_instantiator": "pytorch_lightning.cli.instantiate_module"}
         self.save_hyperparameters({**part_spec(self, "data")["init_args"], **named})
         self.training: dict[str, TrainingData] = {}
+        self._steps: list[Step] = []
         self._module: object = None
         self._tables = RunTables(
             self.each_task,
@@ -179,6 +180,7 @@ class TextDataModule(pl.LightningDataModule):
         if stage == "fit":
             self._learn_vocabulary()
             self.training = {name: self._prepare(name, task) for name, task in self.each_task.items()}
+            self._steps = (self.mixture or AllTasks()).steps(self._sizes(), self.drop_last)
             by_task.check(list(self.tasks or ()), self.step_kinds())
 
     def _target(self, name: str, pairing: Pairing) -> Target | None:
@@ -250,7 +252,7 @@ class TextDataModule(pl.LightningDataModule):
 
     def steps(self) -> list[Step]:
         """Gives the steps of an epoch, after ``setup("fit")``."""
-        return (self.mixture or AllTasks()).steps(self._sizes(), self.drop_last)
+        return self._steps
 
     def step_kinds(self) -> list[StepKind]:
         """Gives the kinds of steps of an epoch, after ``setup("fit")``."""
