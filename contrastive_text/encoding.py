@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from contrastive_text.distributed import rank, world_size
-from contrastive_text.encoders import Encoder
-from contrastive_text.heads import Head
+from contrastive_text.network import Network, Part, in_order
 from contrastive_text.objectives import Objective
-from contrastive_text.poolers import Pooler
 from contrastive_text.random import fold
 from contrastive_text.types import NO_LABEL, Alter, Batch, Encoded, Slot
 from contrastive_text.views import ViewPlan
@@ -22,46 +22,8 @@ Value: TypeAlias = Callable[[Encoded, str | None], Tensor]
 """Gives the loss of an objective by name (None for the only one), the mean of which over ranks is the whole's."""
 
 
-class Network(NamedTuple):
-    """What a text goes through on its way to an embedding."""
-
-    encoder: Encoder
-    pooler: Pooler
-    head: Head | None
-
-    def pool(self, batch: Batch) -> Tensor:
-        """Gives the vectors that inference sees, without any view, (S, D)."""
-        parts = _by_length(batch)
-        vectors = [self.pooler(self.encoder(part.batch, layers=self.pooler.layers)) for part in parts]
-        pooled = _in_order(vectors, parts)
-        return pooled if self.head is None else self.head(pooled)
-
-
-class _Part(NamedTuple):
-    """Rows that are encoded together, where they stand in the batch, and which dropout masks they get."""
-
-    batch: Batch
-    rows: Tensor
-    masks: int
-
-
 _LOSS_SCALE = 2.0**12
 """Of the pass that finds a gradient: a power of two, exact in every precision that keeps its exponents."""
-_BUCKET = 16
-"""Rows of similar length that the CPU encodes together: 2 to 3 times faster than one padded block of 128 rows."""
-
-
-def _by_length(batch: Batch) -> list[_Part]:
-    """Splits a batch into rows of similar length, so that little is padded; a GPU gets it whole."""
-    whole = batch.lengths.is_cuda or len(batch) < 2 * _BUCKET
-    order = batch.lengths.argsort(descending=True, stable=True)
-    buckets = (order,) if whole else torch.split(order, _BUCKET)
-    return [_Part(batch.split(rows), rows, masks=number) for number, rows in enumerate(buckets)]
-
-
-def _in_order(vectors: Sequence[Tensor], parts: Sequence[_Part]) -> Tensor:
-    """Gives the rows of the parts in the batch's order, (S, D)."""
-    return torch.cat(list(vectors))[torch.cat([part.rows for part in parts]).argsort()]
 
 
 def read_slots(batch: Batch, plan: ViewPlan, objectives: Sequence[Objective]) -> Batch:
@@ -95,24 +57,29 @@ def encode_views(batch: Batch, network: Network, plan: ViewPlan, value: Value) -
     With gradient views there are two passes: one finds the gradient of their objective with respect to the
     embedding output, by ``torch.autograd.grad`` (no parameter's gradient is touched, and the gather's own
     backward pass makes it that of the whole batch over all ranks); the other is trained on. Dropout masks are
-    a function of the batch's keys, the rank and the pass.
+    a function of the batch's keys, the rank, the part and the pass.
+
+    Where ``network.chunk_tokens`` bounds a part, its activations are thrown away and computed anew in the
+    backward pass (Chen et al. 2016, https://arxiv.org/abs/1604.06174), with the same masks and draws: memory is
+    that of one part, and the gradient that of the whole batch, as gradient caching gives it (Gao et al. 2021,
+    https://arxiv.org/abs/2101.06983), but in one graph.
 
     Args:
         batch: Ragged rows, altered as text and tokens already.
-        network: Encoder, pooler and the head that is kept.
+        network: Encoder, pooler, the head that is kept, and the bound on tokens.
         plan: The views.
         value: The loss whose gradient a gradient view follows.
     """
-    parts = _parts(batch, plan)
+    parts = _parts(batch, network, plan)
     views = plan.gradient_views
     if not views:
         return _encode(batch, parts, network, [plan.alter_embeddings(part.batch) for part in parts])
-    entered: list[Tensor] = []
-    clean = [_entering(plan.alter_embeddings(part.batch), entered) for part in parts]
+    entered: dict[int, Tensor] = {}
+    clean = [_entering(plan.alter_embeddings(part.batch), entered, i) for i, part in enumerate(parts)]
     first_pass = 0 if any(view.same_dropout for view in views) else 1
     loss = value(_encode(batch, parts, network, clean, number=first_pass), views[0].objective)
     # The mean over ranks, as DDP takes it; scaled, because a converged loss has gradients that float16 loses.
-    gradients = torch.autograd.grad(loss * _LOSS_SCALE / world_size(), entered)
+    gradients = torch.autograd.grad(loss * _LOSS_SCALE / world_size(), list(entered.values()))
     alters = [
         plan.alter_embeddings(part.batch, gradient / _LOSS_SCALE)
         for part, gradient in zip(parts, gradients, strict=True)
@@ -143,51 +110,55 @@ def in_place_read(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded
     return replace(encoded, embeddings=rows[order].flatten(0, 1))
 
 
-def _parts(batch: Batch, plan: ViewPlan) -> list[_Part]:
-    """Splits a batch by length, or into its slots where some roles repeat the anchor's dropout masks."""
+def _parts(batch: Batch, network: Network, plan: ViewPlan) -> list[Part]:
+    """Splits a batch for the network, slot by slot where some roles repeat the anchor's dropout masks."""
     if not plan.fixed_dropout:
-        return _by_length(batch)
-    slots = [(batch.row_slots == number).nonzero().flatten() for number in range(len(batch.slots))]
-    parts = [
-        _Part(batch.split(rows), rows, masks=0 if plan.chain_name(slot) in plan.fixed_dropout else number)
-        for number, (slot, rows) in enumerate(zip(batch.slots, slots, strict=True))
-    ]
-    alike = [part.batch.lengths for part in parts if part.masks == 0]
+        return network.parts(batch)
+    found: list[Part] = []
+    alike: list[Tensor] = []
+    for number, slot in enumerate(batch.slots):
+        rows = (batch.row_slots == number).nonzero().flatten()
+        of_slot = batch.split(rows)
+        fixed = plan.chain_name(slot) in plan.fixed_dropout or number == 0
+        alike += [of_slot.lengths] if fixed else []
+        found += [
+            Part(part.batch, rows[part.rows], masks=part.masks if fixed else fold(number, part.masks))
+            for part in network.parts(of_slot)
+        ]
     if any(not torch.equal(alike[0], lengths) for lengths in alike[1:]):
         raise ValueError(
             f"FixedDropout: expected rows as long as their anchors on {', '.join(plan.fixed_dropout)}, got "
             "others; masks are laid over places: use it with SameText and no view that changes a text's length"
         )
-    return parts
+    return found
 
 
-def _entering(alter: Alter | None, entered: list[Tensor]) -> Alter:
-    """Cuts the graph where the blocks begin and keeps what enters them."""
+def _entering(alter: Alter | None, entered: dict[int, Tensor], number: int) -> Alter:
+    """Cuts the graph where the blocks begin and keeps what enters them, once: a part may be computed anew."""
 
     def enter(embeddings: Tensor, mask: Tensor) -> Tensor:
         altered = embeddings if alter is None else alter(embeddings, mask)
-        entered.append(altered.detach().requires_grad_())
-        return entered[-1]
+        leaf = altered.detach().requires_grad_()
+        entered.setdefault(number, leaf)
+        return leaf
 
     return enter
 
 
 def _encode(
-    batch: Batch, parts: Sequence[_Part], network: Network, alters: Sequence[Alter | None], number: int = 0
+    batch: Batch, parts: Sequence[Part], network: Network, alters: Sequence[Alter | None], number: int = 0
 ) -> Encoded:
-    layers = network.pooler.layers
-    if batch.labels is not None:
-        layers = tuple(dict.fromkeys((*layers, -1)))
+    whole = network.chunk_tokens is None or not torch.is_grad_enabled()
     vectors, hidden_tokens, labels = [], [], []
     for part, alter in zip(parts, alters, strict=True):
-        torch.manual_seed(fold(batch.seed, rank(), part.masks, number))
-        hidden = network.encoder(part.batch, alter=alter, layers=layers)
-        vectors.append(network.pooler(hidden))
-        if part.batch.labels is not None:
-            masked = part.batch.labels != NO_LABEL
-            hidden_tokens.append(hidden.layers[-1][hidden.mask][masked])
-            labels.append(part.batch.labels[masked])
-    pooled = _in_order(vectors, parts)
+        encode = partial(_encode_part, part.batch, network, alter, fold(batch.seed, rank(), part.masks, number))
+        # The seed is set inside: nothing has to be kept to draw the same masks once more.
+        pooled, masked = encode() if whole else checkpoint(encode, use_reentrant=False, preserve_rng_state=False)
+        vectors.append(pooled)
+        if part.batch.labels is not None and masked is not None:
+            hidden_tokens.append(masked)
+            labels.append(part.batch.labels[part.batch.labels != NO_LABEL])
+    pooled = in_order(vectors, parts)
     return Encoded(
         embeddings=pooled if network.head is None else network.head(pooled),
         slots=batch.slots,
@@ -197,3 +168,17 @@ def _encode(
         masked_labels=torch.cat(labels) if labels else None,
         token_logits=network.encoder.token_logits,
     )
+
+
+def _encode_part(batch: Batch, network: Network, alter: Alter | None, seed: int) -> tuple[Tensor, Tensor | None]:
+    """Gives the pooled rows of a part, (n, D), and the vectors of its tokens that have a label, (M, D)."""
+    torch.manual_seed(seed)
+    layers = network.pooler.layers
+    if batch.labels is not None:
+        layers = tuple(dict.fromkeys((*layers, -1)))
+    blocks = network.encoder.blocks(batch, alter=alter, layers=layers)
+    pooled = torch.cat([network.pooler(block) for block in blocks])
+    if batch.labels is None:
+        return pooled, None
+    tokens = torch.cat([block.layers[-1][block.mask] for block in blocks])
+    return pooled, tokens[batch.labels != NO_LABEL]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from contrastive_text.data import TextDataModule, TextTokenizer
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.distributed import rank, sum_over_ranks, world_size
 from contrastive_text.encoders import Encoder
-from contrastive_text.encoding import Network, encode_views, in_place_read, read_slots
+from contrastive_text.encoding import encode_views, in_place_read, read_slots
 from contrastive_text.heads import Head, build_head, share_layers
 from contrastive_text.losses import reduce
+from contrastive_text.network import Network
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.random import fold, text_id
@@ -68,6 +70,9 @@ class ContrastiveModule(ScoredModule):
         objectives: Name -> objective; None for one ``Contrastive`` objective. The names appear in the log.
         weights: Name of an objective -> its weight in the sum, 1 where none is given.
         combine: How the gradients of several objectives make one; None for ``WeightedSum``.
+        chunk_tokens: Most tokens that are encoded together while training; their activations are computed anew in
+            the backward pass, so that memory is that of a chunk and not of a batch, at some 4/3 of the time. Loss
+            and gradient stay those of the whole batch. None for no bound.
         log_gradients: Every how many batches the norm of each objective's gradient and the cosines between them
             are logged; 0 for never. Such a step costs one more backward pass.
         optimizer: None for ``AdamW``.
@@ -90,6 +95,7 @@ class ContrastiveModule(ScoredModule):
         objectives: dict[str, Objective] | None = None,
         weights: dict[str, float] | None = None,
         combine: Combine | None = None,
+        chunk_tokens: int | None = None,
         log_gradients: int = 0,
         optimizer: Optimizer | None = None,
         schedule: Schedule | None = None,
@@ -106,6 +112,11 @@ class ContrastiveModule(ScoredModule):
         self.objectives = nn.ModuleDict(objectives or {"contrastive": Contrastive()})
         self.weights = dict.fromkeys(self.objectives, 1.0) | (weights or {})
         self.combine = combine or WeightedSum()
+        if chunk_tokens is not None and chunk_tokens < 1:
+            raise ValueError(
+                f"model.chunk_tokens: expected a number of tokens above 0, or null for none, got {chunk_tokens}"
+            )
+        self.chunk_tokens = chunk_tokens
         if log_gradients < 0:
             raise ValueError(f"model.log_gradients: expected 0 or more batches, got {log_gradients}; 0 is never")
         self.log_gradients = log_gradients
@@ -134,6 +145,7 @@ class ContrastiveModule(ScoredModule):
             "objectives": parts,
             "weights": weights,
             "combine": self.combine,
+            "chunk_tokens": self.chunk_tokens,
             "log_gradients": self.log_gradients,
             "optimizer": self.optimizer,
             "schedule": self.schedule,
@@ -182,12 +194,12 @@ class ContrastiveModule(ScoredModule):
     @property
     def network(self) -> Network:
         """What a text goes through on its way to an embedding, in training."""
-        return Network(self.encoder, self.pooler, self.head)
+        return Network(self.encoder, self.pooler, self.head, self.chunk_tokens)
 
     @property
     def used_network(self) -> Network:
         """The same in validation and in the saved model."""
-        return Network(self.encoder, self.inference_pooler or self.pooler, self.head)
+        return Network(self.encoder, self.inference_pooler or self.pooler, self.head, self.chunk_tokens)
 
     def forward(self, batch: Batch) -> Tensor:
         """Gives the vectors that inference sees: no view, no train-only head, (S, D)."""
@@ -242,6 +254,8 @@ class ContrastiveModule(ScoredModule):
         if self.log_gradients and batch_idx % self.log_gradients == 0:
             figures |= {f"gradient/{name}": figure for name, figure in gradient_figures(values, trained).items()}
         loss: Tensor = self.combine(values, trained, key=fold(self.current_epoch, batch_idx))
+        for name in values:
+            self.objective_parts()[name].finish_step()
         figures |= {"loss": loss.detach()} | self.combine.logs()
         self._log_step(figures, list(batches.values()))
         return loss
@@ -292,7 +306,11 @@ class ContrastiveModule(ScoredModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Gives the optimiser and the schedule per step; refuses a run of unknown length."""
-        optimizer = self.optimizer.build(self.named_parameters())
+        settings = self.optimizer
+        if isinstance(settings, AdamW) and str(self.trainer.precision).startswith("16"):
+            settings = copy(settings)  # the fused kernel unscales float16's gradients, too late to clip them
+            settings.fused = False
+        optimizer = settings.build(self.named_parameters())
         total = self.trainer.estimated_stepping_batches
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_lambda(self.schedule, total))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

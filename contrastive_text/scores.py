@@ -14,8 +14,9 @@ from torchmetrics import Metric
 
 from contrastive_text.combination import TaskParts
 from contrastive_text.data import Collator, StepCollator
-from contrastive_text.encoding import Network, read_slots
+from contrastive_text.encoding import read_slots
 from contrastive_text.metrics import SpearmanSimilarity
+from contrastive_text.network import Network
 from contrastive_text.objectives import Objective
 from contrastive_text.types import Batch, Encoded, StepBatch
 from contrastive_text.views import ViewPlan

@@ -18,6 +18,7 @@ from contrastive_text.data import TextTokenizer, collate_texts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.losses import at_least_float32, cosine_similarity_matrix
 from contrastive_text.model_folder import FolderParts, local_folder, read_folder, write_folder
+from contrastive_text.network import Network
 from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.types import Batch
 
@@ -82,6 +83,7 @@ class SentenceEncoder(nn.Module):
         pooler: Pooler | None = None,
         max_length: int | None = None,
         device: str | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> Self:
         """Loads a folder, or a name on the hub, saved by us, by sentence-transformers or by Transformers.
 
@@ -90,6 +92,9 @@ class SentenceEncoder(nn.Module):
             pooler: For a plain Transformers model, which names none; None for the mean, with a warning.
             max_length: Where to cut texts, in tokens with special ones; None for the model's own limit.
             device: Where to put the model; None for the GPU if there is one, else the CPU.
+            dtype: Of the network's weights, whatever the folder's are. ``torch.bfloat16`` is about twice as fast
+                where the processor computes in it, and moves a vector by a cosine of some 1e-4; vectors leave as
+                float32 anyway.
 
         Raises:
             ValueError: No such model, a damaged folder, a pooler other than the folder's own, or a length
@@ -119,7 +124,7 @@ class SentenceEncoder(nn.Module):
             max_length=length,
             prompt=parts.prompt,
         )
-        return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+        return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"), dtype).eval()
 
     @property
     def device(self) -> torch.device:
@@ -192,7 +197,7 @@ class SentenceEncoder(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Gives the vectors of a batch's rows, (S, D), in at least float32."""
-        vectors = at_least_float32(self.pooler(self.encoder(batch, layers=self.pooler.layers)))
+        vectors = at_least_float32(Network(self.encoder, self.pooler).pool(batch))
         if self.head is not None:
             weight = next(self.head.parameters(), vectors)
             vectors = at_least_float32(self.head(vectors.to(weight.dtype)))

@@ -31,9 +31,16 @@ from contrastive_text.distributed import (
 )
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import TanhHead
-from contrastive_text.losses import InfoNCE, Loss, NTXent, reduce
+from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce
 from contrastive_text.module import ContrastiveModule
-from contrastive_text.objectives import Contrastive, MaskedLM, Objective
+from contrastive_text.objectives import (
+    Contrastive,
+    MaskedLM,
+    NegativesAsHard,
+    Objective,
+    PositivesOnly,
+    SignedPairs,
+)
 from contrastive_text.random import RowRandom
 from contrastive_text.types import NO_LABEL, Batch, Encoded, Slot
 from contrastive_text.views import Adversarial, FeatureCutoff, GradientView, MaskTokens, View
@@ -108,6 +115,77 @@ def step(case: Case, total: int, part: slice) -> dict[str, Tensor]:
     loss.backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return {name: sum_over_ranks(value) / world_size() for name, value in {"loss": loss, **gradients}.items()}
+
+
+PAIR = (Slot("anchor", 0), Slot("positive", 0))
+QUEUES: dict[str, tuple[tuple[Slot, ...], Any]] = {  # Any: arguments of the objective
+    "queue info_nce": ((*PAIR, Slot("negative", 0)), {"loss": InfoNCE(0.2, "mean", 0.7), "queue": 17}),
+    "queue two-sided kept": (
+        PAIR,
+        {"loss": InfoNCE(0.2, "two_sided"), "queue": 5, "mask_duplicates": False},
+    ),
+    "queue nt_xent head": ((*PAIR, Slot("negative", 0)), {"loss": NTXent(0.2), "head": TanhHead, "queue": 40}),
+    "queue views": (
+        (*PAIR[:1], Slot("anchor", 1), *PAIR[1:], Slot("positive", 1)),
+        {"loss": NTXent(0.2, "sum"), "between": "views", "queue": 11},
+    ),
+    "queue classes": (PAIR, {"loss": SupCon(0.2), "classes": 2, "queue": 19}),
+    "queue positives": (PAIR, {"loss": NTXent(0.2), "pair_labels": PositivesOnly(), "queue": 9}),
+    "queue hard": (PAIR, {"loss": InfoNCE(0.2), "pair_labels": NegativesAsHard(), "queue": 9}),
+    "queue signed": (PAIR, {"loss": InfoNCE(0.2), "pair_labels": SignedPairs(), "queue": 9}),
+}
+STEPS = 3
+"""Of a run with a queue; the last one starts from the state that the others leave."""
+
+
+def queue_model(name: str) -> nn.ModuleDict:
+    """A linear encoder and an objective with a queue behind it."""
+    torch.manual_seed(0)
+    arguments = QUEUES[name][1]
+    head = arguments["head"]() if "head" in arguments else None
+    objective = Contrastive(**{**arguments, "head": head})
+    objective.build(4)
+    return nn.ModuleDict({"encoder": nn.Linear(5, 4), "objective": objective}).double()
+
+
+def queue_step(model: nn.ModuleDict, name: str, number: int, total: int, part: slice) -> dict[str, Tensor]:
+    """Goes down the gradient of a part of the examples; gives it and the loss, both as means over the ranks."""
+    slots = QUEUES[name][0]
+    noise = torch.Generator().manual_seed(100 * total + number)
+    x = torch.randn(len(slots), total, 5, generator=noise, dtype=torch.float64)[:, part]
+    # Twenty texts for all steps: some of a step occur again in it and in others.
+    ids = torch.randint(20, (len(slots), total), generator=noise)[:, part]
+    target = torch.randint(2, (total,), generator=noise)[part].double()
+    model.zero_grad()
+    terms = model["objective"](
+        Encoded(model["encoder"](x.flatten(0, 1)), slots, text_ids=ids.flatten(), target=target)
+    )
+    count = sum_over_ranks(torch.tensor(float(terms.count))).clamp(min=1)
+    loss = reduce(terms.total * world_size(), count, terms.reduction)
+    loss.backward()
+    model["objective"].finish_step()
+    found = {"loss": loss, **{at: p.grad for at, p in model.named_parameters() if p.grad is not None}}
+    means = {at: sum_over_ranks(value) / world_size() for at, value in found.items()}
+    with torch.no_grad():
+        for at, parameter in model.named_parameters():
+            parameter -= 0.1 * means[at]
+    return means
+
+
+def queue_run(name: str, total: int, part: slice) -> dict[str, Any]:
+    """Gives what each of some steps finds, and the state before the last of them."""
+    model = queue_model(name)
+    found: dict[str, Any] = {}
+    for number in range(STEPS):
+        if number == STEPS - 1:
+            found["state"] = {
+                at: value.clone() if isinstance(value, Tensor) else value
+                for at, value in model.state_dict().items()
+            }
+            model = queue_model(name)
+            model.load_state_dict(found["state"])
+        found[f"step {number}"] = queue_step(model, name, number, total=total, part=part)
+    return found
 
 
 class Along(GradientView):
@@ -217,6 +295,8 @@ def meet(number: int, world: int, port: int, vectors: dict[str, Any]) -> dict[st
             results[f"{split} {name}"] = step(case, total=sum(parts), part=part)
         for name, views in VIEWS.items():
             results[f"{split} {name}"] = module_step(views, total=sum(parts), part=part)
+        for name in QUEUES:
+            results[f"{split} {name}"] = queue_run(name, total=sum(parts), part=part)
     rows = torch.arange(3.0 * (number + 1)).reshape(number + 1, 3) + 100 * number
     sizes = gather_sizes(len(rows), device=rows.device)
     results["sizes"], results["rows"] = sizes, gather_rows(rows, sizes)
@@ -279,7 +359,8 @@ def ranks(request: pytest.FixtureRequest, worlds: dict[int, Results]) -> Results
 @pytest.mark.parametrize("name", CASES)
 def test_the_gradient_of_many_ranks_is_that_of_one_process(ranks: Results, split: str, name: str) -> None:
     total = sum(SPLITS[len(ranks)][split])
-    check(ranks, step(CASES[name], total=total, part=slice(None)), f"{split} {name}")
+    alone = step(CASES[name], total=total, part=slice(None))
+    check([results[f"{split} {name}"] for results in ranks], alone)
 
 
 @pytest.mark.parametrize("split", ["equal", "uneven"])
@@ -290,7 +371,41 @@ def test_a_step_with_masked_tokens_and_gradient_views_is_that_of_one_process(
     total = sum(SPLITS[len(ranks)][split])
     alone = module_step(VIEWS[name], total=total, part=slice(None))
     assert len(alone) > 40
-    check(ranks, alone, f"{split} {name}")
+    check([results[f"{split} {name}"] for results in ranks], alone)
+
+
+@pytest.mark.parametrize("split", ["equal", "uneven"])
+@pytest.mark.parametrize("name", QUEUES)
+def test_steps_with_a_queue_are_those_of_one_process(ranks: Results, split: str, name: str) -> None:
+    total = sum(SPLITS[len(ranks)][split])
+    alone = queue_run(name, total=total, part=slice(None))
+    own = [results[f"{split} {name}"] for results in ranks]
+    for number in range(STEPS):
+        check([found[f"step {number}"] for found in own], alone[f"step {number}"])
+    queues = [at for at in alone["state"] if at.endswith("_extra_state")]
+    for at in queues:
+        kept = alone["state"][at]
+        assert 0 < len(kept["ids"]) <= QUEUES[name][1]["queue"]
+        for found in own:
+            assert torch.equal(found["state"][at]["ids"], kept["ids"])
+            torch.testing.assert_close(found["state"][at]["vectors"], kept["vectors"], rtol=0, atol=PROMISE)
+            for ranks_part, first in zip(found["state"][at].values(), own[0]["state"][at].values(), strict=True):
+                assert torch.equal(ranks_part, first)  # on every rank the same, bit for bit
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_a_run_on_several_ranks_goes_on_with_its_queue_on_one(ranks: Results, name: str) -> None:
+    total = sum(SPLITS[len(ranks)]["uneven"])
+    found = ranks[-1][f"uneven {name}"]
+    model = queue_model(name)
+    model.load_state_dict(found["state"])
+    last = f"step {STEPS - 1}"
+    check([found[last]], queue_step(model, name, STEPS - 1, total=total, part=slice(None)))
+    emptied = {at: value if isinstance(value, Tensor) else {} for at, value in found["state"].items()}
+    model = queue_model(name)
+    model.load_state_dict(emptied)
+    without = queue_step(model, name, STEPS - 1, total=total, part=slice(None))
+    assert abs(float(without["loss"] - found[last]["loss"])) > 1e-3  # the queue matters
 
 
 def test_a_gradient_view_of_the_step_above_makes_a_difference() -> None:
@@ -298,12 +413,11 @@ def test_a_gradient_view_of_the_step_above_makes_a_difference() -> None:
     assert all(abs(one - other) > 1e-4 for i, one in enumerate(losses) for other in losses[:i])
 
 
-def check(ranks: Results, alone: dict[str, Tensor], place: str) -> None:
+def check(found: list[dict[str, Tensor]], alone: dict[str, Tensor]) -> None:
     """Holds every rank's loss and gradients against those of one process."""
     scale = max(float(g.abs().max()) for key, g in alone.items() if key != "loss")
     assert scale > 0
-    for results in ranks:
-        reached = results[place]
+    for reached in found:
         assert reached.keys() == alone.keys()
         for key, expected in alone.items():
             torch.testing.assert_close(reached[key], expected.detach(), rtol=0, atol=PROMISE * scale)

@@ -11,7 +11,7 @@ PACKAGE = Path(contrastive_text.__file__).parent
 FLOORS = [
     {"losses", "distributed", "random", "types", "targets", "specs", "recipes", "hub"},
     {"views", "encoders", "poolers", "heads", "metrics", "training"},
-    {"objectives"},
+    {"objectives", "network"},
     {"data", "encoding", "combination"},
     {"scores", "sentence_encoder", "model_folder"},
     {"module"},

@@ -92,6 +92,7 @@ def test_a_spec_names_the_class_and_every_argument() -> None:
             "between": "texts",
             "pair_labels": None,
             "classes": None,
+            "queue": 0,
         },
     }
 
@@ -130,6 +131,6 @@ def test_arguments_without_a_name_are_left_out() -> None:
 def test_a_part_is_described_as_a_call() -> None:
     assert describe(Contrastive(loss=InfoNCE(temperature=0.1))) == (
         "Contrastive(loss=InfoNCE(temperature=0.1, reduction='mean', hard_negative_log_weight=0.0), "
-        "head=None, mask_duplicates=True, task=None, between='texts', pair_labels=None, classes=None)"
+        "head=None, mask_duplicates=True, task=None, between='texts', pair_labels=None, classes=None, queue=0)"
     )
     assert describe(MeanPooler()) == "MeanPooler()"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from contrastive_text.encoders.layouts import FixedLayout
 from contrastive_text.types import Alter, Batch, Hidden
 
 
@@ -44,6 +46,25 @@ class Encoder(nn.Module, ABC):
         Returns:
             Token vectors, (S, L, D) per layer, and the mask, (S, L).
         """
+
+    def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
+        """Gives the layout of its rows on a device, and why.
+
+        Any network takes buckets, which spare a CPU most of the padding; a GPU has rather one block.
+        """
+        if device.type == "cpu":
+            return "bucketed", f"the fastest on a CPU that {type(self).__name__} takes"
+        return "padded", "one block of rows for a GPU"
+
+    def blocks(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> list[Hidden]:
+        """Gives the token vectors of ``forward`` in blocks that cover the rows in order, with little padding.
+
+        Args:
+            batch: Ragged rows; those of equal length next to each other make few blocks.
+            alter: As for ``forward``.
+            layers: As for ``forward``.
+        """
+        return [self(batch, alter=alter, layers=layers)]
 
     def heeds_positions(self) -> bool:
         """Tells whether ``Batch.positions`` change what the network gives."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from tokenizers import AddedToken
@@ -11,11 +11,23 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contrastive_text.encoders.base import Encoder
-from contrastive_text.encoders.layouts import pad, token_mask
+from contrastive_text.encoders.dropout import replace_dropouts
+from contrastive_text.encoders.layouts import (
+    ATTENTION,
+    FixedLayout,
+    Layout,
+    Packing,
+    flash_attention,
+    natural_positions,
+    packed,
+    pad,
+    pad_vectors,
+    token_mask,
+)
 from contrastive_text.encoders.loading import dropouts, load_architecture, load_model, load_tokenizer
 from contrastive_text.encoders.token_head import TokenHead
 from contrastive_text.hub import quiet
-from contrastive_text.types import Alter, Batch, Hidden
+from contrastive_text.types import Alter, Batch, Hidden, Slot
 
 # Where an architecture's embedding output has the width of its blocks: after ELECTRA's and ALBERT's
 # projection, the embeddings module of BERT's relatives, the token table of decoders.
@@ -42,10 +54,13 @@ class TransformerEncoder(Encoder):
         max_length: Longest row in training, in tokens with special ones; None for the model's limit, which
             holds in use whatever was trained with.
         dropout: Probability for every dropout of the network; None keeps the model's own.
+        layout: How rows are laid out (see ``encoders.layouts``); ``auto`` takes the fastest that is right for the
+            architecture on the device. The result is the same.
 
     Raises:
         ValueError: Neither or both of name and config, a model that can't be found, a checkpoint that
-            lacks weights of the encoder, or a length the model can't take.
+            lacks weights of the encoder, a length the model can't take, or ``packed`` for an architecture that
+            has no place for another attention function, or gives other values with it.
 
     Example:
         >>> tiny = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
@@ -62,8 +77,11 @@ class TransformerEncoder(Encoder):
         tokenizer_name_or_path: str | None = None,
         max_length: int | None = None,
         dropout: float | None = None,
+        layout: Layout = "auto",
     ) -> None:
         super().__init__()
+        if layout not in get_args(Layout):
+            raise ValueError(f"encoder.layout: expected one of {', '.join(get_args(Layout))}, got {layout!r}")
         if (model_name_or_path is None) == (config is None):
             raise ValueError(
                 "encoder: expected either model_name_or_path (pretrained) or config (random start), got "
@@ -76,10 +94,12 @@ class TransformerEncoder(Encoder):
         self.config = config
         self.tokenizer_name_or_path = tokenizer_name_or_path
         self.dropout = dropout
+        self.layout = layout
         architecture = load_architecture(model_name_or_path, self._full_config(), dropout)
         self.model = load_model(
             model_name_or_path, architecture
         ).train()  # loaded in eval mode: no dropout, no views
+        replace_dropouts(self.model)
         source = tokenizer_name_or_path or model_name_or_path
         self.tokenizer = None if source is None else load_tokenizer(source)
         if config is not None and self.tokenizer is not None and len(self.tokenizer) > architecture.vocab_size:
@@ -106,9 +126,63 @@ class TransformerEncoder(Encoder):
         self.takes_embedding_views = place is not None
         if place is not None:
             place.register_forward_hook(self._alter_embeddings)
+        self._why_not_packed = self._check_packed() if layout in ("auto", "packed") else "another was asked for"
+        if layout == "packed" and self._why_not_packed:
+            raise ValueError(
+                f"encoder.layout: expected bucketed, padded or auto, for {self._why_not_packed}, got packed"
+            )
+
+    def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
+        """Gives the layout of its rows on a device, and why."""
+        if self.layout != "auto":
+            return self.layout, "as asked for"
+        if self._why_not_packed:
+            layout, why = super().layout_on(device)
+            return layout, f"{why}; not packed, for {self._why_not_packed}"
+        if device.type == "cpu":
+            return "packed", "the fastest on a CPU: no padding in any layer"
+        if flash_attention() is not None:
+            return "packed", "flash_attn is installed; it takes half precision"
+        return "padded", "one block of rows for a GPU; with flash_attn installed it would be packed"
 
     def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:
-        """Encodes the rows, right-padded to the longest; see ``Encoder.forward``."""
+        """Encodes the rows and gives them right-padded to the longest; see ``Encoder.forward``."""
+        layout, _ = self.layout_on(batch.lengths.device)
+        if layout != "packed":
+            return self._padded(batch, alter, layers)
+        mask = token_mask(batch.lengths)
+        output = self._packed(batch, alter, layers, Packing.of(batch.lengths))
+        return Hidden({layer: pad_vectors(vectors, mask) for layer, vectors in output.items()}, mask)
+
+    def blocks(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> list[Hidden]:
+        """Gives the token vectors run by run of equal length, or all rows padded; see ``Encoder.blocks``."""
+        layout, _ = self.layout_on(batch.lengths.device)
+        if layout != "packed" or batch.lengths.is_cuda:
+            return [self(batch, alter=alter, layers=layers)]
+        packing = Packing.of(batch.lengths)
+        output = self._packed(batch, alter, layers, packing)
+        runs = zip(*(packing.split(vectors) for vectors in output.values()), strict=True)
+        return [
+            Hidden(dict(zip(output, run, strict=True)), run[0].new_ones(run[0].shape[:2], dtype=torch.bool))
+            for run in runs
+        ]
+
+    def _packed(
+        self, batch: Batch, alter: Alter | None, layers: tuple[int, ...], packing: Packing
+    ) -> dict[int, Tensor]:
+        """Gives the token vectors of each layer, (T, D)."""
+        places = natural_positions(batch.lengths) if batch.positions is None else batch.positions
+        with packed(packing):
+            outputs = self._run(
+                alter,
+                token_mask(batch.lengths),
+                layers,
+                input_ids=batch.ids.unsqueeze(0),
+                position_ids=(places + self._first_position).unsqueeze(0),
+            )
+        return {layer: vectors.squeeze(0) for layer, vectors in outputs.items()}
+
+    def _padded(self, batch: Batch, alter: Alter | None, layers: tuple[int, ...]) -> Hidden:
         mask = token_mask(batch.lengths)
         fill = self.model.config.pad_token_id or 0
         inputs = {"input_ids": pad(batch.ids, mask, fill=fill), "attention_mask": mask.long()}
@@ -116,14 +190,55 @@ class TransformerEncoder(Encoder):
             natural = torch.arange(mask.shape[1], device=mask.device)
             places = torch.where(mask, pad(batch.positions, mask, fill=0), natural)
             inputs["position_ids"] = places + self._first_position
+        return Hidden(self._run(alter, mask, layers, **inputs), mask)
+
+    def _run(
+        self, alter: Alter | None, mask: Tensor, layers: tuple[int, ...], **inputs: Tensor
+    ) -> dict[int, Tensor]:
+        """Calls the network with the alteration in place, and gives the layers asked for."""
         self._alter, self._mask = alter, mask
         try:
             output = self.model(**inputs, output_hidden_states=layers != (-1,))
         finally:
             self._alter = self._mask = None
         if layers == (-1,):
-            return Hidden({-1: output.last_hidden_state}, mask)
-        return Hidden({layer: output.hidden_states[layer] for layer in layers}, mask)
+            return {-1: output.last_hidden_state}
+        return {layer: output.hidden_states[layer] for layer in layers}
+
+    def _check_packed(self) -> str | None:
+        """Gives the reason against packed rows, None if there is none.
+
+        Some architectures ignore the attention function that they are given, or do more than it does: so the
+        values of packed and of padded rows are held against each other.
+        """
+        name = self.model.config.model_type
+        if not self.model.is_backend_compatible():
+            return f"{name} takes no other attention function"
+        with quiet():
+            self.model.set_attn_implementation(ATTENTION)
+        ids = torch.arange(5, 14) % self.vocabulary_size
+        batch = Batch(
+            ids=ids,
+            lengths=torch.tensor([4, 2, 2, 1]),
+            slots=(Slot("anchor", 0),),
+            row_slots=torch.zeros(4, dtype=torch.long),
+            draw_keys=torch.arange(4),
+            text_ids=torch.arange(4),
+        )
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                padded = self._padded(batch, alter=None, layers=(-1,))
+                reached = self._packed(batch, None, (-1,), Packing.of(batch.lengths))[-1]
+        except (RuntimeError, TypeError) as error:
+            return f"{name} can't be called with packed rows ({str(error).partition(chr(10))[0]})"
+        finally:
+            self.model.train()
+        expected = padded.layers[-1][padded.mask]
+        # Rounding is some 1e-6 of the largest value; a row that sees another's tokens shows in the first digit.
+        if not torch.allclose(reached, expected, rtol=0, atol=1e-3 * float(expected.abs().max())):
+            return f"{name} gives other values with packed rows"
+        return None
 
     def heeds_positions(self) -> bool:
         """Tells whether the network reads positions: relative ones (DeBERTa-v2, T5) would be silently ignored."""
@@ -174,7 +289,10 @@ class TransformerEncoder(Encoder):
     def _alter_embeddings(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor | None:  # noqa: ARG002  # the base's signature
         if self._alter is None or self._mask is None:
             return None  # torch: keep the output
-        return self._alter(output, self._mask)
+        if output.shape[:2] == self._mask.shape:
+            return self._alter(output, self._mask)
+        padded = pad_vectors(output.squeeze(0), self._mask)
+        return self._alter(padded, self._mask)[self._mask].unsqueeze(0)
 
 
 def _position_tables(model: PreTrainedModel) -> list[nn.Embedding]:

@@ -63,6 +63,13 @@ class Objective(nn.Module, ABC):
     def build(self, features: int) -> None:  # most objectives have nothing to build
         """Makes what depends on the width D of the embeddings; the module calls it once."""
 
+    def finish_step(self) -> None:  # most objectives carry nothing from step to step
+        """Takes over what the last ``forward`` of a training step leaves for later steps.
+
+        The module calls it once per batch, on every rank, for the objectives whose losses the step has, as soon
+        as all are known. ``forward`` alone must not touch later steps: with gradient views it runs twice.
+        """
+
     @property
     def target(self) -> Target | None:
         """What it reads of an example's target; None if nothing."""

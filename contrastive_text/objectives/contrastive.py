@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from contrastive_text import metrics
 from contrastive_text.distributed import gather_rows, gather_sizes, rank
@@ -14,6 +14,7 @@ from contrastive_text.heads import Head
 from contrastive_text.losses import InfoNCE, Loss, Triples, at_least_float32, cosine_similarity_matrix
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.pair_labels import LabelledPairs, PairLabels
+from contrastive_text.objectives.queue import Queue, arrange
 from contrastive_text.targets import Classes, Target
 from contrastive_text.types import Encoded, Role
 
@@ -35,6 +36,12 @@ class Contrastive(Objective):
     positive among all positives, and the values of the two roles added: ConSERT's joint training (Yan et
     al. 2021, https://arxiv.org/abs/2105.11741, section 3.3). Hard negatives then take no part.
 
+    With a ``queue`` the columns of the last steps, of all ranks, as they were then and without a gradient, are
+    negatives too; ``objectives/queue.py`` says how. Rows are kept from copies of their texts among them, unless
+    ``mask_duplicates`` is off; with ``classes`` those of a row's class are pulled as the batch's are. Between
+    ``views`` each role has a queue of its own. Checkpoints hold it, saved models don't; evaluation neither
+    reads nor fills it.
+
     Differs: a text that occurs twice in a batch is a false negative, which the authors' codes keep and
     dropout hides; here its columns are left out, unless ``mask_duplicates`` is off.
 
@@ -46,10 +53,12 @@ class Contrastive(Objective):
         between: What is compared, ``texts`` of an example or ``views`` of each of its texts.
         pair_labels: What to do with pairs whose target is 0: they don't belong together; None where all do.
         classes: Number or names of the classes that the target gives, for a loss that compares by them.
+        queue: Number of past columns that are kept as further negatives; 0 for none.
 
     Raises:
         ValueError: A head that isn't train-only, an unknown ``between``, labels of pairs that aren't compared
-            or together with classes, classes without a loss that reads them, or such a loss without classes.
+            or together with classes, classes without a loss that reads them, or such a loss without classes; a
+            queue of less than 0, or with labels that don't take one.
 
     Example:
         >>> from contrastive_text.types import Slot
@@ -69,6 +78,7 @@ class Contrastive(Objective):
         between: Between = "texts",
         pair_labels: PairLabels | None = None,
         classes: int | list[str] | None = None,
+        queue: int = 0,
     ) -> None:
         super().__init__(task)
         if head is not None and not head.train_only:
@@ -84,7 +94,23 @@ class Contrastive(Objective):
         self.classes = classes
         self.reads = ("anchor",) if between == "views" else ("anchor", "positive")
         self.takes = ("positive",) if between == "views" else ("negative",)
+        self.queue = queue
         self._check_between_and_target()
+        self._check_queue()
+        compared = ("anchor", "positive") if between == "views" else ("texts",)
+        self.queues = nn.ModuleDict({each: Queue(queue, mask_duplicates) for each in compared} if queue else {})
+
+    def _check_queue(self) -> None:
+        if self.queue < 0:
+            raise ValueError(
+                f"Contrastive.queue: expected 0 or more past columns, got {self.queue}; 0 keeps none"
+            )
+        if self.queue and self.pair_labels is not None and not self.pair_labels.takes_queue:
+            name = type(self.pair_labels).__name__
+            raise ValueError(
+                f"Contrastive.queue: expected pair_labels that take a queue, got {name}; arrange its pairs with "
+                "pairs.comparisons(loss, ...) and set takes_queue = True, or leave the queue out"
+            )
 
     def _check_between_and_target(self) -> None:
         if self.between not in get_args(Between):
@@ -135,28 +161,46 @@ class Contrastive(Objective):
             ValueError: A role without its two views, or no target where it is read.
         """
         if self.between == "texts":
-            return self._terms(self._texts(encoded))
+            return self._terms(self._texts(encoded), self._queue("texts"))
         roles: tuple[Role, ...] = ("anchor", "positive")
-        parts = [self._terms(self._views(encoded, role)) for role in roles if encoded.role_ids(role).shape[1]]
+        parts = [
+            self._terms(self._views(encoded, role), self._queue(role))
+            for role in roles
+            if encoded.role_ids(role).shape[1]
+        ]
         return replace(
             parts[0],
             total=torch.stack([part.total for part in parts]).sum(),
             logs={name: torch.stack([part.logs[name] for part in parts]).mean() for name in parts[0].logs},
         )
 
+    def finish_step(self) -> None:
+        """Lets the columns of the step enter the queue."""
+        for queue in self.queues.values():
+            assert isinstance(queue, Queue)
+            queue.take_in()
+
+    def _queue(self, compared: str) -> Queue | None:
+        """Gives the queue of what is compared, in training; None without one."""
+        queue = self.queues[compared] if self.training and self.queue else None
+        assert queue is None or isinstance(queue, Queue)
+        return queue
+
     def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str:  # noqa: ARG002  # the base's signature
-        """Says how many negatives an anchor meets in a step; accumulation adds none."""
+        """Says how many negatives an anchor meets in a step; accumulation adds none but through the queue."""
         same_side = batch_size - 1 if self.loss.same_side else 0
         hard = 0 if self.between == "views" else batch_size * negatives
-        total = batch_size - 1 + same_side + hard
+        total = batch_size - 1 + same_side + hard + self.queue
         parts = [f"{batch_size - 1} other {'texts of its role' if self.between == 'views' else 'positives'}"]
         parts += [f"{same_side} texts of its own side"] if same_side else []
         parts += [f"{hard} hard negatives"] if hard else []
+        parts += [f"{self.queue} past columns"] if self.queue else []
         notes = [] if self.pair_labels is None else [self.pair_labels.note]
         notes += ["texts of its class are none"] if self.loss.reads_labels else []
         most = "at most " if notes else ""
-        notes.append("accumulate_grad_batches adds none")
-        return f"{most}{total} per anchor: {', '.join(parts)}; {'; '.join(notes)}"
+        notes.append(f"accumulate_grad_batches adds none{', but fills the queue sooner' if self.queue else ''}")
+        once = " once the queue is full" if self.queue else ""
+        return f"{most}{total} per anchor{once}: {', '.join(parts)}; {'; '.join(notes)}"
 
     def _project(self, vectors: Tensor) -> Tensor:
         return at_least_float32(vectors if self.head is None else self.head(vectors))
@@ -200,7 +244,7 @@ class Contrastive(Objective):
             )
         return encoded.target.long()
 
-    def _terms(self, local: Triples) -> Terms:
+    def _terms(self, local: Triples, queue: Queue | None) -> Terms:
         every, offset = self._gather(local)
         texts = every.anchor_ids
         if not self.mask_duplicates:
@@ -209,10 +253,10 @@ class Contrastive(Objective):
         mine = every.map(lambda rows: rows[offset : offset + len(local.anchor)])
         local = replace(mine, anchor=local.anchor, positive=local.positive, negative=local.negative)
         if self.pair_labels is not None:
-            pairs = LabelledPairs(local, every, offset, texts=texts)
+            pairs = LabelledPairs(local, every, offset, texts=texts, queue=queue)
             _, positives, _ = pairs.positives()
             return replace(self.pair_labels.terms(self.loss, pairs), logs=_health(positives, positives, 0))
-        terms = self.loss.compare(self.loss.comparisons(local, every, offset))
+        terms = self.loss.compare(arrange(queue, self.loss, local, every, offset))
         return Terms(
             total=terms.sum(),
             count=len(terms),

@@ -10,8 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from contrastive_text.losses import FurtherNegatives, Loss, Triples, reduce
+from contrastive_text.losses import Comparison, FurtherNegatives, Loss, Triples, reduce
 from contrastive_text.objectives.base import Terms
+from contrastive_text.objectives.queue import Queue, arrange
 
 POSITIVE = 1
 """The label of a pair that belongs together, 1; its opposite is 0."""
@@ -27,12 +28,14 @@ class LabelledPairs:
         offset: Place of the first local pair among all.
         texts: Id of each anchor's text, (N,): equal for equal texts, even if those are no duplicates to
             ``every``.
+        queue: Past columns; None for none.
     """
 
     local: Triples
     every: Triples
     offset: int
     texts: Tensor
+    queue: Queue | None = None
 
     @property
     def positive(self) -> Tensor:
@@ -52,15 +55,23 @@ class LabelledPairs:
         every = self.every.map(lambda rows: rows[all_of_them])
         return local, every, int(all_of_them[: self.offset].sum())
 
+    def comparisons(
+        self, loss: Loss, local: Triples, every: Triples, offset: int, further: FurtherNegatives | None = None
+    ) -> list[Comparison]:
+        """Arranges pairs into blocks, as ``Loss.comparisons`` does, before the columns of the queue."""
+        return arrange(self.queue, loss, local, every, offset, further=further)
+
 
 class PairLabels(ABC):
     """Base class of the ways to learn from pairs of which some do not belong together (label 0).
 
     Attributes:
         note: What becomes of these, for the run's summary.
+        takes_queue: Whether it arranges pairs with ``pairs.comparisons``, which adds the columns of a queue.
     """
 
     note: ClassVar[str] = ""
+    takes_queue: ClassVar[bool] = False
 
     @abstractmethod
     def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
@@ -85,10 +96,11 @@ class PositivesOnly(PairLabels):
     """
 
     note: ClassVar[str] = "negative pairs left out"
+    takes_queue: ClassVar[bool] = True
 
     def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
         """Gives the loss of the positive pairs alone."""
-        terms = loss.compare(loss.comparisons(*pairs.positives()))
+        terms = loss.compare(pairs.comparisons(loss, *pairs.positives()))
         return Terms(total=terms.sum(), count=len(terms), reduction=loss.reduction)
 
 
@@ -110,6 +122,7 @@ class NegativesAsHard(PairLabels):
     """
 
     note: ClassVar[str] = "second texts of negative pairs are hard negatives"
+    takes_queue: ClassVar[bool] = True
 
     def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
         """Gives the loss of the positive pairs, with the negative pairs' second texts as columns."""
@@ -122,7 +135,7 @@ class NegativesAsHard(PairLabels):
                 among=pairs.texts[negative],
             ),
         )
-        terms = loss.compare(loss.comparisons(*pairs.positives(), further=further))
+        terms = loss.compare(pairs.comparisons(loss, *pairs.positives(), further=further))
         return Terms(total=terms.sum(), count=len(terms), reduction=loss.reduction)
 
 
@@ -141,7 +154,8 @@ class SignedPairs(PairLabels):
     Args:
         weight: Factor of the negative pairs' mean.
         bound: Above this the loss of a negative pair is flat; None for that of a guess among the texts that a row
-            is compared with: log N of the N pairs of all ranks, for NTXent log(2N - 1).
+            is compared with: log N of the N pairs of all ranks, for NTXent log(2N - 1), and of the columns that a
+            queue holds.
 
     Raises:
         ValueError: A weight below 0, or a bound of 0 or less.
@@ -157,6 +171,7 @@ class SignedPairs(PairLabels):
     """
 
     note: ClassVar[str] = "the loss of negative pairs is maximised"
+    takes_queue: ClassVar[bool] = True
 
     def __init__(self, weight: float = 1.0, bound: float | None = None) -> None:
         if not 0 <= weight < math.inf:
@@ -174,20 +189,22 @@ class SignedPairs(PairLabels):
 
     def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
         """Gives the difference of the two means (of sums, under ``sum``), divided already."""
-        n = len(pairs.local.anchor)
-        blocks, sides = [], 0
-        for block in loss.comparisons(pairs.local, pairs.every, pairs.offset):
+        n, count = len(pairs.local.anchor), len(pairs.every.anchor)
+        compared = 2 * count - 1 if loss.same_side else count
+        past = 0 if pairs.queue is None else pairs.queue.filled
+        blocks, guesses, sides = [], [], 0
+        for block in pairs.comparisons(loss, pairs.local, pairs.every, pairs.offset):
+            guesses.append(block.rows.new_full((len(block.rows),), math.log(compared + past)))
+            past = 0  # only the first block's columns have the queue's behind them
             block_sides = len(block.rows) // max(n, 1)
             positive = pairs.local_positive.repeat(block_sides).unsqueeze(1)
             ids = torch.where(positive, block.forbid.rows, block.forbid.rows[:, :1])
             blocks.append(replace(block, forbid=replace(block.forbid, rows=ids)))
             sides += block_sides
         terms, positive = loss.compare(blocks), pairs.local_positive.repeat(sides)
-        count = len(pairs.every.anchor)
-        guess = math.log(2 * count - 1 if loss.same_side else count)
-        bound = guess if self.bound is None else self.bound
+        bounded = terms.clamp(max=torch.cat(guesses)) if self.bound is None else terms.clamp(max=self.bound)
         pulled = terms.masked_fill(~positive, 0.0).sum()
-        pushed = terms.clamp(max=bound).masked_fill(positive, 0.0).sum()
+        pushed = bounded.masked_fill(positive, 0.0).sum()
         rows = [(sides * each.sum()).clamp(min=1) for each in (pairs.positive, ~pairs.positive)]
         total = reduce(pulled, rows[0], loss.reduction)
         total = total - self.weight * reduce(pushed, rows[1], loss.reduction)

@@ -62,7 +62,7 @@ VIEWS: tuple[EmbeddingView | GradientView, ...] = (
 @pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
 def test_a_ragged_batch_gives_what_the_plain_model_gives_on_padded_input(name: str) -> None:
-    encoder, batch = encoder_of(name), ragged(*ROWS)
+    encoder, batch = encoder_of(name, layout="padded"), ragged(*ROWS)
     fill = CONFIGS[name].get("pad_token_id", 0)
     longest = max(len(row) for row in ROWS)
     ids = torch.tensor([[*row, *[fill] * (longest - len(row))] for row in ROWS])
@@ -120,7 +120,7 @@ def test_an_embedding_view_changes_its_own_slot_and_no_other(
 @pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
 def test_k8_erased_features_enter_the_first_block_as_zeros_and_k6_nothing_else_changes(name: str) -> None:
-    encoder, batch = encoder_of(name), ragged(*ROWS)
+    encoder, batch = encoder_of(name, layout="padded"), ragged(*ROWS)
     before = batch.ids.clone(), batch.lengths.clone()
     entered: list[Tensor] = []
 
@@ -212,7 +212,7 @@ def test_relative_positions_alone_give_the_same_in_any_order_of_places() -> None
 def test_k5_tokens_get_the_architectures_places_in_their_order_and_padding_keeps_its_own(
     name: str, first: int
 ) -> None:
-    encoder, batch = encoder_of(name), ragged(*ROWS, positions=True)
+    encoder, batch = encoder_of(name, layout="padded"), ragged(*ROWS, positions=True)
     assert batch.positions is not None
     backwards = torch.cat([places.flip(0) for places in batch.positions.split(batch.lengths.tolist())])
     seen: list[Tensor] = []

@@ -18,7 +18,8 @@ from transformers import AutoModelForMaskedLM
 
 from contrastive_text.callbacks import export
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoding import Network, encode_views
+from contrastive_text.encoding import encode_views
+from contrastive_text.network import Network
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import Contrastive, MaskedLM
 from contrastive_text.poolers import MeanPooler
@@ -292,11 +293,11 @@ def test_d15_positives_stay_as_they_are_and_one_pass_gives_both_losses(
     assert sum(changed[:8]) > 4  # of 8 texts with 6 to 10 tokens at a rate of 0.4
     # The vector that is contrasted is the masked text's own.
     assert torch.equal(module.encode(batch).embeddings, module(batch))
-    rows: list[int] = []
+    passes: list[None] = []
     block = module.encoder.model.encoder.layer[0]
-    block.register_forward_hook(lambda layer, inputs, output: rows.append(len(inputs[0])))  # noqa: ARG005  # torch's signature
+    block.register_forward_hook(lambda layer, inputs, output: passes.append(None))  # noqa: ARG005  # torch's signature
     tiny.trainer(tmp_path, max_steps=3).fit(module, datamodule=tiny.data(texts))
-    assert sum(rows) == 3 * 16
+    assert len(passes) == 3
 
 
 # What is kept

@@ -66,7 +66,9 @@ def test_it_steps_as_torch_does_with_the_same_groups():
     other = copy.deepcopy(mine)
     ours = AdamW(lr=0.1, weight_decay=0.5).build(mine.named_parameters())
     theirs = torch.optim.AdamW(
-        [{"params": [other.weight], "weight_decay": 0.5}, {"params": [other.bias], "weight_decay": 0.0}], lr=0.1
+        [{"params": [other.weight], "weight_decay": 0.5}, {"params": [other.bias], "weight_decay": 0.0}],
+        lr=0.1,
+        fused=True,
     )
     for _ in range(3):
         for module, optimizer in ((mine, ours), (other, theirs)):

@@ -1,0 +1,164 @@
+"""A queue of past columns: negatives of later rows, at the cost of a product and no encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from contrastive_text.losses import Comparison, FurtherNegatives, Loss, Triples
+
+_ANY_TEXT = -1
+"""Id of a past column that no row is kept from: there the ids of a step are places, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Columns without a gradient.
+
+    Args:
+        vectors: As they were compared, before normalisation, (C, D).
+        ids: (C,).
+        classes: (C,), or None where examples have none.
+    """
+
+    vectors: Tensor
+    ids: Tensor
+    classes: Tensor | None
+
+    def none(self) -> _Columns:
+        """Gives columns of the same kind, of which there are none."""
+        return _Columns(self.vectors[:0], self.ids[:0], None if self.classes is None else self.classes[:0])
+
+    def then(self, newer: _Columns, size: int) -> _Columns:
+        """Gives the last so many of both, as a copy."""
+        kept = max(size - len(newer.ids), 0)
+
+        def last(old: Tensor, new: Tensor) -> Tensor:
+            return torch.cat([old[max(len(old) - kept, 0) :], new[max(len(new) - size, 0) :]])
+
+        classes = None
+        if self.classes is not None and newer.classes is not None:
+            classes = last(self.classes, newer.classes)
+        return _Columns(last(self.vectors, newer.vectors), last(self.ids, newer.ids), classes)
+
+    def to(self, device: torch.device) -> _Columns:
+        """Gives them on a device."""
+        classes = None if self.classes is None else self.classes.to(device)
+        return _Columns(self.vectors.to(device), self.ids.to(device), classes)
+
+
+class Queue(nn.Module):
+    """The last columns that rows were held against, oldest first.
+
+    Cross-batch memory: Wang et al. 2020 (https://arxiv.org/abs/1912.06798), algorithm 1. The columns of a step
+    enter in the order of the loss: anchors where it compares them (NTXent, SupCon), positives, hard negatives;
+    under accumulation those of every micro-batch. They come from the encoder that is trained, where MoCo (He et
+    al. 2020, https://arxiv.org/abs/1911.05722) takes a moving average of it, so that the oldest drifted most.
+
+    ``comparisons`` puts them behind the columns of a step and notes the step's own; only ``take_in`` lets those
+    enter, so that a loss may be evaluated twice in a step. All ranks hold the same columns. They are no buffers:
+    DDP would send them round in every step, and a half-precision run would round them. A state dict has them as
+    extra state, as far as the queue is filled.
+
+    Differs: in the paper a batch enters before its loss is taken, so that a row meets its own positive once more;
+    here it enters afterwards. The paper begins without the memory; here that is a stage of its own, and the
+    next one starts from its weights with an empty queue (``--init_from``).
+
+    Args:
+        size: Columns that it holds at most.
+        mask_duplicates: Whether rows are kept from past columns of equal text.
+
+    Example:
+        >>> from contrastive_text.losses import InfoNCE
+        >>> queue, texts = Queue(size=3), Triples.distinct(torch.eye(2), torch.eye(2))
+        >>> for _ in range(3):
+        ...     [block] = queue.comparisons(InfoNCE(), texts, texts, offset=0)
+        ...     print(len(block.columns), queue.filled)
+        ...     queue.take_in()
+        2 0
+        4 2
+        5 3
+    """
+
+    def __init__(self, size: int, mask_duplicates: bool = True) -> None:
+        super().__init__()
+        self.size = size
+        self.mask_duplicates = mask_duplicates
+        self._past: _Columns | None = None
+        self._compared: _Columns | None = None
+
+    @property
+    def filled(self) -> int:
+        """Number of columns in it."""
+        return 0 if self._past is None else len(self._past.ids)
+
+    def comparisons(
+        self, loss: Loss, local: Triples, every: Triples, offset: int, further: FurtherNegatives | None = None
+    ) -> list[Comparison]:
+        """Arranges texts into blocks, as ``Loss.comparisons`` does; the first has the past columns last.
+
+        The second block of ``two_sided``, positives that look for anchors, has none.
+        """
+        if self._past is not None:
+            self._past = self._past.to(every.anchor.device)
+            further = _behind(further, self._past, rows=len(local.anchor))
+        first, *others = loss.comparisons(local, every, offset, further=further)
+        own = len(first.columns) - self.filled
+        if self._past is not None and self._past.classes is not None and first.alike is not None:
+            classes = torch.cat([first.alike.columns[:own], self._past.classes])
+            first = replace(first, alike=replace(first.alike, columns=classes))
+        ids = first.forbid.columns[:own]
+        self._compared = _Columns(
+            vectors=first.columns[:own].detach(),
+            ids=ids if self.mask_duplicates else torch.full_like(ids, _ANY_TEXT),
+            classes=None if first.alike is None else first.alike.columns[:own],
+        )
+        return [first, *others]
+
+    def take_in(self) -> None:
+        """Lets the columns of the last comparison enter, and the oldest leave."""
+        if self._compared is not None:
+            self._past = (self._past or self._compared.none()).then(self._compared, self.size)
+            self._compared = None
+
+    def get_extra_state(self) -> dict[str, Tensor]:
+        """Gives the past columns for a state dict."""
+        if self._past is None:
+            return {}
+        classes = {} if self._past.classes is None else {"classes": self._past.classes}
+        return {"vectors": self._past.vectors, "ids": self._past.ids, **classes}
+
+    def set_extra_state(self, state: Mapping[str, Tensor]) -> None:
+        """Takes past columns over; the latest, where there are more than it holds."""
+        self._past = self._compared = None
+        if state:
+            self._compared = _Columns(state["vectors"], state["ids"], state.get("classes"))
+            self.take_in()
+
+
+def arrange(
+    queue: Queue | None,
+    loss: Loss,
+    local: Triples,
+    every: Triples,
+    offset: int,
+    further: FurtherNegatives | None = None,
+) -> list[Comparison]:
+    """Arranges texts into blocks, with the columns of a queue if there is one."""
+    if queue is None:
+        return loss.comparisons(local, every, offset, further=further)
+    return queue.comparisons(loss, local, every, offset, further=further)
+
+
+def _behind(further: FurtherNegatives | None, past: _Columns, rows: int) -> FurtherNegatives:
+    """Puts past columns, which are no row's own, behind further negatives."""
+    if further is None:
+        return FurtherNegatives(past.vectors, past.ids, own=past.ids.new_empty(rows, 0))
+    return FurtherNegatives(
+        vectors=torch.cat([further.vectors, past.vectors]),
+        ids=torch.cat([further.ids, past.ids]),
+        own=further.own,
+    )
