@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from contrastive_text.objectives import Objective
 from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.specs import describe
 from contrastive_text.training import Schedule
+from contrastive_text.training.checkpoint_io import copy_checkpoint, local_path, sweep, temporary_beside
 from contrastive_text.training.checkpoints import verify_checkpoint
 
 PAIR_SCORE = "val/spearman"
@@ -29,6 +33,7 @@ PAIR_SCORE = "val/spearman"
 TASK_SCORE = "val/overall"
 """Mean score of the tasks."""
 _STARTS_FROM = "starts from"
+_MODULES = "modules.json"
 
 
 def model_facts(module: ContrastiveModule) -> dict[str, str]:
@@ -44,9 +49,12 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
     parts = module.objective_parts().items()
     token_head = module.encoder.token_head if isinstance(module.encoder, TransformerEncoder) else None
     origin = "" if token_head is None else "the checkpoint's" if token_head.pretrained else "starts at random"
+    layout, why = module.encoder.layout_on(module.device)
+    chunks = "whole batches" if module.chunk_tokens is None else f"chunks of {module.chunk_tokens:,} tokens"
     return {
         "encoder": f"{describe(module.encoder)}; {weights / 1e6:.1f} M weights",
         **({"token head": origin} if origin else {}),
+        "layout": f"{layout}: {why}; {chunks}",
         "dropout": dropout or "none",
         "views": "\n".join(chains) or "none",
         "pooler": f"{describe(module.pooler)} in training, {describe(module.used_network.pooler)} in use",
@@ -228,6 +236,9 @@ class BestCheckpoint(ModelCheckpoint):
             if not scored:
                 self.monitor = None
         super().setup(trainer, pl_module, stage)
+        folder = local_path(self.dirpath or "")
+        if stage == "fit" and trainer.is_global_zero and folder is not None:
+            sweep(folder)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Notes the figures before a checkpoint is written."""
@@ -261,8 +272,7 @@ class BestCheckpoint(ModelCheckpoint):
         best, folder = Path(self.best_model_path), Path(self.dirpath or "")
         if self.best_model_path and self.dirpath and folder.absolute() not in best.absolute().parents:
             if trainer.is_global_zero:
-                folder.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(best, folder / best.name)
+                copy_checkpoint(best, folder / best.name)
             trainer.strategy.barrier()
             self.best_model_path = str(folder / best.name)
 
@@ -295,13 +305,38 @@ class ExportModel(Callback):
         if not isinstance(pl_module.encoder, TransformerEncoder):
             Console().print(f"No model folder: {type(pl_module.encoder).__name__} has no format for one.")
             return
-        export(pl_module).save_pretrained(folder)
+        sweep(folder.parent)
+        with _whole_folder(folder) as unfinished:
+            export(pl_module).save_pretrained(unfinished)
         said = ""
         if checkpoint is not None and checkpoint.best_model_score is not None:
             said = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"
         console = Console(soft_wrap=True)
         console.print(f"Model saved to {folder}{said}. Next:")
         console.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}", highlight=False)
+
+
+@contextmanager
+def _whole_folder(folder: Path) -> Iterator[Path]:
+    """Gives a folder to write a model to, which takes its place when it is whole.
+
+    What else lies in an older folder stays there; ``modules.json``, by which a model is known, goes first and
+    comes last.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = temporary_beside(folder)
+    try:
+        yield unfinished
+        (folder / _MODULES).unlink(missing_ok=True)
+        files = sorted(path.relative_to(unfinished) for path in unfinished.rglob("*"))
+        for path in sorted(files, key=lambda path: path.name == _MODULES):
+            if (unfinished / path).is_dir():
+                (folder / path).mkdir(parents=True, exist_ok=True)
+            else:
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(unfinished / path, folder / path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def export(module: ContrastiveModule) -> SentenceEncoder:

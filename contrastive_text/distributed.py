@@ -74,6 +74,15 @@ def gather_rows(rows: Tensor, sizes: list[int]) -> Tensor:
     return gathered
 
 
+def least_over_ranks(value: int, device: torch.device) -> int:
+    """Gives the smallest of all ranks' values."""
+    if not is_distributed():
+        return value
+    least = torch.tensor(value, device=device)
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    return int(least)
+
+
 def sum_over_ranks(value: Tensor) -> Tensor:
     """Gives the sum of a value over all ranks, without a gradient."""
     total = value.detach().clone()

@@ -148,12 +148,16 @@ def _entering(alter: Alter | None, entered: dict[int, Tensor], number: int) -> A
 def _encode(
     batch: Batch, parts: Sequence[Part], network: Network, alters: Sequence[Alter | None], number: int = 0
 ) -> Encoded:
-    whole = network.chunk_tokens is None or not torch.is_grad_enabled()
+    # The backward pass begins with the last part: what it saves is needed at once, and is one chunk.
+    kept = len(parts) if network.chunk_tokens is None or not torch.is_grad_enabled() else 1
     vectors, hidden_tokens, labels = [], [], []
-    for part, alter in zip(parts, alters, strict=True):
+    for left, part, alter in zip(range(len(parts), 0, -1), parts, alters, strict=True):
         encode = partial(_encode_part, part.batch, network, alter, fold(batch.seed, rank(), part.masks, number))
         # The seed is set inside: nothing has to be kept to draw the same masks once more.
-        pooled, masked = encode() if whole else checkpoint(encode, use_reentrant=False, preserve_rng_state=False)
+        again = left > kept
+        pooled, masked = (
+            encode() if not again else checkpoint(encode, use_reentrant=False, preserve_rng_state=False)
+        )
         vectors.append(pooled)
         if part.batch.labels is not None and masked is not None:
             hidden_tokens.append(masked)

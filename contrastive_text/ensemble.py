@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from contrastive_text.data.tasks import files_of
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.scores import predicting
 from contrastive_text.targets import Target
+from contrastive_text.training.checkpoint_io import copy_checkpoint
 from contrastive_text.training.checkpoints import (
     Checkpoint,
     best_checkpoint,
@@ -91,7 +91,7 @@ def build_ensemble(folder: str | Path, runs: Sequence[str | Path]) -> dict[str, 
     choices = {task: replace(choice, member=members[choice.source]) for task, choice in choices.items()}
     folder.mkdir(parents=True, exist_ok=True)
     for source, member in members.items():
-        shutil.copyfile(source, folder / member)
+        copy_checkpoint(Path(source), folder / member)
         verify_checkpoint(folder / member)
     listed = {"tasks": {task: asdict(choice) for task, choice in choices.items()}}
     (folder / _LIST).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")

@@ -112,11 +112,7 @@ class ContrastiveModule(ScoredModule):
         self.objectives = nn.ModuleDict(objectives or {"contrastive": Contrastive()})
         self.weights = dict.fromkeys(self.objectives, 1.0) | (weights or {})
         self.combine = combine or WeightedSum()
-        if chunk_tokens is not None and chunk_tokens < 1:
-            raise ValueError(
-                f"model.chunk_tokens: expected a number of tokens above 0, or null for none, got {chunk_tokens}"
-            )
-        self.chunk_tokens = chunk_tokens
+        self.chunk_tokens = _checked(chunk_tokens)
         if log_gradients < 0:
             raise ValueError(f"model.log_gradients: expected 0 or more batches, got {log_gradients}; 0 is never")
         self.log_gradients = log_gradients
@@ -170,6 +166,15 @@ class ContrastiveModule(ScoredModule):
         named = {"model_name_or_path": model_name_or_path, "config": None}
         above = {} if model_name_or_path is None else {"model": {"encoder": {"init_args": named}}}
         return build_from_recipe(cls, "model", recipe, above)
+
+    def set_chunk_tokens(self, chunk_tokens: int | None) -> None:
+        """Sets the bound on what is encoded together; checkpoints keep it, and a resumed run has the same chunks.
+
+        Raises:
+            ValueError: A number below 1.
+        """
+        self.chunk_tokens = _checked(chunk_tokens)
+        self.hparams["chunk_tokens"] = chunk_tokens
 
     def objective_parts(self) -> dict[str, Objective]:
         """Gives the objectives by name."""
@@ -279,7 +284,7 @@ class ContrastiveModule(ScoredModule):
         self.log("train/truncated", truncated, batch_size=1, sync_dist=several, **of_epoch)
 
     def on_fit_start(self) -> None:
-        """Refuses what the trainer can't run: PCGrad in float16, absent objectives where DDP waits for all.
+        """Refuses what the trainer can't run: split weights, PCGrad in float16, DDP that waits for absent losses.
 
         Raises:
             ValueError: Such a precision or strategy, with the option that helps.
@@ -290,10 +295,11 @@ class ContrastiveModule(ScoredModule):
                 "float16 loses the small entries of the single gradients"
             )
         strategy = self.trainer.strategy
-        if isinstance(self.combine, PCGrad) and not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
+        if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
             raise ValueError(
-                f"trainer.strategy: expected one device or ddp for PCGrad, got {type(strategy).__name__}; it "
-                "needs whole gradients of every objective"
+                f"trainer.strategy: expected auto, ddp or one of its variants, got {type(strategy).__name__}; a "
+                "step calls the encoder part by part and outside of forward, where strategies that split weights "
+                "don't gather them; bound memory with --chunk auto instead"
             )
         options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
         data = vars(self.trainer).get("datamodule")
@@ -340,3 +346,11 @@ class ContrastiveModule(ScoredModule):
         """Takes the learned tokenizer back."""
         if _TOKENIZER in checkpoint:
             self.adopt_tokenizer(checkpoint[_TOKENIZER])
+
+
+def _checked(chunk_tokens: int | None) -> int | None:
+    if chunk_tokens is not None and chunk_tokens < 1:
+        raise ValueError(
+            f"model.chunk_tokens: expected a number of tokens above 0, or null for no bound, got {chunk_tokens}"
+        )
+    return chunk_tokens

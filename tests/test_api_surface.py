@@ -33,7 +33,7 @@ SURFACE = {
         "TextClassification",
     ],
     ".training": [
-        "AdamW", "Combine", "ConstantSchedule", "CosineSchedule", "LinearSchedule", "Optimizer", "PCGrad",
+        "AdamW", "AtomicCheckpointIO", "Combine", "ConstantSchedule", "CosineSchedule", "LinearSchedule", "Optimizer", "PCGrad",
         "Schedule", "SlantedTriangularSchedule", "Uncertainty", "WeightedSum", "gradient_figures", "lr_lambda",
     ],
     ".views": [

@@ -1,23 +1,37 @@
-"""A run that is stopped and taken up again ends with the same weights, bit for bit."""
+"""A run that is stopped and taken up again ends with the same weights, bit for bit.
+
+Over another number of ranks it goes on with the same global batches; there rounding differs.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import random
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import several
 import tiny
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
+import torch.multiprocessing as mp
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor
 
+from contrastive_text.callbacks import BestCheckpoint
+from contrastive_text.cli import run as shell
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture, TextTask
-from contrastive_text.training import Combine, PCGrad, Uncertainty
+from contrastive_text.stopping import SaveWhenStopped
+from contrastive_text.training import AtomicCheckpointIO, Combine, PCGrad, Uncertainty
+from contrastive_text.training.checkpoints import best_checkpoint, read_checkpoint
 from contrastive_text.views import FeatureCutoff, SwapWords
 
 pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed")  # each run has a folder of its own
@@ -52,24 +66,32 @@ def run(
     resume: str | None = None,
     workers: int = 0,
     accumulate: int = 1,
+    dropout: float = 0.2,
+    callbacks: tuple[Callback, ...] = (),
+    data: dict[str, Any] | None = None,
+    **options: Any,
 ) -> dict[str, Tensor]:
     """Trains with dropout and drawing views, keeping every step; gives the last weights."""
     module = several.module(
         bert,
-        dropout=0.2,
+        dropout=dropout,
         combine=combine,
         views={"sst": {"anchor": [SwapWords(0.3)], "positive": [FeatureCutoff(0.2)]}},
     )
     keep = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
     trainer = tiny.trainer(
         folder,
-        max_steps=steps,
         enable_checkpointing=True,
-        callbacks=[keep],
+        callbacks=[*callbacks, keep],
         gradient_clip_val=1.0,
         accumulate_grad_batches=accumulate,
+        plugins=[AtomicCheckpointIO()],
+        **{"max_steps": steps, **options},
     )
-    trainer.fit(module, several.data(tasks, mixture, num_workers=workers), ckpt_path=resume, weights_only=True)
+    if str(trainer.precision) == "64-true":
+        module.double()  # Lightning would load the weights before it makes them float64
+    loaded = several.data(tasks, mixture, num_workers=workers, **(data or {}))
+    trainer.fit(module, loaded, ckpt_path=resume, weights_only=True)
     assert trainer.global_step == steps
     return {name: weight.clone() for name, weight in module.state_dict().items()}
 
@@ -116,10 +138,36 @@ def test_at_the_edge_of_an_epoch_the_next_one_begins(
         check_equal(whole, run(tmp_path / str(step), bert, tasks, steps=7, resume=resume))
 
 
-def test_workers_that_fetch_ahead_change_nothing(bert: str, tasks: dict[str, TextTask], tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"limit_train_batches": 2}], ids=["whole epochs", "limited epochs"])
+def test_runs_by_epochs_are_taken_up_at_every_step(
+    options: dict[str, int], bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    """Their schedule asks for the number of steps, for which the loader is made before its place is read."""
+    options = {**options, "max_steps": -1, "max_epochs": 2}
+    epoch = options.get("limit_train_batches", 3)
+    steps = 2 * epoch
+
+    def by_epochs(folder: Path, resume: str | None = None) -> dict[str, Tensor]:
+        ends = ModelCheckpoint(folder, filename="end of {epoch}", save_top_k=-1, every_n_epochs=1)
+        stop = (SaveWhenStopped(), ends)
+        return run(folder, bert, tasks, steps=steps, resume=resume, callbacks=stop, **options)
+
+    whole = by_epochs(tmp_path / "whole")
+    for name in ("step=1", f"step={epoch}", "end of epoch=0", f"step={epoch + 1}"):
+        resume = str(tmp_path / "whole" / f"{name}.ckpt")
+        check_equal(whole, by_epochs(tmp_path / "again" / name, resume=resume))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_another_number_of_workers_changes_nothing(
+    workers: int, bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
     whole = run(tmp_path / "whole", bert, tasks, steps=8)
     resume = str(tmp_path / "whole" / "step=5.ckpt")
-    check_equal(whole, run(tmp_path / "again", bert, tasks, steps=8, resume=resume, workers=2))
+    check_equal(whole, run(tmp_path / "more", bert, tasks, steps=8, resume=resume, workers=workers))
+    resume = str(tmp_path / "more" / "step=7.ckpt")
+    check_equal(whole, run(tmp_path / "none", bert, tasks, steps=8, resume=resume))
 
 
 def test_under_accumulation_whole_steps_are_resumed(
@@ -146,35 +194,295 @@ def test_other_data_in_mid_epoch_are_refused(bert: str, tasks: dict[str, TextTas
         run(tmp_path / "again", bert, tasks, steps=6, mixture=other, resume=resume)
 
 
+# Told to stop
+
+
+class Signal(Callback):
+    """Sends this process a signal in a step, or in the validation behind it."""
+
+    def __init__(self, step: int, number: int = signal.SIGTERM, validating: bool = False) -> None:
+        self.step, self.number, self.validating = step, number, validating
+
+    def on_train_batch_start(self, trainer: Any, *rest: Any) -> None:  # noqa: ARG002  # Lightning's
+        if trainer.global_step == self.step - 1 and not self.validating:
+            os.kill(os.getpid(), self.number)
+
+    def on_validation_batch_start(self, trainer: Any, *rest: Any) -> None:  # noqa: ARG002  # Lightning's
+        if trainer.global_step == self.step and self.validating:
+            os.kill(os.getpid(), self.number)
+
+
+SCORED: dict[str, Any] = {"val_check_interval": 2, "check_val_every_n_epoch": None}
+
+
+@pytest.mark.parametrize(
+    ("signalled", "stopped", "options"),
+    [
+        (Signal(4), 4, {}),
+        (Signal(4, signal.SIGINT), 4, {}),
+        (Signal(3), 4, {}),  # the end of an epoch, which is finished
+        (Signal(4), 4, SCORED),  # validated after it
+        (Signal(4, validating=True), 5, SCORED),
+        (Signal(1), 1, {"accumulate": 2}),
+    ],
+    ids=["mid-epoch", "Ctrl-C", "epoch's end", "validation due", "in validation", "accumulation"],
+)
+def test_a_run_told_to_stop_is_taken_up_there(
+    signalled: Signal,
+    stopped: int,
+    options: dict[str, Any],
+    bert: str,
+    tasks: dict[str, TextTask],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    options = {**options, "data": {"validation": tiny.write_pairs(tmp_path / "pairs.tsv")}}
+    best: dict[str, BestCheckpoint] = {}
+
+    def fit(name: str, *callbacks: Callback, resume: str | None = None) -> dict[str, Tensor]:
+        best[name] = BestCheckpoint(str(tmp_path / name / "best"))
+        callbacks = (best[name], SaveWhenStopped(), *callbacks)
+        return run(tmp_path / name, bert, tasks, steps=8, resume=resume, callbacks=callbacks, **options)
+
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with pytest.raises(SystemExit) as left:
+        fit("stopped", signalled)
+    assert left.value.code == 128 + signalled.number
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+    (path,) = (tmp_path / "stopped").glob("stopped*.ckpt")
+    assert path.name == f"stopped-step={stopped}.ckpt"
+    said = capfd.readouterr()
+    assert f"{signal.Signals(signalled.number).name}: the step is finished and a checkpoint written" in said.err
+    assert ("once more ends it at once" in said.err) == (signalled.number == signal.SIGINT)
+    assert f"Stopped behind step {stopped}. To go on exactly there:\n  trainer.fit(" in said.out
+    check_equal(fit("whole"), fit("again", resume=str(path)))
+    assert best["again"].best_model_score == best["whole"].best_model_score
+    assert Path(best["again"].best_model_path).name == Path(best["whole"].best_model_path).name
+
+
+def test_a_run_told_to_stop_in_its_last_step_is_finished(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    for name, step, options in (("steps", 4, {}), ("epochs", 6, {"max_steps": -1, "max_epochs": 2})):
+        run(tmp_path / name, bert, tasks, steps=step, callbacks=(SaveWhenStopped(), Signal(step)), **options)
+        assert not list((tmp_path / name).glob("stopped*"))
+
+
+def test_the_shell_says_how_to_go_on_from_where_it_was_stopped(
+    bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    words = ["fit", "--recipe", "simcse", "--model.encoder.model_name_or_path", bert, "--data.batch_size", "8"]
+    words += ["--data.train", tiny.write_texts(tmp_path / "my texts.txt"), "--data.num_workers", "0"]
+    words += [
+        "--trainer.accelerator",
+        "cpu",
+        "--trainer.enable_progress_bar",
+        "false",
+        "--export.dirpath",
+        "model",
+    ]
+    assert shell(words) == 0
+    whole = best_checkpoint(tmp_path / "runs" / "version_0", "test")
+    with monkeypatch.context() as patch:
+        start = SaveWhenStopped.on_train_batch_start
+
+        def signalled(self: SaveWhenStopped, trainer: Any, *rest: Any) -> None:
+            start(self, trainer, *rest)
+            Signal(3).on_train_batch_start(trainer)
+
+        patch.setattr(SaveWhenStopped, "on_train_batch_start", signalled)
+        with pytest.raises(SystemExit) as left:
+            shell(words)
+    assert left.value.code == 143
+    command = shlex.split(capfd.readouterr().out.strip().splitlines()[-1])
+    assert command[0] == "contrastive-text"
+    assert command[-2:] == ["--ckpt_path", "runs/version_1/stopped-step=3.ckpt"]
+    assert shell(command[1:]) == 0
+    again = best_checkpoint(tmp_path / "runs" / "version_2", "test")
+    check_equal(dict(read_checkpoint(whole).weights), dict(read_checkpoint(again).weights))
+
+
+# Other ranks
+
+RANK_STEPS = 8
+TOLERANCE = 1e-9
+"""Of weights in float64: sums over two ranks are rounded otherwise."""
+
+
+def exact(folder: Path, bert: str, tasks: dict[str, TextTask], **options: Any) -> dict[str, Tensor]:
+    """A run in float64 without dropout; seven rows a task don't go evenly into two, nor into the last batches."""
+    data = {"batch_size": 7, "drop_last": False}
+    fixed: dict[str, Any] = {"precision": "64-true", "dropout": 0.0, "data": data, "steps": RANK_STEPS}
+    return run(folder, bert, tasks, **fixed, **options)
+
+
+def rank_of_two(number: int, port: int, bert: str, folder: str, resume: str) -> None:
+    """One of two ranks: a run from the start, and one from the checkpoint of a process alone."""
+    torch.set_num_threads(1)
+    place = {
+        "LOCAL_RANK": number,
+        "NODE_RANK": 0,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": 2,
+    }
+    os.environ |= {name: str(value) for name, value in place.items()}
+    tasks = several.write_tasks(Path(folder) / f"data{number}")
+    for name, start in (("two", None), ("one then two", resume)):
+        weights = exact(
+            Path(folder) / name,
+            bert,
+            tasks,
+            resume=start,
+            devices=2,
+            strategy=DDPStrategy(process_group_backend="gloo", find_unused_parameters=True),
+        )
+        torch.save(weights, Path(folder) / f"{name} {number}.pt")
+
+
+def test_another_number_of_ranks_goes_on_with_the_same_global_batches(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    whole = exact(tmp_path / "one", bert, tasks)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    multiprocessing.set_forkserver_preload(["contrastive_text.module"])
+    words = (port, bert, str(tmp_path), str(tmp_path / "one" / "step=4.ckpt"))
+    mp.start_processes(rank_of_two, args=words, nprocs=2, start_method="forkserver")
+    resume = str(tmp_path / "two" / "step=4.ckpt")
+    reached = {"two then one": exact(tmp_path / "two then one", bert, tasks, resume=resume)}
+    for name in ("two", "one then two"):
+        each = [torch.load(tmp_path / f"{name} {number}.pt", weights_only=True) for number in range(2)]
+        check_equal(*each)
+        reached[name] = each[0]
+    moved = torch.load(tmp_path / "one" / "step=4.ckpt", weights_only=True)["state_dict"]
+    assert max(float((whole[name] - moved[name]).abs().max()) for name in whole) > 1e-5
+    for found in reached.values():
+        for name, weight in whole.items():
+            assert float((found[name] - weight).abs().max()) <= TOLERANCE, name
+
+
+# Killed
+
 STEPS = 60
 """Of a run that is killed: enough to be caught in the middle."""
+KILLED: dict[str, dict[str, Any]] = {
+    "mid-epoch": {"mixture": "AllTasks", "workers": 0},
+    "mid-epoch, 2 workers": {"mixture": "AllTasks", "workers": 2},
+    "mixture": {"mixture": "BatchRoundRobin", "workers": 0},
+    "mixture, 2 workers": {"mixture": "BatchRoundRobin", "workers": 2},
+    "single task": {"mixture": None, "workers": 0},
+    "single task, 2 workers": {"mixture": None, "workers": 2},
+    "epoch's edge": {"mixture": "AllTasks", "workers": 0, "edge": True},
+    "single task, epoch's edge, 2 workers": {"mixture": None, "workers": 2, "edge": True},
+}
+MIXTURE_PARTS = {"AllTasks": AllTasks, "BatchRoundRobin": BatchRoundRobin}
+
+
+def long_run(folder: Path, bert: str, data: Path, mixture: str | None, **options: Any) -> dict[str, Tensor]:
+    """Sixty steps of a mixture, or of one task."""
+    tasks = several.write_tasks(data)
+    if mixture is not None:
+        return run(folder, bert, tasks, STEPS, mixture=MIXTURE_PARTS[mixture](), **options)
+    torch.manual_seed(0)
+    module = tiny.module(bert, dropout=0.2, views={"positive": [SwapWords(0.3)], "anchor": [FeatureCutoff(0.2)]})
+    keep = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
+    stop = SaveWhenStopped()
+    trainer = tiny.trainer(
+        folder, max_steps=STEPS, enable_checkpointing=True, callbacks=[stop, keep], plugins=[AtomicCheckpointIO()]
+    )
+    texts = tiny.data(tiny.write_texts(data / "texts.txt"), num_workers=options.get("workers", 0))
+    trainer.fit(module, texts, ckpt_path=options.get("resume"), weights_only=True)
+    return {name: weight.clone() for name, weight in module.state_dict().items()}
+
+
+LONG_RUN = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import test_resume
+from contrastive_text.stopping import SaveWhenStopped
+folder, bert, data, mixture, workers = sys.argv[2:]
+callbacks = {} if mixture == "None" else {"callbacks": (SaveWhenStopped(),)}
+mixture = None if mixture == "None" else mixture
+test_resume.long_run(Path(folder), bert, Path(data), mixture, workers=int(workers), **callbacks)
+"""
+
+
+def start_run(
+    folder: Path, bert: str, data: Path, mixture: str | None, workers: int, count: int = 6
+) -> subprocess.Popen[bytes]:
+    """Starts a long run in a session of its own and waits until it has saved so many steps."""
+    words = [str(Path(__file__).parent), str(folder), bert, str(data), str(mixture), str(workers)]
+    process = subprocess.Popen([sys.executable, "-c", LONG_RUN, *words], start_new_session=True)
+    deadline = time.monotonic() + 120
+    while len(list(folder.glob("step=*.ckpt"))) < count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return process
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(bert: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, dict[str, Tensor]]:
+    """Mixture -> the last weights of the run that nobody stops."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    return {
+        mixture: long_run(folder / str(mixture), bert, folder / "data", mixture)
+        for mixture in (*MIXTURE_PARTS, None)
+    }
+
+
+def steps_of(folder: Path) -> list[int]:
+    return sorted(int(path.stem.partition("=")[2]) for path in folder.glob("step=*.ckpt"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mixture", ["AllTasks", "BatchRoundRobin"])
+@pytest.mark.parametrize("name", KILLED)
 def test_a_killed_run_is_taken_up_where_its_last_checkpoint_is(
-    mixture: str, bert: str, tasks: dict[str, TextTask], tmp_path: Path
+    name: str, bert: str, uninterrupted: dict[str | None, dict[str, Tensor]], tmp_path: Path
 ) -> None:
-    script = f"""
-import sys
-from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import several, test_resume
-from contrastive_text.data import AllTasks, BatchRoundRobin
-tasks = several.write_tasks(Path({str(tmp_path / "data")!r}))
-test_resume.run(Path(sys.argv[1]), {bert!r}, tasks, steps={STEPS}, mixture={mixture}())
-"""
-    folder = tmp_path / "killed"
-    process = subprocess.Popen([sys.executable, "-c", script, str(folder)], env=os.environ)
-    deadline = time.monotonic() + 120
-    while len(list(folder.glob("step=*.ckpt"))) < 8 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    mixture, workers = KILLED[name]["mixture"], KILLED[name]["workers"]
+    folder, data = tmp_path / "killed", tmp_path / "data"
+    draws = random.Random(name)
+    process = start_run(folder, bert, data, mixture, workers, count=draws.randint(4, 30))
+    time.sleep(draws.uniform(0.0, 0.1))
     process.send_signal(signal.SIGKILL)
     process.wait()
-    steps = sorted(int(path.stem.partition("=")[2]) for path in folder.glob("step=*.ckpt"))
-    assert 8 <= len(steps) < STEPS, "killed too early or too late"
-    last = steps[-2]  # the last one may be cut short
-    part = {"AllTasks": AllTasks, "BatchRoundRobin": BatchRoundRobin}[mixture]
-    whole = run(tmp_path / "whole", bert, tasks, steps=STEPS, mixture=part())
-    resume = str(folder / f"step={last}.ckpt")
-    check_equal(whole, run(tmp_path / "again", bert, tasks, steps=STEPS, mixture=part(), resume=resume))
+    steps = steps_of(folder)
+    assert 4 <= len(steps) < STEPS, "killed too early or too late"
+    epoch = {"AllTasks": 3, "BatchRoundRobin": 9, None: 5}[mixture]
+    last = steps[-1] if not KILLED[name].get("edge") else steps[-1] // epoch * epoch
+    again = {"resume": str(folder / f"step={last}.ckpt"), "workers": workers}
+    check_equal(uninterrupted[mixture], long_run(tmp_path / "again", bert, data, mixture, **again))
+    assert not list(folder.glob(".*"))
+    print(f"{name}: killed behind step {steps[-1]}, resumed from {last}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["the process", "all its processes"])
+@pytest.mark.parametrize(("mixture", "workers"), [("AllTasks", 0), ("BatchRoundRobin", 2), (None, 2)])
+def test_a_run_that_is_sent_sigterm_is_taken_up_behind_its_step(
+    whom: str,
+    mixture: str | None,
+    workers: int,
+    bert: str,
+    uninterrupted: dict[str | None, dict[str, Tensor]],
+    tmp_path: Path,
+) -> None:
+    folder, data = tmp_path / "stopped", tmp_path / "data"
+    process = start_run(folder, bert, data, mixture, workers)
+    if whom == "the process":
+        process.send_signal(signal.SIGTERM)
+    else:
+        os.killpg(process.pid, signal.SIGTERM)  # as a scheduler does: the workers too
+    assert process.wait(timeout=60) == 143
+    (path,) = folder.glob("stopped*.ckpt")
+    steps = steps_of(folder)
+    assert path.name == f"stopped-step={steps[-1]}.ckpt"
+    assert steps[-1] < STEPS
+    check_equal(
+        uninterrupted[mixture],
+        long_run(tmp_path / "again", bert, data, mixture, resume=str(path), workers=workers),
+    )

@@ -84,7 +84,12 @@ def test_a_spec_names_the_class_and_every_argument() -> None:
         "init_args": {
             "loss": {
                 "class_path": "contrastive_text.losses.nt_xent.NTXent",
-                "init_args": {"temperature": 0.2, "reduction": "mean"},
+                "init_args": {
+                    "temperature": 0.2,
+                    "reduction": "mean",
+                    "learn_temperature": False,
+                    "streamed": None,
+                },
             },
             "head": None,
             "mask_duplicates": True,
@@ -130,7 +135,8 @@ def test_arguments_without_a_name_are_left_out() -> None:
 
 def test_a_part_is_described_as_a_call() -> None:
     assert describe(Contrastive(loss=InfoNCE(temperature=0.1))) == (
-        "Contrastive(loss=InfoNCE(temperature=0.1, reduction='mean', hard_negative_log_weight=0.0), "
+        "Contrastive(loss=InfoNCE(temperature=0.1, reduction='mean', hard_negative_log_weight=0.0, "
+        "learn_temperature=False, streamed=None), "
         "head=None, mask_duplicates=True, task=None, between='texts', pair_labels=None, classes=None, queue=0)"
     )
     assert describe(MeanPooler()) == "MeanPooler()"

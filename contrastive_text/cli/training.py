@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary
+from contrastive_text.chunk_size import ChunkSize
 from contrastive_text.cli.predictions import write_predictions
 from contrastive_text.cli.suggestions import short_answer
 from contrastive_text.cli.use import write_vectors
@@ -26,6 +29,9 @@ from contrastive_text.recipes import BASE
 from contrastive_text.recipes.layers import Config, merge, option_over, read_config
 from contrastive_text.scores import predicting
 from contrastive_text.stages import start_from
+from contrastive_text.stopping import SaveWhenStopped
+from contrastive_text.training import AtomicCheckpointIO
+from contrastive_text.training.checkpoint_io import sweep
 from contrastive_text.training.checkpoints import read_checkpoint
 
 _RUNS = "runs"
@@ -40,7 +46,7 @@ class _Parser(LightningArgumentParser):
 
 
 class ContrastiveCLI(LightningCLI):
-    """Lightning's command line around the module, the data and the three callbacks of a run.
+    """Lightning's command line around the module, the data and the four callbacks of a run.
 
     A checkpoint given by ``--ckpt_path`` brings the parts it was trained with; options override them. One given
     by ``--init_from`` brings weights alone.
@@ -63,6 +69,12 @@ class ContrastiveCLI(LightningCLI):
             default=None,
             help="fit: start from the weights of a .ckpt file, of a run's best checkpoint, or of a saved model",
         )
+        parser.add_argument(
+            "--chunk",
+            type=Literal["auto"] | int | None,
+            default=None,
+            help="fit: tokens encoded together; auto for as many as fit into memory (model.chunk_tokens)",
+        )
         if self.show_views:
             parser.add_argument("--n", type=int, default=3, help="rows to show")
 
@@ -77,12 +89,13 @@ class ContrastiveCLI(LightningCLI):
         self.below = below
         self.folder = folder
         self.summary = RunSummary()
+        self.stop = SaveWhenStopped(resuming(words))
         defaults = {"default_config_files": [str(BASE)]}
         super().__init__(
             model_class=ContrastiveModule,
             datamodule_class=TextDataModule,
             save_config_kwargs={"overwrite": True},
-            trainer_defaults={"callbacks": [self.summary]},
+            trainer_defaults={"callbacks": [self.summary, self.stop]},
             seed_everything_default=42,
             parser_class=_Parser,
             parser_kwargs=defaults if show_views else dict.fromkeys(self.subcommands(), defaults),
@@ -107,14 +120,24 @@ class ContrastiveCLI(LightningCLI):
         """Nothing is left to do: Lightning's own way would let the checkpoint override options."""
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
-        """Logs to CSV under the run's own folder unless the configuration names a logger."""
+        """Logs to CSV under the run's own folder, and writes checkpoints whole, unless it is told otherwise."""
         settings = self._get(self.config_init, "trainer", default={})
         if settings.get("logger") is None:
             kwargs["logger"] = CSVLogger(save_dir=settings.get("default_root_dir") or _RUNS, name="")
-        return super().instantiate_trainer(**kwargs)
+        trainer: pl.Trainer = super().instantiate_trainer(**kwargs)
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        return trainer
 
     def before_fit(self) -> None:
-        """Takes over the weights of ``--init_from``, on every rank, before the data learn a vocabulary."""
+        """Sweeps, heeds ``--chunk``, and takes over ``--init_from``'s weights before a vocabulary is learned."""
+        self._sweep()
+        assert isinstance(self.model, ContrastiveModule)
+        chunk = self._get(self.config_init, "chunk")
+        if chunk == "auto":
+            vars(self.trainer)["callbacks"].insert(0, ChunkSize())  # before the summary, which prints it
+        elif chunk is not None:
+            self.model.set_chunk_tokens(chunk)
         path = self._get(self.config_init, "init_from")
         if path is None:
             return
@@ -123,8 +146,16 @@ class ContrastiveCLI(LightningCLI):
                 "--init_from: expected none beside --ckpt_path, which resumes a run with its own weights, got "
                 "both; drop one of them, or set init_from to null"
             )
-        assert isinstance(self.model, ContrastiveModule)
         self.summary.starts_from = start_from(self.model, path)
+
+    def _sweep(self) -> None:
+        """Removes what killed runs beside this one left unfinished."""
+        for logger in self.trainer.loggers if self.trainer.is_global_zero else ():
+            if isinstance(logger, CSVLogger):
+                runs = Path(logger.root_dir).glob("*/")
+                removed = [path for run in runs for place in (run, run / "checkpoints") for path in sweep(place)]
+                for path in removed:
+                    print(f"Removed: {path}, left unfinished by a killed run")
 
     def predict(self, **kwargs: Any) -> None:
         """Writes what tasks predict, and the vectors of ``--data.predict``, into the run's folder."""
@@ -194,6 +225,27 @@ def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
         else:
             config = laid
     return config, left
+
+
+def resuming(words: Sequence[str]) -> str:
+    """Gives the command that resumes a run when ``--ckpt_path FILE`` is put behind it.
+
+    Example:
+        >>> resuming(["fit", "--config", "my run.yaml", "--ckpt_path=old.ckpt", "--init_from", "runs/first"])
+        "contrastive-text fit --config 'my run.yaml' --init_from null"
+    """
+    replaced = ("--ckpt_path", "--init_from")
+    rest = iter(words)
+    kept, dropped = ["contrastive-text"], set()
+    for word in rest:
+        name, joined, _ = word.partition("=")
+        if name in replaced:
+            dropped.add(name)
+            if not joined:
+                next(rest, None)
+        else:
+            kept.append(word)
+    return shlex.join(kept + ["--init_from", "null"] * ("--init_from" in dropped))
 
 
 def option_value(words: Sequence[str], name: str) -> str | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from torch.utils.data import DataLoader
 
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
@@ -24,7 +25,7 @@ from contrastive_text.distributed import rank, world_size
 from contrastive_text.random import generator
 from contrastive_text.specs import part_spec
 from contrastive_text.targets import Target
-from contrastive_text.types import ROLES, Row, StepKind
+from contrastive_text.types import ROLES, Batch, Row, StepBatch, StepKind
 from contrastive_text.views import Given, Pairing, SameText, ViewPlan
 
 _SAMPLE = 1000
@@ -134,6 +135,8 @@ class TextDataModule(pl.LightningDataModule):
         self.training: dict[str, TrainingData] = {}
         self._steps: list[Step] = []
         self._module: object = None
+        self._loader: ResumableLoader | None = None
+        self._place: dict[str, int] | None = None
         self._tables = RunTables(
             self.each_task,
             named=bool(tasks),
@@ -282,7 +285,33 @@ class TextDataModule(pl.LightningDataModule):
             world_size=world_size(),
         )
         collate = StepCollator(collators) if self.tasks or self.mixture else collators[ONLY]
-        return ResumableLoader(KeyedRows(rows), sampler, collate, num_workers=self.num_workers)
+        self._loader = ResumableLoader(KeyedRows(rows), sampler, collate, num_workers=self.num_workers)
+        if self._place is not None:
+            self._loader.load_state_dict(self._place)
+            self._place = None
+        return self._loader
+
+    def state_dict(self) -> dict[str, Any]:  # Any: Lightning's
+        """Gives the place in the run; see ``ResumableLoader.state_dict``.
+
+        Lightning keeps it too, but forgets to where the loader is made before, to count the steps of a schedule.
+        """
+        return {} if self._loader is None else {"place": self._loader.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's
+        """Takes a place in a run, for the loader that is made next."""
+        self._place = state_dict.get("place")
+
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:  # Any: Lightning's
+        """Copies a batch to the device without waiting for the copy, where memory is page-locked.
+
+        Lightning itself waits for whatever is no tensor. On a GPU the copy then goes on beside the step before.
+        """
+        if isinstance(batch, Batch | StepBatch):
+            return batch.to(device, non_blocking=device.type not in ("cpu", "mps"))
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def val_dataloader(self) -> list[ResumableLoader]:
         """Gives one loader per file of scored pairs and per task with validation data."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -38,6 +42,7 @@ class ResumableLoader(DataLoader[KeyedRow]):
             collate_fn=collate,
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
+            worker_init_fn=_outlast_a_signal,
             pin_memory=torch.cuda.is_available(),
         )
         self.order = sampler
@@ -71,3 +76,22 @@ class ResumableLoader(DataLoader[KeyedRow]):
             )
         self.order.set_epoch(state["epoch"] + ended)
         self.order.skip = 0 if ended else state["given"]
+
+
+def _outlast_a_signal(worker: int) -> None:  # noqa: ARG001  # torch's signature
+    """Lets a worker live on when all processes of a run are sent SIGTERM or Ctrl-C.
+
+    Schedulers and terminals send them so. The main process ends its step first, and a worker's death in mid-step
+    is an error.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":  # elsewhere nothing tells who sent a signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_with_the_run, daemon=True).start()
+
+
+def _end_with_the_run() -> None:
+    """Ends the worker when the main process sends SIGTERM, as it does on its way out."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)

@@ -112,7 +112,9 @@ class EpochBatchSampler:
         return text_id(repr((self.sizes, self.steps, self.seed, self.shuffle)))
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch that the next iteration gives."""
+        """Sets the epoch that the next iteration gives; what is to be left out is of the epoch before."""
+        if epoch != self.epoch:
+            self.skip = 0
         self.epoch = epoch
 
     def __len__(self) -> int:

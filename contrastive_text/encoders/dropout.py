@@ -14,9 +14,9 @@ _LEVELS = 2**16
 def drop(values: Tensor, p: float) -> Tensor:
     """Gives the values with each set to zero with a probability of p, and the others scaled by 1 / (1 - p).
 
-    Srivastava et al. 2014, "Dropout" (JMLR 15), section 10. On a CPU torch draws a float for every value, which is
-    7 to 15 % of a training step; here 16 random bits of torch's global generator decide, so that p is rounded to a
-    multiple of 1/65,536 (0.1 to 0.100006) and the scale belongs to the rounded one. On other devices it is torch's.
+    Srivastava et al. 2014, "Dropout" (JMLR 15), section 10. On a CPU torch draws a float for every value, which
+    is 7 to 15 % of a training step; here 16 random bits of torch's global generator decide, so that p is rounded
+    to a multiple of 1/65,536 (0.1 to 0.100006) and the scale follows it. On other devices it is torch's.
 
     Args:
         values: Any shape.

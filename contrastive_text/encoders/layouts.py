@@ -255,7 +255,7 @@ def _attend_dropping(
     is_causal: bool,
     scale: float | None,
 ) -> Tensor:
-    """As torch's function, which on a CPU has no kernel with dropout: its parts, in fewer steps than torch takes."""
+    """As torch's function, which on a CPU has no kernel with dropout: its parts, in fewer steps than torch."""
     seen = band(query.shape[2], query.shape[2], causal=True, device=query.device) if is_causal else attn_mask
     factor = query.shape[3] ** -0.5 if scale is None else scale
     q, k, v = (states.flatten(0, 1) for states in (query, key, value))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.losses.blocks import NO_CLASS, Alike, Comparison, Forbid, FurtherNegatives, Triples
+from contrastive_text.losses.temperature import LearnedTemperature
 
 Reduction = Literal["mean", "sum", "two_sided"]
 
@@ -53,11 +54,13 @@ class Loss(nn.Module, ABC):
             its negatives too (NT-Xent), or anchors look for positives only (InfoNCE).
         reads_labels: Whether it compares by classes: ``block_terms`` then reads ``Comparison.alike``.
         reduction: How the terms make one number; see ``reduce``.
+        learned: The temperature that is trained; None where it stays as it is.
     """
 
     same_side: ClassVar[bool] = False
     reads_labels: ClassVar[bool] = False
     reduction: Reduction = "mean"
+    learned: LearnedTemperature | None = None
 
     @abstractmethod
     def terms(
@@ -87,18 +90,20 @@ class Loss(nn.Module, ABC):
 
     def compare(self, blocks: Sequence[Comparison]) -> Tensor:
         """Gives the terms of all blocks, one after another."""
-        return torch.cat([self.block_terms(block) for block in blocks])
+        parts = [self.block_terms(block) for block in blocks]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def comparisons(
         self, local: Triples, every: Triples, offset: int = 0, further: FurtherNegatives | None = None
     ) -> list[Comparison]:
         """Arranges texts into blocks: local rows against the columns of all ranks.
 
-        Every block has its rows side by side, each side in the order of the local examples.
+        Every block has its rows side by side, each side in the order of the local examples. Where they are the
+        very columns, both are one tensor.
 
         Args:
             local: This rank's n examples.
-            every: The N examples of all ranks, in rank order; the same object on one process.
+            every: The N examples of all ranks, in rank order; with the same vectors on one process.
             offset: Place of the first local example among all.
             further: Columns behind those of the examples, wherever hard negatives stand.
         """
@@ -123,9 +128,10 @@ class Loss(nn.Module, ABC):
         own_columns = torch.cat(own, dim=1) if own else None
         alike = self._alike(local, every, columns=len(columns))
         if self.same_side:
+            is_whole = local.anchor is every.anchor and local.positive is every.positive
             return [
                 Comparison(
-                    rows=torch.cat([local.anchor, local.positive]),
+                    rows=columns if is_whole and not own else torch.cat([local.anchor, local.positive]),
                     columns=columns,
                     target=torch.cat([n + own_place, own_place]),
                     forbid=Forbid(torch.cat([forward_ids, backward_ids]), column_ids),

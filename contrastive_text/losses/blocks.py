@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_FEW_ENTRIES = 2**16
+"""Entries of a matrix up to which a mask is no slower than looking for places."""
+
 
 @dataclass(frozen=True, slots=True)
 class Forbid:
@@ -26,10 +29,47 @@ class Forbid:
 
     def mask(self, target: Tensor) -> Tensor:
         """Gives True where a column is forbidden, (R, C), for targets (R,)."""
-        same = torch.zeros(len(self.rows), len(self.columns), dtype=torch.bool, device=self.columns.device)
-        for ids in self.rows.T:
+        same: Tensor = self.rows[:, :1] == self.columns
+        for ids in self.rows.T[1:]:
             same |= ids.unsqueeze(1) == self.columns
-        return same.scatter(1, target.unsqueeze(1), False)
+        return same.scatter_(1, target.unsqueeze(1), False)
+
+    def places(self, target: Tensor, most: int) -> tuple[Tensor, Tensor] | None:
+        """Gives the rows and the columns of what ``mask`` marks, in O((R + C) log C) time.
+
+        Args:
+            target: (R,).
+            most: None is given if there are more places than that, before any memory is taken for them.
+
+        Returns:
+            Rows and columns, some perhaps twice.
+        """
+        ordered, order = self.columns.sort()
+        ids = self.rows.contiguous()
+        first = torch.searchsorted(ordered, ids)
+        counts = (torch.searchsorted(ordered, ids, right=True) - first).flatten()
+        found = int(counts.sum())
+        if found > most:
+            return None
+        before = counts.cumsum(0) - counts
+        which = torch.repeat_interleave(counts, output_size=found)
+        places = torch.arange(found, device=which.device) + (first.flatten() - before)[which]
+        rows, columns = which // ids.shape[1], order[places]
+        kept = columns != target[rows]
+        return rows[kept], columns[kept]
+
+    def hide(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Gives the logits with -inf where a column is forbidden, in place, (R, C), for targets (R,).
+
+        Comparing the ids of 2,048 rows and columns takes 8 ms, finding their 2,048 places 0.4 ms (two cores). Of
+        256 both take 0.1 ms; on another device finding places would make the host wait for it.
+        """
+        places = None
+        if logits.device.type == "cpu" and logits.numel() > _FEW_ENTRIES:
+            places = self.places(target, most=logits.numel() // 16)
+        if places is None:
+            return logits.masked_fill_(self.mask(target), -torch.inf)
+        return logits.index_put_(places, logits.new_tensor(-torch.inf))
 
 
 NO_CLASS = -1

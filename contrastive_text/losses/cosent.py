@@ -76,6 +76,8 @@ def cosent_loss(cosines: Tensor, scores: Tensor, temperature: float) -> Tensor:
 
     ``log( 1 + sum over i, j with score_i > score_j of exp((cos_j - cos_i) / T) )``
 
+    In O(N log N) time and O(N) memory: pairs sorted by score, running sums over those of a lower one.
+
     Args:
         cosines: (N,).
         scores: (N,).
@@ -88,9 +90,14 @@ def cosent_loss(cosines: Tensor, scores: Tensor, temperature: float) -> Tensor:
         >>> cosent_loss(torch.tensor([0.2, 0.7]), torch.tensor([1.0, 0.0]), temperature=0.5)
         tensor(1.3133)
     """
-    excess = (cosines.unsqueeze(0) - cosines.unsqueeze(1)) / temperature
-    excess = excess.masked_fill(scores.unsqueeze(1) <= scores.unsqueeze(0), -torch.inf)
-    return torch.logsumexp(torch.cat([excess.new_zeros(1), excess.flatten()]), dim=0)
+    scores, order = scores.sort()
+    # The sums of N terms one after another keep float32's digits in float64, which not every device has.
+    exact = cosines.dtype if cosines.device.type == "mps" else torch.float64
+    logits = cosines[order].to(exact) / temperature
+    lower = torch.searchsorted(scores, scores)  # how many pairs have a lower score
+    below = torch.logcumsumexp(logits, dim=0)[(lower - 1).clamp(min=0)]
+    excess = torch.where(lower > 0, below - logits, -torch.inf)
+    return torch.logsumexp(torch.cat([excess.new_zeros(1), excess]), dim=0).to(cosines.dtype)
 
 
 class CoSENT(ScoreLoss):

@@ -9,13 +9,15 @@ from torch import Tensor
 from contrastive_text.losses.base import Loss, Reduction, check_reduction, check_temperature
 from contrastive_text.losses.blocks import Forbid
 from contrastive_text.losses.similarity import cosine_similarity_matrix
+from contrastive_text.losses.streaming import is_streamed, streamed_terms
+from contrastive_text.losses.temperature import LearnedTemperature
 
 
 def info_nce_terms(
     rows: Tensor,
     columns: Tensor,
     target: Tensor,
-    temperature: float,
+    temperature: Tensor | float,
     forbid: Forbid | None = None,
     own: Tensor | None = None,
     own_log_weight: Tensor | float = 0.0,
@@ -41,12 +43,12 @@ def info_nce_terms(
         >>> info_nce_terms(eye, eye, torch.tensor([0, 1]), temperature=1.0)
         tensor([0.3133, 0.3133])
     """
-    logits = cosine_similarity_matrix(rows, columns) / temperature
+    logits = cosine_similarity_matrix(rows, columns, temperature)
     if own is not None:
         weight = torch.as_tensor(own_log_weight, dtype=logits.dtype, device=logits.device)
         logits = logits.scatter_add(1, own.clamp(min=0), torch.where(own < 0, 0.0, weight))
     if forbid is not None:
-        logits = logits.masked_fill(forbid.mask(target), -torch.inf)
+        logits = forbid.hide(logits, target)
     return F.cross_entropy(logits, target, reduction="none")
 
 
@@ -63,6 +65,9 @@ class InfoNCE(Loss):
         reduction: ``mean`` or ``sum`` over anchors; ``two_sided`` adds the mean of the other direction
             (positives looking for anchors; hard negatives stay with the anchors' direction).
         hard_negative_log_weight: Added to the logit of a row's own hard negatives; 0 weighs all alike.
+        learn_temperature: Whether the temperature is trained too, from this start (``LearnedTemperature``).
+        streamed: Whether terms are computed tile by tile, in memory that grows with the rows and not with their
+            square (``streamed_terms``); None where that is no slower.
 
     Raises:
         ValueError: A temperature of 0 or less, or an unknown reduction.
@@ -79,6 +84,8 @@ class InfoNCE(Loss):
         temperature: float = 0.05,
         reduction: Reduction = "mean",
         hard_negative_log_weight: float = 0.0,
+        learn_temperature: bool = False,
+        streamed: bool | None = None,
     ) -> None:
         super().__init__()
         check_temperature(temperature)
@@ -86,6 +93,9 @@ class InfoNCE(Loss):
         self.temperature = temperature
         self.reduction = reduction
         self.hard_negative_log_weight = hard_negative_log_weight
+        self.learn_temperature = learn_temperature
+        self.streamed = streamed
+        self.learned = LearnedTemperature(temperature) if learn_temperature else None
 
     def terms(
         self,
@@ -96,11 +106,12 @@ class InfoNCE(Loss):
         own: Tensor | None = None,
     ) -> Tensor:
         """Gives ``info_nce_terms`` at this temperature and weight, (R,)."""
-        return info_nce_terms(
+        compute = streamed_terms if is_streamed(self.streamed, rows, columns) else info_nce_terms
+        return compute(
             rows,
             columns,
             target,
-            temperature=self.temperature,
+            temperature=self.temperature if self.learned is None else self.learned(),
             forbid=forbid,
             own=own,
             own_log_weight=self.hard_negative_log_weight,

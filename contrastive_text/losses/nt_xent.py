@@ -9,6 +9,8 @@ from torch import Tensor
 from contrastive_text.losses.base import Loss, Reduction, check_reduction, check_temperature
 from contrastive_text.losses.blocks import Forbid
 from contrastive_text.losses.info_nce import info_nce_terms
+from contrastive_text.losses.streaming import is_streamed, streamed_terms
+from contrastive_text.losses.temperature import LearnedTemperature
 
 
 class NTXent(Loss):
@@ -21,6 +23,9 @@ class NTXent(Loss):
         temperature: Divisor of the cosine similarity.
         reduction: ``mean`` over 2N (DeCLUTR's code), ``sum`` (DeCLUTR's and CLEAR's papers), or
             ``two_sided``, twice the mean (ConSERT's code).
+        learn_temperature: Whether the temperature is trained too, from this start (``LearnedTemperature``).
+        streamed: Whether terms are computed tile by tile, in memory that grows with the rows and not with their
+            square (``streamed_terms``); None where that is no slower.
 
     Raises:
         ValueError: A temperature of 0 or less, or an unknown reduction.
@@ -35,12 +40,21 @@ class NTXent(Loss):
 
     same_side: ClassVar[bool] = True
 
-    def __init__(self, temperature: float = 0.05, reduction: Reduction = "mean") -> None:
+    def __init__(
+        self,
+        temperature: float = 0.05,
+        reduction: Reduction = "mean",
+        learn_temperature: bool = False,
+        streamed: bool | None = None,
+    ) -> None:
         super().__init__()
         check_temperature(temperature)
         check_reduction(reduction)
         self.temperature = temperature
         self.reduction = reduction
+        self.learn_temperature = learn_temperature
+        self.streamed = streamed
+        self.learned = LearnedTemperature(temperature) if learn_temperature else None
 
     def terms(
         self,
@@ -51,4 +65,6 @@ class NTXent(Loss):
         own: Tensor | None = None,  # noqa: ARG002  # part of the contract; SimCLR weighs all negatives alike
     ) -> Tensor:
         """Gives ``info_nce_terms`` at this temperature, (R,)."""
-        return info_nce_terms(rows, columns, target, temperature=self.temperature, forbid=forbid)
+        compute = streamed_terms if is_streamed(self.streamed, rows, columns) else info_nce_terms
+        temperature = self.temperature if self.learned is None else self.learned()
+        return compute(rows, columns, target, temperature=temperature, forbid=forbid)

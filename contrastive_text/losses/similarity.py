@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 EPSILON = 1e-8
 """Smallest norm divided by: at a zero vector the gradient is of order 1/EPSILON, finite in float32."""
@@ -15,15 +18,61 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
-def cosine_similarity_matrix(rows: Tensor, columns: Tensor) -> Tensor:
-    """Gives the cosine of every row with every column, outside autocast.
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Gives a context outside autocast; where none is on, one that costs nothing."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device_type=device.type, enabled=False)
+    return nullcontext()
+
+
+class _UnitVectors(torch.autograd.Function):
+    """``torch.nn.functional.normalize`` that keeps one copy of the vectors for its gradient, not two."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor) -> Tensor:  # Any: torch leaves ctx untyped
+        norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+        inverse = norm.clamp(min=EPSILON).reciprocal_()
+        unit: Tensor = vectors * inverse
+        ctx.save_for_backward(unit, inverse, norm >= EPSILON)
+        return unit
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        unit, inverse, is_divided = ctx.saved_tensors
+        with full_precision(unit.device):
+            along = torch.linalg.vecdot(unit, gradient).unsqueeze(-1).mul_(is_divided)
+            return torch.addcmul(gradient, unit, along, value=-1).mul_(inverse)
+
+
+def unit_vectors(vectors: Tensor) -> Tensor:
+    """Gives vectors of length 1, in at least float32; a zero vector stays one.
+
+    Args:
+        vectors: (N, D).
+
+    Returns:
+        (N, D). The gradient can't be differentiated once more.
+
+    Example:
+        >>> unit_vectors(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+    """
+    unit: Tensor = _UnitVectors.apply(at_least_float32(vectors))  # type: ignore[no-untyped-call]  # torch's
+    return unit
+
+
+def cosine_similarity_matrix(rows: Tensor, columns: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
+    """Gives the cosine of every row with every column over the temperature, outside autocast.
 
     Under bfloat16 autocast a matrix product of float32 inputs is rounded to 8 bits: 0.08 per logit at a
     temperature of 0.05. A zero vector has cosine 0 with everything.
 
     Args:
         rows: (R, D).
-        columns: (C, D).
+        columns: (C, D); the same object as the rows is normalised once.
+        temperature: Divisor of the cosine, of one element if a tensor.
 
     Returns:
         (R, C), float32, or float64 where the inputs are.
@@ -32,7 +81,9 @@ def cosine_similarity_matrix(rows: Tensor, columns: Tensor) -> Tensor:
         >>> cosine_similarity_matrix(torch.tensor([[2.0, 0.0]]), torch.tensor([[0.6, 0.8], [0.0, 0.0]]))
         tensor([[0.6000, 0.0000]])
     """
-    with torch.autocast(device_type=rows.device.type, enabled=False):
-        unit_rows = F.normalize(at_least_float32(rows), dim=-1, eps=EPSILON)
-        unit_columns = F.normalize(at_least_float32(columns), dim=-1, eps=EPSILON)
-        return unit_rows @ unit_columns.T
+    with full_precision(rows.device):
+        unit_rows = unit_vectors(rows)
+        unit_columns = unit_rows if columns is rows else unit_vectors(columns)
+        if rows.shape[-1] < len(columns):
+            return (unit_rows / temperature) @ unit_columns.T
+        return (unit_rows @ unit_columns.T) / temperature

@@ -11,13 +11,15 @@ from torch import Tensor
 from contrastive_text.losses.base import Loss, Reduction, check_reduction, check_temperature
 from contrastive_text.losses.blocks import Alike, Comparison, Forbid, Triples
 from contrastive_text.losses.similarity import cosine_similarity_matrix
+from contrastive_text.losses.streaming import is_streamed, streamed_terms
+from contrastive_text.losses.temperature import LearnedTemperature
 
 
 def sup_con_terms(
     rows: Tensor,
     columns: Tensor,
     target: Tensor,
-    temperature: float,
+    temperature: Tensor | float,
     forbid: Forbid | None = None,
     alike: Alike | None = None,
 ) -> Tensor:
@@ -42,7 +44,7 @@ def sup_con_terms(
         >>> sup_con_terms(eye, eye, torch.tensor([0, 1]), temperature=1.0, alike=alike)
         tensor([0.8133, 0.8133])
     """
-    logits = cosine_similarity_matrix(rows, columns) / temperature
+    logits = cosine_similarity_matrix(rows, columns, temperature)
     if alike is None:
         alike = Alike(target, torch.arange(len(columns), device=target.device))
     pulled = alike.mask(target)
@@ -68,6 +70,9 @@ class SupCon(Loss):
     Args:
         temperature: Divisor of the cosine similarity.
         reduction: ``mean`` over 2N, ``sum`` (as the paper writes it), or ``two_sided``, twice the mean.
+        learn_temperature: Whether the temperature is trained too, from this start (``LearnedTemperature``).
+        streamed: Whether terms are computed tile by tile, in memory that grows with the rows and not with their
+            square (``streamed_terms``); None where that is no slower.
 
     Raises:
         ValueError: A temperature of 0 or less, or an unknown reduction.
@@ -83,12 +88,21 @@ class SupCon(Loss):
     same_side: ClassVar[bool] = True
     reads_labels: ClassVar[bool] = True
 
-    def __init__(self, temperature: float = 0.05, reduction: Reduction = "mean") -> None:
+    def __init__(
+        self,
+        temperature: float = 0.05,
+        reduction: Reduction = "mean",
+        learn_temperature: bool = False,
+        streamed: bool | None = None,
+    ) -> None:
         super().__init__()
         check_temperature(temperature)
         check_reduction(reduction)
         self.temperature = temperature
         self.reduction = reduction
+        self.learn_temperature = learn_temperature
+        self.streamed = streamed
+        self.learned = LearnedTemperature(temperature) if learn_temperature else None
 
     def terms(
         self,
@@ -99,18 +113,18 @@ class SupCon(Loss):
         own: Tensor | None = None,  # noqa: ARG002  # part of the contract; all negatives weigh alike
     ) -> Tensor:
         """Gives ``sup_con_terms`` at this temperature, every row of a class of its own, (R,)."""
-        return sup_con_terms(rows, columns, target, temperature=self.temperature, forbid=forbid)
+        return self._terms(rows, columns, target, forbid=forbid, alike=None)
 
     def block_terms(self, block: Comparison) -> Tensor:
         """Gives ``sup_con_terms`` of a block with its classes, (R,)."""
-        return sup_con_terms(
-            block.rows,
-            block.columns,
-            block.target,
-            temperature=self.temperature,
-            forbid=block.forbid,
-            alike=block.alike,
-        )
+        return self._terms(block.rows, block.columns, block.target, forbid=block.forbid, alike=block.alike)
+
+    def _terms(
+        self, rows: Tensor, columns: Tensor, target: Tensor, forbid: Forbid | None, alike: Alike | None
+    ) -> Tensor:
+        compute = streamed_terms if is_streamed(self.streamed, rows, columns) else sup_con_terms
+        temperature = self.temperature if self.learned is None else self.learned()
+        return compute(rows, columns, target, temperature=temperature, forbid=forbid, alike=alike)
 
     def forward(
         self,

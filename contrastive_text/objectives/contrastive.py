@@ -255,14 +255,20 @@ class Contrastive(Objective):
         if self.pair_labels is not None:
             pairs = LabelledPairs(local, every, offset, texts=texts, queue=queue)
             _, positives, _ = pairs.positives()
-            return replace(self.pair_labels.terms(self.loss, pairs), logs=_health(positives, positives, 0))
+            return replace(
+                self.pair_labels.terms(self.loss, pairs),
+                logs=_health(positives, positives, 0) | self._temperature(),
+            )
         terms = self.loss.compare(arrange(queue, self.loss, local, every, offset))
         return Terms(
             total=terms.sum(),
             count=len(terms),
             reduction=self.loss.reduction,
-            logs=_health(local, every, offset),
+            logs=_health(local, every, offset) | self._temperature(),
         )
+
+    def _temperature(self) -> dict[str, Tensor]:
+        return {} if self.loss.learned is None else {"temperature": self.loss.learned().detach().squeeze()}
 
     def _gather(self, local: Triples) -> tuple[Triples, int]:
         """Gives the triples of all ranks, and the place of the first local one among them."""

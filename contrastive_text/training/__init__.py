@@ -1,5 +1,6 @@
 """How weights move: optimisers, learning-rate schedules, one gradient out of many losses."""
 
+from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
 from contrastive_text.training.combine import Combine, Uncertainty, WeightedSum
 from contrastive_text.training.gradients import gradient_figures
 from contrastive_text.training.optimizers import AdamW, Optimizer
@@ -15,6 +16,7 @@ from contrastive_text.training.schedules import (
 
 __all__ = [
     "AdamW",
+    "AtomicCheckpointIO",
     "Combine",
     "ConstantSchedule",
     "CosineSchedule",

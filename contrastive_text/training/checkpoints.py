@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
+
+END_SIZE = 22
+"""Bytes of the record that ends a zip archive; the last two are the length of the comment behind it."""
+_END = b"PK\x05\x06"
+_MARK = b"contrastive-text sha256 "
+_SEAL_SIZE = len(_MARK) + 2 * hashlib.sha256().digest_size
+_PART = 1 << 20
+
+
+def ends_plainly(end: bytes) -> bool:
+    """Tells whether the last ``END_SIZE`` bytes end a zip archive without a comment, as torch leaves it."""
+    return len(end) == END_SIZE and end.startswith(_END) and end.endswith(b"\0\0")
+
+
+def seal(digest: str) -> bytes:
+    """Gives the comment that seals a checkpoint: the SHA-256 of all of it as torch left it."""
+    return _MARK + digest.encode()
 
 
 def verify_checkpoint(path: str | Path) -> None:
     """Checks that a checkpoint file is there and undamaged.
 
-    ``torch.load`` reads a file with a flipped byte in its tensors without a word; the checksums of the zip
-    archive that the file is catch it.
+    ``torch.load`` reads a file with a flipped byte in its tensors without a word. A checkpoint that
+    ``AtomicCheckpointIO`` wrote is sealed by the checksum of the whole file, which every changed or missing byte
+    breaks. One that Lightning alone wrote has the checksums of the zip archive that it is: they cover the
+    tensors, not each byte of the archive's directory.
 
     Args:
         path: A ``.ckpt`` file.
@@ -29,16 +50,48 @@ def verify_checkpoint(path: str | Path) -> None:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"checkpoint: expected a file, found none at {path}; check --ckpt_path")
-    advice = "it was cut short or changed after it was written, so use another checkpoint"
+    damage = _damage(path)
+    if damage is not None:
+        raise ValueError(
+            f"{path}: expected a whole checkpoint, got {damage}; it was cut short or changed after it was "
+            "written, so use another checkpoint"
+        )
+
+
+def _damage(path: Path) -> str | None:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 2 - _SEAL_SIZE))
+        end = file.read()
+        file.seek(max(0, size - END_SIZE))
+        if ends_plainly(file.read()):
+            return _damage_by_zip(path)
+        if not end[2:].startswith(_MARK):
+            return "a damaged file (its end is missing or changed)"
+        # The seal is of the file before it was sealed, whose comment had no length.
+        digest = _digest(file, size - len(end))
+    if end != _SEAL_SIZE.to_bytes(2, "little") + seal(digest):
+        return "damaged bytes, by its checksum"
+    return None
+
+
+def _digest(file: BinaryIO, size: int) -> str:
+    """Gives the SHA-256 of a file's first bytes and of two zeros."""
+    file.seek(0)
+    digest = hashlib.sha256()
+    for start in range(0, size, _PART):
+        digest.update(file.read(min(_PART, size - start)))
+    digest.update(b"\0\0")
+    return digest.hexdigest()
+
+
+def _damage_by_zip(path: Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
     except Exception as error:  # a damaged header raises BadZipFile, UnicodeDecodeError, NotImplementedError, ...
-        raise ValueError(
-            f"{path}: expected a whole checkpoint, got a damaged file ({error}); {advice}"
-        ) from error
-    if damaged is not None:
-        raise ValueError(f"{path}: expected a whole checkpoint, got damaged bytes in {damaged}; {advice}")
+        return f"a damaged file ({error})"
+    return None if damaged is None else f"damaged bytes in {damaged}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contrastive_text.data import EpochBatchSampler, KeyedRow, KeyedRows, RowKey, Step, TaskSize, cut
+from contrastive_text.data.loader import ResumableLoader
 
 
 @st.composite
@@ -124,6 +125,32 @@ def test_what_a_resumed_run_has_seen_is_left_out_once() -> None:
     order.skip = 3
     assert list(order) == whole[3:]
     assert list(order) == whole
+
+
+def test_what_is_left_out_is_of_its_epoch_alone() -> None:
+    order = sampler(size=8, batch_size=2)
+    order.skip = 3
+    order.set_epoch(0)
+    assert order.skip == 3
+    order.set_epoch(1)
+    assert list(order) == epoch(8, 2, number=1)
+
+
+@given(case=sizes(), given_batches=st.integers(0, 60), number=st.integers(0, 3))
+def test_a_place_in_a_run_is_the_same_on_every_rank_of_any_number(
+    case: tuple[int, int, int], given_batches: int, number: int
+) -> None:
+    world, batch_size, size = case
+    places = []
+    for ranks in range(1, world + 1):
+        for rank in range(ranks):
+            steps = cut({"train": TaskSize(size, batch_size)}, drop_last=True)
+            order = EpochBatchSampler({"train": size}, steps, seed=7, rank=rank, world_size=ranks)
+            loader = ResumableLoader(KeyedRows({"train": [{"text": "a"}] * size}), order, collate=list)  # type: ignore[arg-type]  # not run
+            order.set_epoch(number)
+            loader.given = min(given_batches, len(steps))
+            places.append(loader.state_dict())
+    assert all(place == places[0] for place in places)
 
 
 @pytest.mark.parametrize(

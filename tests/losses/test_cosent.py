@@ -73,6 +73,68 @@ def test_the_squared_error_of_two_pairs_by_hand() -> None:
     assert float(CosineMSE()(double(-0.6, 0.5), double(0.4, 1.0))) == pytest.approx((1 + 0.25) / 2, abs=1e-15)
 
 
+def cosent_of_all_pairs(cosines: Tensor, scores: Tensor, temperature: float) -> Tensor:
+    """The matrix of all pairs of pairs, for its gradient."""
+    exponents = (cosines.unsqueeze(0) - cosines.unsqueeze(1)) / temperature
+    compared = scores.unsqueeze(1) > scores.unsqueeze(0)
+    return torch.cat([exponents.new_zeros(1), exponents[compared]]).logsumexp(dim=0)
+
+
+@given(
+    n=st.integers(1, 40),
+    levels=st.sampled_from([1, 2, 5, 1000]),
+    temperature=st.floats(0.002, 5.0),
+    seed=st.integers(0, 2**31),
+)
+def test_the_gradient_of_cosent_is_that_of_all_pairs(n: int, levels: int, temperature: float, seed: int) -> None:
+    noise = torch.Generator().manual_seed(seed)
+    scores = torch.randint(levels, (n,), generator=noise).double()
+    found = []
+    for compute in (cosent_of_all_pairs, cosent_loss):
+        cosines = (2 * torch.rand(n, generator=noise.manual_seed(seed), dtype=torch.float64) - 1).requires_grad_()
+        value = compute(cosines, scores, temperature)
+        value.backward()
+        assert cosines.grad is not None
+        found.append((value.detach(), cosines.grad))
+    (expected, gradient), (reached, streamed) = found
+    torch.testing.assert_close(reached, expected, rtol=1e-10, atol=1e-12)
+    # The promise of every way to compute a step: 1e-10 of the largest entry, in float64.
+    torch.testing.assert_close(streamed, gradient, rtol=0, atol=1e-10 * float(gradient.abs().max()))
+
+
+def test_cosent_of_many_pairs_keeps_float32s_digits_and_no_matrix() -> None:
+    noise = torch.Generator().manual_seed(1)
+    cosines = (2 * torch.rand(3000, generator=noise) - 1).requires_grad_()
+    scores, sizes = torch.rand(3000, generator=noise), [0]
+
+    def note(saved: Tensor) -> Tensor:
+        sizes.append(saved.numel())
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+        value = cosent_loss(cosines, scores, temperature=0.05)
+    value.backward()
+    exact = cosines.detach().double().requires_grad_()
+    expected = cosent_of_all_pairs(exact, scores, 0.05)
+    expected.backward()
+    assert value.dtype == torch.float32
+    assert cosines.grad is not None
+    assert exact.grad is not None
+    # The value is rounded once, at 1e-7 of it; so is each entry of the gradient.
+    assert float(value.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
+    torch.testing.assert_close(
+        cosines.grad.double(), exact.grad, rtol=0, atol=1e-6 * float(exact.grad.abs().max())
+    )
+    assert max(sizes) <= 3001
+
+
+def test_cosent_of_no_pairs_is_zero() -> None:
+    cosines = torch.zeros(0, requires_grad=True)
+    value = cosent_loss(cosines, torch.zeros(0), temperature=0.05)
+    value.backward()
+    assert float(value.detach()) == 0.0
+
+
 def test_cosent_equals_sentence_transformers() -> None:
     from sentence_transformers.sentence_transformer.losses import CoSENTLoss
 

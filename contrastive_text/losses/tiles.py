@@ -1,0 +1,188 @@
+"""A matrix of logits, tile by tile: what stands where, in memory that grows with its sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from contrastive_text.losses.blocks import Alike, Forbid
+
+_REPEATS = 8
+"""Forbidden places for each row and column up to which they are listed, 16 bytes each; beyond, ids are compared
+tile by tile: texts then repeat so often that a list would outgrow the vectors."""
+
+
+def spans(length: int, size: int) -> Iterator[slice]:
+    """Gives the pieces of a side, the last one perhaps shorter."""
+    return (slice(start, min(start + size, length)) for start in range(0, length, size))
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Some places of an R x C matrix, kept in the order of the tiles that they lie in.
+
+    Args:
+        rows: (P,).
+        columns: (P,).
+        bounds: Where in those each tile begins, tile row by tile row, and the end.
+        size: Side of a tile.
+        across: Tiles side by side.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    bounds: list[int]
+    size: int
+    across: int
+
+    @classmethod
+    def sort(cls, rows: Tensor, columns: Tensor, size: int, shape: tuple[int, int]) -> Places:
+        """Sorts places of a matrix of that shape; the order of those of one tile stays."""
+        down, across = (-(-length // size) for length in shape)
+        tiles, order = (rows // size * across + columns // size).sort(stable=True)
+        bounds = torch.searchsorted(tiles, torch.arange(down * across + 1, device=tiles.device))
+        return cls(rows[order], columns[order], bounds.tolist(), size, across)
+
+    def within(self, down: slice, across: slice) -> tuple[Tensor, Tensor]:
+        """Gives the places of a tile, counted from its corner."""
+        tile = down.start // self.size * self.across + across.start // self.size
+        those = slice(self.bounds[tile], self.bounds[tile + 1])
+        return self.rows[those] - down.start, self.columns[those] - across.start
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """What stands where in the logits of R rows and C columns.
+
+    Args:
+        shape: R and C.
+        size: Side of a tile.
+        target: Each row's target.
+        forbidden: Columns that rows must not see; None for none, or where ``ids`` tells.
+        ids: The same by ids, with the targets, (R,), where texts repeat too often for a list; None otherwise.
+        own: Each row's own hard negatives; None for none.
+        own_log_weight: Added to their logits.
+        alike: Columns of a row's class; None where the target is the only one.
+    """
+
+    shape: tuple[int, int]
+    size: int
+    target: Places
+    forbidden: Places | None = None
+    ids: tuple[Forbid, Tensor] | None = None
+    own: Places | None = None
+    own_log_weight: float = 0.0
+    alike: Alike | None = None
+
+    @classmethod
+    def of(
+        cls,
+        shape: tuple[int, int],
+        size: int,
+        target: Tensor,
+        forbid: Forbid | None = None,
+        own: Tensor | None = None,
+        own_log_weight: float = 0.0,
+        alike: Alike | None = None,
+    ) -> Tiling:
+        """Sorts by tiles what ``info_nce_terms`` and ``sup_con_terms`` take."""
+        rows = torch.arange(shape[0], device=target.device)
+        tiling = cls(shape, size, target=Places.sort(rows, target, size, shape), alike=alike)
+        if own is not None and own_log_weight != 0:
+            row, nth = (own >= 0).nonzero(as_tuple=True)
+            places = Places.sort(row, own[row, nth], size, shape)
+            tiling = replace(tiling, own=places, own_log_weight=own_log_weight)
+        if forbid is None:
+            return tiling
+        few = forbid.places(target, most=_REPEATS * sum(shape))
+        if few is None:
+            return replace(tiling, ids=(forbid, target))
+        return replace(tiling, forbidden=Places.sort(*few, size, shape))
+
+    @property
+    def down(self) -> Iterator[slice]:
+        """The tiles' rows."""
+        return spans(self.shape[0], self.size)
+
+    @property
+    def across(self) -> Iterator[slice]:
+        """The tiles' columns."""
+        return spans(self.shape[1], self.size)
+
+    def fill_forbidden(self, tile: Tensor, down: slice, across: slice, value: float) -> Tensor:
+        """Puts a value where a column is forbidden, in place."""
+        if self.forbidden is not None:
+            return tile.index_put_(self.forbidden.within(down, across), tile.new_tensor(value))
+        if self.ids is None:
+            return tile
+        forbid, _ = self.ids
+        rows, columns = self.target.within(down, across)
+        kept = tile[rows, columns]
+        for ids in forbid.rows[down].T:
+            tile.masked_fill_(ids.unsqueeze(1) == forbid.columns[across], value)
+        return tile.index_put_((rows, columns), kept)
+
+    def add_own(self, logits: Tensor, down: slice, across: slice) -> Tensor:
+        """Adds the weight of own hard negatives, in place."""
+        if self.own is None:
+            return logits
+        weight = logits.new_tensor(self.own_log_weight)
+        return logits.index_put_(self.own.within(down, across), weight, accumulate=True)
+
+    def pulled(self, down: slice, across: slice) -> Tensor:
+        """Gives True where a column is of the row's class and seen, or is its target."""
+        assert self.alike is not None
+        same = self.alike.rows[down].unsqueeze(1) == self.alike.columns[across]
+        same.index_put_(self.target.within(down, across), same.new_tensor(True))
+        return self.fill_forbidden(same, down, across, value=False)
+
+    def pull(self, logits: Tensor, down: slice, across: slice, wanted: Tensor, count: Tensor) -> None:
+        """Adds the logits that rows are pulled to, and their number, to (rows of the tile,) each."""
+        if self.alike is None:
+            rows, columns = self.target.within(down, across)
+            wanted.index_put_((rows,), logits[rows, columns])
+            count.index_fill_(0, rows, 1.0)
+            return
+        pulled = self.pulled(down, across)
+        wanted += torch.where(pulled, logits, 0.0).sum(dim=1)
+        count += pulled.sum(dim=1)
+
+    def take_pulled(self, weights: Tensor, down: slice, across: slice, part: Tensor) -> None:
+        """Takes a part, (rows of the tile,), from the weight of each column that its row is pulled to."""
+        if self.alike is None:
+            rows, columns = self.target.within(down, across)
+            weights.index_put_((rows, columns), -part[rows], accumulate=True)
+            return
+        weights -= self.pulled(down, across) * part.unsqueeze(1)
+
+    def seen_sum(self, masses: Tensor, down: slice, across: slice) -> Tensor:
+        """Gives the sum of each row without forbidden columns; the masses are as before behind it."""
+        if self.forbidden is None:
+            return masses.sum(dim=1)
+        places = self.forbidden.within(down, across)
+        kept = masses[places]
+        sums = masses.index_put_(places, masses.new_tensor(0.0)).sum(dim=1)
+        masses.index_put_(places, kept)
+        return sums
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether forbidden columns are listed."""
+        return self.ids is None
+
+    def from_diagonal(self, down: slice) -> Iterator[slice]:
+        """The tiles' columns from that on the diagonal on."""
+        return (across for across in self.across if across.start >= down.start)
+
+    def scratch(self, like: Tensor) -> Tensor:
+        """Gives memory for one tile, to be used again and again."""
+        return like.new_empty(min(self.shape[0], self.size) * min(self.shape[1], self.size))
+
+    @staticmethod
+    def cut(scratch: Tensor, down: slice, across: slice) -> Tensor:
+        """Gives the part of the scratch that a tile takes."""
+        height, width = down.stop - down.start, across.stop - across.start
+        return scratch[: height * width].view(height, width)

@@ -1,0 +1,123 @@
+"""A run that is told to stop ends behind its step, with a checkpoint to go on from."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.utilities.exceptions import SIGTERMException
+
+
+class SaveWhenStopped(Callback):
+    """Ends a run that is told to stop behind its running step, with a checkpoint to resume from.
+
+    On SIGTERM, as schedulers send it, and on Ctrl-C: the step is finished, with its validation if one is due, at
+    the end of an epoch one more; ``stopped-step=N.ckpt`` is written to the run's folder; the process ends with
+    status 143 or 130, as one that the signal kills, lest a scheduler take the run for a finished one. A second
+    Ctrl-C kills at once. A run in its last step is finished. Ranks agree after each step on where to stop.
+
+    Differs: Lightning ends without a checkpoint and with status 0, may leave a validation half done, and tells
+    other ranks from within the signal's handler. Its requeueing on SLURM, by another signal, is as it was.
+
+    Args:
+        command: What resumes the run when ``--ckpt_path FILE`` is put behind it; None to name ``Trainer.fit``.
+    """
+
+    def __init__(self, command: str | None = None) -> None:
+        self.command = command
+        self._signal: int | None = None
+        self._speaks = True
+        self._stopping = False
+        self._before = 0
+        self._saved: Path | None = None
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
+        """Takes the last place: what it saves behind a validation must have the best checkpoint in it."""
+        callbacks = vars(trainer)["callbacks"]  # Lightning sets it, undeclared
+        vars(trainer)["callbacks"] = [other for other in callbacks if other is not self] + [self]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Takes the two signals over; Lightning gives them back after the training."""
+        self._signal = signal.SIGTERM if trainer.received_sigterm else None
+        self._speaks, self._stopping, self._saved = trainer.is_global_zero, False, None
+        _let_lightning_stop(trainer, False)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._note)
+            signal.signal(signal.SIGINT, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # Python's signature
+        again = ""
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            again = "; once more ends it at once"
+        if self._signal is None and self._speaks:
+            said = f"{signal.Signals(number).name}: the step is finished and a checkpoint written{again}\n"
+            os.write(2, f"\n{said}".encode())  # print, which the signal may have come upon, isn't reentrant
+        self._signal = number
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
+        """Notes how many steps were taken: under accumulation only some batches end one."""
+        self._before = trainer.global_step
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
+        """Saves behind the step, and has Lightning end the run unless the epoch ends first."""
+        self._stopping = False
+        if trainer.global_step == self._before:
+            return
+        self._stopping = trainer.strategy.reduce_boolean_decision(self._signal is not None, all=False)
+        if self._stopping:
+            self._save(trainer)
+            _let_lightning_stop(trainer, not _ends_an_epoch(trainer))
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Holds the end back: Lightning would leave the validation after its first batch."""
+        if self._stopping:
+            _let_lightning_stop(trainer, False)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Saves again, with the scores."""
+        if self._stopping and not trainer.sanity_checking:
+            self._save(trainer)
+            _let_lightning_stop(trainer, not _ends_an_epoch(trainer))
+
+    def _save(self, trainer: pl.Trainer) -> None:
+        folder = Path(trainer.log_dir or trainer.default_root_dir)  # all ranks ask
+        former, self._saved = self._saved, folder / f"stopped-step={trainer.global_step}.ckpt"
+        trainer.save_checkpoint(self._saved, weights_only=False)
+        if former not in (None, self._saved):
+            trainer.strategy.remove_checkpoint(former)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Drops the checkpoint of a run that came to its end."""
+        if self._saved is not None:
+            trainer.strategy.remove_checkpoint(self._saved)
+            self._saved = None
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
+        """Says how to go on, and gives the process its status."""
+        if self._saved is None or not isinstance(exception, SIGTERMException):
+            return
+        # A rank that ends with another status than 0 has Lightning's launcher kill the first.
+        exception.code = 128 + (self._signal or signal.SIGTERM) if trainer.is_global_zero else 0
+        if trainer.is_global_zero:
+            path = str(self._saved)
+            call = f"trainer.fit(module, data, ckpt_path={path!r})"
+            said = call if self.command is None else f"{self.command} --ckpt_path {shlex.quote(path)}"
+            print(f"Stopped behind step {trainer.global_step:,}. To go on exactly there:\n  {said}")
+
+
+def _let_lightning_stop(trainer: pl.Trainer, wanted: bool) -> None:
+    # Nothing public has Lightning leave between steps without the hooks of a run that is complete.
+    trainer._signal_connector.received_sigterm = wanted
+
+
+def _ends_an_epoch(trainer: pl.Trainer) -> bool:
+    """Tells whether the epoch or the run ends with this batch: a resumed run leaves out what is done then."""
+    return trainer.is_last_batch or 0 < trainer.max_steps <= trainer.global_step

@@ -1,0 +1,247 @@
+"""Checkpoints that are whole or not there: written beside their place, sealed, and moved there in one step."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import itertools
+import os
+import platform
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+import torch
+from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
+
+from contrastive_text.training.checkpoints import END_SIZE, ends_plainly, seal, verify_checkpoint
+
+_TEMPORARY = re.compile(r"\.contrastive-text\.(?P<host>.+)\.(?P<process>\d+)\.\d+\.tmp")
+# The target's name is no part of it: SLURM's auto-requeue reads numbers out of every name with "hpc_ckpt_" in it.
+_UNTOUCHED = 3600.0
+"""Seconds after which a temporary that nobody has written to is given up, whoever made it."""
+_numbers = itertools.count()
+_in_use: set[str] = set()
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes checkpoints that a kill leaves whole or not there, and reads whole ones only.
+
+    For ``Trainer(plugins=[AtomicCheckpointIO()])``; the shell takes it by default. A checkpoint is written to a
+    temporary file in its folder, flushed to the disk, and renamed: whenever the process is killed, there is the
+    older file or the newer one. Its checksum stands in the comment of the zip archive that the file is, so that
+    ``torch.load`` and Lightning alone read it too. Paths in a store, such as ``s3://``, are left to Lightning.
+
+    Differs: Lightning's own writes to the system's temporary folder and moves from there, which isn't atomic
+    between file systems, leaves the temporary behind when killed, and holds the whole checkpoint in memory twice.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """Writes a checkpoint, in place of an older one only when it is whole and on the disk.
+
+        Args:
+            checkpoint: What Lightning puts into it.
+            path: Its place.
+            storage_options: As in Lightning's, which takes none.
+
+        Raises:
+            OSError: The disk is full, or the folder can't be written to; what was there before is untouched.
+        """
+        place = local_path(path)
+        if place is None or storage_options is not None:
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
+        sweep(place.parent)
+        with replacing(place) as file:
+            sealed = _SealedFile(file)
+            try:
+                torch.save(checkpoint, cast(IO[bytes], sealed))  # torch writes and flushes, no more
+            except Exception as error:
+                if sealed.failure is None:
+                    raise
+                raise OSError(
+                    sealed.failure.errno or errno.EIO,
+                    f"{place}: expected room for a checkpoint, got {sealed.failure.strerror or sealed.failure}; "
+                    "earlier checkpoints are untouched, so free some space and resume",
+                ) from error
+            sealed.close()
+
+    def load_checkpoint(
+        self,
+        path: str | Path,
+        map_location: Any = "cpu",
+        weights_only: bool | None = None,
+    ) -> dict[str, Any]:
+        """Reads a checkpoint after checking that it is whole.
+
+        Args:
+            path: Its place.
+            map_location: As in ``torch.load``.
+            weights_only: Whether to read nothing but weights and plain data; None for True.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: The file is damaged, or holds what may not be read.
+        """
+        place = local_path(path)
+        if place is None:
+            remote: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only)
+            return remote
+        verify_checkpoint(place)
+        sweep(place.parent)
+        try:
+            loaded: dict[str, Any] = torch.load(
+                place, map_location=map_location, weights_only=weights_only is not False
+            )
+        except Exception as error:  # whatever the unpickler raises
+            raise ValueError(
+                f"{place}: expected a checkpoint of weights and plain data, got a file that can't be read as one "
+                f"({str(error).strip().partition(chr(10))[0]}); where you trust what else it holds, load it with "
+                "weights_only=False"
+            ) from error
+        return loaded
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Removes a checkpoint, of a link the link alone; one that is gone already is fine."""
+        place = local_path(path)
+        if place is None or (place.is_dir() and not place.is_symlink()):
+            super().remove_checkpoint(path)  # a store, or a sharded checkpoint
+        else:
+            place.unlink(missing_ok=True)
+
+
+class _SealedFile:
+    """Takes what ``torch.save`` writes, adds it up as it comes, and ends it with the seal."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.failure: OSError | None = None
+        self._file = file
+        self._digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        """Writes a part; an error is kept, for torch answers it with one of its own."""
+        self._digest.update(data)
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def flush(self) -> None:
+        """Does nothing: the file is flushed when it is whole."""
+
+    def close(self) -> None:
+        """Puts the seal behind what was written."""
+        self._file.seek(-END_SIZE, os.SEEK_END)
+        if not ends_plainly(self._file.read(END_SIZE)):
+            return  # another format than torch's of today; the archive's own checksums are left
+        comment = seal(self._digest.hexdigest())
+        self._file.seek(-2, os.SEEK_END)
+        self._file.write(len(comment).to_bytes(2, "little") + comment)
+
+
+def local_path(path: str | Path) -> Path | None:
+    """Gives the place of a file on this machine; None for one in a store, such as ``s3://``.
+
+    Example:
+        >>> local_path("file:///runs/a.ckpt"), local_path("s3://runs/a.ckpt")
+        (PosixPath('/runs/a.ckpt'), None)
+    """
+    plain = os.fspath(path).removeprefix("file://")
+    return None if "://" in plain else Path(plain)
+
+
+def temporary_beside(path: Path) -> Path:
+    """Gives a name in the folder of a path that tells who writes it: this program, machine and process."""
+    return path.parent / f".contrastive-text.{platform.node()}.{os.getpid()}.{next(_numbers)}.tmp"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Gives an open file that takes a place, and that of an older file there, once it is whole and on the disk.
+
+    Args:
+        path: The place; its folder is there.
+    """
+    temporary = temporary_beside(path)
+    _in_use.add(temporary.name)
+    try:
+        with open(temporary, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    finally:
+        _in_use.discard(temporary.name)
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Puts the new name on the disk too; file systems that can't flush a folder order it themselves."""
+    if os.name == "nt":
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """Copies a checkpoint so that the copy is whole or not there.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The source is damaged.
+    """
+    verify_checkpoint(source)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target) as file, source.open("rb") as whole:
+        shutil.copyfileobj(whole, file, length=1 << 20)
+
+
+def sweep(folder: Path) -> list[Path]:
+    """Removes what killed processes left unfinished in a folder, and nothing else; gives what it removed."""
+    found = [path for path in folder.glob(".contrastive-text.*.tmp") if _is_abandoned(path)]
+    for path in found:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)  # another process may sweep it too
+        else:
+            path.unlink(missing_ok=True)
+    return found
+
+
+def _is_abandoned(path: Path) -> bool:
+    named = _TEMPORARY.fullmatch(path.name)
+    if named is None or path.name in _in_use:
+        return False
+    if named["host"] == platform.node() and not _is_alive(int(named["process"])):
+        return True
+    try:
+        return time.time() - path.stat().st_mtime > _UNTOUCHED
+    except FileNotFoundError:
+        return False
+
+
+def _is_alive(process: int) -> bool:
+    """Tells whether a process of this machine runs; of this very one only what it writes now counts."""
+    if process == os.getpid():
+        return False
+    if os.name == "nt":
+        return True  # there signal 0 would end it
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
