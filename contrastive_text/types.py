@@ -61,10 +61,13 @@ class Tokens:
     labels: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        count = len(self.ids)
+        if len(self.words) == count and self.positions is None and self.labels is None:
+            return  # nearly all: there is one for each text
         for name, values in (("words", self.words), ("positions", self.positions), ("labels", self.labels)):
-            if values is not None and len(values) != len(self.ids):
+            if values is not None and len(values) != count:
                 raise ValueError(
-                    f"Tokens.{name}: expected one value per token ({len(self.ids)}), got {len(values)}; "
+                    f"Tokens.{name}: expected one value per token ({count}), got {len(values)}; "
                     "use tokens.take(order) to keep the lists aligned"
                 )
 
@@ -73,15 +76,19 @@ class Tokens:
 
     def take(self, order: Sequence[int]) -> Tokens:
         """Gives the tokens at the given places, in that order; every list follows."""
-
-        def pick(values: tuple[int, ...]) -> tuple[int, ...]:
-            return tuple(values[i] for i in order)
-
+        if isinstance(order, range) and order.step == 1 and 0 <= order.start <= order.stop <= len(self):
+            part = slice(order.start, order.stop)
+            return Tokens(
+                ids=self.ids[part],
+                words=self.words[part],
+                positions=self.positions and self.positions[part],
+                labels=self.labels and self.labels[part],
+            )
         return Tokens(
-            ids=pick(self.ids),
-            words=pick(self.words),
-            positions=None if self.positions is None else pick(self.positions),
-            labels=None if self.labels is None else pick(self.labels),
+            ids=tuple([self.ids[i] for i in order]),
+            words=tuple([self.words[i] for i in order]),
+            positions=self.positions and tuple([self.positions[i] for i in order]),
+            labels=self.labels and tuple([self.labels[i] for i in order]),
         )
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
 import pytest
 import reference
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contrastive_text.random import RowRandom, fold, generator, text_id
+from contrastive_text.random import RowRandom, fold, fold_each, generator, text_id
 
 KEYS = st.integers(-(2**63), 2**63 - 1)
 WORD = 1 << 64
@@ -63,6 +69,62 @@ def test_generator_depends_on_its_key_alone(key: int, other: int) -> None:
     assert generator(key).random(4).tolist() == draws
     if key != other:
         assert generator(other).random(4).tolist() != draws
+
+
+@given(key=KEYS, before=KEYS)
+def test_generator_draws_what_numpys_philox_of_the_key_draws(key: int, before: int) -> None:
+    generator(before).integers(7, size=3, dtype="uint32")  # leaves half a word and part of a block behind
+    own, theirs = generator(key), np.random.Generator(np.random.Philox(key=key % WORD))
+    for _ in range(2):
+        assert own.integers(30522, size=5).tolist() == theirs.integers(30522, size=5).tolist()
+        assert own.random(3).tolist() == theirs.random(3).tolist()
+        assert own.permutation(9).tolist() == theirs.permutation(9).tolist()
+        assert own.binomial(9, 0.3) == theirs.binomial(9, 0.3)
+
+
+def test_a_generator_that_nobody_holds_is_used_again() -> None:
+    first = id(generator(1))
+    assert {id(generator(key)) for key in range(9)} == {first}
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda rng: rng,
+        lambda rng: rng.bit_generator,
+        lambda rng: rng.random,
+        lambda rng: partial(rng.integers, 9),
+    ],
+    ids=["generator", "bits", "method", "partial"],
+)
+def test_a_generator_that_is_held_in_any_way_keeps_its_own_stream(hold: Callable[[Any], object]) -> None:
+    held = hold(generator(5))
+    state = str(generator(5).bit_generator.state)
+    others = [generator(key).random() for key in range(9)]
+    assert len(set(others)) == 9
+    own = getattr(held, "bit_generator", getattr(held, "__self__", getattr(held, "func", held)))
+    own = getattr(own, "__self__", own)
+    assert str(getattr(own, "bit_generator", own).state) == state
+
+
+def test_generators_of_a_list_are_as_many_and_of_another_thread_others() -> None:
+    together = [generator(key) for key in range(5)]
+    assert [rng.random() for rng in together] == [generator(key).random() for key in range(5)]
+    del together
+    here = id(generator(1))
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: id(generator(1))).result() != here
+
+
+def test_a_generator_has_no_children_that_its_key_would_not_determine() -> None:
+    with pytest.raises(TypeError, match="spawning"):
+        generator(1).spawn(1)
+
+
+@given(seed=KEYS, keys=st.lists(KEYS, min_size=1, max_size=4), others=st.lists(KEYS, min_size=1, max_size=3))
+def test_fold_each_is_fold_of_every_combination(seed: int, keys: list[int], others: list[int]) -> None:
+    together = fold_each(seed, np.array(keys), np.array(others)[:, np.newaxis])
+    assert together.tolist() == [[fold(seed, key, other) for key in keys] for other in others]
 
 
 @given(keys=st.lists(KEYS, min_size=2, max_size=5), short=st.integers(1, 4), long=st.integers(5, 9))

@@ -51,6 +51,17 @@ def test_take_moves_every_list_alike(order: list[int]) -> None:
     assert taken.labels == tuple(8 + i for i in order)
 
 
+@given(start=st.integers(-4, 6), stop=st.integers(-4, 6), step=st.sampled_from([1, 2, -1]))
+def test_take_gives_for_a_range_what_it_gives_for_its_places(start: int, stop: int, step: int) -> None:
+    tokens = Tokens(ids=(7, 8, 9, 10), words=(0, 0, 1, 2), positions=(3, 2, 1, 0), labels=(5, -100, 6, -100))
+    order = range(start, stop, step)
+    if any(not -4 <= place < 4 for place in order):
+        with pytest.raises(IndexError):
+            tokens.take(order)
+    else:
+        assert tokens.take(order) == tokens.take(list(order))
+
+
 @given(lengths=st.lists(st.integers(0, 4), min_size=6, max_size=6), rows=st.lists(st.integers(0, 5), max_size=7))
 def test_a_split_carries_every_list_of_its_rows(lengths: list[int], rows: list[int]) -> None:
     whole = batch(lengths)

@@ -1,4 +1,8 @@
-"""From the words of the shell to a command, and from an exception to an answer in a few lines."""
+"""From the words of the shell to a command, and from an exception to an answer in a few lines.
+
+Each command imports what it needs when it runs: Lightning and Transformers take seconds, which ``--help`` and
+``--version`` do without.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contrastive_text import __version__
-from contrastive_text.cli.suggestions import constructor_answer, nearest
 from contrastive_text.recipes import recipe_files, recipe_names
 
 _TRAINING = ("fit", "validate", "test", "predict")
@@ -72,6 +75,8 @@ def run(words: Sequence[str]) -> int:
     try:
         _dispatch(words[0], expand_recipes(words[1:]))
     except Exception as error:
+        from contrastive_text.cli.suggestions import constructor_answer
+
         said = constructor_answer(str(error))
         if said is None and not _is_answer(error):
             traceback.print_exc()
@@ -102,6 +107,8 @@ def _dispatch(command: str, words: list[str]) -> None:
 
         evaluate(words)
     else:
+        from contrastive_text.cli.suggestions import nearest
+
         advice = nearest(command, _COMMANDS)
         raise ValueError(f"contrastive-text: expected one of {', '.join(_COMMANDS)}, got {command!r}{advice}")
 

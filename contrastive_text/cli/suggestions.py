@@ -1,4 +1,4 @@
-"""The nearest right name for a misspelt one."""
+"""The nearest right name for a misspelt one; what has the names is imported when one is asked for."""
 
 from __future__ import annotations
 
@@ -7,21 +7,13 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-import pytorch_lightning as pl
-
-from contrastive_text import encoders, heads, losses, objectives, poolers, training, views
-from contrastive_text.callbacks import BestCheckpoint, ExportModel
-from contrastive_text.data import TextTask, mixture
-from contrastive_text.data.datamodule import TextDataModule
-from contrastive_text.module import ContrastiveModule
-
 _OPTION = re.compile(
     r"unrecognized arguments: --?(?P<a>[\w.]+)|[Oo]ption '(?P<b>[\w.]+)' is not accepted"
     r"|Key '(?P<c>[\w.]+)' is not expected|[Nn]ested key \"(?P<d>[\w.]+)\""
     r"|does not accept option '(?P<e>[\w.]+)'"
 )
 _ABSTRACT = re.compile(r"Expected an instantiatable class, but [\w.]*?(?P<kind>\w+) is abstract")
-_WORDS = ("model", "data", "trainer", "config", "recipe", "ckpt_path", "init_from")
+_WORDS = ("model", "data", "trainer", "config", "recipe", "ckpt_path", "init_from", "chunk")
 _CLASS = re.compile(r"Expected a dot import path string: (?P<a>[\w.]+)|No module named '(?P<b>[\w.]+)'")
 
 
@@ -38,6 +30,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def part_classes() -> dict[str, type]:
     """Gives every class that a configuration can name without a path."""
+    from contrastive_text import encoders, heads, losses, objectives, poolers, training, views
+    from contrastive_text.data import mixture
+
     rooms = (encoders, heads, losses, mixture, objectives, poolers, training, views)
     found = {name: value for room in rooms for name, value in vars(room).items() if inspect.isclass(value)}
     return {name: cls for name, cls in found.items() if cls.__module__.startswith("contrastive_text.")}
@@ -45,6 +40,13 @@ def part_classes() -> dict[str, type]:
 
 def option_names() -> dict[str, str]:
     """Gives every option with the places that have it."""
+    import pytorch_lightning as pl
+
+    from contrastive_text.callbacks import BestCheckpoint, ExportModel
+    from contrastive_text.data import TextTask
+    from contrastive_text.data.datamodule import TextDataModule
+    from contrastive_text.module import ContrastiveModule
+
     places = {
         "model": ContrastiveModule,
         "data": TextDataModule,

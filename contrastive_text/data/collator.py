@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from contrastive_text.data.tokenizing import TextTokenizer
-from contrastive_text.random import fold, generator, text_id
+from contrastive_text.random import fold, fold_each, generator, text_id
 from contrastive_text.types import NO_LABEL, Batch, Example, Role, Row, Slot, StepBatch, Text, Tokens
 from contrastive_text.views import Pairing, ViewPlan
 
@@ -28,12 +30,12 @@ class KeyedRow(NamedTuple):
     objectives: tuple[str, ...] | None = None
 
 
-class Piece(NamedTuple):
-    """One text on its way into a batch."""
-
-    text: Text
-    slot: Slot
-    key: int
+def example_texts(example: Example, originals: int = 0) -> list[Text]:
+    """Gives the texts of an example in row order: those of ``example_slots``."""
+    texts = [example.anchor, *example.positives, *example.negatives]
+    if example.views_per_text > 1:
+        texts = [text for text in texts for _ in range(example.views_per_text)]
+    return texts + [example.anchor] * originals
 
 
 def example_slots(example: Example, originals: int = 0) -> list[tuple[Slot, Text]]:
@@ -43,18 +45,14 @@ def example_slots(example: Example, originals: int = 0) -> list[tuple[Slot, Text
         example: What a pairing returned.
         originals: Number of unaltered copies of the anchor.
     """
-    roles: tuple[tuple[Role, tuple[Text, ...]], ...] = (
-        ("anchor", (example.anchor,)),
-        ("positive", example.positives),
-        ("negative", example.negatives),
+    counts: tuple[tuple[Role, int], ...] = (
+        ("anchor", example.views_per_text),
+        ("positive", example.views_per_text * len(example.positives)),
+        ("negative", example.views_per_text * len(example.negatives)),
+        ("original", originals),
     )
-    slots = [
-        (Slot(role, i * example.views_per_text + view), text)
-        for role, texts in roles
-        for i, text in enumerate(texts)
-        for view in range(example.views_per_text)
-    ]
-    return slots + [(Slot("original", i), example.anchor) for i in range(originals)]
+    slots = [Slot(role, number) for role, count in counts for number in range(count)]
+    return list(zip(slots, example_texts(example, originals), strict=True))
 
 
 class Collator:
@@ -91,30 +89,39 @@ class Collator:
         Raises:
             ValueError: Rows that give different numbers of examples, positives or negatives, or none.
         """
-        rows = [self._examples(item) for item in items]
+        epochs, numbers = np.array([(item.epoch, item.number) for item in items], dtype=np.int64).T
+        row_keys = fold_each(self.seed, text_id(self.task), epochs, numbers)
+        drawn = zip(items, fold_each(row_keys, _PAIRING).tolist(), strict=True)
+        rows = [self.pairing(item.row, generator(key)) for item, key in drawn]
         examples = [example for row in rows for example in row]
-        slots = {tuple(piece.slot for piece in pieces) for pieces, _ in examples}
-        if len(slots) != 1 or len({len(row) for row in rows}) != 1:
-            counts = sorted({(len(row), len(pieces)) for row in rows for pieces, _ in row})
-            got = ", ".join(f"{number} of {texts} texts" for number, texts in counts) or "none at all"
-            raise ValueError(
-                f"pairing {type(self.pairing).__name__}: expected every row to give as many examples with "
-                f"the same number of positives and negatives, got {got}; leave out rows that can't give them"
-            )
-        pieces = [piece for slot in zip(*(pieces for pieces, _ in examples), strict=True) for piece in slot]
-        return assemble(pieces, self.tokenizer, self.plan, targets=[target for _, target in examples])
-
-    def _examples(self, item: KeyedRow) -> list[tuple[list[Piece], float | None]]:
-        row_key = fold(self.seed, text_id(self.task), item.epoch, item.number)
-        examples = self.pairing(item.row, generator(fold(row_key, _PAIRING)))
-        slots = [example_slots(example, self.originals) for example in examples]
-        return [
-            (
-                [Piece(text, slot, fold(row_key, number, i)) for i, (slot, text) in enumerate(each)],
-                _target(item.row) if example.target is None else example.target,
-            )
-            for number, (each, example) in enumerate(zip(slots, examples, strict=True))
+        texts = [example_texts(example, self.originals) for example in examples]
+        shapes = {(len(each.positives), len(each.negatives), each.views_per_text) for each in examples}
+        if len(shapes) != 1 or len({len(row) for row in rows}) != 1:
+            self._refuse(rows)
+        slots = tuple(slot for slot, _ in example_slots(examples[0], self.originals))
+        places = np.arange(len(slots))[:, np.newaxis, np.newaxis]
+        keys = fold_each(row_keys[:, np.newaxis], np.arange(len(rows[0])), places)
+        targets = [
+            _target(item.row) if example.target is None else example.target
+            for item, row in zip(items, rows, strict=True)
+            for example in row
         ]
+        return assemble(
+            [text for slot in zip(*texts, strict=True) for text in slot],
+            slots=slots,
+            keys=keys.ravel(),
+            tokenizer=self.tokenizer,
+            plan=self.plan,
+            targets=targets,
+        )
+
+    def _refuse(self, rows: Sequence[Sequence[Example]]) -> NoReturn:
+        counts = sorted({(len(row), len(example_texts(each, self.originals))) for row in rows for each in row})
+        got = ", ".join(f"{number} of {texts} texts" for number, texts in counts) or "none at all"
+        raise ValueError(
+            f"pairing {type(self.pairing).__name__}: expected every row to give as many examples with "
+            f"the same number of positives and negatives, got {got}; leave out rows that can't give them"
+        )
 
 
 def _target(row: Row) -> float | None:
@@ -143,61 +150,113 @@ class StepCollator:
 
 
 def assemble(
-    pieces: Sequence[Piece],
+    texts: Sequence[Text],
+    slots: tuple[Slot, ...],
+    keys: npt.NDArray[np.int64],
     tokenizer: TextTokenizer,
     plan: ViewPlan,
     targets: Sequence[float | None] = (),
 ) -> Batch:
-    """Alters, tokenises and concatenates texts that stand slot by slot."""
-    slots = tuple(dict.fromkeys(piece.slot for piece in pieces))
-    chains = {slot: plan.chain_name(slot) for slot in slots}
-    names = [chains[piece.slot] for piece in pieces]
-    rngs = [None if name is None else generator(piece.key) for name, piece in zip(names, pieces, strict=True)]
-    strings = {
-        i: tokenizer.text(piece.text)  # a span that text views alter becomes text again
-        for i, piece in enumerate(pieces)
-        if isinstance(piece.text, str) or names[i] in plan.text_chains
-    }
-    for altering in plan.text_chains:
-        own = {i: rng for i, rng in enumerate(rngs) if rng and names[i] == altering}
-        altered = plan.alter_texts(altering, [strings[i] for i in own], list(own.values()))
-        strings |= dict(zip(own, altered, strict=True))
-    tokenised = dict(zip(strings, tokenizer(list(strings.values())), strict=True))
-    rows, truncated = [], 0
-    for i, (piece, name, rng) in enumerate(zip(pieces, names, rngs, strict=True)):
-        whole = piece.text if isinstance(piece.text, Tokens) and i not in tokenised else tokenised[i]
-        tokens = tokenizer.cut(whole)
-        truncated += len(tokens) < len(whole)
-        if name is None or rng is None:
-            rows.append(tokenizer.with_specials(tokens))
-            continue
-        row = tokenizer.with_specials(tokenizer.cut(plan.alter_tokens(name, tokens, rng)))
-        rows.append(plan.alter_tokens(name, row, rng, after_specials=True))
+    """Alters, tokenises and concatenates texts.
+
+    Args:
+        texts: The texts of all examples, slot by slot.
+        slots: The slots.
+        keys: Key of the draws for each text.
+        tokenizer: Owner of special tokens and lengths.
+        plan: Which views run on which slot.
+        targets: Target of each example; none if one of them has none.
+    """
+    examples = len(texts) // len(slots)
+    draw_keys = keys.tolist()
+    names = [name for name in map(plan.chain_name, slots) for _ in range(examples)]
+    altered = list(texts)
+    rngs: dict[int, np.random.Generator] = {}
+    for chain_name in plan.text_chains:
+        own = {i: generator(draw_keys[i]) for i, name in enumerate(names) if name == chain_name}
+        # A span that text views alter becomes text again.
+        strings = plan.alter_texts(chain_name, [tokenizer.text(texts[i]) for i in own], list(own.values()))
+        for i, string in zip(own, strings, strict=True):
+            altered[i] = string
+        rngs |= own
+    read = _Tokenised(altered, tokenizer, with_words=bool(plan.token_chains))
+    rows = [
+        read.plain(text)
+        if name is None or name not in plan.token_chains
+        # Each generator is given up before the next one is asked for, which then takes its place.
+        else _altered(
+            read.tokens(text), name, rngs.pop(i) if i in rngs else generator(draw_keys[i]), tokenizer, plan
+        )
+        for i, (text, name) in enumerate(zip(altered, names, strict=True))
+    ]
+    ids = {text: text_id(text) for text in dict.fromkeys(text for text in texts if isinstance(text, str))}
     return Batch(
         ids=_flat([row.ids for row in rows]),
-        lengths=torch.tensor([len(row) for row in rows], dtype=torch.long),
+        lengths=_flat([[len(row.ids) for row in rows]]),
         slots=slots,
-        row_slots=torch.arange(len(slots)).repeat_interleave(len(rows) // len(slots)),
-        draw_keys=torch.tensor([piece.key for piece in pieces], dtype=torch.long),
-        text_ids=torch.tensor([_id_of(piece.text) for piece in pieces], dtype=torch.long),
-        seed=fold(*(piece.key for piece in pieces[: len(rows) // len(slots)])),
-        positions=_flat([row.positions or tuple(range(len(row))) for row in rows])
+        row_slots=torch.arange(len(slots)).repeat_interleave(examples),
+        draw_keys=torch.from_numpy(keys),
+        text_ids=_flat([[ids[text] if isinstance(text, str) else _span_id(text) for text in texts]]),
+        seed=fold(*draw_keys[:examples]),
+        positions=_flat([row.positions or range(len(row.ids)) for row in rows])
         if any(row.positions is not None for row in rows)
         else None,
-        labels=_flat([row.labels or (NO_LABEL,) * len(row) for row in rows])
+        labels=_flat([row.labels or (NO_LABEL,) * len(row.ids) for row in rows])
         if any(row.labels is not None for row in rows)
         else None,
         target=torch.tensor(targets) if targets and None not in targets else None,
-        truncated=truncated,
+        truncated=sum(row.truncated for row in rows),
     )
 
 
+class _Row(NamedTuple):
+    """What a batch keeps of a text: less than ``Tokens``, because there is one for each of thousands."""
+
+    ids: Sequence[int]
+    truncated: bool
+    positions: Sequence[int] | None = None
+    labels: Sequence[int] | None = None
+
+
+class _Tokenised:
+    """Texts of a batch, each tokenised once, wherever it stands."""
+
+    def __init__(self, texts: Iterable[Text], tokenizer: TextTokenizer, with_words: bool) -> None:
+        self.tokenizer = tokenizer
+        strings = list(dict.fromkeys(text for text in texts if isinstance(text, str)))
+        self._tokens = dict(zip(strings, tokenizer(strings), strict=True)) if with_words else {}
+        ids = [each.ids for each in self._tokens.values()] if with_words else tokenizer.ids(strings)
+        self._plain = dict(zip(strings, map(self._row, ids), strict=True))
+
+    def _row(self, ids: Sequence[int]) -> _Row:
+        row = self.tokenizer.row(ids)
+        return _Row(row, truncated=len(row) < len(ids) + self.tokenizer.specials)
+
+    def plain(self, text: Text) -> _Row:
+        """Gives the row of a text that stays as it is."""
+        return self._plain[text] if isinstance(text, str) else self._row(text.ids)
+
+    def tokens(self, text: Text) -> Tokens:
+        """Gives the tokens of a text, uncut and without special ones."""
+        return self._tokens[text] if isinstance(text, str) else text
+
+
+def _altered(
+    whole: Tokens, name: str, rng: np.random.Generator, tokenizer: TextTokenizer, plan: ViewPlan
+) -> _Row:
+    """Gives the row of a text after the token views of a chain."""
+    tokens = tokenizer.cut(whole)
+    row = tokenizer.with_specials(tokenizer.cut(plan.alter_tokens(name, tokens, rng)))
+    row = plan.alter_tokens(name, row, rng, after_specials=True)
+    return _Row(row.ids, len(tokens) < len(whole), positions=row.positions, labels=row.labels)
+
+
 def _flat(rows: Sequence[Sequence[int]]) -> Tensor:
-    return torch.tensor([value for row in rows for value in row], dtype=torch.long)
+    return torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=sum(map(len, rows))))
 
 
-def _id_of(text: Text) -> int:
-    return text_id(text) if isinstance(text, str) else text_id(np.array(text.ids).tobytes())
+def _span_id(span: Tokens) -> int:
+    return text_id(np.array(span.ids).tobytes())
 
 
 def collate_texts(tokenizer: TextTokenizer, texts: Sequence[str]) -> Batch:
@@ -206,7 +265,8 @@ def collate_texts(tokenizer: TextTokenizer, texts: Sequence[str]) -> Batch:
     Raises:
         ValueError: A text without a token, for a tokenizer that adds no special tokens.
     """
-    batch = assemble([Piece(text, Slot("anchor", 0), 0) for text in texts], tokenizer=tokenizer, plan=ViewPlan())
+    slots, keys = (Slot("anchor", 0),), np.zeros(len(texts), dtype=np.int64)
+    batch = assemble(texts, slots=slots, keys=keys, tokenizer=tokenizer, plan=ViewPlan())
     if int(batch.lengths.min()) == 0:
         where = int(batch.lengths.argmin())
         raise ValueError(

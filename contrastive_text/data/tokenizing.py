@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from contrastive_text.types import NO_LABEL, NO_WORD, Text, Tokens, Vocabulary
 
@@ -78,18 +77,27 @@ class TextTokenizer:
         """Gives each text's tokens, uncut and without special tokens."""
         if not texts:
             return []
-        encoding = self.tokenizer(
+        encoding = self._encode(texts)
+        words = (encoding.word_ids(i) for i in range(len(texts)))
+        return [
+            Tokens(ids=tuple(ids), words=tuple(NO_WORD if word is None else word for word in row))
+            for ids, row in zip(encoding["input_ids"], words, strict=True)
+        ]
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Gives each text's ids, uncut and without special tokens: what is left of ``__call__`` without words."""
+        found: list[list[int]] = self._encode(texts)["input_ids"] if texts else []
+        return found
+
+    def _encode(self, texts: Sequence[str]) -> BatchEncoding:
+        encoding: BatchEncoding = self.tokenizer(
             list(texts),
             add_special_tokens=False,
             return_attention_mask=False,
             return_token_type_ids=False,
             verbose=False,  # no warning of long texts: they are cut and counted later
         )
-        words = (encoding.word_ids(i) for i in range(len(texts)))
-        return [
-            Tokens(ids=tuple(ids), words=tuple(NO_WORD if word is None else word for word in row))
-            for ids, row in zip(encoding["input_ids"], words, strict=True)
-        ]
+        return encoding
 
     def text(self, text: Text) -> str:
         """Gives a span of tokens as the string that it stands for; a string as it is."""
@@ -99,6 +107,15 @@ class TextTokenizer:
         """Gives at most as many tokens as there is room for, from the start."""
         return tokens if self.room is None or len(tokens) <= self.room else tokens.take(range(self.room))
 
+    def row(self, ids: Sequence[int]) -> list[int]:
+        """Gives the ids of the row that enters the encoder: those there is room for, and the special ones."""
+        return [*self.prefix, *ids[: self.room], *self.suffix]
+
+    @property
+    def specials(self) -> int:
+        """The number of special tokens of a row."""
+        return len(self.prefix) + len(self.suffix)
+
     def with_specials(self, tokens: Tokens) -> Tokens:
         """Gives the row that enters the encoder: the tokens between the special ones.
 
@@ -107,8 +124,7 @@ class TextTokenizer:
         before, after = len(self.prefix), len(self.suffix)
         ids = (*self.prefix, *tokens.ids, *self.suffix)
         positions = tokens.positions
-        return replace(
-            tokens,
+        return Tokens(
             ids=ids,
             words=(NO_WORD,) * before + tokens.words + (NO_WORD,) * after,
             positions=None

@@ -56,11 +56,13 @@ class TransformerEncoder(Encoder):
         dropout: Probability for every dropout of the network; None keeps the model's own.
         layout: How rows are laid out (see ``encoders.layouts``); ``auto`` takes the fastest that is right for the
             architecture on the device. The result is the same.
+        compiled: Whether blocks are compiled by ``torch.compile`` for lengths of every kind; their rows are then
+            padded or bucketed. It takes a minute at the start, and on a CPU nothing was gained by it.
 
     Raises:
         ValueError: Neither or both of name and config, a model that can't be found, a checkpoint that
             lacks weights of the encoder, a length the model can't take, or ``packed`` for an architecture that
-            has no place for another attention function, or gives other values with it.
+            has no place for another attention function, gives other values with it, or is compiled.
 
     Example:
         >>> tiny = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
@@ -78,6 +80,7 @@ class TransformerEncoder(Encoder):
         max_length: int | None = None,
         dropout: float | None = None,
         layout: Layout = "auto",
+        compiled: bool = False,
     ) -> None:
         super().__init__()
         if layout not in get_args(Layout):
@@ -95,6 +98,7 @@ class TransformerEncoder(Encoder):
         self.tokenizer_name_or_path = tokenizer_name_or_path
         self.dropout = dropout
         self.layout = layout
+        self.compiled = compiled
         architecture = load_architecture(model_name_or_path, self._full_config(), dropout)
         self.model = load_model(
             model_name_or_path, architecture
@@ -127,6 +131,10 @@ class TransformerEncoder(Encoder):
         if place is not None:
             place.register_forward_hook(self._alter_embeddings)
         self._why_not_packed = self._check_packed() if layout in ("auto", "packed") else "another was asked for"
+        if compiled:
+            self._why_not_packed = "a compiled network takes no packed rows"
+            for block in next(part for part in self.model.modules() if isinstance(part, nn.ModuleList)):
+                block.compile(dynamic=True)
         if layout == "packed" and self._why_not_packed:
             raise ValueError(
                 f"encoder.layout: expected bucketed, padded or auto, for {self._why_not_packed}, got packed"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 
 from contrastive_text.types import NO_LABEL, Tokens, Vocabulary
 from contrastive_text.views.base import TokenView, check_rate
-from contrastive_text.views.tokens import unit_lengths
+from contrastive_text.views.tokens import unit_bounds, unit_places
 
 
 class MaskTokens(TokenView):
@@ -78,16 +77,21 @@ class MaskTokens(TokenView):
         """Gives the tokens with some hidden; ``labels`` is set even where none is."""
         if self._mask_id is None:
             raise RuntimeError("MaskTokens: expected build(vocabulary) before the first call")
-        ids = np.array(tokens.ids, dtype=np.int64)
-        labels = np.full(len(ids), NO_LABEL) if tokens.labels is None else np.array(tokens.labels, dtype=np.int64)
-        lengths = unit_lengths(tokens, "word" if self.whole_word else "token")
-        ordinary = np.array([i not in self._special_ids for i in tokens.ids], dtype=np.bool_)
-        chosen = np.repeat(rng.random(len(lengths)) < self.rate, lengths) & ordinary
-        others = self._ordinary_ids[rng.integers(len(self._ordinary_ids), size=len(ids))]
-        fate = rng.random(len(ids))
-        hidden = np.where(fate < self.mask, self._mask_id, others)
-        return replace(
-            tokens,
-            ids=tuple(np.where(chosen & (fate < self.mask + self.random), hidden, ids).tolist()),
-            labels=tuple(np.where(chosen & (labels == NO_LABEL), ids, labels).tolist()),
-        )
+        ids = list(tokens.ids)
+        labels = [NO_LABEL] * len(ids) if tokens.labels is None else list(tokens.labels)
+        bounds = unit_bounds(tokens, "word" if self.whole_word else "token")
+        chosen = (rng.random(len(bounds) - 1) < self.rate).nonzero()[0].tolist()
+        others = rng.integers(len(self._ordinary_ids), size=len(ids))
+        fates = rng.random(len(ids))
+        for place in unit_places(bounds, chosen):
+            token = tokens.ids[place]
+            if token in self._special_ids:
+                continue
+            if labels[place] == NO_LABEL:
+                labels[place] = token
+            fate = fates.item(place)
+            if fate < self.mask:
+                ids[place] = self._mask_id
+            elif fate < self.mask + self.random:
+                ids[place] = int(self._ordinary_ids[others[place]])
+        return Tokens(ids=tuple(ids), words=tokens.words, positions=tokens.positions, labels=tuple(labels))

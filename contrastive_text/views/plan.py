@@ -87,6 +87,16 @@ class ViewPlan:
             self._check_order(name, chain)
             self.chains[name] = tuple(chain)
         self._check_fixed_dropout()
+        # Asked for every text of every batch: isinstance with an abstract class is slow.
+        self._token_views = {
+            (name, after_specials): tuple(
+                view for view in chain if isinstance(view, TokenView) and view.after_specials == after_specials
+            )
+            for name, chain in self.chains.items()
+            for after_specials in (False, True)
+        }
+        self.token_chains = frozenset(name for (name, _), found in self._token_views.items() if found)
+        """The names of the chains with a token view."""
 
     def _check_fixed_dropout(self) -> None:
         repeating = self.fixed_dropout
@@ -184,9 +194,8 @@ class ViewPlan:
         self, name: str, tokens: Tokens, rng: np.random.Generator, after_specials: bool = False
     ) -> Tokens:
         """Gives the tokens after the token views of that chain, those before or those after special tokens."""
-        for view in self.chains.get(name, ()):
-            if isinstance(view, TokenView) and view.after_specials == after_specials:
-                tokens = view(tokens, rng)
+        for view in self._token_views.get((name, after_specials), ()):
+            tokens = view(tokens, rng)
         return tokens
 
     def alter_embeddings(self, batch: Batch, gradient: Tensor | None = None) -> Alter | None:

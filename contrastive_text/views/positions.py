@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -38,7 +37,9 @@ class ShufflePositions(TokenView):
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
         """Gives the tokens with ``positions`` set, a permutation of what they were."""
-        positions = np.array(range(len(tokens)) if tokens.positions is None else tokens.positions, dtype=np.int64)
-        moved = np.flatnonzero([self.specials or word != NO_WORD for word in tokens.words])
-        positions[moved] = rng.permutation(positions[moved])
-        return replace(tokens, positions=tuple(positions.tolist()))
+        before = tuple(range(len(tokens))) if tokens.positions is None else tokens.positions
+        moved = [i for i, word in enumerate(tokens.words) if self.specials or word != NO_WORD]
+        after = list(before)
+        for place, drawn in zip(moved, rng.permutation(len(moved)).tolist(), strict=True):
+            after[place] = before[moved[drawn]]
+        return Tokens(ids=tokens.ids, words=tokens.words, positions=tuple(after), labels=tokens.labels)

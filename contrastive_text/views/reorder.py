@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from contrastive_text.types import Tokens
 from contrastive_text.views.base import TokenView, check_rate
-from contrastive_text.views.tokens import Unit, check_unit, draw_spans, unit_lengths
+from contrastive_text.views.tokens import Unit, check_unit, draw_spans, unit_bounds, unit_places
 
 
-def exchange(length: int, pairs: Iterable[tuple[range, range]]) -> list[int]:
+def exchange(bounds: Sequence[int], pairs: Iterable[tuple[int, int]], length: int = 1) -> Sequence[int]:
     """Gives the order of places after the two spans of each pair are exchanged.
 
     Args:
-        length: Number of places.
-        pairs: Spans, none of them empty, no two of them overlapping.
+        bounds: Start of each unit, and the end of the last.
+        pairs: The first unit of either span; no two spans overlap.
+        length: Units in each span.
 
     Example:
-        >>> exchange(5, [(range(0, 2), range(3, 4))])
+        >>> exchange([0, 2, 3, 4, 5], [(0, 2)])
         [3, 2, 0, 1, 4]
     """
-    partners = {span: other for a, b in pairs for span, other in ((a, b), (b, a))}
-    order: list[int] = []
-    place = 0
-    for span in sorted(partners, key=lambda span: span.start):
-        order += [*range(place, span.start), *partners[span]]
-        place = span.stop
-    return [*order, *range(place, length)]
+    order = list(range(len(bounds) - 1))
+    for a, b in pairs:
+        for i in range(length):
+            order[a + i], order[b + i] = order[b + i], order[a + i]
+    return unit_places(bounds, order)
 
 
 class ReorderSpans(TokenView):
@@ -63,13 +62,12 @@ class ReorderSpans(TokenView):
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
         """Gives all tokens in their new order."""
-        ends = unit_lengths(tokens, self.unit).cumsum()
-        units = len(ends)
+        bounds = unit_bounds(tokens, self.unit)
+        units = len(bounds) - 1
         length = max(1, int(self.rate * units))
         pairs = min(self.pairs, units // (2 * length))
         if pairs == 0 or self.rate == 0:
             return tokens
-        starts = [0, *ends.tolist()]
-        drawn = rng.permutation(draw_spans(units, 2 * pairs, length=length, rng=rng)[:, 0]).tolist()
-        spans = [range(starts[unit], starts[unit + length]) for unit in drawn]
-        return tokens.take(exchange(len(tokens), zip(spans[::2], spans[1::2], strict=True)))
+        starts = draw_spans(units, 2 * pairs, length=length, rng=rng)
+        drawn = [starts[i] for i in rng.permutation(len(starts)).tolist()]
+        return tokens.take(exchange(bounds, zip(drawn[::2], drawn[1::2], strict=True), length=length))

@@ -64,7 +64,7 @@ def uniform_starts(tokens: int, lengths: Sequence[int], longest: int, rng: np.ra
     # tokens without overlap, if the text is continued by what the last stretch has beyond its anchor.
     distance = 2 * longest
     continued = tokens - lengths[-1] + distance
-    return [int(start) for start in draw_spans(continued, len(lengths), length=distance, rng=rng)[:, 0]]
+    return draw_spans(continued, len(lengths), length=distance, rng=rng)
 
 
 def longest_positive(strategy: Strategy, anchor: range, longest: int, tokens: int) -> int:

@@ -375,3 +375,15 @@ def test_evaluate_prints_every_file_and_sub_set(
             assert f"{score.spearman:.2f}" in row
             assert f" {score.pairs} " in row
     assert "CLSPooler, at most 32 tokens" in said
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"]], ids=" ".join)
+def test_what_needs_no_model_waits_for_no_import(words: list[str]) -> None:
+    heavy = "torch", "transformers", "pytorch_lightning", "jsonargparse", "numpy"
+    code = (
+        "import sys; from contrastive_text.cli import run; "
+        f"assert run({words}) == 0; assert not set({heavy}) & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout

@@ -266,3 +266,47 @@ def test_a_text_without_a_token_is_refused_with_its_place(learned_tokenizer: Pre
         ValueError, match=r"texts\[1\]: expected at least one token, got ''; .*leave empty texts out"
     ):
         collate_texts(TextTokenizer(bare, max_length=None), ["the bird", ""])
+
+
+class Keeping(TokenView):
+    """Keeps its generators and draws with all of them, each time."""
+
+    def __init__(self) -> None:
+        self.kept: list[np.random.Generator] = []
+        self.drawn: list[list[float]] = []
+
+    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
+        self.kept.append(rng)
+        self.drawn.append([each.random() for each in self.kept])
+        return tokens
+
+
+def test_a_view_that_keeps_its_generators_finds_each_at_its_own_draws(tokenizer: TextTokenizer) -> None:
+    view = Keeping()
+    batch = Collator(tokenizer, SameText(), ViewPlan({"anchor": [view]}), seed=0)(keyed(ROWS))
+    own = [
+        np.random.Generator(np.random.Philox(key=key % 2**64)) for key in batch.draw_keys[: len(ROWS)].tolist()
+    ]
+    assert view.drawn == [[rng.random() for rng in own[: i + 1]] for i in range(len(ROWS))]
+
+
+@pytest.mark.parametrize("plan", [ViewPlan(), ViewPlan({"positive": [DeleteTokens(0.3)]})], ids=["plain", "view"])
+def test_a_text_of_two_slots_is_tokenised_once(
+    tokenizer: TextTokenizer, plan: ViewPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    encode = tokenizer._encode
+    monkeypatch.setattr(tokenizer, "_encode", lambda texts: seen.extend(texts) or encode(texts))
+    Collator(tokenizer, SameText(), plan, seed=0)(keyed((*ROWS, ROWS[0])))
+    assert seen == [row["text"] for row in ROWS]
+
+
+@pytest.mark.parametrize("words", [3, 30], ids=["short", "cut"])
+def test_a_row_is_the_same_with_words_and_without(tokenizer: TextTokenizer, words: int) -> None:
+    rows = tuple({"text": " ".join(["bird"] * (words + i))} for i in range(3))
+    plain, worded = (
+        Collator(tokenizer, SameText(), plan, seed=0)(keyed(rows))
+        for plan in (ViewPlan(), ViewPlan({"anchor": [DeleteTokens(0.0)], "positive": [DeleteTokens(0.0)]}))
+    )
+    assert same(plain, worded)
+    assert plain.truncated == (6 if words > 10 else 0)

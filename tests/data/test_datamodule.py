@@ -17,7 +17,7 @@ from contrastive_text.data import read_pairs
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.module import ContrastiveModule
-from contrastive_text.types import Batch, Example, Row, Slot
+from contrastive_text.types import Batch, Example, Row, Slot, StepBatch
 from contrastive_text.views import DeleteTokens, Given, Pairing, SwapWords
 
 
@@ -297,3 +297,55 @@ def test_views_never_touch_evaluation(altering: ContrastiveModule, bert: str, tm
         for module in (altering, tiny.module(bert))
     ]
     assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize(("device", "waits"), [("cpu", True), ("mps", True), ("cuda", False), ("xla", False)])
+def test_a_batch_is_copied_to_a_gpu_without_waiting(
+    altering: ContrastiveModule, texts: str, device: str, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = ready(altering, TextDataModule(train=texts, batch_size=4))
+    batch = next(iter(data.train_dataloader()))
+    asked: list[tuple[torch.device, bool]] = []
+
+    def to(self: torch.Tensor, where: torch.device, non_blocking: bool = False) -> torch.Tensor:
+        asked.append((where, non_blocking))
+        return self
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    for whole in (batch, StepBatch({"train": batch})):
+        asked.clear()
+        assert type(data.transfer_batch_to_device(whole, torch.device(device), 0)) is type(whole)
+        tensors = [f.name for f in fields(Batch) if isinstance(getattr(batch, f.name), torch.Tensor)]
+        assert asked == [(torch.device(device), not waits)] * len(tensors)
+
+
+def test_a_run_copies_its_batches_in_the_way_of_the_data_module(
+    bert: str, texts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[type] = []
+    own = TextDataModule.transfer_batch_to_device
+
+    def transfer(self: TextDataModule, batch: Any, *where: Any) -> Any:  # Any: Lightning's
+        copied.append(type(batch))
+        return own(self, batch, *where)
+
+    monkeypatch.setattr(TextDataModule, "transfer_batch_to_device", transfer)
+    trainer = pl.Trainer(max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+                         enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
+    trainer.fit(tiny.module(bert), datamodule=TextDataModule(train=texts, batch_size=4))
+    assert copied == [Batch]
+
+
+def test_with_a_gpu_batches_are_page_locked_as_a_whole(
+    altering: ContrastiveModule, texts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = ready(altering, TextDataModule(train=texts, batch_size=4))
+    batch = next(iter(data.train_dataloader()))
+    locked: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: locked.append(self) or self)
+    assert isinstance(StepBatch({"train": batch}).pin_memory(), StepBatch)
+    tensors = [getattr(batch, f.name) for f in fields(Batch) if isinstance(getattr(batch, f.name), torch.Tensor)]
+    assert {id(tensor) for tensor in locked} == {id(tensor) for tensor in tensors}
+    assert not data.train_dataloader().pin_memory
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert data.train_dataloader().pin_memory

@@ -1,0 +1,121 @@
+"""What the timed benchmarks count and read: figures that their tables stand on."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import BertConfig, BertModel
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+SCRIPTS = ("timing", "train_step", "memory", "encode", "scaling")
+
+
+@pytest.fixture
+def scripts() -> Iterator[dict[str, ModuleType]]:
+    """The scripts by name, imported as they import each other."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield {name: importlib.import_module(name) for name in SCRIPTS}
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_examples_of_a_benchmark_hold(scripts: dict[str, ModuleType], name: str) -> None:
+    outcome = doctest.testmod(scripts[name])
+    assert outcome.failed == 0
+    assert outcome.attempted or name == "memory"
+
+
+def test_forward_flops_are_those_that_torch_counts(scripts: dict[str, ModuleType]) -> None:
+    timing, length = scripts["timing"], 7
+    shape = timing.Shape(layers=2, features=16, inner=24)
+    config = BertConfig(
+        vocab_size=30,
+        hidden_size=shape.features,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=2,
+        intermediate_size=shape.inner,
+        attn_implementation="eager",  # torch doesn't count its fused attention on a CPU
+    )
+    model = BertModel(config, add_pooling_layer=False).eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(input_ids=torch.zeros(3, length, dtype=torch.long))
+    assert timing.forward_flops(shape, [length] * 3) == counter.get_total_flops()
+
+
+def test_the_bare_loop_attends_within_rows_alone(scripts: dict[str, ModuleType]) -> None:
+    attend = scripts["train_step"].attend_in_runs
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, 7, 4)
+    packed, _ = attend(nn.Identity(), q, k, v, None, runs=[(2, 2), (1, 3)])
+    alone = [
+        torch.nn.functional.scaled_dot_product_attention(*(each[:, :, start:stop] for each in (q, k, v)))
+        for start, stop in ((0, 2), (2, 4), (4, 7))
+    ]
+    torch.testing.assert_close(packed, torch.cat(alone, dim=2).transpose(1, 2))
+
+
+def test_the_peers_read_the_batches_in_the_order_of_our_sampler(
+    scripts: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    import tiny
+
+    from contrastive_text.data.datamodule import TextDataModule
+
+    given, ordered = scripts["train_step"].write_texts(tmp_path, tiny.TEXTS, 8)
+    data = TextDataModule(train=given, batch_size=8)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    data.attach(tiny.module(tiny.save_bert(folder)))
+    data.setup("fit")
+    rows = data.data_of().rows
+    texts = [rows[key.number]["text"] for keys in data.train_dataloader().order for key in keys]
+    assert Path(ordered).read_text(encoding="utf-8").splitlines() == texts
+    assert texts != list(tiny.TEXTS)
+
+
+def test_a_turn_answers_after_its_steps_and_only_then(scripts: dict[str, ModuleType]) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    ours.send(2)
+    turn = scripts["timing"].Turn(theirs, "cpu")
+    turn.loaded()
+    turn.ended_step(tokens=3, loss=0.5)
+    assert not ours.poll()
+    ours.send(1)  # the next turn, which it would wait for
+    turn.ended_step(tokens=4, loss=0.25)
+    answer = ours.recv()
+    assert (answer.tokens, answer.losses) == (7, (0.5, 0.25))
+    ours.send(1)
+    turn.ended_step(tokens=1)
+    assert ours.recv().tokens == 1
+
+
+def test_texts_of_columns_come_row_by_row(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
+    path = tmp_path / "sts.tsv"
+    path.write_text('score\tsentence1\tsentence2\n1\ta "\tb\n2\tc\td\n', encoding="utf-8")
+    assert scripts["timing"].column_texts(path, ("sentence1", "sentence2")) == ['a "', "b", "c", "d"]
+
+
+def test_a_finished_setting_is_not_measured_again(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
+    kept = scripts["timing"].kept
+    assert kept(tmp_path, "32-float32", lambda: [{"seconds": 1}]) == [{"seconds": 1}]
+    assert kept(tmp_path, "32-float32", lambda: [{"seconds": 2}]) == [{"seconds": 1}]
+    assert kept(None, "32-float32", lambda: [{"seconds": 2}]) == [{"seconds": 2}]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_cost_model_has_the_flops_of_the_loss(scripts: dict[str, ModuleType], ranks: int) -> None:
+    scaling = scripts["scaling"]
+    paper = scaling.cost(ranks, pairs=8, features=16, parameters=10)
+    assert scaling.counted_loss_flops(ranks, 8, 16) == paper.loss_flops

@@ -1,0 +1,144 @@
+"""How many tokens fit: what is measured, what is set, and what the shell makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from pytorch_lightning.callbacks import Callback
+
+from contrastive_text import chunk_size
+from contrastive_text.chunk_size import RESERVE, ChunkSize, free_bytes, saved_bytes
+from contrastive_text.cli.main import run as shell
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.training.checkpoints import read_checkpoint
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.write_texts(tmp_path_factory.mktemp("texts") / "texts.txt")
+
+
+class Calls(Callback):
+    """Counts how often the first block of the encoder is called in each step."""
+
+    def on_train_start(self, trainer: object, pl_module: ContrastiveModule) -> None:  # noqa: ARG002  # Lightning's
+        self.count = 0
+        pl_module.encoder.model.encoder.layer[0].register_forward_hook(self.note)
+
+    def note(self, *_: object) -> None:
+        self.count += 1
+
+
+def fit(bert: str, texts: str, folder: Path) -> tuple[ContrastiveModule, int]:
+    module, calls = tiny.module(bert), Calls()
+    tiny.trainer(folder, max_steps=1, callbacks=[ChunkSize(), calls]).fit(module, tiny.data(texts))
+    return module, calls.count
+
+
+def given_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    monkeypatch.setattr(chunk_size, "free_bytes", lambda device: free)  # noqa: ARG005  # the same signature
+
+
+def held(module: ContrastiveModule) -> int:
+    return 3 * sum(weight.numel() * weight.element_size() for weight in module.parameters())
+
+
+def test_with_much_memory_the_batch_is_one_chunk(
+    bert: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_free(monkeypatch, 2**34)
+    module, calls = fit(bert, texts, tmp_path)
+    assert module.chunk_tokens is not None
+    assert module.chunk_tokens > 10_000
+    assert calls == 1  # one part, and nothing is computed twice
+
+
+def test_with_little_memory_a_chunk_holds_as_many_rows_as_are_paid_for(
+    bert: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = tiny.module(bert)
+    longest = module.encoder.limit
+    assert longest == 32
+    trainer = tiny.trainer(tmp_path / "first", max_steps=1)
+    trainer.fit(module, tiny.data(texts))  # for its precision plug-in
+    row = saved_bytes(module, longest)
+    given_free(monkeypatch, int(held(module) + 2.5 * row / (1 - RESERVE)))
+    module, calls = fit(bert, texts, tmp_path)
+    assert module.chunk_tokens == 2 * longest
+    assert module.hparams["chunk_tokens"] == 2 * longest
+    assert calls > 3
+    assert "Chunks: 64 tokens" in capsys.readouterr().out
+
+
+def test_too_little_memory_for_a_row_is_refused(
+    bert: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_free(monkeypatch, 1000)
+    with pytest.raises(ValueError, match=r"chunk: expected memory for a row of 32 tokens, .* GiB, got 0\.00 GiB"):
+        fit(bert, texts, tmp_path)
+
+
+def test_what_is_saved_grows_with_the_tokens_and_leaves_the_weights_out(
+    bert: str, texts: str, tmp_path: Path
+) -> None:
+    module = tiny.module(bert)
+    tiny.trainer(tmp_path, max_steps=1).fit(module, tiny.data(texts))
+    short, long = saved_bytes(module, 8), saved_bytes(module, 32)
+    # Of each token: some ten vectors of 16 and two of 32 floats a block, of two blocks, and the attention's weights.
+    assert 4 * short <= long < 8 * short
+    assert 32 * 4 * 16 * 10 < long < 32 * 4 * 16 * 100
+
+
+def test_the_free_memory_of_this_machine_is_a_sensible_number() -> None:
+    if not Path("/proc/meminfo").is_file():
+        pytest.skip("only Linux tells the free memory of a CPU")
+    assert 2**24 < free_bytes(torch.device("cpu")) < 2**50
+
+
+def test_a_device_that_does_not_tell_is_refused() -> None:
+    with pytest.raises(ValueError, match="chunk: expected a GPU or Linux, .* got meta; give a number"):
+        free_bytes(torch.device("meta"))
+
+
+def options(bert: str, texts: str, folder: Path) -> list[str]:
+    single = ["--trainer.accelerator", "cpu", "--trainer.devices", "1", "--trainer.enable_progress_bar", "false"]
+    data = ["--data.train", texts, "--data.batch_size", "8", "--data.num_workers", "0"]
+    return [
+        *("fit", "--recipe", "simcse", "--model.encoder.model_name_or_path", bert, *data, *single),
+        *("--trainer.default_root_dir", str(folder)),
+    ]
+
+
+def test_the_shell_finds_a_number_keeps_it_and_resumes_with_it(
+    bert: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given_free(monkeypatch, 2**28)
+    words = options(bert, texts, tmp_path)
+    assert shell([*words, "--chunk", "auto", "--trainer.max_steps", "2"]) == 0
+    said = capsys.readouterr().out
+    (saved,) = tmp_path.glob("version_0/checkpoints/*.ckpt")
+    chunk = read_checkpoint(saved).model["chunk_tokens"]
+    assert f"Chunks: {chunk:,} tokens" in said
+    assert f"chunks of {chunk:,}" in said.replace("\n", " ")
+    given_free(monkeypatch, 2**34)
+    assert shell([*words, "--chunk", "auto", "--trainer.max_steps", "3", "--ckpt_path", str(saved)]) == 0
+    assert f"Chunks: {chunk:,} tokens, as in the checkpoint" in capsys.readouterr().out
+
+
+def test_the_shell_takes_a_number_and_refuses_one_below_1(
+    bert: str, texts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*options(bert, texts, tmp_path), "--trainer.max_steps", "1"]
+    assert shell([*words, "--chunk", "40"]) == 0
+    (saved,) = tmp_path.glob("version_0/checkpoints/*.ckpt")
+    assert read_checkpoint(saved).model["chunk_tokens"] == 40
+    assert shell([*words, "--chunk", "0"]) != 0
+    assert "model.chunk_tokens: expected a number of tokens above 0" in capsys.readouterr().err
