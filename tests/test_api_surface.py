@@ -33,8 +33,9 @@ SURFACE = {
         "TextClassification",
     ],
     ".training": [
-        "AdamW", "AtomicCheckpointIO", "Combine", "ConstantSchedule", "CosineSchedule", "LinearSchedule", "Optimizer", "PCGrad",
-        "Schedule", "SlantedTriangularSchedule", "Uncertainty", "WeightedSum", "gradient_figures", "lr_lambda",
+        "AdamW", "AtomicCheckpointIO", "Combine", "ConstantSchedule", "CosineSchedule", "LinearSchedule",
+        "Optimizer", "PCGrad", "Schedule", "SlantedTriangularSchedule", "Uncertainty", "WeightedSum",
+        "gradient_figures", "lr_lambda",
     ],
     ".views": [
         "Adversarial", "ContextualSubstitute", "CropTokens", "DeleteOneWord", "DeleteSpans", "DeleteTokens",

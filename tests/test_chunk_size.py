@@ -92,7 +92,7 @@ def test_what_is_saved_grows_with_the_tokens_and_leaves_the_weights_out(
     module = tiny.module(bert)
     tiny.trainer(tmp_path, max_steps=1).fit(module, tiny.data(texts))
     short, long = saved_bytes(module, 8), saved_bytes(module, 32)
-    # Of each token: some ten vectors of 16 and two of 32 floats a block, of two blocks, and the attention's weights.
+    # Of each token: some ten vectors of 16 floats and two of 32 in each of two blocks, and attention's weights.
     assert 4 * short <= long < 8 * short
     assert 32 * 4 * 16 * 10 < long < 32 * 4 * 16 * 100
 
@@ -104,7 +104,7 @@ def test_the_free_memory_of_this_machine_is_a_sensible_number() -> None:
 
 
 def test_a_device_that_does_not_tell_is_refused() -> None:
-    with pytest.raises(ValueError, match="chunk: expected a GPU or Linux, .* got meta; give a number"):
+    with pytest.raises(ValueError, match=r"chunk: expected a GPU or Linux, .* got meta; give a number"):
         free_bytes(torch.device("meta"))
 
 

@@ -329,7 +329,9 @@ def test_pcgrad_refuses_float16(bert: str, tasks: dict[str, TextTask], tmp_path:
 def test_pcgrad_refuses_strategies_that_split_weights(bert: str) -> None:
     module = several.module(bert, combine=PCGrad())
     module._trainer = SimpleNamespace(precision="32-true", strategy=FSDPStrategy())
-    with pytest.raises(ValueError, match=r"strategy: expected auto, ddp or one of its variants, got FSDPStrategy"):
+    with pytest.raises(
+        ValueError, match=r"strategy: expected auto, ddp or one of its variants, got FSDPStrategy"
+    ):
         module.on_fit_start()
 
 

@@ -19,8 +19,8 @@ from transformers import AutoModelForMaskedLM
 from contrastive_text.callbacks import export
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoding import encode_views
-from contrastive_text.network import Network
 from contrastive_text.module import ContrastiveModule
+from contrastive_text.network import Network
 from contrastive_text.objectives import Contrastive, MaskedLM
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.sentence_encoder import SentenceEncoder
