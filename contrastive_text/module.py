@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -312,11 +311,7 @@ class ContrastiveModule(ScoredModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Gives the optimiser and the schedule per step; refuses a run of unknown length."""
-        settings = self.optimizer
-        if isinstance(settings, AdamW) and str(self.trainer.precision).startswith("16"):
-            settings = copy(settings)  # the fused kernel unscales float16's gradients, too late to clip them
-            settings.fused = False
-        optimizer = settings.build(self.named_parameters())
+        optimizer = self.optimizer.build(self.named_parameters())
         total = self.trainer.estimated_stepping_batches
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_lambda(self.schedule, total))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

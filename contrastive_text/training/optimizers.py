@@ -58,7 +58,7 @@ class AdamW(Optimizer):
         weight_decay: Share of a weight, times the learning rate, that each step takes off; 0 or more.
         bias_correction: Whether the running means are corrected for having started at 0.
         fused: Whether torch's fused kernel takes the step, five times as fast on a CPU; ``UncorrectedAdamW`` has
-            none. In 16-mixed precision it is switched off, where it can't be clipped.
+            none.
 
     Raises:
         ValueError: A value is out of its range.
@@ -116,4 +116,8 @@ class AdamW(Optimizer):
         filled = [group for group in groups if group["params"]]
         if not self.bias_correction:
             return UncorrectedAdamW(filled, lr=self.lr, betas=self.betas, eps=self.eps)
-        return torch.optim.AdamW(filled, lr=self.lr, betas=self.betas, eps=self.eps, fused=self.fused)
+        optimizer = torch.optim.AdamW(filled, lr=self.lr, betas=self.betas, eps=self.eps, fused=self.fused)
+        # The fused kernel offers to unscale float16's gradients itself, which is too late to clip them, and
+        # Lightning refuses to clip then. Without the offer the scaler unscales them before.
+        optimizer._step_supports_amp_scaling = False
+        return optimizer

@@ -4,6 +4,7 @@ import copy
 import math
 
 import pytest
+import tiny
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -284,3 +285,13 @@ def test_an_optimiser_of_ones_own_needs_only_build():
     assert isinstance(Plain().build(Toy().named_parameters()), torch.optim.SGD)
     with pytest.raises(TypeError, match="abstract"):
         Optimizer()
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])
+def test_the_fused_kernel_can_be_clipped_in_every_precision(precision, tmp_path):
+    folder = tiny.save_bert(tmp_path / "bert")
+    texts = tiny.write_texts(tmp_path / "texts.txt")
+    module = tiny.module(folder)
+    tiny.trainer(tmp_path, precision=precision, gradient_clip_val=1.0).fit(module, tiny.data(texts))
+    optimizer = module.optimizers().optimizer
+    assert all(group["fused"] for group in optimizer.param_groups)
