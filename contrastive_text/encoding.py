@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from contrastive_text.distributed import rank, world_size
 from contrastive_text.network import Network, Part, in_order
 from contrastive_text.objectives import Objective
-from contrastive_text.random import fold
+from contrastive_text.random import fold, seed_torch
 from contrastive_text.types import NO_LABEL, Alter, Batch, Encoded, Slot
 from contrastive_text.views import ViewPlan
 
@@ -176,7 +176,7 @@ def _encode(
 
 def _encode_part(batch: Batch, network: Network, alter: Alter | None, seed: int) -> tuple[Tensor, Tensor | None]:
     """Gives the pooled rows of a part, (n, D), and the vectors of its tokens that have a label, (M, D)."""
-    torch.manual_seed(seed)
+    seed_torch(seed, batch.ids.device)
     layers = network.pooler.layers
     if batch.labels is not None:
         layers = tuple(dict.fromkeys((*layers, -1)))

@@ -29,7 +29,7 @@ from contrastive_text.losses import reduce
 from contrastive_text.network import Network
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
-from contrastive_text.random import fold, text_id
+from contrastive_text.random import fold, seed_torch, text_id
 from contrastive_text.recipes.building import build_from_recipe
 from contrastive_text.scores import ScoredModule
 from contrastive_text.specs import to_plain
@@ -249,7 +249,7 @@ class ContrastiveModule(ScoredModule):
             encoded = self.encode(part, task, names)
             for name in names:
                 # Dropout of an objective's head; that of the encoder has its own keys.
-                torch.manual_seed(fold(part.seed, rank(), text_id(name)))
+                seed_torch(fold(part.seed, rank(), text_id(name)), self.device)
                 value, terms = self.objective_value(encoded, name)
                 values[name] = self.weights[name] * value
                 figures |= {name: value.detach()}

@@ -105,7 +105,10 @@ class FirstLastPooler(Pooler):
 
 
 class MaxPooler(Pooler):
-    """Largest value of each feature over the last layer's tokens (sentence-transformers' ``max``)."""
+    """Largest value of each feature over the last layer's tokens (sentence-transformers' ``max``).
+
+    Of tokens that an embedding view erased whole, which stay equal in every layer, rounding chooses the largest.
+    """
 
     def forward(self, hidden: Hidden) -> Tensor:
         """Gives the masked maximum, (n, D); every row needs a token."""

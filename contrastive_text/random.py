@@ -126,6 +126,17 @@ class _Kept(threading.local):
 _kept = _Kept()
 
 
+def seed_torch(key: int, device: torch.device) -> None:
+    """Seeds the generators that dropout on a device draws from.
+
+    ``torch.manual_seed`` seeds those of all devices, which takes 0.2 ms where there are none.
+    """
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(key)
+    else:
+        torch.manual_seed(key)
+
+
 def _mix_tensor(z: Tensor) -> Tensor:
     """The finaliser of ``_mix`` on int64: shifts are made logical by masking, products wrap."""
     z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _signed(_MIX1)

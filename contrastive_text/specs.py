@@ -85,7 +85,7 @@ def describe(part: object) -> str:
     Example:
         >>> from contrastive_text.losses import NTXent
         >>> describe(NTXent())
-        "NTXent(temperature=0.05, reduction='mean')"
+        "NTXent(temperature=0.05, reduction='mean', learn_temperature=False, streamed=None)"
     """
     return _call(part_spec(part, type(part).__name__))
 

@@ -60,7 +60,11 @@ class Loss(nn.Module, ABC):
     same_side: ClassVar[bool] = False
     reads_labels: ClassVar[bool] = False
     reduction: Reduction = "mean"
-    learned: LearnedTemperature | None = None
+    learned: LearnedTemperature | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.learned = None
 
     @abstractmethod
     def terms(

@@ -1,0 +1,552 @@
+"""Layouts: packed, bucketed and padded rows give the same vectors and gradients, whatever the architecture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from architectures import CONFIGS, DECODER, NAMES, ROWS, SIZE, encoder_of, ragged
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedModel
+
+from contrastive_text.encoders import TransformerEncoder, layouts
+from contrastive_text.encoders.layouts import (
+    ATTENTION,
+    FixedLayout,
+    Packing,
+    attention,
+    band,
+    natural_positions,
+    packed,
+    packed_attention,
+    pad_vectors,
+    split_rows,
+    token_mask,
+)
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.network import Network
+from contrastive_text.poolers import CLSPooler, MeanPooler
+from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.types import Alter, Batch
+from contrastive_text.views import EmbeddingDropout, FeatureCutoff, TokenCutoff, ViewPlan
+
+# The house's promise in float64: max |dg| <= 1e-10 max |g|.
+PROMISE = 1e-10
+CPU = torch.device("cpu")
+UNPACKED = ("mpnet", "deberta-v2")
+PACKED = [name for name in NAMES if name not in UNPACKED]
+WINDOWS: dict[str, dict[str, Any]] = {
+    "mistral": {"model_type": "mistral", **SIZE, **DECODER, "sliding_window": 4},
+    "qwen2, windows": {
+        "model_type": "qwen2", **SIZE, **DECODER,
+        "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1,
+    },
+    "modernbert, narrow": {**CONFIGS["modernbert"], "local_attention": 6, "global_attn_every_n_layers": 3},
+}  # fmt: skip
+LENGTHS = (30, 1, 7, 30, 12, 2, 9, 1, 17, 17, 5, 26, 3, 40, 8, 8, 11, 21, 4, 1)
+"""Twenty rows: more than a bucket, longer than every window, single tokens, equal lengths here and there."""
+
+
+def encoder(name: str, layout: FixedLayout) -> TransformerEncoder:
+    if name in CONFIGS:
+        return encoder_of(name, layout=layout)
+    torch.manual_seed(0)
+    return TransformerEncoder(config=WINDOWS[name], layout=layout).double().eval()
+
+
+def texts(lengths: Sequence[int] = LENGTHS, positions: bool = False) -> Batch:
+    """Rows of those lengths; with ``positions`` every row's places in another order."""
+    noise = torch.Generator().manual_seed(len(lengths))
+    rows = [tuple(torch.randint(5, 60, (length,), generator=noise).tolist()) for length in lengths]
+    batch = ragged(*rows, slots=ragged(*ROWS).slots[:1])
+    orders = [torch.randperm(length, generator=noise) for length in lengths]
+    return replace(batch, positions=torch.cat(orders)) if positions else batch
+
+
+def vectors(
+    model: TransformerEncoder, batch: Batch, layers: tuple[int, ...] = (-1,), plan: ViewPlan | None = None
+) -> dict[int, Tensor]:
+    """Gives the token vectors of each layer as a network in training takes them, (T, D), in the batch's order."""
+    starts = batch.lengths.cumsum(0) - batch.lengths
+    found: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+    places = []
+    for part in Network(model, MeanPooler()).parts(batch):
+        alter: Alter | None = plan.alter_embeddings(part.batch) if plan else None
+        blocks = model.blocks(part.batch, alter=alter, layers=layers)
+        assert sum(len(block.mask) for block in blocks) == len(part.rows)
+        for layer in layers:
+            found[layer] += [block.layers[layer][block.mask] for block in blocks]
+        places += [starts[row] + torch.arange(int(batch.lengths[row])) for row in part.rows]
+    order = torch.cat(places).argsort()
+    return {layer: torch.cat(each)[order] for layer, each in found.items()}
+
+
+def gradients(model: TransformerEncoder, each: dict[int, Tensor]) -> dict[str, Tensor]:
+    """Gives the gradient of a weighted sum of all vectors, by parameter."""
+    noise = torch.Generator().manual_seed(0)
+    total = torch.stack([(v * torch.randn(v.shape, generator=noise).to(v)).sum() for v in each.values()]).sum()
+    parameters = dict(model.named_parameters())
+    found = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+    return {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
+
+
+def check(name: str, layout: FixedLayout, batch: Batch, plan: ViewPlan | None = None) -> None:
+    """Holds a layout's vectors and gradients against those of one padded block, layer by layer."""
+    layers = (-1, -2, 0, 1)
+    plain, other = encoder(name, "padded"), encoder(name, layout)
+    assert other.layout_on(CPU)[0] == layout
+    expected, reached = (vectors(model, batch, layers=layers, plan=plan) for model in (plain, other))
+    for layer in layers:
+        scale = float(expected[layer].detach().abs().max())
+        torch.testing.assert_close(reached[layer], expected[layer], rtol=0, atol=PROMISE * scale)
+    wanted, found = gradients(plain, expected), gradients(other, reached)
+    assert found.keys() == wanted.keys()
+    scale = max(float(g.abs().max()) for g in wanted.values())
+    assert scale > 1e-3
+    for key, gradient in wanted.items():
+        torch.testing.assert_close(found[key], gradient, rtol=0, atol=PROMISE * scale, msg=key)
+
+
+def plan() -> ViewPlan:
+    return ViewPlan({"anchor": [FeatureCutoff(rate=0.3), TokenCutoff(rate=0.3), EmbeddingDropout(rate=0.1)]})
+
+
+@pytest.mark.parametrize("what", ["plain", "positions", "embedding views"])
+@pytest.mark.parametrize("name", [*PACKED, *WINDOWS])
+def test_packed_rows_give_the_vectors_and_gradients_of_padded_ones(name: str, what: str) -> None:
+    check(name, "packed", texts(positions=what == "positions"), plan() if what == "embedding views" else None)
+
+
+@pytest.mark.parametrize("what", ["plain", "positions and views"])
+@pytest.mark.parametrize("name", [*NAMES, *WINDOWS])
+def test_buckets_give_the_vectors_and_gradients_of_one_padded_block(name: str, what: str) -> None:
+    both = what != "plain"
+    check(name, "bucketed", texts(positions=both and name != "deberta-v2"), plan() if both else None)
+
+
+@pytest.mark.parametrize("lengths", [(9,), (1,), (1, 1, 1), (4, 4), (1, 40)], ids=str)
+@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "qwen2", "mistral"])
+def test_one_row_and_rows_of_one_token_are_packed_as_any(name: str, lengths: tuple[int, ...]) -> None:
+    check(name, "packed", texts(lengths))
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "roberta", "electra", "albert", "modernbert"])
+def test_a_pack_has_more_tokens_than_a_row_may_have(name: str) -> None:
+    lengths = (*LENGTHS, *LENGTHS, *LENGTHS)
+    assert sum(lengths) > 512
+    limit = encoder(name, "packed").limit
+    assert limit is not None
+    assert sum(lengths) > 10 * limit
+    check(name, "packed", texts(lengths))
+
+
+@pytest.mark.parametrize("name", ["modernbert", *WINDOWS])
+def test_windows_matter_for_these_rows(name: str) -> None:
+    config = {**CONFIGS, **WINDOWS}[name]
+    wide = {"local_attention": 80} if "local_attention" in config else {"sliding_window": 80}
+    torch.manual_seed(0)
+    open_model = TransformerEncoder(config={**config, **wide}, layout="packed").double().eval()
+    narrow = vectors(encoder(name, "packed"), texts())[-1]
+    assert float((vectors(open_model, texts())[-1] - narrow).detach().abs().max()) > 1e-6
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_no_layer_of_a_packed_network_sees_padding(name: str) -> None:
+    model, batch = encoder(name, "packed"), texts()
+    shapes = []
+    for layer in model.model.modules():
+        layer.register_forward_hook(
+            lambda layer, inputs, output: shapes.append(output.shape) if isinstance(output, Tensor) else None  # noqa: ARG005  # torch's signature
+        )
+    vectors(model, batch)
+    assert len(shapes) > 10
+    tokens = sum(LENGTHS)
+    # Rotary angles and token types are of one row too; position biases have no place for tokens.
+    assert {shape[1] for shape in shapes if len(shape) == 3} == {tokens}
+    assert {shape[0] for shape in shapes if len(shape) == 3} == {1}
+
+
+# Which layout, and why
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_auto_takes_packed_rows_on_a_cpu_where_the_architecture_allows(name: str) -> None:
+    layout, why = encoder_of(name).layout_on(CPU)
+    assert layout == ("bucketed" if name in UNPACKED else "packed")
+    if name in UNPACKED:
+        assert why.endswith(f"not packed, for {name} takes no other attention function")
+    else:
+        assert why == "the fastest on a CPU: no padding in any layer"
+
+
+def test_on_a_gpu_rows_are_packed_only_with_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, gpu = encoder_of("bert"), torch.device("cuda")
+    monkeypatch.setattr("contrastive_text.encoders.transformer.flash_attention", lambda: None)
+    assert model.layout_on(gpu)[0] == "padded"
+    monkeypatch.setattr("contrastive_text.encoders.transformer.flash_attention", lambda: flash_reference)
+    assert model.layout_on(gpu)[0] == "packed"
+    assert encoder_of("mpnet").layout_on(gpu)[0] == "padded"
+
+
+@pytest.mark.parametrize("layout", ["padded", "bucketed"])
+def test_a_layout_that_is_asked_for_is_taken_and_leaves_the_networks_attention(layout: FixedLayout) -> None:
+    model = encoder_of("bert", layout=layout)
+    assert model.layout_on(CPU) == (layout, "as asked for")
+    assert model.model.config._attn_implementation == "sdpa"
+
+
+def test_an_unknown_layout_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"encoder.layout: expected one of auto, packed, .* got 'dense'"):
+        encoder_of("bert", layout="dense")
+
+
+@pytest.mark.parametrize("name", UNPACKED)
+def test_packed_rows_are_refused_where_the_architecture_has_no_place_for_them(name: str) -> None:
+    with pytest.raises(
+        ValueError,
+        match=rf"encoder.layout: expected bucketed, padded or auto, for {name} takes no other .*, got packed",
+    ):
+        encoder_of(name, layout="packed")
+
+
+@pytest.mark.parametrize("name", UNPACKED)
+def test_an_architecture_that_ignores_the_attention_function_is_found_by_its_values(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = vectors(encoder(name, "padded"), texts())[-1]
+    monkeypatch.setattr(PreTrainedModel, "is_backend_compatible", classmethod(lambda cls: True))  # noqa: ARG005  # a class method
+    monkeypatch.setattr(PreTrainedModel, "set_attn_implementation", lambda self, name: None)  # noqa: ARG005  # its signature
+    model = encoder_of(name)
+    layout, why = model.layout_on(CPU)
+    assert layout == "bucketed"
+    assert "gives other values with packed rows" in why or "can't be called with packed rows" in why
+    torch.testing.assert_close(vectors(model, texts())[-1], expected, rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match=r"for .* packed rows.*, got packed"):
+        encoder_of(name, layout="packed")
+
+
+@pytest.mark.parametrize("name", [*PACKED, *WINDOWS])
+def test_attention_that_sees_other_rows_is_found_by_its_values(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = layouts.packed_attention
+
+    def blind(
+        query: Tensor, key: Tensor, value: Tensor, packing: Packing, *others: Any
+    ) -> Tensor:  # Any: handed on
+        return whole(query, key, value, Packing.of(packing.lengths.sum().unsqueeze(0)), *others)
+
+    monkeypatch.setattr(layouts, "packed_attention", blind)
+    torch.manual_seed(0)
+    layout, why = TransformerEncoder(config={**CONFIGS, **WINDOWS}[name]).layout_on(CPU)
+    assert layout == "bucketed"
+    assert why.endswith("gives other values with packed rows")
+
+
+# The network by itself
+
+
+@torch.no_grad()
+def test_the_model_called_with_padding_stays_right_after_packed_calls() -> None:
+    plain, model = encoder("bert", "padded"), encoder("bert", "packed")
+    ids = torch.tensor([[5, 6, 7, 8], [9, 10, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    expected = plain.model(input_ids=ids, attention_mask=mask).last_hidden_state
+    for _ in range(2):
+        reached = model.model(input_ids=ids, attention_mask=mask).last_hidden_state
+        torch.testing.assert_close(reached[mask.bool()], expected[mask.bool()], rtol=0, atol=1e-12)
+        vectors(model, texts())
+    assert float((model.model(input_ids=ids).last_hidden_state - expected)[1, :2].abs().max()) > 1e-4
+
+
+@torch.no_grad()
+def test_a_failed_pass_leaves_no_packing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = encoder("bert", "packed")
+    expected = encoder("bert", "padded")(texts()).layers[-1]
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="out of memory"):
+        patch.setattr(
+            layouts, "packed_attention", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory"))
+        )
+        vectors(model, texts())
+    mask = token_mask(texts().lengths)
+    ids = torch.zeros(mask.shape, dtype=torch.long).masked_scatter(mask, texts().ids)
+    reached = model.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+    torch.testing.assert_close(reached[mask], expected[mask], rtol=0, atol=1e-12)
+
+
+def test_a_saved_folder_says_nothing_of_our_attention(tmp_path: Path) -> None:
+    model = TransformerEncoder(tiny.save_bert(tmp_path / "bert"))
+    assert model.layout_on(CPU)[0] == "packed"
+    SentenceEncoder(model, MeanPooler()).save_pretrained(tmp_path / "saved")
+    configs = [path for path in (tmp_path / "saved").rglob("*.json") if path.name != "tokenizer.json"]
+    assert any(path.name == "config.json" for path in configs)
+    assert all(ATTENTION not in path.read_text() for path in configs)
+    assert "layout" not in json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert AutoModel.from_pretrained(tmp_path / "saved").config._attn_implementation == "sdpa"
+
+
+# Attention alone
+
+
+def dense_attention(
+    query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], causal: bool, window: int | None
+) -> Tensor:
+    """Attention of packed rows by one mask over all tokens, (1, heads, T, d) -> (1, T, heads, d)."""
+    rows = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    places = natural_positions(torch.tensor(lengths))
+    distance = places.unsqueeze(1) - places
+    seen = rows.unsqueeze(1) == rows
+    seen &= (distance >= 0) | (not causal)
+    seen &= distance.abs() < (window or len(rows) + 1)
+    repeats = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+    logits = (query @ key.transpose(2, 3) * 0.5).masked_fill(~seen, -torch.inf)
+    return (logits.softmax(dim=-1) @ value).transpose(1, 2)
+
+
+def flash_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int, int],
+) -> Tensor:
+    """``flash_attn_varlen_func`` as it is documented: (T, heads, d), both bounds of the window included."""
+    assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
+    lengths = (cu_seqlens_q[1:] - cu_seqlens_q[:-1]).tolist()
+    assert torch.equal(cu_seqlens_q, cu_seqlens_k)
+    assert max_seqlen_q == max_seqlen_k == max(lengths)
+    assert dropout_p == 0.0
+    outputs = []
+    for i, length in enumerate(lengths):
+        part = slice(int(cu_seqlens_q[i]), int(cu_seqlens_q[i + 1]))
+        left, right = (length if side < 0 else side for side in window_size)
+        places = torch.arange(length)
+        ahead = places - places.unsqueeze(1)  # of the key before the query
+        seen = (ahead <= right) & (-ahead <= left) & ((ahead <= 0) | (not causal))
+        logits = torch.einsum("qhd,khd->hqk", q[part], k[part]) * (softmax_scale or q.shape[-1] ** -0.5)
+        weights = logits.masked_fill(~seen, -torch.inf).softmax(dim=-1)
+        outputs.append(torch.einsum("hqk,khd->qhd", weights, v[part]))
+    return torch.cat(outputs)
+
+
+def states(tokens: int, key_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    noise = torch.Generator().manual_seed(tokens)
+    return tuple(  # type: ignore[return-value]  # three of them
+        torch.randn(1, heads, tokens, 8, generator=noise, dtype=torch.float64)
+        for heads in (4, key_heads, key_heads)
+    )
+
+
+@pytest.mark.parametrize("key_heads", [4, 2, 1])
+@pytest.mark.parametrize("window", [None, 1, 3, 50])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("by", ["runs", "flash"])
+def test_packed_attention_is_attention_within_rows(
+    by: str, causal: bool, window: int | None, key_heads: int
+) -> None:
+    lengths = (7, 7, 4, 1, 1, 1, 9)
+    query, key, value = states(sum(lengths), key_heads)
+    packing = Packing.of(torch.tensor(lengths))
+    expected = dense_attention(query, key, value, lengths, causal, window)
+    if by == "runs":
+        reached = packed_attention(query, key, value, packing, 0.0, 0.5, causal, window)
+    else:
+        repeats = 4 // key_heads
+        key, value = (each.repeat_interleave(repeats, dim=1) for each in (key, value))
+        reached = layouts._flash(flash_reference, query, key, value, packing, 0.0, 0.5, causal, window)
+    # float64: sums in another order
+    torch.testing.assert_close(reached, expected, rtol=0, atol=1e-12)
+
+
+def test_half_precision_on_a_gpu_goes_through_flash_attention_and_nothing_else_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[tuple[int, ...]] = []
+
+    class OnGPU(Tensor):
+        """Says that it is on a GPU."""
+
+        @property
+        def is_cuda(self) -> bool:  # type: ignore[override]  # a constant here
+            return True
+
+    def flash(q: Tensor, *args: object, **options: object) -> Tensor:  # noqa: ARG001  # FlashAttention's
+        calls.append(tuple(q.shape))
+        return q
+
+    monkeypatch.setattr(layouts, "flash_attention", lambda: flash)
+    packing = Packing.of(torch.tensor([3, 2]))
+    for dtype, on_gpu in (
+        (torch.bfloat16, True),
+        (torch.float16, True),
+        (torch.float32, True),
+        (torch.bfloat16, False),
+    ):
+        query, key, value = (state.to(dtype) for state in states(5, 4))
+        query = query.as_subclass(OnGPU) if on_gpu else query
+        packed_attention(query, key, value, packing)
+    assert calls == [(5, 4, 8), (5, 4, 8)]
+
+
+def test_dropout_of_attention_reaches_packed_rows() -> None:
+    query, key, value = states(5, 4)
+    packing = Packing.of(torch.tensor([3, 2]))
+    torch.manual_seed(0)
+    dropped = packed_attention(query, key, value, packing, dropout=0.5)
+    assert float((dropped - packed_attention(query, key, value, packing)).abs().max()) > 0.1
+    torch.manual_seed(0)
+    assert torch.equal(packed_attention(query, key, value, packing, dropout=0.5), dropped)
+
+
+@pytest.mark.parametrize("length", [1, 4, 9])
+def test_a_band_is_what_transformers_masks(length: int) -> None:
+    seen = band(length, window=3, causal=True, device=CPU)
+    for i in range(length):
+        for j in range(length):
+            assert bool(seen[i, j]) == (0 <= i - j < 3)
+    assert torch.equal(band(length, window=3, causal=False, device=CPU), seen | seen.T)
+
+
+def test_packing_is_seen_only_within_its_block() -> None:
+    layer = encoder_of("bert").model.encoder.layer[0].attention.self
+    query, key, value = states(5, 4)
+    packing = Packing.of(torch.tensor([3, 2]))
+    whole, _ = attention(layer, query, key, value, None)
+    with packed(packing):
+        rows, _ = attention(layer, query, key, value, None)
+    assert torch.equal(attention(layer, query, key, value, None)[0], whole)
+    assert float((rows - whole).abs().max()) > 1e-3
+    torch.testing.assert_close(rows, packed_attention(query, key, value, packing), rtol=0, atol=0)
+
+
+# Rows and parts
+
+
+@given(lengths=st.lists(st.integers(1, 12), min_size=1, max_size=60), bound=st.none() | st.integers(1, 80))
+@pytest.mark.parametrize("layout", ["packed", "bucketed", "padded"])
+def test_parts_cover_every_row_once_within_their_bound_long_rows_first(
+    layout: FixedLayout, lengths: list[int], bound: int | None
+) -> None:
+    sizes = torch.tensor(lengths)
+    parts = split_rows(sizes, layout, bound)
+    order = torch.cat(parts)
+    # Long rows first, equal ones as they stood.
+    assert order.tolist() == sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    assert all(len(part) for part in parts)
+    for number, part in enumerate(parts):
+        own = [lengths[i] for i in part.tolist()]
+        assert len(own) <= (16 if layout == "bucketed" else len(lengths))
+        cost = sum(own) if layout == "packed" else len(own) * max(own)
+        if bound is not None:
+            assert len(own) == 1 or cost <= bound
+            if number + 1 < len(parts):  # and no part is smaller than it need be
+                more = [*own, lengths[int(parts[number + 1][0])]]
+                grown = sum(more) if layout == "packed" else len(more) * max(more)
+                assert grown > bound or (layout == "bucketed" and len(own) == 16)
+    if bound is None:
+        assert len(parts) == (-(-len(lengths) // 16) if layout == "bucketed" else 1)
+
+
+@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=20))
+def test_a_packing_has_the_runs_of_equal_neighbours(lengths: list[int]) -> None:
+    packing = Packing.of(torch.tensor(lengths))
+    assert [length for rows, length in packing.runs for _ in range(rows)] == lengths
+    assert all(a[1] != b[1] for a, b in zip(packing.runs, packing.runs[1:], strict=False))
+    tokens = torch.arange(sum(lengths))
+    runs = packing.split(tokens)
+    assert [tuple(run.shape) for run in runs] == list(packing.runs)
+    assert torch.equal(torch.cat([run.flatten() for run in runs]), tokens)
+    across = packing.split(tokens.expand(2, -1), dim=1)
+    assert [tuple(run.shape) for run in across] == [(2, *run) for run in packing.runs]
+
+
+@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=20))
+def test_padding_vectors_and_taking_the_tokens_is_nothing(lengths: list[int]) -> None:
+    sizes = torch.tensor(lengths)
+    tokens = torch.randn(sum(lengths), 3, generator=torch.Generator().manual_seed(0))
+    mask = token_mask(sizes)
+    padded = pad_vectors(tokens, mask)
+    assert torch.equal(padded[mask], tokens)
+    assert not padded[~mask].any()
+    places = torch.arange(mask.shape[1]).expand_as(mask)
+    assert torch.equal(natural_positions(sizes), places[mask])
+
+
+def test_a_bound_below_one_token_is_refused() -> None:
+    for bound in (0, -5):
+        with pytest.raises(
+            ValueError, match=rf"model.chunk_tokens: expected a number of tokens above 0.*{bound}"
+        ):
+            ContrastiveModule(encoder_of("bert"), chunk_tokens=bound)
+
+
+@pytest.mark.parametrize("name", ["bert", "mpnet"])
+def test_a_bound_below_every_row_takes_rows_one_by_one(name: str) -> None:
+    model, batch = encoder_of(name), texts()
+    bounded = Network(model, CLSPooler(), chunk_tokens=1)
+    assert [len(part.rows) for part in bounded.parts(batch)] == [1] * len(batch)
+    expected = Network(model, CLSPooler()).pool(batch)
+    torch.testing.assert_close(bounded.pool(batch), expected, rtol=0, atol=1e-12)
+
+
+def test_attention_that_does_more_than_ours_is_found_and_left_as_it_was() -> None:
+    sinks = {
+        **{"model_type": "gpt_oss", **SIZE, **DECODER, "head_dim": 8, "num_local_experts": 2},
+        **{"num_experts_per_tok": 1, "sliding_window": 4},
+    }
+    torch.manual_seed(0)
+    encoder = TransformerEncoder(config=sinks)
+    layout, why = encoder.layout_on(torch.device("cpu"))
+    assert layout == "bucketed"
+    assert "gpt_oss" in why
+    torch.manual_seed(0)
+    padded = TransformerEncoder(config=sinks, layout="padded")
+    batch = ragged(*ROWS)
+    with torch.no_grad():
+        reached, expected = (each.eval()(batch) for each in (encoder, padded))
+    assert torch.equal(reached.layers[-1][reached.mask], expected.layers[-1][expected.mask])
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable")  # Transformers 5's other name of it
+def test_layers_that_transformers_checkpoints_are_not_packed() -> None:
+    encoder = encoder_of("bert")
+    assert encoder.layout_on(torch.device("cpu"))[0] == "packed"
+    encoder.model.gradient_checkpointing_enable()
+    layout, why = encoder.layout_on(torch.device("cpu"))
+    assert layout == "bucketed"
+    assert "chunk_tokens" in why
+
+
+def test_a_compiled_network_is_not_packed_and_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[bool] = []
+    plain = nn.Module.compile
+
+    def without_a_compiler(module: nn.Module, dynamic: bool) -> None:
+        compiled.append(dynamic)
+        plain(module, backend="eager", dynamic=dynamic)
+
+    monkeypatch.setattr(nn.Module, "compile", without_a_compiler)
+    encoder, batch = encoder_of("bert", compiled=True), ragged(*ROWS)
+    assert compiled == [True, True]  # its two blocks
+    assert encoder.layout_on(torch.device("cpu"))[0] == "bucketed"
+    with torch.no_grad():
+        reached, expected = encoder(batch), encoder_of("bert", layout="padded")(batch)
+    # Compiled or not: the same operations in float64.
+    torch.testing.assert_close(reached.layers[-1], expected.layers[-1], rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="a compiled network takes no packed rows, got packed"):
+        encoder_of("bert", compiled=True, layout="packed")

@@ -1,0 +1,646 @@
+"""Training steps in every way in which they can be executed, for every objective of the library.
+
+An execution is a choice of each axis below. What it finds is held against the plain one (padded, whole, dense,
+one process) of the same objectives and views; one start of a few processes serves any number of executions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import reference
+import tiny
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from contrastive_text import encoding
+from contrastive_text.distributed import rank, sum_over_ranks, world_size
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.heads import MLPHead, TanhHead
+from contrastive_text.losses import CoSENT, InfoNCE, NTXent, SupCon, streaming
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.objectives import (
+    BilinearScorer,
+    ConcatenationScorer,
+    Contrastive,
+    MaskedLM,
+    NegativesAsHard,
+    Objective,
+    PairClassification,
+    PairRegression,
+    PositivesOnly,
+    SignedPairs,
+    TextClassification,
+)
+from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MaxPooler
+from contrastive_text.random import RowRandom
+from contrastive_text.training import PCGrad, Uncertainty
+from contrastive_text.types import NO_LABEL, Batch, Role, Slot
+from contrastive_text.views import (
+    Adversarial,
+    EmbeddingDropout,
+    FeatureCutoff,
+    GaussianNoise,
+    GradientView,
+    MaskTokens,
+    ShufflePositions,
+    SpanCutoff,
+    TokenCutoff,
+    View,
+)
+
+EXAMPLES = 12
+STEPS = 4
+LAYOUTS = ("padded", "bucketed", "packed")
+PARTS = ("whole", "chunked")
+FORMS = ("dense", "streamed")
+RANKS: dict[str, tuple[int, ...]] = {
+    "one process": (12,),
+    "two ranks": (6, 6),
+    "two uneven ranks": (8, 4),
+    "three ranks": (4, 4, 4),
+    "three uneven ranks": (5, 4, 3),
+}
+VIEWS = ("no views", "tokens", "embeddings", "every level")
+"""Token views stand in the batch, with the text views before them: other tokens, places and hidden tokens."""
+
+TILE = 10
+"""Side of a tile of streamed losses: there are several."""
+
+ANCHOR, POSITIVE, NEGATIVE, ORIGINAL = (
+    Slot("anchor", 0), Slot("positive", 0), Slot("negative", 0), Slot("original", 0),
+)  # fmt: skip
+PAIR = (ANCHOR, POSITIVE)
+TRIPLE = (ANCHOR, POSITIVE, NEGATIVE)
+TWICE = (ANCHOR, Slot("anchor", 1), POSITIVE, Slot("positive", 1))
+
+How = dict[str, bool]
+"""Argument of every in-batch loss: whether it is streamed."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Objectives, and what the batches have that they read.
+
+    Args:
+        objectives: From the way in which losses are computed.
+        slots: Of each batch.
+        classes: Number of classes of the target; 0 for none.
+        hidden: Role of which some tokens are hidden.
+        streams: Whether there is a loss that can be streamed.
+        parts: Other arguments of the module.
+    """
+
+    objectives: Callable[[How], dict[str, Objective]]
+    slots: tuple[Slot, ...] = PAIR
+    classes: int = 0
+    hidden: Role | None = None
+    streams: bool = True
+    parts: Callable[[], dict[str, Any]] = field(default=dict)  # Any: arguments of the module
+
+
+def hard(how: How, learn: bool = False) -> InfoNCE:
+    return InfoNCE(temperature=0.2, hard_negative_log_weight=0.7, learn_temperature=learn, **how)
+
+
+def several(how: How) -> dict[str, Objective]:
+    """A contrastive objective, a masked language model and a classifier, whose gradients partly conflict."""
+    return {
+        "contrastive": Contrastive(NTXent(0.2, **how)),
+        "mlm": MaskedLM(block=8),
+        "classes": TextClassification(3),
+    }
+
+
+CASES: dict[str, Case] = {
+    "InfoNCE": Case(lambda how: {"c": Contrastive(InfoNCE(0.2, **how))}),
+    "InfoNCE, two-sided, hard": Case(
+        lambda how: {
+            "c": Contrastive(
+                InfoNCE(0.2, "two_sided", hard_negative_log_weight=0.7, **how), mask_duplicates=False
+            )
+        },
+        slots=TRIPLE,
+        parts=lambda: {"pooler": CLSPooler()},
+    ),
+    "NTXent, hard": Case(lambda how: {"c": Contrastive(NTXent(0.2, **how))}, slots=TRIPLE),
+    "NTXent, sum, several positives, head": Case(
+        lambda how: {"c": Contrastive(NTXent(0.2, "sum", **how), head=TanhHead())},
+        slots=(*PAIR, Slot("positive", 1), Slot("positive", 2)),
+        parts=lambda: {"pooler": LastTwoPooler()},
+    ),
+    "NTXent, between views": Case(
+        lambda how: {"c": Contrastive(NTXent(0.2, "two_sided", **how), between="views")}, slots=TWICE
+    ),
+    "SupCon": Case(lambda how: {"c": Contrastive(SupCon(0.2, **how), classes=3)}, slots=TRIPLE, classes=3),
+    "positives only": Case(
+        lambda how: {"c": Contrastive(InfoNCE(0.2, **how), pair_labels=PositivesOnly())}, classes=2
+    ),
+    "negatives as hard": Case(
+        lambda how: {"c": Contrastive(hard(how), pair_labels=NegativesAsHard())}, classes=2
+    ),
+    "signed pairs": Case(
+        lambda how: {"c": Contrastive(NTXent(0.2, **how), pair_labels=SignedPairs())}, classes=2
+    ),
+    "learned temperature": Case(
+        lambda how: {"c": Contrastive(hard(how, learn=True))},
+        slots=TRIPLE,
+        parts=lambda: {"head": MLPHead(out_features=9, train_only=False)},
+    ),
+    "NTXent, learned temperature": Case(
+        lambda how: {"c": Contrastive(NTXent(0.2, learn_temperature=True, **how))},
+        parts=lambda: {"pooler": FirstLastPooler(first="block_1")},
+    ),
+    "SupCon, learned temperature": Case(
+        lambda how: {"c": Contrastive(SupCon(0.2, learn_temperature=True, **how), classes=3)}, classes=3
+    ),
+    "queue, hard": Case(lambda how: {"c": Contrastive(hard(how), queue=40)}, slots=TRIPLE),
+    "queue, NTXent, learned temperature": Case(
+        lambda how: {"c": Contrastive(NTXent(0.2, learn_temperature=True, **how), head=TanhHead(), queue=70)}
+    ),
+    "queue, SupCon": Case(lambda how: {"c": Contrastive(SupCon(0.2, **how), classes=3, queue=50)}, classes=3),
+    "queue, signed pairs": Case(
+        lambda how: {"c": Contrastive(InfoNCE(0.2, **how), pair_labels=SignedPairs(), queue=20)}, classes=2
+    ),
+    "masked tokens alone": Case(
+        lambda how: {"mlm": MaskedLM(block=5)},  # noqa: ARG005  # it has no in-batch loss
+        hidden="anchor",
+        streams=False,
+    ),
+    "NTXent and masked tokens": Case(
+        lambda how: {"c": Contrastive(NTXent(0.2, **how)), "mlm": MaskedLM()},
+        slots=(*PAIR, ORIGINAL),
+        hidden="original",
+        parts=lambda: {"weights": {"mlm": 0.3}, "pooler": MaxPooler()},
+    ),
+    "classes of texts": Case(
+        lambda how: {"text": TextClassification(3, head=MLPHead(out_features=3))},  # noqa: ARG005
+        classes=3,
+        streams=False,
+    ),
+    "classes of pairs": Case(
+        lambda how: {"pair": PairClassification(3, scorer=ConcatenationScorer())},  # noqa: ARG005
+        classes=3,
+        streams=False,
+    ),
+    "bilinear classes of pairs": Case(
+        lambda how: {"pair": PairClassification(2, scorer=BilinearScorer(), head=TanhHead())},  # noqa: ARG005
+        classes=2,
+        streams=False,
+    ),
+    "scores": Case(lambda how: {"scores": PairRegression()}, classes=6, streams=False),  # noqa: ARG005
+    "order of scores": Case(
+        lambda how: {"scores": PairRegression(CoSENT(0.2), head=TanhHead())},  # noqa: ARG005
+        classes=6,
+        streams=False,
+    ),
+    "PCGrad of three": Case(several, classes=3, hidden="anchor", parts=lambda: {"combine": PCGrad()}),
+    "learned weights of three": Case(
+        several, classes=3, hidden="anchor", parts=lambda: {"combine": Uncertainty(), "log_gradients": STEPS}
+    ),
+}
+
+
+class Execution(NamedTuple):
+    """One choice of every axis, by name."""
+
+    case: str
+    views: str
+    layout: str
+    parts: str
+    form: str
+    ranks: str
+
+    def __str__(self) -> str:
+        return " · ".join(self)
+
+    @property
+    def plain(self) -> Execution:
+        """The same objectives and views, executed plainly."""
+        return Execution(self.case, self.views, "padded", "whole", "dense", "one process")
+
+
+EVERY = [
+    execution
+    for names in itertools.product(CASES, VIEWS, LAYOUTS, PARTS, FORMS, RANKS)
+    if (execution := Execution(*names)) != execution.plain and (names[4] == "dense" or CASES[names[0]].streams)
+]
+
+
+class Along(GradientView):
+    """Adds the gradient itself: one that knows a rank's part alone, or counts the ranks, shows."""
+
+    def __init__(self, objective: str) -> None:
+        self.objective = objective
+
+    def __call__(self, embeddings: Tensor, gradient: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
+        return embeddings + gradient
+
+
+class Quiet(ContrastiveModule):
+    """Keeps what it would log, for want of a trainer."""
+
+    shown: dict[str, Tensor]
+
+    def log(self, *args: Any, **options: Any) -> None:
+        """Does nothing."""
+
+    def log_dict(self, dictionary: dict[str, Tensor], **options: Any) -> None:  # type: ignore[override]  # noqa: ARG002  # Lightning's options
+        """Keeps the figures."""
+        self.shown = dict(dictionary)
+
+
+def chains(case: Case, views: str, followed: str) -> dict[str, list[View]]:
+    """Gives the chains of views of each role."""
+    found: dict[str, list[View]] = {"anchor": [], "positive": []}
+    if case.hidden is not None:
+        found[case.hidden] = [MaskTokens()]
+    if views != "no views":
+        found["anchor"] += [ShufflePositions()]
+    if views == "embeddings":
+        found["anchor"] += [TokenCutoff(rate=0.3), GaussianNoise(0.1)]
+        found["positive"] += [SpanCutoff(rate=0.3)]
+    if views == "every level":
+        # No whole tokens: erased ones are equal in every layer, and which of them MaxPooler takes, and a gradient
+        # view then moves, is left to rounding.
+        found["anchor"] += [EmbeddingDropout(), Along(followed)]
+        found["positive"] += [FeatureCutoff(rate=0.3), Adversarial(norm=0.5, objective=followed)]
+    return found
+
+
+def module_of(execution: Execution) -> Quiet:
+    """Gives the module of an execution, in float64; without chunks."""
+    case = CASES[execution.case]
+    torch.manual_seed(0)
+    config = {**tiny.CONFIG, "initializer_range": 0.3}
+    encoder = TransformerEncoder(config=config, dropout=0.0, layout=execution.layout)  # type: ignore[arg-type]  # one of them
+    objectives = case.objectives({"streamed": execution.form == "streamed"})
+    views = chains(case, execution.views, followed=next(iter(objectives)))
+    return Quiet(encoder, views=dict(views), objectives=objectives, **case.parts()).double()
+
+
+def batch_of(case: Case, views: str, step: int) -> Batch:
+    """Gives the batch of all ranks: texts of four lengths, some of which occur again."""
+    noise = torch.Generator().manual_seed(step)
+    rows = len(case.slots) * EXAMPLES
+    lengths = torch.tensor([4, 5, 7, 9])[torch.randint(4, (rows,), generator=noise)]
+    ids = torch.randint(5, 300, (int(lengths.sum()),), generator=noise)
+    starts = lengths.cumsum(0) - lengths
+    row_slots = torch.arange(len(case.slots)).repeat_interleave(EXAMPLES)
+    anchors = [i for i, slot in enumerate(case.slots) if slot.role == "anchor"]
+    labels = positions = None
+    if case.hidden is not None:
+        role = [i for i, slot in enumerate(case.slots) if slot.role == case.hidden]
+        # The last examples have no hidden token: a rank of them has none at all.
+        hides = torch.isin(row_slots, torch.tensor(role)) & (torch.arange(rows) % EXAMPLES < EXAMPLES - 3)
+        chosen = hides.repeat_interleave(lengths) & (torch.rand(len(ids), generator=noise) < 0.3)
+        chosen[starts[role[0] * EXAMPLES]] = True
+        labels = torch.where(chosen, ids.roll(7), NO_LABEL)
+    if views != "no views":
+        places = [
+            torch.randperm(length, generator=noise) if slot in anchors else torch.arange(length)
+            for length, slot in zip(lengths.tolist(), row_slots.tolist(), strict=True)
+        ]
+        positions = torch.cat(places)
+    return Batch(
+        ids=ids,
+        lengths=lengths,
+        slots=case.slots,
+        row_slots=row_slots,
+        draw_keys=torch.randint(2**62, (rows,), generator=noise),
+        text_ids=torch.randint(3 * rows, (rows,), generator=noise),
+        seed=step,
+        positions=positions,
+        labels=labels,
+        target=torch.randint(case.classes, (EXAMPLES,), generator=noise).double() if case.classes else None,
+    )
+
+
+def part_of(batch: Batch, examples: slice) -> Batch:
+    """Gives some examples of a whole batch."""
+    rows = torch.arange(len(batch)).reshape(len(batch.slots), -1)[:, examples].flatten()
+    target = None if batch.target is None else batch.target[examples]
+    return replace(batch.split(rows), target=target)
+
+
+@dataclass
+class Seen:
+    """What happened in a step.
+
+    Args:
+        shapes: Of the token ids of each call of the network.
+        masks: Whether each came with a mask of padding.
+        padding: Places of padding in all of them.
+        checkpoints: Parts whose activations were thrown away.
+        tiled: Comparisons that were computed in tiles.
+    """
+
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    masks: list[bool] = field(default_factory=list)
+    padding: int = 0
+    checkpoints: int = 0
+    tiled: int = 0
+
+
+@contextmanager
+def watched(module: ContrastiveModule) -> Iterator[Seen]:
+    """Notes what happens in the block."""
+    seen = Seen()
+
+    def note(model: torch.nn.Module, args: object, inputs: dict[str, Any]) -> None:  # noqa: ARG001  # torch's signature; Any: the model's
+        if "input_ids" not in inputs:
+            return  # the head that predicts tokens passes by the encoder
+        ids, mask = inputs["input_ids"], inputs.get("attention_mask")
+        seen.shapes.append(tuple(ids.shape))
+        seen.masks.append(mask is not None)
+        seen.padding += 0 if mask is None else ids.numel() - int(mask.sum())
+
+    handle = module.encoder.model.register_forward_pre_hook(note, with_kwargs=True)
+    tiling = streaming.Tiling.of
+
+    def small(*args: Any, **options: Any) -> streaming.Tiling:  # Any: handed on
+        return tiling(*args, **{**options, "size": TILE})
+
+    with (
+        mock.patch.object(encoding, "checkpoint", wraps=encoding.checkpoint) as checkpoint,
+        mock.patch.object(streaming.Tiling, "of", wraps=small) as tiled,
+    ):
+        yield seen
+    handle.remove()
+    seen.checkpoints, seen.tiled = checkpoint.call_count, tiled.call_count
+
+
+@dataclass
+class Found:
+    """What an execution found.
+
+    Args:
+        loss: Of the first step, the mean over ranks, and with it all gradients that are logged.
+        gradients: Of the first step, by parameter, means over ranks.
+        start: Weights before the first step.
+        weights: Weights behind the last step.
+        seen: What happened in the first step.
+        read: Rows and tokens of this rank that were encoded.
+        queued: Columns in the queue of the first comparison at the end.
+    """
+
+    loss: dict[str, Tensor]
+    gradients: dict[str, Tensor]
+    start: dict[str, Tensor]
+    weights: dict[str, Tensor]
+    seen: Seen
+    read: tuple[int, int]
+    queued: int
+
+
+def means(parameters: dict[str, torch.nn.Parameter]) -> dict[str, Tensor]:
+    """Gives the gradients that any rank has, averaged over the ranks, as DDP leaves them."""
+    dtype = torch.float64
+    has = torch.tensor([p.grad is not None for p in parameters.values()], dtype=dtype)
+    own = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters.values()]
+    total = sum_over_ranks(torch.cat([*(g.flatten() for g in own), has])) / world_size()
+    split = torch.split(total[: -len(own)], [p.numel() for p in parameters.values()])
+    anywhere = total[-len(own) :] > 0
+    return {
+        name: part.view_as(p)
+        for (name, p), part, some in zip(parameters.items(), split, anywhere.tolist(), strict=True)
+        if some
+    }
+
+
+def execute(execution: Execution) -> Found:
+    """Takes some steps down the gradient, on this rank's part of each batch."""
+    case = CASES[execution.case]
+    module = module_of(execution)
+    split = RANKS[execution.ranks]
+    assert len(split) == world_size()
+    examples = slice(sum(split[: rank()]), sum(split[: rank() + 1]))
+    parameters = dict(module.named_parameters())
+    optimizer = torch.optim.SGD(parameters.values(), lr=0.05, momentum=0.9)
+    start = {name: p.detach().clone() for name, p in parameters.items()}
+    found: Found | None = None
+    for step in range(STEPS):
+        batch = part_of(batch_of(case, execution.views, step), examples)
+        read = encoding.read_slots(batch, module.plan, list(module.objective_parts().values()))
+        tokens = int(read.lengths.sum())
+        # Three parts or more on every rank, each with a bound of its own.
+        module.chunk_tokens = int(0.4 * tokens) if execution.parts == "chunked" else None
+        optimizer.zero_grad()
+        with watched(module) as seen:
+            loss = module.training_step(batch, step)
+            loss.backward()
+        gradients = means(parameters)
+        if found is None:
+            figures = {"loss": sum_over_ranks(loss.detach()) / world_size()}
+            figures |= {name: value for name, value in module.shown.items() if "gradient/" in name}
+            copies = {name: value.clone() for name, value in gradients.items()}
+            found = Found(figures, copies, start, {}, seen, (len(read), tokens), queued=0)
+        for name, gradient in gradients.items():
+            parameters[name].grad = gradient
+        optimizer.step()
+    assert found is not None
+    found.weights = {name: p.detach() for name, p in parameters.items()}
+    for objective in module.objective_parts().values():
+        if isinstance(objective, Contrastive):
+            found.queued += sum(queue.filled for queue in objective.queues.values())  # type: ignore[misc]  # queues
+    return found
+
+
+class Outcome(NamedTuple):
+    """How far an execution is from the plain one, on one rank.
+
+    Args:
+        loss: Largest difference of the losses of the first step and of logged gradients, relative to 1 or more.
+        gradient: Largest difference of the gradients, relative to the largest gradient.
+        weights: Largest difference of the weights behind the last step.
+        moved: How far the weights came.
+        seen: What happened in the first step.
+        read: Rows and tokens of this rank that were encoded.
+        queued: Columns in queues at the end.
+    """
+
+    loss: float
+    gradient: float
+    weights: float
+    moved: float
+    seen: dict[str, Any]  # Any: a record as plain data, which torch loads
+    read: tuple[int, int]
+    queued: int
+
+
+def distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    assert one.keys() == other.keys(), one.keys() ^ other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in other)
+
+
+def compare(found: Found, plain: Found) -> Outcome:
+    """Holds what an execution found against the plain one."""
+    largest = max(float(value.abs().max()) for value in plain.gradients.values())
+    assert largest > 1e-3
+    assert distance(found.start, plain.start) == 0
+    return Outcome(
+        loss=distance(found.loss, plain.loss) / max(1.0, *(float(v.abs()) for v in plain.loss.values())),
+        gradient=distance(found.gradients, plain.gradients) / largest,
+        weights=distance(found.weights, plain.weights),
+        moved=distance(found.start, found.weights),
+        seen=vars(found.seen),
+        read=found.read,
+        queued=found.queued,
+    )
+
+
+@cache
+def plainly(case: str, views: str) -> Found:
+    """Gives what the plain execution of some objectives and views finds."""
+    return execute(Execution(case, views, "padded", "whole", "dense", "one process"))
+
+
+# D19: what two objectives weigh on four ranks
+
+
+def effective_weights() -> dict[str, dict[str, float]]:
+    """Gives how much of the whole batch's gradient each of two objectives has on four ranks.
+
+    ``own`` gathers with this rank's gradient alone and takes means of ranks' means, as the authors' codes do.
+    """
+    case = replace(CASES["NTXent and masked tokens"], hidden=None)
+    batch = batch_of(case, "no views", step=0)
+    labels = torch.full_like(batch.ids, NO_LABEL)
+    firsts = (batch.lengths.cumsum(0) - batch.lengths)[batch.by_role("original")]
+    labels[firsts] = batch.ids[firsts]  # one for each example: all ranks have as many
+    batch = replace(batch, labels=labels)
+    module = module_of(
+        Execution("NTXent and masked tokens", "no views", "packed", "whole", "dense", "one process")
+    )
+    weights = list(module.encoder.parameters())
+
+    def gradient(loss: Tensor) -> Tensor:
+        parts = torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
+        flat = [torch.zeros_like(w) if g is None else g for w, g in zip(weights, parts, strict=True)]
+        return torch.cat([g.flatten() for g in flat])
+
+    # In evaluation mode nothing is gathered: that is the whole batch's gradient.
+    module.eval()
+    encoded = module.encode(batch)
+    whole = {}
+    for name, objective in module.objective_parts().items():
+        terms = objective(encoded)
+        whole[name] = gradient(terms.total / terms.count)
+    module.train()
+    share = EXAMPLES // world_size()
+    encoded = module.encode(part_of(batch, slice(share * rank(), share * (rank() + 1))))
+    anchors, positives = (reference.own_gradient_gather(encoded.role(r)[:, 0]) for r in ("anchor", "positive"))
+    every = compared_ids(batch)
+    contrastive = module.objective_parts()["c"]
+    assert isinstance(contrastive, Contrastive)
+    gathered = replace(encoded, embeddings=torch.cat([anchors, positives]), slots=PAIR, text_ids=every)
+    mlm = module.objective_parts()["mlm"](encoded)
+    contrastive.eval()
+    terms = contrastive(gathered)
+    contrastive.train()
+    losses = {
+        "own": {"c": terms.total / terms.count, "mlm": mlm.total / mlm.count},
+        "ours": {name: module.objective_value(encoded, name)[0] for name in ("c", "mlm")},
+    }
+    weights_found: dict[str, dict[str, float]] = {}
+    for way, each in losses.items():
+        weights_found[way] = {}
+        for name, loss in each.items():
+            mean = sum_over_ranks(gradient(loss)) / world_size()
+            factor = float(mean @ whole[name] / (whole[name] @ whole[name]))
+            off = float((mean - factor * whole[name]).abs().max() / whole[name].abs().max())
+            weights_found[way] |= {name: factor, f"{name} off": off}
+    return weights_found
+
+
+def compared_ids(batch: Batch) -> Tensor:
+    """Gives the ids of the anchors and positives of a whole batch."""
+    return torch.cat([batch.text_ids[batch.by_role(role)] for role in ("anchor", "positive")])
+
+
+# Processes
+
+Results = dict[Execution, list[Outcome]]
+
+
+@contextmanager
+def meeting(number: int, world: int, port: int) -> Iterator[None]:
+    """Makes this process a rank among others."""
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://127.0.0.1:{port}",
+        rank=number,
+        world_size=world,
+        timeout=timedelta(seconds=120),
+    )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def work(number: int, ports: dict[int, int], folder: str, executions: list[tuple[str, ...]]) -> None:
+    """One of four processes: a rank among four, three and two; those left over take what needs one process."""
+    torch.set_num_threads(1)
+    plain: dict[tuple[str, str], Found] = torch.load(Path(folder) / "plain.pt", weights_only=False)
+    wanted = [Execution(*names) for names in executions]
+    results: dict[Any, Any] = {}  # Any: by execution its outcome, and the weights of D19
+
+    def each(chosen: list[Execution]) -> None:
+        for execution in chosen:
+            try:
+                results[tuple(execution)] = tuple(
+                    compare(execute(execution), plain[execution.case, execution.views])
+                )
+            except Exception as error:
+                raise RuntimeError(f"{execution}, rank {rank()} of {world_size()}") from error
+
+    for world in (4, 3, 2):
+        if number < world:
+            with meeting(number, world=world, port=ports[world]):
+                if world == 4:
+                    results["weights"] = effective_weights()
+                else:
+                    each([execution for execution in wanted if len(RANKS[execution.ranks]) == world])
+    alone = [execution for execution in wanted if len(RANKS[execution.ranks]) == 1]
+    if number >= 2:
+        each(alone[number - 2 :: 2])
+    torch.save(results, Path(folder) / f"{number}.pt")
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def run_all(executions: Sequence[Execution], folder: Path) -> tuple[Results, list[dict[str, dict[str, float]]]]:
+    """Runs executions in four processes; gives each one's outcome on every rank, and D19's weights."""
+    names = dict.fromkeys((each.case, each.views) for each in executions)
+    torch.save({each: plainly(*each) for each in names}, folder / "plain.pt")
+    ports = dict(zip((4, 3, 2), free_ports(3), strict=True))
+    # A fork server imports torch once for all four and, unlike this process, has no threads to lose.
+    multiprocessing.set_forkserver_preload(["contrastive_text.module"])
+    mp.start_processes(
+        work,
+        args=(ports, str(folder), [tuple(each) for each in executions]),
+        nprocs=4,
+        start_method="forkserver",
+    )
+    found = [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(4)]
+    outcomes = {each: [Outcome(*f[tuple(each)]) for f in found if tuple(each) in f] for each in executions}
+    return outcomes, [f["weights"] for f in found]

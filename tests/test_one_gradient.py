@@ -1,0 +1,209 @@
+"""One gradient however a step is executed: any layout, chunks, streamed losses, ranks, and views of each level.
+
+The default run takes a covering set, in which every two choices of different axes meet; ``slow`` runs them all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from covering import covering, pairs
+from executions import (
+    CASES,
+    EVERY,
+    RANKS,
+    VIEWS,
+    Execution,
+    Outcome,
+    distance,
+    module_of,
+    plainly,
+    run_all,
+)
+from torch import Tensor
+
+from contrastive_text import losses, objectives, poolers, training
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.losses import Loss, ScoreLoss
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.objectives import Contrastive, MaskedLM, Objective, PairLabels, Scorer
+from contrastive_text.training import Combine
+from contrastive_text.views import FeatureCutoff, MaskTokens
+
+# The house's promise in float64: max |dg| <= 1e-10 max |g|, and after four steps weights within 1e-9.
+PROMISE = 1e-10
+AFTER_STEPS = 1e-9
+COVERING = covering(EVERY)
+
+Weights = list[dict[str, dict[str, float]]]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[Execution, list[Outcome]], Weights]:
+    """The outcomes of the covering set on every rank, and what two objectives weigh on four."""
+    return run_all(COVERING, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(scope="module")
+def all_ran(tmp_path_factory: pytest.TempPathFactory) -> dict[Execution, list[Outcome]]:
+    """The outcomes of every execution."""
+    return run_all(EVERY, tmp_path_factory.mktemp("ranks"))[0]
+
+
+def check(execution: Execution, outcomes: list[Outcome]) -> None:
+    """Holds an execution to the promise on every rank, and to its name."""
+    assert len(outcomes) == len(RANKS[execution.ranks])
+    for outcome in outcomes:
+        assert outcome.loss <= PROMISE, execution
+        assert outcome.gradient <= PROMISE, execution
+        assert outcome.weights <= AFTER_STEPS, execution
+        assert outcome.moved > 1e-2, execution
+        check_seen(execution, outcome)
+
+
+def check_seen(execution: Execution, outcome: Outcome) -> None:
+    """Sees whether a step was executed as it should be: equal gradients of equal ways would show nothing."""
+    seen, (rows, tokens) = outcome.seen, outcome.read
+    calls, again = seen["shapes"], seen["checkpoints"]
+    passes = 2 if execution.views == "every level" else 1
+    if execution.parts == "whole":
+        parts = -(-rows // 16) if execution.layout == "bucketed" else 1
+        assert again == 0, execution
+        assert len(calls) == passes * parts, execution
+    else:
+        parts = again // passes + 1  # the last one is kept: the backward pass begins with it
+        assert parts >= 3, execution
+        # Each of the others goes through the network twice or, where objectives are taken singly, more often.
+        assert len(calls) >= 2 * again + passes, execution
+    if execution.layout == "packed":
+        assert all(block == 1 for block, _ in calls), execution
+        assert not any(seen["masks"]), execution
+        assert sum(length for _, length in calls[:parts]) == tokens, execution
+    else:
+        assert all(seen["masks"]), execution
+        assert sum(block for block, _ in calls[:parts]) == rows, execution
+        assert max(block for block, _ in calls) <= (16 if execution.layout == "bucketed" else rows), execution
+    if execution.layout == "padded" and execution.parts == "whole":
+        longest = max(length for _, length in calls)
+        assert seen["padding"] == passes * (rows * longest - tokens), execution
+    assert (seen["tiled"] > 0) == (execution.form == "streamed"), execution
+    assert (outcome.queued > 0) == ("queue" in execution.case), execution
+
+
+@pytest.mark.parametrize("execution", COVERING, ids=str)
+def test_a_step_gives_the_plain_steps_loss_gradient_and_weights(
+    execution: Execution, ran: tuple[dict[Execution, list[Outcome]], Weights]
+) -> None:
+    check(execution, ran[0][execution])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_every_step_gives_the_plain_steps_loss_gradient_and_weights(
+    case: str, all_ran: dict[Execution, list[Outcome]]
+) -> None:
+    for execution, outcomes in all_ran.items():
+        if execution.case == case:
+            check(execution, outcomes)
+
+
+def test_the_covering_set_has_every_pair_and_is_small() -> None:
+    assert set().union(*map(pairs, COVERING)) == set().union(*map(pairs, EVERY))
+    assert len(COVERING) == len(CASES) * len(RANKS)  # the two longest axes need as many
+
+
+def test_d19_on_four_ranks_own_gradients_weigh_a_quarter_and_ours_the_whole(
+    ran: tuple[dict[Execution, list[Outcome]], Weights], vectors: dict[str, Any]
+) -> None:
+    expected = vectors["ddp_effective_weights"]
+    for weights in ran[1]:
+        for way, key in (("own", "declutr_4_gpus_scale_fix_false"), ("ours", "declutr_4_gpus_scale_fix_true")):
+            for name, of in (("c", "contrastive"), ("mlm", "mlm")):
+                # Float64: the whole gradient times a number, and nothing beside it.
+                assert weights[way][name] == pytest.approx(expected[key][of], rel=PROMISE)
+                assert weights[way][f"{name} off"] <= PROMISE
+        ratio = 0.1 * weights["own"]["mlm"] / weights["own"]["c"]
+        assert ratio == pytest.approx(expected["simcse_4_gpus_mlm_weight_0.1_effective_ratio_mlm_to_contrastive"])
+
+
+# Through the trainer
+
+
+def fitted(folder: Path, bert: str, **options: Any) -> dict[str, Tensor]:  # Any: the trainer's and the module's
+    """Gives the weights behind four steps of a run in float64."""
+    chunk_tokens = options.pop("chunk_tokens", None)
+    encoder = TransformerEncoder(bert, dropout=0.0)
+    mask: dict[str, Any] = {"original": [MaskTokens(rate=0.5)], "positive": [FeatureCutoff()]}
+    parts = {"c": Contrastive(), "mlm": MaskedLM()}
+    torch.manual_seed(0)
+    module = ContrastiveModule(
+        encoder, views=mask, objectives=dict(parts), chunk_tokens=chunk_tokens, optimizer=tiny.SGD()
+    )
+    trainer = tiny.trainer(folder, precision="64-true", max_steps=4, **options)
+    trainer.fit(module, datamodule=tiny.data(tiny.write_texts(folder / "texts.txt")))
+    assert trainer.global_step == 4
+    return {name: p.detach() for name, p in module.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gradient_clip_val": 0.05}, {"accumulate_grad_batches": 2}],
+    ids=["plain", "clipped", "accumulated"],
+)
+def test_clipping_and_accumulation_in_chunks_are_those_of_whole_batches(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    bert = tiny.save_bert(tmp_path / "bert")
+    whole, chunked = (fitted(tmp_path, bert, chunk_tokens=bound, **options) for bound in (None, 50))
+    for name, value in whole.items():
+        torch.testing.assert_close(chunked[name], value, rtol=0, atol=PROMISE, msg=name)
+    if options:  # and the option matters
+        plain = fitted(tmp_path, bert)
+        assert distance(plain, whole) > 1e-3
+
+
+# What the product has
+
+
+def parts_of(room: Any, *bases: type) -> set[type]:  # Any: a module
+    """Gives the classes of those kinds that a room exports."""
+    exported = [vars(room)[name] for name in room.__all__] if "__all__" in vars(room) else vars(room).values()
+    return {
+        each
+        for each in exported
+        if isinstance(each, type) and issubclass(each, bases) and not each.__abstractmethods__
+    }
+
+
+def test_every_objective_loss_scorer_pooler_and_combiner_of_the_library_has_a_case() -> None:
+    wanted = parts_of(objectives, Objective, PairLabels, Scorer) | parts_of(losses, Loss, ScoreLoss)
+    wanted |= parts_of(poolers, poolers.Pooler) | parts_of(training, Combine)
+    used: set[type] = set()
+    for name in CASES:
+        module = module_of(Execution(name, "no views", "padded", "whole", "dense", "one process"))
+        used |= {type(part) for part in module.modules()}
+        used |= {type(vars(part).get("pair_labels")) for part in module.modules()}
+    assert wanted <= used, {each.__name__ for each in wanted - used}
+
+
+def test_every_loss_that_can_be_streamed_or_learn_its_temperature_does() -> None:
+    found: set[tuple[type, bool, bool]] = set()
+    for case in CASES.values():
+        for form in (False, True):
+            for objective in case.objectives({"streamed": form}).values():
+                loss = vars(objective)["_modules"].get("loss")
+                if isinstance(loss, Loss):
+                    found.add((type(loss), loss.streamed is True, loss.learn_temperature))
+    for loss in parts_of(losses, Loss):
+        for learn in (False, True):
+            assert {(loss, False, learn), (loss, True, learn)} <= found, loss.__name__
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_views_of_each_level_give_other_losses(case: str) -> None:
+    first = [float(plainly(case, views).loss["loss"]) for views in VIEWS]
+    assert all(abs(one - other) > 1e-4 for i, one in enumerate(first) for other in first[:i])
