@@ -61,15 +61,15 @@ def mixed_texts(folder: Path, count: int) -> tuple[list[str], str]:
     """Gives some 10,500 texts, or a like mixture of another size, and what they are."""
     nli = column_texts(folder / "nli" / "snli_sample.train.tsv", ("premise", "hypothesis"))
     wikipedia = column_texts(folder / "unlabeled" / "wiki1m_head.tsv.gz", ("sentence",))
-    with gzip.open(folder / "documents" / "brown.jsonl.gz", "rt", encoding="utf-8") as lines:
+    with gzip.open(folder / "documents" / "wikitext2.train.jsonl.gz", "rt", encoding="utf-8") as lines:
         paragraphs = [text for line in lines for text in json.loads(line)["text"].split("\n")]
     sources = {
         "STS12, 14, 15 and STS-B": (40, sts_texts(folder / "sts")),
         "SNLI": (30, list(dict.fromkeys(nli))),
         "English Wikipedia": (30, list(dict.fromkeys(wikipedia))),
-        f"paragraphs of the Brown corpus of {LONG_WORDS} words or more": (
+        f"paragraphs of WikiText-2 of {LONG_WORDS} words or more": (
             5,
-            [text for text in paragraphs if len(text.split()) >= LONG_WORDS],
+            list(dict.fromkeys(text for text in paragraphs if len(text.split()) >= LONG_WORDS)),
         ),
     }
     parts = {name: draw(texts, count * share // 105) for name, (share, texts) in sources.items()}
