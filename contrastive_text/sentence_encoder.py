@@ -24,6 +24,9 @@ from contrastive_text.types import Batch
 
 Vectors: TypeAlias = Tensor | npt.NDArray[np.float32]
 
+_AT_ONCE = 8192
+"""Tokens that go through the network together, however many texts are asked for at once."""
+
 
 class Hit(NamedTuple):
     """A text that a search found.
@@ -134,7 +137,7 @@ class SentenceEncoder(nn.Module):
     def encode(
         self,
         sentences: str | Sequence[str],
-        batch_size: int = 32,
+        batch_size: int = 64,
         show_progress_bar: bool = False,
         convert_to_tensor: bool = False,
         normalize_embeddings: bool = False,
@@ -147,7 +150,7 @@ class SentenceEncoder(nn.Module):
 
         Args:
             sentences: One text or many.
-            batch_size: Texts at once.
+            batch_size: Texts at once; of long ones fewer go through the network together.
             show_progress_bar: Whether to draw a bar.
             convert_to_tensor: Whether to give a tensor on the model's device instead of an array.
             normalize_embeddings: Whether to give vectors of unit length.
@@ -177,12 +180,13 @@ class SentenceEncoder(nn.Module):
         modes = [(module, module.training) for module in self.modules()]
         self.eval()
         self.truncated = 0
-        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
+        tokens = self.tokenizer(texts)
+        order = sorted(range(len(tokens)), key=lambda i: -len(tokens[i]))
         parts = [torch.empty(0, self._features(), device=self.device)]
         steps = range(0, len(order), batch_size)
         try:
             for start in track(steps, description="Encoding", disable=not show_progress_bar):
-                batch = collate_texts(self.tokenizer, [texts[i] for i in order[start : start + batch_size]])
+                batch = collate_texts(self.tokenizer, [tokens[i] for i in order[start : start + batch_size]])
                 self.truncated += batch.truncated
                 parts.append(self(batch.to(self.device)))
         finally:
@@ -197,7 +201,7 @@ class SentenceEncoder(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Gives the vectors of a batch's rows, (S, D), in at least float32."""
-        vectors = at_least_float32(Network(self.encoder, self.pooler).pool(batch))
+        vectors = at_least_float32(Network(self.encoder, self.pooler, chunk_tokens=_AT_ONCE).pool(batch))
         if self.head is not None:
             weight = next(self.head.parameters(), vectors)
             vectors = at_least_float32(self.head(vectors.to(weight.dtype)))

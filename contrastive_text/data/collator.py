@@ -259,8 +259,8 @@ def _span_id(span: Tokens) -> int:
     return text_id(np.array(span.ids).tobytes())
 
 
-def collate_texts(tokenizer: TextTokenizer, texts: Sequence[str]) -> Batch:
-    """Gives plain texts as a batch of anchors, unaltered: the way into the encoder outside training.
+def collate_texts(tokenizer: TextTokenizer, texts: Sequence[Text]) -> Batch:
+    """Gives texts, tokenised or not, as a batch of anchors, unaltered: the way into the encoder outside training.
 
     Raises:
         ValueError: A text without a token, for a tokenizer that adds no special tokens.
