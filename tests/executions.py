@@ -583,7 +583,7 @@ def meeting(number: int, world: int, port: int) -> Iterator[None]:
         init_method=f"tcp://127.0.0.1:{port}",
         rank=number,
         world_size=world,
-        timeout=timedelta(seconds=120),
+        timeout=timedelta(minutes=30),
     )
     try:
         yield
