@@ -19,6 +19,7 @@ from executions import (
     VIEWS,
     Execution,
     Outcome,
+    batch_of,
     distance,
     module_of,
     plainly,
@@ -100,6 +101,16 @@ def test_every_step_gives_the_plain_steps_loss_gradient_and_weights(tmp_path: Pa
     # One test, for it takes minutes: of several each worker would run them all.
     for execution, outcomes in run_all(EVERY, tmp_path)[0].items():
         check(execution, outcomes)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "learned temperature" in case])
+def test_a_learned_temperature_has_a_gradient_to_compare(case: str) -> None:
+    # Where it had none, all executions would agree on nothing.
+    module = module_of(Execution(case, "no views", "padded", "whole", "dense", "one process"))
+    module.training_step(batch_of(CASES[case], "no views", step=0), 0).backward()
+    found = {name: weight.grad for name, weight in module.named_parameters() if name.endswith("log_scale")}
+    assert found
+    assert all(gradient is not None and bool(gradient.abs() > 1e-3) for gradient in found.values())
 
 
 def test_the_covering_set_has_every_pair_and_is_small() -> None:

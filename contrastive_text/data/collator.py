@@ -270,7 +270,7 @@ def collate_texts(tokenizer: TextTokenizer, texts: Sequence[Text]) -> Batch:
     if int(batch.lengths.min()) == 0:
         where = int(batch.lengths.argmin())
         raise ValueError(
-            f"texts[{where}]: expected at least one token, got {texts[where]!r}; this tokenizer adds no special "
-            "tokens, so leave empty texts out"
+            f"texts[{where}]: expected at least one token, got {tokenizer.text(texts[where])!r}; this tokenizer "
+            "adds no special tokens, so leave empty texts out"
         )
     return batch
