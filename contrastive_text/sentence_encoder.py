@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from contrastive_text.losses import at_least_float32, cosine_similarity_matrix
 from contrastive_text.model_folder import FolderParts, local_folder, read_folder, write_folder
 from contrastive_text.network import Network
 from contrastive_text.poolers import MeanPooler, Pooler
+from contrastive_text.specs import part_spec
 from contrastive_text.types import Batch
 
 Vectors: TypeAlias = Tensor | npt.NDArray[np.float32]
@@ -133,6 +136,24 @@ class SentenceEncoder(nn.Module):
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.parameters()).device
+
+    @property
+    def identity(self) -> str:
+        """32 hex digits that are the same for equal vectors: of weights, tokenizer, pooler, head and limits.
+
+        Vectors on disk carry it, so that those of one model are never taken for another's.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        limits = [self.max_length, self.normalize, self.prompt, part_spec(self.pooler, "pooler")]
+        layers = [str(layer) for layer in self.head or ()]
+        assert self.encoder.tokenizer is not None
+        vocabulary = self.encoder.tokenizer.backend_tokenizer.to_str()
+        digest.update(json.dumps([limits, layers, vocabulary, str(self.encoder.model.config)]).encode())
+        for name, weight in sorted(self.state_dict().items()):
+            values = weight.detach().cpu().contiguous()
+            digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
+            digest.update(values.reshape(-1).view(torch.uint8).numpy())
+        return digest.hexdigest()
 
     def encode(
         self,

@@ -9,7 +9,7 @@ import contrastive_text
 
 PACKAGE = Path(contrastive_text.__file__).parent
 FLOORS = [
-    {"losses", "distributed", "random", "types", "targets", "specs", "recipes", "hub"},
+    {"losses", "distributed", "random", "types", "targets", "specs", "recipes", "hub", "extras"},
     {"views", "encoders", "poolers", "heads", "metrics", "training"},
     {"objectives", "network"},
     {"data", "encoding", "combination"},

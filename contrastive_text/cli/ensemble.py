@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from contrastive_text.cli.options import Parser
 from contrastive_text.cli.training import ContrastiveCLI, checkpoint_parts, laid_over
-from contrastive_text.cli.use import Parser
 from contrastive_text.ensemble import Choice, build_ensemble, read_choices
 from contrastive_text.recipes.layers import Config
 from contrastive_text.scores import OVERALL

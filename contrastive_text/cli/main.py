@@ -6,6 +6,7 @@ Each command imports what it needs when it runs: Lightning and Transformers take
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
@@ -16,7 +17,11 @@ from contrastive_text import __version__
 from contrastive_text.recipes import recipe_files, recipe_names
 
 _TRAINING = ("fit", "validate", "test", "predict")
-_COMMANDS = (*_TRAINING, "ensemble", "views", "embed", "evaluate")
+_OTHERS = (
+    "ensemble", "views", "sweep", "evaluate", "diagnose", "compare", "report", "embed", "search", "duplicates",
+    "postprocess", "onnx",
+)  # fmt: skip
+"""Each is a function of its name in a module of its name beside this one."""
 _USAGE = f"""usage: contrastive-text COMMAND [options]
 
   fit        train:       contrastive-text fit --recipe simcse --data.train TEXTS.txt
@@ -26,8 +31,18 @@ _USAGE = f"""usage: contrastive-text COMMAND [options]
   predict    embed --data.predict TEXTS.txt, or predict --data.tasks.NAME.predict FILE, with a checkpoint
   ensemble   for each task the best of several runs: contrastive-text ensemble OUT --runs RUN RUN
   views      show altered texts side by side: contrastive-text views --recipe simcse --data.train TEXTS.txt
-  embed      contrastive-text embed TEXTS.txt VECTORS.npy --model FOLDER
-  evaluate   contrastive-text evaluate FOLDER PAIRS.tsv
+  sweep      a grid of runs: contrastive-text sweep --vary model.views.positive=none,CropTokens ...
+
+  evaluate   score a model: contrastive-text evaluate FOLDER PAIRS.tsv, or --suite sts --data DATASETS
+  diagnose   how its vectors lie in space: contrastive-text diagnose FOLDER TEXTS.txt
+  compare    two models or more, with intervals: contrastive-text compare FOLDER FOLDER --data DATASETS
+  report     a page of one run or several: contrastive-text report RUN
+
+  embed      a vector per text: contrastive-text embed TEXTS.txt VECTORS.npy --model FOLDER
+  search     the nearest texts of a corpus: contrastive-text search CORPUS.txt "a question" --model FOLDER
+  duplicates texts that mean nearly the same: contrastive-text duplicates TEXTS.txt PAIRS.tsv --model FOLDER
+  postprocess whiten a model, or remove its top components: contrastive-text postprocess FOLDER TEXTS.txt OUT
+  onnx       export a model to ONNX and check it: contrastive-text onnx FOLDER OUT
 
 recipes: {", ".join(recipe_names())}
 Options of a command: contrastive-text COMMAND --help. The configuration that a run would use: --print_config.
@@ -90,27 +105,15 @@ def _dispatch(command: str, words: list[str]) -> None:
         from contrastive_text.cli.training import train
 
         train([command, *words])
-    elif command == "ensemble":
-        from contrastive_text.cli.ensemble import ensemble
-
-        ensemble(words)
-    elif command == "views":
-        from contrastive_text.cli.views import show_views
-
-        show_views(words)
-    elif command == "embed":
-        from contrastive_text.cli.use import embed
-
-        embed(words)
-    elif command == "evaluate":
-        from contrastive_text.cli.use import evaluate
-
-        evaluate(words)
+    elif command in _OTHERS:
+        vars(importlib.import_module(f"contrastive_text.cli.{command}"))[command](words)
     else:
         from contrastive_text.cli.suggestions import nearest
 
-        advice = nearest(command, _COMMANDS)
-        raise ValueError(f"contrastive-text: expected one of {', '.join(_COMMANDS)}, got {command!r}{advice}")
+        advice = nearest(command, (*_TRAINING, *_OTHERS))
+        raise ValueError(
+            f"contrastive-text: expected one of {', '.join((*_TRAINING, *_OTHERS))}, got {command!r}{advice}"
+        )
 
 
 def _is_answer(error: BaseException) -> bool:

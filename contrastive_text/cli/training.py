@@ -19,9 +19,9 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary
 from contrastive_text.chunk_size import ChunkSize
+from contrastive_text.cli.embed import write_vectors
 from contrastive_text.cli.predictions import write_predictions
 from contrastive_text.cli.suggestions import short_answer
-from contrastive_text.cli.use import write_vectors
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.ensemble import is_ensemble, tasks_of
 from contrastive_text.module import ContrastiveModule

@@ -17,7 +17,7 @@ _MEASURED = 200
 """Rows that the edit rates are measured on."""
 
 
-def show_views(words: list[str]) -> None:
+def views(words: list[str]) -> None:
     """Prints some rows, role beside role, with what changed marked, and the edit rate of each view."""
     quieten()
     cli = ContrastiveCLI(words, show_views=True)

@@ -17,8 +17,8 @@ import yaml
 
 import contrastive_text
 from contrastive_text.cli import run
+from contrastive_text.cli.embed import write_vectors
 from contrastive_text.cli.main import expand_recipes
-from contrastive_text.cli.use import write_vectors
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.module import ContrastiveModule

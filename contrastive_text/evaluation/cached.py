@@ -1,0 +1,120 @@
+"""Vectors of texts that many tasks share: every distinct text is encoded once, and kept on disk if asked to."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from torch import Tensor
+
+from contrastive_text.sentence_encoder import SentenceEncoder
+
+_KEY_BYTES = 16
+
+
+class CachedEncoder:
+    """Gives the vectors of texts, and encodes no text twice.
+
+    Vectors are found by the model's identity and the text itself, not by file or task: whatever shares a sentence
+    shares its vector, and another model, pooler or length limit never does.
+
+    Args:
+        model: The encoder.
+        folder: Where vectors stay for the next run; None for memory alone.
+        batch_size: Texts at once.
+        show_progress_bar: Whether to draw a bar while texts are encoded.
+
+    Attributes:
+        encoded: Number of texts that went through the network so far.
+        truncated: How many of these were cut to the model's limit.
+
+    Raises:
+        ValueError: A damaged file in the folder; the message names it.
+
+    Example:
+        >>> embed = CachedEncoder(model)  # doctest: +SKIP
+        >>> embed(["a bird", "a dog", "a bird"]).shape, embed.encoded  # doctest: +SKIP
+        (torch.Size([3, 384]), 2)
+    """
+
+    def __init__(
+        self,
+        model: SentenceEncoder,
+        folder: str | Path | None = None,
+        batch_size: int = 64,
+        show_progress_bar: bool = False,
+    ) -> None:
+        self.model = model
+        self.folder = None if folder is None else Path(folder) / model.identity
+        self.batch_size = batch_size
+        self.show_progress_bar = show_progress_bar
+        self.encoded = 0
+        self.truncated = 0
+        self._places: dict[bytes, int] = {}
+        self._blocks: list[npt.NDArray[np.float32]] = []
+        for path in sorted(self.folder.glob("*.safetensors")) if self.folder is not None else ():
+            self._add(*_read(path))
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """Gives the vectors of texts in their order, (N, D), float32, on the CPU.
+
+        Raises:
+            TypeError: Something that is not text.
+        """
+        keys = [_key(text, place) for place, text in enumerate(texts)]
+        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._places}
+        if new:
+            self._encode(list(new), list(new.values()))
+        if not self._blocks:
+            return torch.as_tensor(self.model.encode([]))
+        if len(self._blocks) > 1:
+            self._blocks = [np.concatenate(self._blocks)]
+        return torch.from_numpy(self._blocks[0][[self._places[key] for key in keys]])
+
+    def _encode(self, keys: list[bytes], texts: list[str]) -> None:
+        vectors = np.asarray(
+            self.model.encode(texts, batch_size=self.batch_size, show_progress_bar=self.show_progress_bar),
+            dtype=np.float32,
+        )
+        self.encoded += len(texts)
+        self.truncated += self.model.truncated
+        named = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(-1, _KEY_BYTES)
+        self._add(named, vectors)
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = (
+                self.folder
+                / f"{hashlib.blake2b(named.tobytes(), digest_size=_KEY_BYTES).hexdigest()}.safetensors"
+            )
+            unfinished = path.with_suffix(f".{os.getpid()}")
+            save_file({"keys": named, "vectors": vectors}, unfinished)
+            unfinished.replace(path)  # whole or not at all
+
+    def _add(self, keys: npt.NDArray[np.uint8], vectors: npt.NDArray[np.float32]) -> None:
+        start = sum(map(len, self._blocks))
+        for place, key in enumerate(keys):
+            self._places.setdefault(key.tobytes(), start + place)
+        self._blocks.append(vectors)
+
+
+def _key(text: str, place: int) -> bytes:
+    if not isinstance(text, str):
+        raise TypeError(f"CachedEncoder: expected texts, got {type(text).__name__} at place {place}")
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()
+
+
+def _read(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    try:
+        content = load_file(path)
+        return content["keys"], content["vectors"]
+    except (OSError, SafetensorError, KeyError) as error:
+        raise ValueError(
+            f"{path}: expected whole vectors of an earlier evaluation, got {error}; delete the file"
+        ) from error

@@ -1,0 +1,194 @@
+"""Scores of tasks, and the tables of the papers: text, Markdown, LaTeX, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+AVERAGE = "Avg."
+"""Name of the column of means, as the papers have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScore:
+    """What a model scores on a task.
+
+    Args:
+        task: Its name as the papers write it: ``STS12``, ``MR``.
+        metric: ``spearman``, ``accuracy``, ...
+        score: Times 100; NaN where there is none.
+        size: Rows that the score is of.
+        parts: Further figures of the task, times 100: of its sub-sets, or of another metric or split.
+        missing: Empty, or why there is no score and what to do: which files to put where, and where to get them.
+    """
+
+    task: str
+    metric: str
+    score: float
+    size: int = 0
+    parts: Mapping[str, float] = field(default_factory=dict)
+    missing: str = ""
+
+    @classmethod
+    def absent(cls, task: str, metric: str, missing: str) -> TaskScore:
+        """Gives the row of a task that can't be scored."""
+        return cls(task, metric, math.nan, missing=missing)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreTable:
+    """A row for each model, a column for each task, and their mean.
+
+    The mean is of all tasks or there is none: where a task of a row has no score its mean is ``n/a``, and the
+    notes under the table say which is missing and where to get it.
+
+    Args:
+        title: What was measured and how: ``Spearman x 100, setting all``.
+        rows: Name of a model -> its scores; all rows have the same tasks in the same order.
+        averaged: Tasks that the mean is over; None for all.
+
+    Raises:
+        ValueError: Rows of different tasks.
+
+    Example:
+        >>> scores = [TaskScore("MR", "accuracy", 81.0), TaskScore("CR", "accuracy", 86.5)]
+        >>> print(ScoreTable("accuracy", {"mine": scores}).markdown())
+        | accuracy | MR | CR | Avg. |
+        | --- | ---: | ---: | ---: |
+        | mine | 81.00 | 86.50 | 83.75 |
+    """
+
+    title: str
+    rows: Mapping[str, Sequence[TaskScore]]
+    averaged: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        named = {name: [score.task for score in scores] for name, scores in self.rows.items()}
+        first = next(iter(named.values()), [])
+        for name, tasks in named.items():
+            if tasks != first:
+                raise ValueError(
+                    f"ScoreTable.rows: expected the tasks {', '.join(first)} in every row, got "
+                    f"{', '.join(tasks)} for {name}; make a table of each"
+                )
+
+    @property
+    def tasks(self) -> list[str]:
+        """The columns."""
+        return [score.task for score in next(iter(self.rows.values()), [])]
+
+    def average(self, name: str) -> float:
+        """Gives the mean of a model's scores; NaN where one is missing."""
+        wanted = self.tasks if self.averaged is None else self.averaged
+        scores = [score.score for score in self.rows[name] if score.task in wanted]
+        return sum(scores) / len(scores) if scores else math.nan
+
+    def notes(self) -> list[str]:
+        """Gives a line for each task without a score: what is missing and where to get it."""
+        said = [
+            f"{score.task}: {score.missing}" for scores in self.rows.values() for score in scores if score.missing
+        ]
+        return list(dict.fromkeys(said))
+
+    def text(self) -> str:
+        """Gives the table in columns, as a terminal shows it."""
+        cells = self._cells()
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [" | ".join(_aligned(row, widths)).rstrip() for row in cells]
+        lines.insert(1, "-+-".join("-" * width for width in widths))
+        return "\n".join(lines + self.notes())
+
+    def markdown(self) -> str:
+        """Gives the table in GitHub's Markdown."""
+        cells = [[cell.replace("|", r"\|") for cell in row] for row in self._cells()]
+        rule = ["---", *["---:"] * (len(cells[0]) - 1)]
+        lines = ["| " + " | ".join(row) + " |" for row in (cells[0], rule, *cells[1:])]
+        notes = self.notes()
+        return "\n".join(lines + ([""] + [f"- {note}" for note in notes] if notes else []))
+
+    def latex(self) -> str:
+        r"""Gives the table for LaTeX's booktabs (``\usepackage{booktabs}``)."""
+        cells = [[_escaped(cell) for cell in row] for row in self._cells()]
+        lines = [" & ".join(row) + r" \\" for row in cells]
+        columns = "l" + "r" * (len(cells[0]) - 1)
+        head = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule"]
+        notes = [f"% {note}" for note in self.notes()]
+        return "\n".join([*head, *lines[1:], r"\bottomrule", r"\end{tabular}", *notes])
+
+    def csv(self) -> str:
+        """Gives full precision: a line for each figure, sub-sets too; empty where there is none."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["model", "task", "part", "metric", "score", "size", "missing"])
+        for name, scores in self.rows.items():
+            for score in scores:
+                writer.writerow(
+                    [name, score.task, "", score.metric, _number(score.score), score.size, score.missing]
+                )
+                for part, figure in score.parts.items():
+                    writer.writerow([name, score.task, part, score.metric, _number(figure), "", ""])
+            writer.writerow([name, AVERAGE, "", "", _number(self.average(name)), "", ""])
+        return out.getvalue().rstrip("\n")
+
+    def json(self) -> str:
+        """Gives full precision with the sub-sets; ``null`` where there is no score."""
+        rows = {
+            name: {
+                "tasks": [
+                    {
+                        "task": score.task,
+                        "metric": score.metric,
+                        "score": _finite(score.score),
+                        "size": score.size,
+                        "parts": {part: _finite(figure) for part, figure in score.parts.items()},
+                        **({"missing": score.missing} if score.missing else {}),
+                    }
+                    for score in scores
+                ],
+                "average": _finite(self.average(name)),
+            }
+            for name, scores in self.rows.items()
+        }
+        return json.dumps({"title": self.title, "models": rows}, indent=2, ensure_ascii=False)
+
+    def _cells(self) -> list[list[str]]:
+        cells = [[self.title, *self.tasks, AVERAGE]]
+        for name, scores in self.rows.items():
+            cells.append([name, *(_figure(score.score) for score in scores), _figure(self.average(name))])
+        return cells
+
+
+FORMATS: Mapping[str, Callable[[ScoreTable], str]] = {
+    "text": ScoreTable.text,
+    "markdown": ScoreTable.markdown,
+    "latex": ScoreTable.latex,
+    "csv": ScoreTable.csv,
+    "json": ScoreTable.json,
+}
+"""Name of a format -> what writes a table in it."""
+
+
+def _figure(score: float) -> str:
+    return "n/a" if math.isnan(score) else f"{score:.2f}"
+
+
+def _finite(score: float) -> float | None:
+    return None if math.isnan(score) else score
+
+
+def _number(score: float) -> str:
+    return "" if math.isnan(score) else repr(score)
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    first, *others = [(cell, width) for cell, width in zip(row, widths, strict=True)]
+    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+
+
+def _escaped(text: str) -> str:
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    return "".join(special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)

@@ -1,0 +1,82 @@
+"""Vectors that many tasks share: encoded once, kept by model and text, never another model's."""
+
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from contrastive_text import SentenceEncoder
+from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.poolers import CLSPooler, MeanPooler
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_bert(tmp_path_factory.mktemp("cached") / "bert")
+
+
+def model(bert: str) -> SentenceEncoder:
+    return SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
+
+
+def test_vectors_are_those_of_encode_in_the_order_asked_for(bert: str) -> None:
+    embed = CachedEncoder(model(bert))
+    first = embed(tiny.TEXTS[:5])
+    asked = [tiny.TEXTS[i] for i in (7, 2, 7, 0, 9)]
+    second = embed(asked)
+    assert first.shape == (5, 16) and second.shape == (5, 16)
+    torch.testing.assert_close(second, torch.as_tensor(model(bert).encode(asked)))
+    assert embed.encoded == 7  # 5 and two new ones; the repeated text once
+    assert embed([]).shape == (0, 16)
+
+
+def test_a_second_run_encodes_nothing_and_gives_equal_bits(bert: str, tmp_path: Path) -> None:
+    before = CachedEncoder(model(bert), tmp_path)(tiny.TEXTS)
+    again = CachedEncoder(model(bert), tmp_path)
+    assert torch.equal(again(tiny.TEXTS), before)
+    assert again.encoded == 0
+    again([*tiny.TEXTS, "a new text"])
+    assert again.encoded == 1
+    assert CachedEncoder(model(bert), tmp_path)(["a new text"]).shape == (1, 16)
+
+
+@pytest.mark.parametrize("change", ["pooler", "length", "prompt", "weights"])
+def test_another_model_never_gets_the_vectors(bert: str, tmp_path: Path, change: str) -> None:
+    CachedEncoder(model(bert), tmp_path)(tiny.TEXTS)
+    other = model(bert)
+    if change == "pooler":
+        other = SentenceEncoder.from_pretrained(bert, pooler=CLSPooler(), device="cpu")
+    elif change == "length":
+        other = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), max_length=6, device="cpu")
+    elif change == "prompt":
+        other.prompt = "query: "
+    else:
+        with torch.no_grad():
+            next(other.parameters()).view(-1)[0] += 1e-6
+    assert other.identity != model(bert).identity
+    embed = CachedEncoder(other, tmp_path)
+    embed(tiny.TEXTS)
+    assert embed.encoded == len(tiny.TEXTS)
+
+
+def test_the_identity_outlives_saving_and_encoding(bert: str, tmp_path: Path) -> None:
+    saved = model(bert)
+    before = saved.identity
+    saved.encode(tiny.TEXTS)
+    saved.save_pretrained(tmp_path / "model")
+    assert saved.identity == before
+    assert SentenceEncoder.from_pretrained(tmp_path / "model", device="cpu").identity == before
+
+
+def test_a_damaged_file_is_named(bert: str, tmp_path: Path) -> None:
+    CachedEncoder(model(bert), tmp_path)(tiny.TEXTS)
+    (file,) = tmp_path.rglob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=f"{file.name}: expected whole vectors.*delete the file"):
+        CachedEncoder(model(bert), tmp_path)
+
+
+def test_what_is_not_text_is_refused_with_its_place(bert: str) -> None:
+    with pytest.raises(TypeError, match="expected texts, got int at place 1"):
+        CachedEncoder(model(bert))(["a", 3])  # type: ignore[list-item]  # the error is the test
