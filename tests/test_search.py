@@ -1,0 +1,151 @@
+"""Exact search: tile by tile as by one dense sort, whatever the block, the type and the ties."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from contrastive_text.search import check_threshold, group, near_duplicates, top_k
+
+
+def random_vectors(count: int, features: int = 6, seed: int = 0) -> Tensor:
+    return torch.randn(count, features, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def few_directions(count: int, seed: int) -> Tensor:
+    """Vectors along the axes, some zero, whose cosines are exact in any order of summation."""
+    draws = torch.Generator().manual_seed(seed)
+    axis = torch.randint(0, 4, (count,), generator=draws)
+    sign = torch.randint(-1, 2, (count,), generator=draws)
+    return (
+        torch.nn.functional.one_hot(axis, 4)
+        * (sign * 2 ** torch.randint(0, 3, (count,), generator=draws))[:, None]
+    )
+
+
+def sorted_cosines(queries: Tensor, corpus: Tensor) -> list[list[tuple[float, int]]]:
+    """Cosine and id of the whole corpus for each query, by a loop: best first, then the lower id."""
+    found = []
+    for query in queries.double():
+        cosines = []
+        for i, vector in enumerate(corpus.double()):
+            length = float(query.norm() * vector.norm())
+            cosines.append((float(query @ vector) / length if length else 0.0, i))
+        found.append(sorted(cosines, key=lambda each: (-each[0], each[1])))
+    return found
+
+
+@given(count=st.integers(1, 40), k=st.integers(1, 50), block=st.integers(1, 45), seed=st.integers(0, 99))
+def test_top_k_equals_the_dense_sort_with_ties_by_id(count: int, k: int, block: int, seed: int) -> None:
+    queries, corpus = few_directions(7, seed).float(), few_directions(count, seed + 1).float()
+    scores, ids = top_k(queries, corpus, k=k, block=block)
+    expected = [row[:k] for row in sorted_cosines(queries, corpus)]
+    found = [list(zip(*each, strict=True)) for each in zip(scores.tolist(), ids.tolist(), strict=True)]
+    assert found == expected
+    assert scores.shape == ids.shape == (7, min(k, count))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_top_k_of_any_type_is_that_of_its_values_in_float64(dtype: torch.dtype) -> None:
+    queries, corpus = random_vectors(5).to(dtype), random_vectors(300, seed=1).to(dtype)
+    scores, ids = top_k(queries, corpus, k=9, block=64)
+    expected = sorted_cosines(queries, corpus)
+    assert scores.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert ids.tolist() == [[i for _, i in row[:9]] for row in expected]
+    # Six products of float32 are rounded by at most 6 x 6e-8; in half precision it would be 1e-3.
+    tolerance = 1e-14 if dtype == torch.float64 else 5e-7
+    best = torch.tensor([[score for score, _ in row[:9]] for row in expected], dtype=torch.float64)
+    torch.testing.assert_close(scores.double(), best, atol=tolerance, rtol=0)
+
+
+def test_a_memory_mapped_corpus_of_half_precision_is_searched_without_a_copy_of_it(tmp_path: object) -> None:
+    path = f"{tmp_path}/corpus.npy"
+    vectors = random_vectors(50).half()
+    np.save(path, vectors.numpy())
+    mapped = torch.from_numpy(np.load(path, mmap_mode="c"))
+    found, dense = top_k(vectors[:3], mapped, k=4, block=16), top_k(vectors[:3], vectors, k=4, block=16)
+    assert torch.equal(found[0], dense[0]) and torch.equal(found[1], dense[1])
+
+
+def test_cosines_stay_in_float32_under_autocast() -> None:
+    queries, corpus = random_vectors(3, 64).float(), random_vectors(90, 64, seed=1).float()
+    plain = top_k(queries, corpus, k=5)
+    pairs = near_duplicates(corpus, threshold=0.2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(top_k(queries, corpus, k=5)[0], plain[0])
+        assert torch.equal(near_duplicates(corpus, threshold=0.2)[1], pairs[1])
+
+
+@pytest.mark.parametrize(("queries", "corpus", "shape"), [(0, 5, (0, 3)), (2, 0, (2, 0))])
+def test_an_empty_side_gives_an_empty_answer(queries: int, corpus: int, shape: tuple[int, int]) -> None:
+    scores, ids = top_k(torch.ones(queries, 4), torch.ones(corpus, 4), k=3)
+    assert scores.shape == ids.shape == shape
+
+
+@pytest.mark.parametrize(
+    ("queries", "corpus", "k", "said"),
+    [
+        (torch.ones(4), torch.ones(2, 4), 1, r"queries: expected a matrix \(N, D\), got the shape \(4,\)"),
+        (torch.ones(2, 4), torch.ones(2, 3), 1, "corpus: expected 4 features, as the queries have, got 3"),
+        (torch.ones(2, 4), torch.ones(2, 4, dtype=torch.int8), 1, "corpus: expected floating-point vectors"),
+        (torch.ones(2, 4), torch.ones(2, 4), 0, "k: expected 1 or more, got 0"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(queries: Tensor, corpus: Tensor, k: int, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        top_k(queries, corpus, k=k)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_vector_that_is_not_finite_is_named(value: float) -> None:
+    vectors = torch.ones(5, 2)
+    vectors[3, 1] = value
+    with pytest.raises(ValueError, match="corpus: expected finite numbers, got others in row 3"):
+        top_k(torch.ones(1, 2), vectors, k=1, block=2)
+    with pytest.raises(ValueError, match="vectors: expected finite numbers, got others in row 3"):
+        near_duplicates(vectors, threshold=0.5, block=2)
+
+
+@given(count=st.integers(0, 40), block=st.integers(1, 45), seed=st.integers(0, 99))
+def test_near_duplicates_are_those_of_the_double_loop(count: int, block: int, seed: int) -> None:
+    vectors = random_vectors(count, features=3, seed=seed)
+    ids, scores = near_duplicates(vectors, threshold=0.8, block=block)
+    unit = vectors / vectors.norm(dim=1, keepdim=True)
+    expected = {(i, j): float(unit[i] @ unit[j]) for i in range(count) for j in range(i + 1, count)}
+    expected = {pair: cosine for pair, cosine in expected.items() if cosine >= 0.8}
+    assert [tuple(pair) for pair in ids.tolist()] == list(expected)
+    # The cosines are rounded to float32, by 6e-8.
+    assert scores.tolist() == pytest.approx(list(expected.values()), abs=1e-7)
+
+
+def test_zero_vectors_are_no_duplicates_of_each_other() -> None:
+    assert near_duplicates(torch.zeros(3, 4), threshold=0.1)[0].shape == (0, 2)
+
+
+def test_more_pairs_than_memory_is_meant_for_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected at most 5 pairs, got more at 0\.9; take a higher one"):
+        near_duplicates(torch.ones(4, 2), threshold=0.9, most=5)
+    assert len(near_duplicates(torch.ones(4, 2), threshold=0.9, most=6)[0]) == 6
+
+
+@pytest.mark.parametrize("threshold", [0.0, -0.5, 1.01, float("nan")])
+def test_a_threshold_out_of_range_is_refused(threshold: float) -> None:
+    with pytest.raises(ValueError, match="threshold: expected a cosine above 0 and at most 1"):
+        check_threshold(threshold)
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)).filter(lambda pair: pair[0] != pair[1])),
+)
+def test_groups_are_connected_components_named_by_their_first(pairs: list[tuple[int, int]]) -> None:
+    reached = [{i} for i in range(12)]
+    for _ in range(12):  # spread along edges until nothing changes
+        for one, other in pairs:
+            reached[one] |= reached[other]
+            reached[other] |= reached[one]
+    found = group(torch.tensor(pairs, dtype=torch.long).reshape(-1, 2), count=12)
+    assert found.tolist() == [min(each) for each in reached]
