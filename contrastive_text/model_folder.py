@@ -42,6 +42,7 @@ class FolderParts:
         normalize: Whether vectors leave with unit length.
         max_length: Longest text in tokens with special ones; None for the network's limit.
         prompt: Put before every text unless another is given.
+        truncate_dim: Features that are kept unless another number is asked for; None for all.
     """
 
     encoder: TransformerEncoder
@@ -50,6 +51,7 @@ class FolderParts:
     normalize: bool
     max_length: int | None
     prompt: str = ""
+    truncate_dim: int | None = None
 
 
 def local_folder(model_name_or_path: str) -> Path:
@@ -87,7 +89,7 @@ def read_folder(folder: Path) -> FolderParts:
     Raises:
         ValueError: A module of sentence-transformers that has no equal here, or a damaged file.
     """
-    listed = _read_json(folder / "modules.json") if (folder / "modules.json").exists() else []
+    listed = _read_modules(folder)
     pooler, layers, normalize = None, [], False
     lower_case = False
     root = folder
@@ -109,6 +111,7 @@ def read_folder(folder: Path) -> FolderParts:
         max_length = settings.get("max_seq_length")
         lower_case = bool(settings.get("do_lower_case"))
     encoder = TransformerEncoder(str(root))
+    _check_vocabulary(encoder, root)
     if lower_case and encoder.tokenizer is not None:
         backend = encoder.tokenizer.backend_tokenizer
         parts = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
@@ -116,14 +119,41 @@ def read_folder(folder: Path) -> FolderParts:
     bounds = [bound for bound in (max_length, encoder.limit) if bound]
     head = nn.Sequential(*layers) if layers else None
     length = min(bounds, default=None)
-    return FolderParts(encoder, pooler, head, normalize, max_length=length, prompt=_read_prompt(folder))
+    settings_path = folder / "config_sentence_transformers.json"
+    settings = _read_json(settings_path) if settings_path.exists() else {}
+    prompt = settings.get("default_prompt_name")
+    return FolderParts(
+        encoder=encoder,
+        pooler=pooler,
+        head=head,
+        normalize=normalize,
+        max_length=length,
+        prompt=str(settings["prompts"][prompt]) if prompt else "",
+        truncate_dim=settings.get("truncate_dim"),
+    )
 
 
-def _read_prompt(folder: Path) -> str:
-    path = folder / "config_sentence_transformers.json"
-    settings = _read_json(path) if path.exists() else {}
-    name = settings.get("default_prompt_name")
-    return str(settings["prompts"][name]) if name else ""
+def _read_modules(folder: Path) -> list[dict[str, Any]]:  # Any: JSON
+    path = folder / "modules.json"
+    if path.exists():
+        listed: list[dict[str, Any]] = _read_json(path)
+        return listed
+    if beside := sorted(part.name for part in folder.glob("[0-9]_*") if part.is_dir()):
+        raise ValueError(
+            f"{path}: expected the list of modules beside {', '.join(beside)}, got none; the folder is damaged, "
+            "save it again"
+        )
+    return []
+
+
+def _check_vocabulary(encoder: TransformerEncoder, folder: Path) -> None:
+    """Refuses the tokenizer that Transformers makes up where a folder has none: special tokens and no words."""
+    tokenizer = encoder.tokenizer
+    if tokenizer is not None and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        raise ValueError(
+            f"{folder}: expected a tokenizer (tokenizer.json, or the files of its vocabulary), got none; save it "
+            "beside the weights with tokenizer.save_pretrained"
+        )
 
 
 def _read_pooling(path: Path) -> Pooler:
@@ -187,7 +217,13 @@ def _read_dense(folder: Path) -> list[nn.Module]:
             f"{folder / 'model.safetensors'}: expected whole weights, got {error}; the folder is damaged, save "
             "it again"
         ) from error
-    linear.load_state_dict({name.removeprefix("linear."): weight for name, weight in weights.items()})
+    try:
+        linear.load_state_dict({name.removeprefix("linear."): weight for name, weight in weights.items()})
+    except RuntimeError as error:
+        raise ValueError(
+            f"{folder}: expected the weights of {linear}, got others ({' '.join(str(error).split())}); the "
+            "folder is damaged, save it again"
+        ) from error
     return [linear, _ACTIVATIONS[activation]()]
 
 
@@ -213,7 +249,8 @@ def write_folder(folder: Path, parts: FolderParts) -> None:
     limit = {"max_seq_length": parts.max_length, "do_lower_case": False}
     _write_json(folder / "sentence_bert_config.json", limit)
     prompt = {"prompts": {"default": parts.prompt}, "default_prompt_name": "default"} if parts.prompt else {}
-    _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"} | prompt)
+    kept = {"truncate_dim": parts.truncate_dim} if parts.truncate_dim else {}
+    _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"} | prompt | kept)
     listed = [("", "sentence_transformers.models.Transformer")]
     mode = next((mode for mode, cls in _POOLING_MODES.items() if type(pooler) is cls), None)
     if mode is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +16,10 @@ import torch
 from torch import nn
 
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.poolers import CLSPooler, MeanPooler
+from contrastive_text.poolers import CLSPooler, MeanPooler, Pooler
+from contrastive_text.quantization import Precision, quantize, value_ranges
 from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.types import Hidden
 
 # float32: another batch means another width of padding and another order of the sums in a matrix product.
 # Vectors have entries of size 1.
@@ -140,6 +145,251 @@ def test_a_model_without_a_tokenizer_is_refused() -> None:
         SentenceEncoder(TransformerEncoder(config=tiny.CONFIG), MeanPooler())
 
 
+# Many texts, block by block
+
+
+def test_a_generator_is_encoded_as_a_list_is_and_read_once(model: SentenceEncoder) -> None:
+    expected = model.encode(tiny.TEXTS)
+    given = model.encode(text for text in tiny.TEXTS)
+    assert np.array_equal(given, expected)
+    assert model.encode(iter(())).shape == (0, 16)
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 100])
+def test_blocks_come_in_order_and_join_to_what_encode_gives(model: SentenceEncoder, size: int) -> None:
+    blocks = list(model.encode_blocks(iter(tiny.TEXTS), block_size=size))
+    assert [len(block) for block in blocks] == [min(size, 40 - start) for start in range(0, 40, size)]
+    np.testing.assert_allclose(np.concatenate(blocks), model.encode(tiny.TEXTS), rtol=0, atol=ROUNDING)
+
+
+def test_the_vectors_of_a_block_depend_on_its_own_texts_alone(model: SentenceEncoder) -> None:
+    whole = list(model.encode_blocks(tiny.TEXTS, block_size=9))
+    resumed = list(model.encode_blocks(tiny.TEXTS[18:], block_size=9))
+    for given, expected in zip(resumed, whole[2:], strict=True):
+        assert np.array_equal(given, expected)
+    changed = list(model.encode_blocks([*tiny.TEXTS[:9], *reversed(tiny.TEXTS[9:])], block_size=9))
+    assert np.array_equal(changed[0], whole[0])
+
+
+def test_endless_texts_are_read_a_block_at_a_time(model: SentenceEncoder) -> None:
+    numbers = itertools.count()
+    blocks = model.encode_blocks((tiny.TEXTS[number % 40] for number in numbers), block_size=8)
+    assert next(numbers) == 0  # nothing is read before it is asked for
+    assert np.asarray(next(blocks)).shape == (8, 16)
+    assert next(numbers) == 9
+    next(blocks)
+    assert next(numbers) == 18
+
+
+def test_between_blocks_the_model_is_in_the_mode_it_was_in(model: SentenceEncoder) -> None:
+    model.train()
+    blocks = model.encode_blocks(tiny.TEXTS, block_size=10)
+    first = next(blocks)
+    assert all(module.training for module in model.modules())
+    assert np.array_equal(first, model.eval().encode(tiny.TEXTS[:10]))
+
+
+def test_cut_texts_are_counted_over_the_whole_call(model: SentenceEncoder) -> None:
+    long = " ".join(tiny.TEXTS)
+    model.encode(text for text in (long, "bird", long, long))
+    assert model.truncated == 3
+    blocks = model.encode_blocks([long, "bird", long, long], block_size=2)
+    assert model.truncated == 0
+    next(blocks)
+    assert model.truncated == 1
+    list(blocks)
+    assert model.truncated == 3
+    model.encode("bird")
+    assert model.truncated == 0
+
+
+@pytest.mark.parametrize("real", [3, 5])
+def test_texts_that_lie_about_their_number_are_refused(model: SentenceEncoder, real: int) -> None:
+    class Texts(list[str]):
+        def __len__(self) -> int:
+            return 4
+
+    said = "3" if real == 3 else "more"
+    with pytest.raises(ValueError, match=f"expected 4 texts, as their len.. says, got {said}; give an iterator"):
+        model.encode(Texts(tiny.TEXTS[:real]))
+
+
+def test_options_of_blocks_are_checked_at_the_call(model: SentenceEncoder) -> None:
+    with pytest.raises(TypeError, match="expected many texts, got one string; put it into a list"):
+        model.encode_blocks("a bird")
+    with pytest.raises(ValueError, match=r"encode\.block_size: expected 1 or more, got 0"):
+        model.encode_blocks(["a"], block_size=0)
+    with pytest.raises(TypeError, match="expected texts, got int at place 5"):
+        list(model.encode_blocks([*"abcde", 5], block_size=2))  # type: ignore[list-item]  # the point
+
+
+def test_the_bar_counts_texts(model: SentenceEncoder, capsys: pytest.CaptureFixture[str]) -> None:
+    model.encode(tiny.TEXTS, show_progress_bar=True, batch_size=7)
+    assert "40/40" in capsys.readouterr().out
+    model.encode(iter(tiny.TEXTS), show_progress_bar=True)
+    assert "40/?" in capsys.readouterr().out
+    model.encode(tiny.TEXTS)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("where", "value"), [("weights", math.nan), ("overflow", 1e25)])
+def test_vectors_that_are_not_finite_are_an_error_that_names_the_text(
+    bert: str, where: str, value: float
+) -> None:
+    damaged = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler())
+    word = damaged.encoder.tokenizer.convert_tokens_to_ids("guitar")
+    if where == "weights":
+        with torch.no_grad():
+            damaged.encoder.model.embeddings.word_embeddings.weight[word] = value
+        cause = r"weights are damaged \(in encoder\.model\.embeddings\.word_embeddings\.weight\): save it again"
+    else:
+        damaged.head = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+        with torch.no_grad():
+            for layer in damaged.head:
+                layer.weight.copy_(value * torch.eye(16))
+        cause = r"float32 is too narrow for it: load the model with dtype=torch\.float32"
+    place = next(i for i, text in enumerate(tiny.TEXTS) if "guitar" in text) if where == "weights" else 0
+    with pytest.raises(ValueError, match=f"got another for text {place} .'{tiny.TEXTS[place]}'.; .*{cause}"):
+        list(damaged.encode_blocks(tiny.TEXTS, block_size=3))
+
+
+# Fewer features, fewer bits
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_first_features_are_kept_before_vectors_get_unit_length(
+    model: SentenceEncoder, normalize: bool
+) -> None:
+    expected = model.encode(tiny.TEXTS)[:, :5]
+    if normalize:
+        expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    given = model.encode(tiny.TEXTS, truncate_dim=5, normalize_embeddings=normalize)
+    np.testing.assert_allclose(given, expected, rtol=0, atol=1e-6)  # float32, one division
+    (block,) = model.encode_blocks(tiny.TEXTS, truncate_dim=5, convert_to_tensor=True)
+    assert torch.as_tensor(block).untyped_storage().nbytes() == 40 * 5 * 4  # the other features are gone
+
+
+def test_a_model_s_own_number_of_features_is_saved_and_can_be_changed(bert: str, tmp_path: Path) -> None:
+    theirs = pytest.importorskip("sentence_transformers", reason="the comparison needs the dev extra")
+    model = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), truncate_dim=6)
+    assert model.encode(tiny.TEXTS).shape == (40, 6)
+    assert model.encode(tiny.TEXTS, truncate_dim=16).shape == (40, 16)
+    assert model.encode([]).shape == (0, 6)
+    model.save_pretrained(tmp_path)
+    loaded = SentenceEncoder.from_pretrained(tmp_path)
+    assert loaded.truncate_dim == 6
+    assert np.array_equal(loaded.encode(tiny.TEXTS), model.encode(tiny.TEXTS))
+    assert loaded.identity == model.identity != SentenceEncoder.from_pretrained(tmp_path, truncate_dim=7).identity
+    expected = theirs.SentenceTransformer(str(tmp_path), device="cpu").encode(list(tiny.TEXTS))
+    np.testing.assert_allclose(loaded.encode(tiny.TEXTS), expected, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("features", [0, 17, -1])
+def test_more_features_than_there_are_are_refused(model: SentenceEncoder, bert: str, features: int) -> None:
+    message = f"truncate_dim: expected 1 to 16 features, got {features}"
+    with pytest.raises(ValueError, match=message):
+        model.encode_blocks(["a"], truncate_dim=features)
+    with pytest.raises(ValueError, match=message):
+        SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), truncate_dim=features)
+
+
+class FirstAndMean(Pooler):
+    """A pooler that gives twice as many features as the encoder."""
+
+    def forward(self, hidden: Hidden) -> torch.Tensor:
+        return torch.cat([CLSPooler()(hidden), MeanPooler()(hidden)], dim=1)
+
+
+def test_a_pooler_of_one_s_own_may_give_any_number_of_features(bert: str) -> None:
+    wide = SentenceEncoder(TransformerEncoder(bert), FirstAndMean())
+    assert wide.encode(tiny.TEXTS).shape == (40, 32)
+    assert wide.encode([]).shape == (0, 32)
+    assert np.array_equal(wide.encode(tiny.TEXTS, truncate_dim=20), wide.encode(tiny.TEXTS)[:, :20])
+    wide.head = nn.Sequential(nn.Linear(32, 3))
+    with pytest.raises(ValueError, match="expected 1 to 3 features, got 20"):
+        wide.encode(tiny.TEXTS, truncate_dim=20)
+
+
+@pytest.mark.parametrize("precision", ["binary", "ubinary"])
+@pytest.mark.parametrize("truncate_dim", [None, 11])
+def test_bits_are_those_that_sentence_transformers_gives(
+    model: SentenceEncoder, tmp_path: Path, precision: Precision, truncate_dim: int | None
+) -> None:
+    theirs = pytest.importorskip("sentence_transformers", reason="the comparison needs the dev extra")
+    model.save_pretrained(tmp_path)
+    options = {"precision": precision, "truncate_dim": truncate_dim, "batch_size": 40}
+    expected = theirs.SentenceTransformer(str(tmp_path), device="cpu").encode(list(tiny.TEXTS), **options)
+    given = model.encode(tiny.TEXTS, **options)
+    assert given.dtype == expected.dtype
+    assert given.shape == expected.shape
+    # A value that rounds to the other side of 0 would turn a bit: none of 40 x 16 does.
+    assert np.array_equal(given, expected)
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8"])
+def test_bytes_come_from_ranges_and_do_not_depend_on_blocks(model: SentenceEncoder, precision: Precision) -> None:
+    ranges = value_ranges(np.concatenate([model.encode(tiny.TEXTS, truncate_dim=11)] * 3))
+    whole = model.encode(tiny.TEXTS, precision=precision, truncate_dim=11, ranges=ranges)
+    assert whole.dtype == np.dtype(precision)
+    expected = quantize(model.encode(tiny.TEXTS, truncate_dim=11), precision, ranges=ranges).numpy()
+    assert np.array_equal(whole, expected)
+    options = {"precision": precision, "truncate_dim": 11, "ranges": ranges}
+    blocks = np.concatenate(list(model.encode_blocks(tiny.TEXTS, block_size=13, **options)))
+    # Rounding moves a value over the edge of its step at most.
+    assert int(np.abs(blocks.astype(int) - whole.astype(int)).max()) <= 1
+    assert model.encode([], **options).shape == (0, 11)
+    assert model.encode([], **options).dtype == np.dtype(precision)
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8"])
+def test_bytes_without_ranges_are_refused_before_anything_is_read(
+    model: SentenceEncoder, precision: Precision
+) -> None:
+    with pytest.raises(ValueError, match=rf"encode\.ranges: expected the range of each feature for {precision}"):
+        model.encode_blocks(itertools.repeat("a"), precision=precision)
+    with pytest.raises(ValueError, match=r"expected smallest and largest value of 5 features, \(2, 5\), got the"):
+        model.encode(["a"], precision=precision, truncate_dim=5, ranges=np.zeros((2, 16)))
+    with pytest.raises(ValueError, match=r"encode\.precision: expected one of float32, .* got 'int4'"):
+        model.encode_blocks(["a"], precision="int4")  # type: ignore[arg-type]  # the point
+
+
+# Devices
+
+
+def test_a_named_device_is_where_the_model_moves_and_stays(bert: str) -> None:
+    model = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
+    model.encode_blocks(tiny.TEXTS, device="meta")  # a device that every machine has, and that computes nothing
+    assert model.device.type == "meta"
+
+
+def test_several_devices_give_the_vectors_of_one(model: SentenceEncoder) -> None:
+    model.train()
+    long = " ".join(tiny.TEXTS)
+    texts = [*tiny.TEXTS, long]
+    options = {"normalize_embeddings": True, "truncate_dim": 7, "prompt": "an old "}
+    expected = model.encode(texts, **options)
+    assert model.truncated == 1
+    given = model.encode(texts, device=["cpu", "cpu"], **options)
+    np.testing.assert_allclose(given, expected, rtol=0, atol=ROUNDING)
+    assert model.truncated == 1
+    assert model.training
+
+
+def test_no_device_is_refused(model: SentenceEncoder) -> None:
+    with pytest.raises(ValueError, match="device: expected one or more, got none; name them"):
+        model.encode(["bird"], device=[])
+
+
+@pytest.mark.slow  # a process that imports all of this takes seconds to start
+def test_an_error_on_one_of_several_devices_is_the_same_error(bert: str) -> None:
+    damaged = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler())
+    with torch.no_grad():
+        damaged.encoder.model.embeddings.word_embeddings.weight.fill_(math.nan)
+    blocks = damaged.encode_blocks(itertools.repeat("bird"), block_size=2, device=["cpu"])
+    with pytest.raises(ValueError, match=r"expected finite vectors, got another for text 0 \('bird'\)"):
+        next(blocks)
+
+
 # similarity and search
 
 
@@ -198,6 +448,46 @@ def test_another_pooler_than_the_saved_one_is_refused(model: SentenceEncoder, tm
 def test_a_model_that_is_not_there_is_refused_in_words(name: str) -> None:
     with pytest.raises(ValueError, match=f"model: expected .*folder.*{name}"):
         SentenceEncoder.from_pretrained(name)
+
+
+@pytest.mark.parametrize(
+    ("lacking", "message"),
+    [
+        (["model.safetensors"], "expected a whole model folder, got .* no file named model.safetensors"),
+        (["tokenizer.json"], "expected a whole model folder, got .*tokenizer"),
+        (
+            ["tokenizer.json", "tokenizer_config.json"],
+            r"expected a tokenizer \(tokenizer\.json, or .* got none; save",
+        ),
+        (["1_Pooling/config.json"], r"1_Pooling/config\.json: expected a file, got none; the folder is damaged"),
+        (
+            ["modules.json"],
+            "expected the list of modules beside 1_Pooling, 2_Dense, got none; the folder is damaged",
+        ),
+        (["2_Dense/model.safetensors"], "2_Dense/model.safetensors: expected whole weights"),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, list) else "",
+)
+def test_a_folder_that_lacks_a_part_is_refused_by_its_name(
+    bert: str, tmp_path: Path, lacking: list[str], message: str
+) -> None:
+    head = nn.Sequential(nn.Linear(16, 4))
+    SentenceEncoder(TransformerEncoder(bert), CLSPooler(), head=head).save_pretrained(tmp_path)
+    for name in lacking:
+        (tmp_path / name).unlink()
+    with pytest.raises(ValueError, match=f"(?i){message}"):
+        SentenceEncoder.from_pretrained(tmp_path)
+
+
+def test_a_dense_layer_with_weights_of_another_is_refused(bert: str, tmp_path: Path) -> None:
+    for width in (4, 5):
+        head = nn.Sequential(nn.Linear(16, width))
+        SentenceEncoder(TransformerEncoder(bert), CLSPooler(), head=head).save_pretrained(tmp_path / str(width))
+    shutil.copy(tmp_path / "5" / "2_Dense" / "model.safetensors", tmp_path / "4" / "2_Dense")
+    with pytest.raises(
+        ValueError, match=r"2_Dense: expected the weights of Linear\(in_features=16, out_features=4"
+    ):
+        SentenceEncoder.from_pretrained(tmp_path / "4")
 
 
 # What an import costs
