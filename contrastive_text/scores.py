@@ -45,12 +45,17 @@ class HeldOutScores:
             name, metric = objective.target.metric()
             self.tasks[task] = (objective, name, metric.to(device))
 
-    def add_pairs(self, name: str, batch: Batch, vectors: Tensor) -> None:
-        """Adds scored pairs: the vectors of a batch's rows, (S, D)."""
+    def add_pairs(self, name: str, batch: Batch, vectors: Tensor) -> dict[str, Tensor]:
+        """Adds scored pairs: the vectors of a batch's rows, (S, D).
+
+        Returns:
+            The pairs: vectors as ``anchor`` and ``positive``, (N, D), and gold scores as ``target``, (N,).
+        """
         if batch.target is None:
             raise ValueError("evaluation: expected pairs with a score, got none; give a file with a score column")
         u, v = vectors[batch.by_role("anchor")], vectors[batch.by_role("positive")]
         self.pairs[name].update(u, v, target=batch.target)
+        return {"anchor": u, "positive": v, "target": batch.target}
 
     def add_predictions(self, task: str, encoded: Encoded) -> None:
         """Adds the predictions of a task's objective for an encoded batch."""
@@ -134,14 +139,14 @@ class ScoredModule(pl.LightningModule):
         tasks = {name: self.by_task.objectives(name) for is_task, name in each if is_task}
         self._scores = HeldOutScores([name for is_task, name in each if not is_task], tasks, self.device)
 
-    def _score(self, batch: Batch | StepBatch, number: int, loaders: object) -> None:
+    def _score(self, batch: Batch | StepBatch, number: int, loaders: object) -> dict[str, Tensor] | None:
         assert self._scores is not None
         if isinstance(batch, StepBatch):
             for task, part in batch.batches.items():
                 self._scores.add_predictions(task, self._plain(part, task))
-        else:
-            _, name = _task_and_name(_listed(loaders)[number], number)
-            self._scores.add_pairs(name, batch, self(batch))
+            return None
+        _, name = _task_and_name(_listed(loaders)[number], number)
+        return self._scores.add_pairs(name, batch, self(batch))
 
     def _log_scores(self, part: str) -> None:
         assert self._scores is not None
@@ -153,9 +158,14 @@ class ScoredModule(pl.LightningModule):
         """Starts a score for every validation file and task."""
         self._begin_scores(self.trainer.val_dataloaders)
 
-    def validation_step(self, batch: Batch | StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ARG002  # the base's signature
-        """Adds a batch to its file's or task's score."""
-        self._score(batch, dataloader_idx, self.trainer.val_dataloaders)
+    def validation_step(
+        self,
+        batch: Batch | StepBatch,
+        batch_idx: int,  # noqa: ARG002  # the base's signature
+        dataloader_idx: int = 0,
+    ) -> dict[str, Tensor] | None:
+        """Adds a batch to its file's or task's score; gives scored pairs as ``HeldOutScores.add_pairs`` does."""
+        return self._score(batch, dataloader_idx, self.trainer.val_dataloaders)
 
     def on_validation_epoch_end(self) -> None:
         """Logs ``val/spearman``, ``val/TASK/SCORE`` and ``val/overall``; see ``HeldOutScores.figures``."""

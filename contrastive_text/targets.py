@@ -44,7 +44,7 @@ class Target(ABC):
             rows: Label of the file -> how many rows have it.
         """
         lowest, highest = (pick(numbers, key=lambda label: numbers[label]) for pick in (min, max))
-        return f"{lowest} to {highest} ({sum(rows.values()):,})"
+        return f"{lowest} to {highest} ({sum(rows[label] for label in numbers):,})"
 
     def unseen(self, numbers: Collection[float]) -> list[str]:  # noqa: ARG002  # the contract
         """Gives what could be predicted and is none of the numbers; a score lacks nothing."""

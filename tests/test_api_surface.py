@@ -16,16 +16,22 @@ SURFACE = {
         "learn_vocabulary", "read_pairs", "read_rows",
     ],
     ".encoders": ["Encoder", "TransformerEncoder"],
-    ".evaluation": ["PairScore", "evaluate_pairs"],
+    ".evaluation": [
+        "CachedEncoder", "PairScore", "ScoreTable", "TaskScore", "evaluate_pairs", "sts_scores",
+        "trained_sts_scores",
+    ],
     ".losses": [
         "Alike", "CoSENT", "Comparison", "CosineMSE", "Forbid", "FurtherNegatives", "InfoNCE", "Loss", "NTXent",
         "Reduction", "ScoreLoss", "SupCon", "Triples", "at_least_float32", "cosent_loss",
         "cosine_similarity_matrix", "info_nce_terms", "reduce", "sup_con_terms",
     ],
     ".metrics": [
-        "Alignment", "EffectiveRank", "RetrievalScores", "SpearmanSimilarity", "Uniformity", "alignment",
-        "answer_ranks", "average_ranks", "effective_rank", "in_batch_accuracy", "pair_similarity",
-        "paired_retrieval", "spearman", "uniformity",
+        "Alignment", "EffectiveRank", "Hubs", "IsoScore", "MeanCosine", "PairedBootstrap", "PositiveAlignment",
+        "RetrievalScores",
+        "SpearmanSimilarity", "Uniformity", "alignment", "answer_ranks", "average_ranks", "effective_rank",
+        "holm", "hubness", "in_batch_accuracy", "iso_score", "k_occurrences", "linear_cka", "mean_cosine",
+        "nearest_similarity", "neighbour_overlap", "pair_similarity", "paired_bootstrap_mean",
+        "paired_bootstrap_spearman", "paired_retrieval", "positive_pairs", "spearman", "spectrum", "uniformity",
     ],
     ".objectives": [
         "BilinearScorer", "ConcatenationScorer", "Contrastive", "MaskedLM", "NegativesAsHard", "Objective",

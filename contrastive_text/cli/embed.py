@@ -1,78 +1,130 @@
-"""The command that writes one vector per text of a file."""
+"""The command that writes one vector per text of a file, and what it shares with others that encode files."""
 
 from __future__ import annotations
 
+import argparse
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+import torch
 
-from contrastive_text.cli.options import Parser, load_model, say_truncated
-from contrastive_text.data import read_rows
+from contrastive_text.cli.options import Parser, load_model
+from contrastive_text.data.streaming import TextStream
+from contrastive_text.quantization import PRECISIONS
+from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.text_blocks import BLOCK_SIZE
+from contrastive_text.vector_files import CALIBRATION, Array, EmbeddingRun, Encoding, VectorIndex, check_suffix
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def write_vectors(path: Path, vectors: npt.NDArray[np.float32]) -> None:
-    """Writes vectors (N, D) in the format that the suffix names: ``.npy``, ``.tsv`` or ``.parquet``.
+def add_encoding(parser: Parser) -> None:
+    """Adds the options of every command that encodes a file of texts."""
+    parser.add_argument("--model", required=True, help="folder or hub name")
+    parser.add_argument("--column", help="column of the text, where its name isn't a usual one")
+    parser.add_argument("--batch_size", type=int, default=64, help="texts that are encoded at once")
+    parser.add_argument(
+        "--block_size", type=int, default=BLOCK_SIZE, help="texts that are encoded and then saved together"
+    )
+    parser.add_argument(
+        "--device", help="cpu, cuda, ... or several, such as cuda:0,cuda:1; the GPU if there is one"
+    )
+    parser.add_argument("--dtype", choices=_DTYPES, default="float32", help="of the model's weights")
+    parser.add_argument("--restart", action="store_true", help="throw away what a stopped run has left")
+
+
+def encoder_of(options: argparse.Namespace) -> tuple[SentenceEncoder, list[str] | None]:
+    """Loads the model that the options name; gives the devices too, where they are several."""
+    devices: list[str] = options.device.split(",") if options.device else []
+    model = load_model(options.model, device=devices[0] if devices else None).to(_DTYPES[options.dtype])
+    return model, devices if len(devices) > 1 else None
+
+
+def index_of(options: argparse.Namespace, texts: TextStream, path: Path, stays: bool = True) -> VectorIndex:
+    """Gives the index of a file of texts, made now where it isn't there yet; it may be one for this time only."""
+    model, devices = encoder_of(options)
+    if options.restart or not path.exists():
+        encoding = Encoding(block_size=options.block_size, batch_size=options.batch_size, device=devices)
+        complete(EmbeddingRun(model, texts, path, encoding, restart=options.restart), stays=stays)
+    return VectorIndex.load(model, texts, path)
+
+
+def complete(run: EmbeddingRun, became: str = "encoded", stays: bool = True) -> None:
+    """Encodes what is left of a run with a bar, and says what became of it.
+
+    Args:
+        run: What to complete.
+        became: What the vectors are when it is.
+        stays: Whether another command finds what this one leaves.
 
     Raises:
-        ValueError: Another suffix, or ``.parquet`` without pyarrow.
+        SystemExit: Stopped by the user, who is told how it goes on.
     """
-    check_suffix(path)
-    if path.suffix == ".npy":
-        np.save(path, vectors)
-    elif path.suffix == ".tsv":
-        np.savetxt(path, vectors, fmt="%.9g", delimiter="\t")
-    else:
-        import pyarrow  # type: ignore[import-untyped]  # ships no types
-        from pyarrow import parquet
-
-        flat = pyarrow.FixedSizeListArray.from_arrays(vectors.ravel(), vectors.shape[1])
-        parquet.write_table(pyarrow.table({"embedding": flat}), path)
-
-
-def check_suffix(path: Path) -> None:
-    """Refuses a name that ``write_vectors`` couldn't write to, before any text is encoded."""
-    if path.suffix not in (".npy", ".tsv", ".parquet"):
-        raise ValueError(f"{path}: expected a name that ends in .npy, .tsv or .parquet, got {path.suffix!r}")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(
-            f"{path}: expected an existing folder, found none at {path.parent}; make it first"
+    before, begun = run.done, time.perf_counter()
+    if before:
+        print(f"{before:,} of {run.count:,} texts are encoded already; going on behind them")
+    try:
+        rows, width = run.finish(show_progress_bar=True)
+    except KeyboardInterrupt:
+        kept = (
+            f"the vectors of {run.done:,} of {run.count:,} texts are kept; the same command goes on behind them"
         )
-    if path.suffix == ".parquet":
-        try:
-            import pyarrow  # noqa: F401  # only whether it is there
-        except ImportError as error:
-            raise ValueError(
-                f"{path}: expected pyarrow for .parquet, found none; pip install 'contrastive-text[parquet]'"
-            ) from error
+        print(f"\nstopped: {kept if stays else 'nothing is kept'}", file=sys.stderr)
+        raise SystemExit(130) from None
+    speed = (rows - before) / (time.perf_counter() - begun)
+    if run.truncated:
+        print(f"{run.truncated:,} of {rows:,} texts are longer than {run.model.max_length} tokens and were cut")
+    each = "bytes" if "binary" in run.encoding.precision else "features"
+    print(f"{rows:,} vectors of {width} {each} {became} ({speed:,.0f} texts/s)")
+
+
+def _ranges(path: Path) -> Array:
+    try:
+        return np.asarray(np.load(path))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"--ranges {path}: expected a .npy file, such as lies beside vectors of a byte, got {error}"
+        ) from error
 
 
 def embed(words: Sequence[str]) -> None:
     """Writes one vector per text of a file."""
-    parser = Parser(prog="contrastive-text embed", description="Write one vector per text.")
+    parser = Parser(
+        prog="contrastive-text embed",
+        description="Write one vector per text. Stopped or killed, the same command goes on where it was.",
+    )
     parser.add_argument(
         "input", help=".txt, .tsv, .csv or .jsonl, each also .gz; a file of pairs gives all its texts"
     )
     parser.add_argument("output", type=Path, help=".npy, .tsv or .parquet")
-    parser.add_argument("--model", required=True, help="folder or hub name")
-    parser.add_argument("--column", help="column of the text, where its name isn't a usual one")
-    parser.add_argument("--batch_size", type=int, default=64)
+    add_encoding(parser)
     parser.add_argument("--normalize", action="store_true", help="give vectors of unit length")
-    parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
+    parser.add_argument("--truncate_dim", type=int, help="features to keep, the first ones")
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default="float32", help="a byte or a bit for each feature"
+    )
+    parser.add_argument(
+        "--ranges", type=Path, help="ranges of the features for a byte, (2, D) as .npy; else of the first texts"
+    )
     options = parser.understand(words)
     check_suffix(options.output)
-    table = read_rows(
-        options.input, reads=("text",), columns={"text": options.column} if options.column else None
-    )
-    print(table.understood)
-    model = load_model(options.model, device=options.device)
-    vectors = model.encode(
-        [str(row["text"]) for row in table],
+    ranges = None if options.ranges is None else _ranges(options.ranges)
+    texts = TextStream(options.input, options.column)
+    print(texts.scan().understood)
+    model, devices = encoder_of(options)
+    encoding = Encoding(
+        block_size=options.block_size,
         batch_size=options.batch_size,
-        show_progress_bar=True,
         normalize_embeddings=options.normalize,
+        truncate_dim=options.truncate_dim,
+        precision=options.precision,
+        device=devices,
     )
-    write_vectors(options.output, np.asarray(vectors))
-    say_truncated(model, texts=len(vectors))
-    print(f"{len(vectors):,} vectors of {vectors.shape[1]} features written to {options.output}")
+    run = EmbeddingRun(model, texts, options.output, encoding, ranges, options.restart)
+    complete(run, became=f"written to {options.output}")
+    if run.is_byte:
+        whose = options.ranges or f"the first {CALIBRATION:,} texts' vectors"
+        print(f"a byte's ranges are those of {whose}; they are in {run.ranges_path}")

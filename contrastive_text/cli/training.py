@@ -19,9 +19,9 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary
 from contrastive_text.chunk_size import ChunkSize
-from contrastive_text.cli.embed import write_vectors
 from contrastive_text.cli.predictions import write_predictions
 from contrastive_text.cli.suggestions import short_answer
+from contrastive_text.collapse import CollapseDoctor
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.ensemble import is_ensemble, tasks_of
 from contrastive_text.module import ContrastiveModule
@@ -33,6 +33,7 @@ from contrastive_text.stopping import SaveWhenStopped
 from contrastive_text.training import AtomicCheckpointIO
 from contrastive_text.training.checkpoint_io import sweep
 from contrastive_text.training.checkpoints import read_checkpoint
+from contrastive_text.vector_files import write_vectors
 
 _RUNS = "runs"
 
@@ -46,7 +47,7 @@ class _Parser(LightningArgumentParser):
 
 
 class ContrastiveCLI(LightningCLI):
-    """Lightning's command line around the module, the data and the four callbacks of a run.
+    """Lightning's command line around the module, the data and the five callbacks of a run.
 
     A checkpoint given by ``--ckpt_path`` brings the parts it was trained with; options override them. One given
     by ``--init_from`` brings weights alone.
@@ -95,7 +96,7 @@ class ContrastiveCLI(LightningCLI):
             model_class=ContrastiveModule,
             datamodule_class=TextDataModule,
             save_config_kwargs={"overwrite": True},
-            trainer_defaults={"callbacks": [self.summary, self.stop]},
+            trainer_defaults={"callbacks": [self.summary, CollapseDoctor(), self.stop]},
             seed_everything_default=42,
             parser_class=_Parser,
             parser_kwargs=defaults if show_views else dict.fromkeys(self.subcommands(), defaults),

@@ -11,12 +11,16 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, TypeAlias, cast
+
+Record: TypeAlias = tuple[int, Sequence[object]]
+"""The line, and a cell for each name of the header."""
 
 
-def decode(path: Path) -> tuple[str, str]:
-    """Gives the text of a file, unpacked, and the suffix that names its format."""
+def suffix_of(path: Path) -> str:
+    """Gives the suffix that names the format of a file, which is there and not a folder."""
     if path.is_dir():
         inside = listed(sorted(short(p.name) for p in path.iterdir())[:12]) or "none"
         raise reading_error(str(path), "a file", "a folder", f"name its files ({inside})")
@@ -25,33 +29,61 @@ def decode(path: Path) -> tuple[str, str]:
         near = listed(difflib.get_close_matches(path.name, names))
         todo = f"did you mean {near}?" if near else f"look into {path.parent.resolve()}"
         raise FileNotFoundError(f"{path}: expected a file, got nothing there; {todo}")
-    packed = path.suffix.lower() == ".gz"
-    suffix = Path(path.stem if packed else path.name).suffix.lower()
+    suffix = Path(path.stem if _packed(path) else path.name).suffix.lower()
     if suffix not in FORMATS:
         expected = f"a name that ends in {listed(FORMATS)}, or in one of these and .gz"
         raise reading_error(str(path), expected, repr(suffix), "write it in one of these formats")
-    try:
-        data = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise reading_error(str(path), "a whole gzip file", f"a broken one ({error})", "fetch it again") from None
-    data = data.removeprefix(codecs.BOM_UTF8)
-    try:
-        return data.decode("utf-8"), suffix
-    except UnicodeDecodeError as error:
-        where = f"{path}:{data.count(10, 0, error.start) + 1}"
-        raise reading_error(
-            where, "UTF-8", f"the byte 0x{data[error.start]:02x}", "save the file as UTF-8"
-        ) from None
+    return suffix
+
+
+def _packed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+def decode(path: Path) -> tuple[str, str]:
+    """Gives the text of a file, unpacked, and the suffix that names its format."""
+    suffix = suffix_of(path)
+    return "".join(decoded_lines(path)), suffix
+
+
+def decoded_lines(path: Path) -> Iterator[str]:
+    """Gives the lines of a file, unpacked, each with its newline; memory holds one of them."""
+    # gzip's own type is no BinaryIO, but is read like one.
+    with cast("BinaryIO", gzip.open(path)) if _packed(path) else path.open("rb") as file:
+        number = 0
+        try:
+            for number, line in enumerate(file, start=1):
+                yield (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).decode("utf-8")
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise reading_error(
+                str(path), "a whole gzip file", f"a broken one ({error})", "fetch it again"
+            ) from None
+        except UnicodeDecodeError as error:
+            got = f"the byte 0x{error.object[error.start]:02x}"
+            raise reading_error(f"{path}:{number}", "UTF-8", got, "save the file as UTF-8") from None
+
+
+class Parsed(NamedTuple):
+    header: list[str]
+    records: Iterator[Record | None]  # read as they are asked for; None is a blank line, or an empty file
+    unread: int = 0  # other files of a folder
 
 
 class Content(NamedTuple):
     header: list[str]
-    records: Sequence[tuple[int, Sequence[object]]]  # the line, and a cell for each name of the header
+    records: Sequence[Record]
     blank: int  # blank lines, or empty files of a folder
     unread: int = 0  # other files of a folder
 
 
-def documents(folder: Path) -> Content:
+def whole(parsed: Parsed) -> Content:
+    """Reads to the end, into memory."""
+    found = list(parsed.records)
+    records = [record for record in found if record is not None]
+    return Content(parsed.header, records, blank=len(found) - len(records), unread=parsed.unread)
+
+
+def documents(folder: Path) -> Parsed:
     """Gives each ``.txt`` file in a folder or below it as one text, by name; hidden ones are not read."""
     inside = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     names = [name for name in inside if re.search(r"\.txt(\.gz)?$", name, re.IGNORECASE)]
@@ -60,91 +92,110 @@ def documents(folder: Path) -> Content:
         found = listed(map(short, sorted(inside)[:12])) or "no file"
         todo = "name its files, or write every document as a .txt file"
         raise reading_error(str(folder), "a folder with .txt files, a document each", found, todo)
-    texts = [decode(inside[name])[0] for name in names]
-    records = [(1, [text]) for text in texts if text.strip()]
-    return Content(["text"], records, blank=len(names) - len(records), unread=len(inside) - len(names))
+    texts = (decode(inside[name])[0] for name in names)
+    records = ((number, [text]) if text.strip() else None for number, text in enumerate(texts, start=1))
+    return Parsed(["text"], records, unread=len(inside) - len(names))
 
 
-def _lines(text: str) -> list[str]:
-    """Splits at newlines alone: U+2028 and the like belong to a text."""
-    lines = text.split("\n")
-    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
+def _fields(lines: Iterable[str], separator: str | None) -> Iterator[tuple[int, list[str]]]:
+    """Splits lines, which end at newlines alone: U+2028 and the like belong to a text."""
+    for number, line in enumerate(lines, start=1):
+        text = line.removesuffix("\n").removesuffix("\r")
+        yield number, [text] if separator is None else text.split(separator)
 
 
 _RELEASE = "gold_label\t"
 """How the ``.txt`` files of SNLI and MultiNLI begin, which are tables."""
 
 
-def _txt(where: str, text: str) -> Content:
-    if text.startswith(_RELEASE):
-        return _release(where, text)
-    return _table(where, [(0, ["text"]), *((n, [line]) for n, line in enumerate(_lines(text), start=1))])
+def _txt(where: str, lines: Iterable[str]) -> Parsed:
+    lines = iter(lines)
+    first = [line for line in [next(lines, None)] if line is not None]
+    lines = chain(first, lines)
+    if first and first[0].startswith(_RELEASE):
+        return _release(where, lines)
+    return _table(where, chain([(0, ["text"])], _fields(lines, separator=None)))
 
 
-def _tsv(where: str, text: str) -> Content:
-    return _table(where, ((n, line.split("\t")) for n, line in enumerate(_lines(text), start=1)))
+def _tsv(where: str, lines: Iterable[str]) -> Parsed:
+    return _table(where, _fields(lines, separator="\t"))
 
 
-def _release(where: str, text: str) -> Content:
+def _release(where: str, lines: Iterable[str]) -> Parsed:
     """Gives a ``.txt`` file of SNLI or MultiNLI; a row may end before the labels of its last annotators."""
-    rows = [line.split("\t") for line in _lines(text)]
-    names = rows[0]
+    rows = _fields(lines, separator="\t")
+    first, names = next(rows)
     needed = sum(re.fullmatch(r"label\d+", name) is None for name in names)
-    padded = [row + [""] * (len(names) - len(row)) if len(row) >= needed else row for row in rows]
-    return _table(where, enumerate(padded, start=1))
+    padded = ((line, row + [""] * (len(names) - len(row)) if len(row) >= needed else row) for line, row in rows)
+    return _table(where, chain([(first, names)], padded))
 
 
-def _csv(where: str, text: str) -> Content:
+def _csv(where: str, lines: Iterable[str]) -> Parsed:
+    # A carriage return alone ends a record too, and here only.
+    pieces = (piece for line in lines for piece in io.StringIO(line, newline=""))
     # Strict, or a quote that is never closed takes the rest of the file for one text.
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    start = 1
+    reader = csv.reader(pieces, strict=True)
 
     def records() -> Iterator[tuple[int, list[str]]]:
-        nonlocal start
-        for fields in reader:
-            yield start, fields
+        while True:
             start = reader.line_num + 1
+            # The module's own limit, 131,072 characters a field, is less than a long document has.
+            limit = csv.field_size_limit(2**31 - 1)
+            try:
+                fields = next(reader, None)
+            except csv.Error as error:
+                todo = 'write a quote inside a quoted text twice, or use .tsv, where a " is a character'
+                got = f"a broken record ({error})"
+                raise reading_error(f"{where}:{start}", "CSV", got, todo) from None
+            finally:
+                csv.field_size_limit(limit)
+            if fields is None:
+                return
+            yield start, fields
 
-    # The module's own limit, 131,072 characters a field, is less than a long document has.
-    limit = csv.field_size_limit(2**31 - 1)
-    try:
-        return _table(where, records())
-    except csv.Error as error:
-        todo = 'write a quote inside a quoted text twice, or use .tsv, where a " is a character'
-        raise reading_error(f"{where}:{start}", "CSV", f"a broken record ({error})", todo) from None
-    finally:
-        csv.field_size_limit(limit)
+    return _table(where, records())
 
 
-def _table(where: str, lines: Iterable[tuple[int, list[str]]]) -> Content:
+def _table(where: str, lines: Iterator[tuple[int, list[str]]]) -> Parsed:
     """Gives the records below a header, each with a field for each name."""
-    lines = iter(lines)
     _, header = next(lines, (1, []))
     if twice := [name for name in header if header.count(name) > 1]:
         raise reading_error(
             f"{where}:1", "every name once", f"{short(twice[0])} twice", "rename one of the columns"
         )
-    records: list[tuple[int, list[str]]] = []
-    blank = 0
-    for line, fields in lines:
-        if not any(map(str.strip, fields)):
-            blank += 1
-        elif len(fields) == len(header):
-            records.append((line, fields))
-        else:
-            expected = f"{counted(len(header), 'field')} ({listed(map(short, header))})"
-            raise reading_error(
-                f"{where}:{line}", expected, str(len(fields)), "look for a separator too many or too few"
-            )
-    return Content(header, records, blank)
+
+    def records() -> Iterator[Record | None]:
+        for line, fields in lines:
+            if not any(map(str.strip, fields)):
+                yield None
+            elif len(fields) == len(header):
+                yield line, fields
+            else:
+                expected = f"{counted(len(header), 'field')} ({listed(map(short, header))})"
+                todo = "look for a separator too many or too few"
+                raise reading_error(f"{where}:{line}", expected, str(len(fields)), todo)
+
+    return Parsed(header, records())
 
 
-def _jsonl(where: str, text: str) -> Content:
-    objects: list[tuple[int, dict[str, object]]] = []
-    lines = _lines(text)
+def _jsonl(where: str, lines: Iterable[str]) -> Parsed:
+    """Gives one object a line; the header, which has the names of all objects, is a first loop over the lines."""
+    names = dict.fromkeys(key for found in _objects(where, lines) if found for key in found[1])
+
+    def records() -> Iterator[Record | None]:
+        for found in _objects(where, lines):
+            yield found and (found[0], [found[1].get(name) for name in names])
+
+    return Parsed(list(names), records())
+
+
+def _objects(where: str, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, object]] | None]:
+    """Gives the object of each line with its number, None for a blank line."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
+            yield None
             continue
+        line = line.removesuffix("\n").removesuffix("\r")
         try:
             value = json.loads(line)
             if "\\u" in line:
@@ -154,21 +205,19 @@ def _jsonl(where: str, text: str) -> Content:
             todo = "write one object a line"
             raise reading_error(f"{where}:{number}", "a JSON object", f"invalid JSON ({error})", todo) from None
         if not isinstance(value, dict):
-            raise reading_error(
-                f"{where}:{number}", "a JSON object", short(line), 'write {"text": ...}, one a line'
-            )
-        objects.append((number, value))
-    header = list(dict.fromkeys(key for _, value in objects for key in value))
-    records = [(number, [value.get(key) for key in header]) for number, value in objects]
-    return Content(header, records, blank=len(lines) - len(objects))
+            todo = 'write {"text": ...}, one a line'
+            raise reading_error(f"{where}:{number}", "a JSON object", short(line), todo)
+        yield number, value
 
 
-FORMATS: Mapping[str, Callable[[str, str], Content]] = {
+FORMATS: Mapping[str, Callable[[str, Iterable[str]], Parsed]] = {
     ".txt": _txt,
     ".tsv": _tsv,
     ".csv": _csv,
     ".jsonl": _jsonl,
 }
+"""From the name of a file, for messages, and its lines, each with its newline, to header and records. What is
+given as lines can be looped over twice."""
 
 
 def listed(names: Iterable[str]) -> str:

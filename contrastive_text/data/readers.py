@@ -12,20 +12,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from contrastive_text.data.columns import ALIASES, PAIR, plain, plan_columns
+from contrastive_text.data.columns import ALIASES, PAIR, plan_columns
 from contrastive_text.data.formats import (
     FORMATS,
     Content,
     counted,
-    decode,
+    decoded_lines,
     documents,
     listed,
     reading_error,
     short,
+    suffix_of,
+    whole,
 )
 from contrastive_text.data.hub_tables import PREFIX, hub_content
 from contrastive_text.data.labels import Labels
 from contrastive_text.data.splits import of_split
+from contrastive_text.data.understood import say_ignored, say_left_out, say_understood
 from contrastive_text.random import text_id
 from contrastive_text.targets import Target
 from contrastive_text.types import Row
@@ -168,15 +171,13 @@ def _read_file(
 ) -> tuple[list[Row], str]:
     """Gives the rows of a file, at least one, and the line that says how it was understood."""
     folder = path.is_dir() and set(reads) == {"text"}
-    content = documents(path) if folder else _content(path, reads)
+    content = whole(documents(path)) if folder else _content(path, reads)
     plan = plan_columns(str(path), content.header, reads, columns) if content.records else {}
     used = {column for sources in plan.values() for column in sources}
     content, splits = of_split(str(path), content, split, used)
     counts: Counter[str] = Counter()
     rows, notes, empty = _rows(str(path), content, plan, labels, counts) if plan else ([], {}, 0)
-    blank = counted(content.blank, "empty file" if folder else "blank line")
-    left_out = [f"{blank} left out"] if content.blank else []
-    left_out += [f"{counted(empty, 'row')} with an empty text left out"] if empty else []
+    left_out = say_left_out(content.blank, empty, folder)
     no_gold = labels.without_gold(counts)
     left_out += [f"{counted(no_gold, 'row')} without a gold label left out"] if no_gold else []
     if not rows:
@@ -189,23 +190,16 @@ def _read_file(
     if understood := labels.understood(counts):
         notes["target"] = f": {understood}"
         plan = {name: plan[name] for name in sorted(plan, key="target".__eq__)}
-    taken = listed(f"{listed(plan[name])} -> {into.get(name, name)}{notes.get(name, '')}" for name in plan)
-    ignored = listed(
-        short(column)
-        for column in content.header
-        if column not in used and not (splits and plain(column) == "split")
-    )
-    ignored = counted(content.unread, "other file") if content.unread else ignored
-    parts = [taken, *splits, *([f"{ignored} ignored"] if ignored else []), counted(len(rows), "row"), *left_out]
-    name = str(path) if str(path).startswith(PREFIX) else path.name or path
-    return rows, f"{name}: {'; '.join(parts)}"
+    taken = [f"{listed(plan[name])} -> {into.get(name, name)}{notes.get(name, '')}" for name in plan]
+    ignored = say_ignored(content.header, used, splits, content.unread)
+    return rows, say_understood(path, taken, [*splits, *ignored, counted(len(rows), "row"), *left_out])
 
 
 def _content(path: Path, reads: Sequence[str]) -> Content:
     if str(path).startswith(PREFIX):
         return hub_content(str(path))
-    text, suffix = decode(path)
-    content = FORMATS[suffix](str(path), text)
+    suffix = suffix_of(path)
+    content = whole(FORMATS[suffix](str(path), list(decoded_lines(path))))
     if suffix == ".txt" and content.header == ["text"] and set(reads) != {"text"}:
         header = "<TAB>".join("label" if name == "target" else name for name in reads)
         todo = f"write a .tsv with a header, such as {header}, or read single texts"
@@ -238,7 +232,7 @@ def _rows(
         texts: dict[str, list[str]] = {}
         for name, column, place in textual:
             cell = cells[place]
-            found = [cell] if isinstance(cell, str) else _texts(f"{where}:{line}", name, column, cell)
+            found = texts_of_cell(f"{where}:{line}", name, column, cell)
             texts[name] = texts[name] + found if name in texts else found
         kept = [text for text in texts[spread] if text.strip()]
         if spread == "text":
@@ -274,8 +268,10 @@ def _rows(
     return list(rows), notes, empty
 
 
-def _texts(where: str, name: str, column: str, cell: object) -> list[str]:
-    """Gives the texts of a JSON value, at least one: null and an empty list are an empty text."""
+def texts_of_cell(where: str, name: str, column: str, cell: object) -> list[str]:
+    """Gives the texts of a cell, at least one: JSON's null and an empty list are an empty text."""
+    if isinstance(cell, str):
+        return [cell]
     if cell is None or cell == []:
         return [""]
     if isinstance(cell, list) and name != "anchor" and all(isinstance(text, str) for text in cell):

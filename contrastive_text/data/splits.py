@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from contrastive_text.data.columns import plain
 from contrastive_text.data.formats import Content, listed, reading_error
@@ -24,17 +24,36 @@ def of_split(where: str, content: Content, split: str | None, used: Collection[s
     Raises:
         ValueError: Several splits, and none or another one chosen.
     """
-    place = next(
-        (i for i, name in enumerate(content.header) if plain(name) == "split" and name not in used), None
-    )
+    place = split_place(content.header, used)
     if place is None:
         return content, []
-    held = Counter(str(cells[place]) for _, cells in content.records)
+    read, said = choose_split(where, Counter(str(cells[place]) for _, cells in content.records), split)
+    if read is None:
+        return content, said
+    return content._replace(records=[row for row in content.records if str(row[1][place]) in read]), said
+
+
+def split_place(header: Sequence[str], used: Collection[str]) -> int | None:
+    """Gives the place of a column ``split`` that isn't read as something else."""
+    return next((i for i, name in enumerate(header) if plain(name) == "split" and name not in used), None)
+
+
+def choose_split(where: str, held: Mapping[str, int], split: str | None) -> tuple[list[str] | None, list[str]]:
+    """Gives the values of the column whose rows are read, None for all rows, and what to say of it.
+
+    Args:
+        where: The file, for messages.
+        held: Rows of each value of the column.
+        split: As for ``of_split``.
+
+    Raises:
+        ValueError: Several splits, and none or another one chosen.
+    """
     if len(held) < 2 or not set().union(*_SPLITS) & {name.lower() for name in held}:
-        return content, []
+        return None, []
     told = {name: f"{name} ({number:,})" for name, number in held.items()}
     if split == "all":
-        return content, [f"split: all of {listed(told.values())}"]
+        return None, [f"split: all of {listed(told.values())}"]
     wanted = (split or "").lower()
     same = next((names for names in _SPLITS if wanted in names), {wanted})
     read = [name for name in held if name.lower() in same]
@@ -43,5 +62,4 @@ def of_split(where: str, content: Content, split: str | None, used: Collection[s
         todo = f"choose one with split, such as {next(iter(held))}, or write each to a file of its own"
         raise reading_error(where, expected, listed(told.values()), todo)
     rest = listed(told[name] for name in held if name not in read)
-    said = f"split: {listed(told[name] for name in read)}; {rest} left out"
-    return content._replace(records=[row for row in content.records if str(row[1][place]) in read]), [said]
+    return read, [f"split: {listed(told[name] for name in read)}; {rest} left out"]

@@ -1,19 +1,42 @@
 """Metrics of sentence vectors: pure functions, and torchmetrics classes over them."""
 
+from contrastive_text.metrics.agreement import linear_cka, neighbour_overlap
+from contrastive_text.metrics.bootstrap import (
+    PairedBootstrap,
+    holm,
+    paired_bootstrap_mean,
+    paired_bootstrap_spearman,
+)
 from contrastive_text.metrics.functional import (
     alignment,
     answer_ranks,
     effective_rank,
     in_batch_accuracy,
+    mean_cosine,
+    positive_pairs,
+    spectrum,
     uniformity,
 )
-from contrastive_text.metrics.geometry import Alignment, EffectiveRank, Uniformity
+from contrastive_text.metrics.geometry import (
+    Alignment,
+    EffectiveRank,
+    IsoScore,
+    MeanCosine,
+    PositiveAlignment,
+    Uniformity,
+)
 from contrastive_text.metrics.retrieval import RetrievalScores, paired_retrieval
 from contrastive_text.metrics.similarity import SpearmanSimilarity, average_ranks, pair_similarity, spearman
+from contrastive_text.metrics.spread import Hubs, hubness, iso_score, k_occurrences, nearest_similarity
 
 __all__ = [
     "Alignment",
     "EffectiveRank",
+    "Hubs",
+    "IsoScore",
+    "MeanCosine",
+    "PairedBootstrap",
+    "PositiveAlignment",
     "RetrievalScores",
     "SpearmanSimilarity",
     "Uniformity",
@@ -21,9 +44,21 @@ __all__ = [
     "answer_ranks",
     "average_ranks",
     "effective_rank",
+    "holm",
+    "hubness",
     "in_batch_accuracy",
+    "iso_score",
+    "k_occurrences",
+    "linear_cka",
+    "mean_cosine",
+    "nearest_similarity",
+    "neighbour_overlap",
     "pair_similarity",
+    "paired_bootstrap_mean",
+    "paired_bootstrap_spearman",
     "paired_retrieval",
+    "positive_pairs",
     "spearman",
+    "spectrum",
     "uniformity",
 ]

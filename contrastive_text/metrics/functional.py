@@ -68,10 +68,10 @@ def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
         tensor(-8.)
     """
     check_positive("uniformity.t", t)
-    _check_rows("uniformity", x, least=2)
+    check_rows("uniformity", x, least=2)
     squares = _unit(x).square().sum(dim=1)  # 1, but 0 for a vector of zeros
     potentials = []
-    for block in _blocks(len(x) - 1, columns=len(x)):
+    for block in row_blocks(len(x) - 1, columns=len(x)):
         later = slice(block.start + 1, None)
         cosines = cosine_similarity_matrix(x[block], x[later])
         distances = (squares[block, None] + squares[later] - 2 * cosines).clamp_min(0)
@@ -104,10 +104,78 @@ def effective_rank(x: Tensor) -> Tensor:
         >>> effective_rank(torch.tensor([[1.0, 0.0], [0.0, 5.0]]))
         tensor(2.)
     """
-    _check_rows("effective_rank", x, least=1)
-    values = torch.linalg.svdvals(_unit(x))
-    entropy: Tensor = torch.special.entr(values / values.sum().clamp_min(EPSILON)).sum()
+    check_rows("effective_rank", x, least=1)
+    entropy: Tensor = torch.special.entr(spectrum(x)).sum()
     return entropy.exp()
+
+
+def spectrum(x: Tensor) -> Tensor:
+    """Gives the singular values of the unit vectors as shares of their sum, largest first.
+
+    How much each direction carries; ``effective_rank`` is exp of their entropy. Not centred: the first share is
+    large where all vectors have a direction in common. Vectors that are all zero give zeros.
+
+    Args:
+        x: Vectors, (n, D).
+
+    Returns:
+        Shares that sum to 1, (min(n, D),).
+
+    Raises:
+        ValueError: There are no vectors.
+
+    Example:
+        >>> spectrum(torch.tensor([[3.0, 0.0], [9.0, 0.0], [0.0, 1.0], [0.0, 2.0]]))
+        tensor([0.5000, 0.5000])
+    """
+    check_rows("spectrum", x, least=1)
+    values: Tensor = torch.linalg.svdvals(_unit(x))
+    return values / values.sum().clamp_min(EPSILON)
+
+
+def mean_cosine(x: Tensor) -> Tensor:
+    """Gives the mean cosine similarity of two different vectors, exactly.
+
+    (||sum u_i||^2 - sum ||u_i||^2) / (n (n - 1)) over unit vectors u_i: every pair counts, none is drawn. 0 where
+    directions cancel out, 1 where all vectors are equal: the anisotropy of Ethayarajh 2019,
+    https://arxiv.org/abs/1909.00512, section 3.3, which samples it.
+
+    Args:
+        x: Vectors, (n, D), two at least.
+
+    Returns:
+        A scalar in [-1 / (n - 1), 1].
+
+    Raises:
+        ValueError: There are fewer than two vectors.
+
+    Example:
+        >>> mean_cosine(torch.tensor([[2.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]))
+        tensor(-0.3333)
+    """
+    check_rows("mean_cosine", x, least=2)
+    unit = _unit(x)
+    pairs = unit.sum(dim=0).square().sum() - unit.square().sum()
+    return pairs / (len(x) * (len(x) - 1))
+
+
+def positive_pairs(target: Tensor) -> Tensor:
+    """Tells which scored pairs count as positives: those above four fifths of the largest score.
+
+    On the scale of STS-B from 0 to 5 these are the pairs above 4, over which the alignment of SimCSE's plots is
+    (Gao et al. 2021, https://arxiv.org/abs/2104.08821, section 5 and figure 3); of labels 0 and 1 it is the ones.
+
+    Args:
+        target: Gold scores, (n,), one at least.
+
+    Returns:
+        True on positives, (n,); none is where no score is above 0.
+
+    Example:
+        >>> positive_pairs(torch.tensor([5.0, 4.2, 4.0, 0.0]))
+        tensor([ True,  True, False, False])
+    """
+    return (target > 0.8 * target.max()) & (target > 0)
 
 
 def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
@@ -132,15 +200,15 @@ def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
         >>> answer_ranks(rows, columns, target=torch.tensor([0]))
         tensor([2])
     """
-    _check_rows("answer_ranks", rows, least=1)
-    _check_rows("answer_ranks", columns, least=1)
+    check_rows("answer_ranks", rows, least=1)
+    check_rows("answer_ranks", columns, least=1)
     if rows.shape[1] != columns.shape[1] or target.shape != rows.shape[:1]:
         raise ValueError(
             f"answer_ranks: expected (R, D), (C, D) and (R,), got {tuple(rows.shape)}, "
             f"{tuple(columns.shape)} and {tuple(target.shape)}; give one target per row"
         )
     ranks = []
-    for block in _blocks(len(rows), columns=len(columns)):
+    for block in row_blocks(len(rows), columns=len(columns)):
         cosines = cosine_similarity_matrix(rows[block], columns)
         own = cosines.gather(1, target[block, None])
         rounding = 8 * torch.finfo(cosines.dtype).eps
@@ -179,7 +247,7 @@ def check_positive(name: str, value: float) -> None:
 
 def check_pairs(name: str, x: Tensor, y: Tensor) -> None:
     """Refuses tensors that are not the same number of paired vectors."""
-    _check_rows(name, x, least=1)
+    check_rows(name, x, least=1)
     if x.shape != y.shape:
         raise ValueError(
             f"{name}: expected paired vectors of one shape (n, D), got {tuple(x.shape)} and "
@@ -187,7 +255,8 @@ def check_pairs(name: str, x: Tensor, y: Tensor) -> None:
         )
 
 
-def _check_rows(name: str, x: Tensor, least: int) -> None:
+def check_rows(name: str, x: Tensor, least: int) -> None:
+    """Refuses what is not so many vectors, (n, D)."""
     if x.ndim != 2 or len(x) < least:
         raise ValueError(
             f"{name}: expected vectors (n, D) with n >= {least}, got {tuple(x.shape)}; give one row per text"
@@ -198,6 +267,7 @@ def _unit(x: Tensor) -> Tensor:
     return F.normalize(at_least_float32(x), dim=1, eps=EPSILON)
 
 
-def _blocks(rows: int, columns: int) -> Iterator[slice]:
+def row_blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Gives the rows in blocks whose similarities to so many columns fit into memory."""
     size = max(1, _BLOCK_VALUES // columns)
     return (slice(start, min(start + size, rows)) for start in range(0, rows, size))

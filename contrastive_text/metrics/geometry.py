@@ -9,7 +9,17 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from contrastive_text.metrics.functional import alignment, check_positive, effective_rank, uniformity
+from contrastive_text.losses.similarity import unit_vectors
+from contrastive_text.metrics.functional import (
+    alignment,
+    check_pairs,
+    check_positive,
+    effective_rank,
+    mean_cosine,
+    positive_pairs,
+    uniformity,
+)
+from contrastive_text.metrics.spread import iso_score
 
 
 @final
@@ -55,11 +65,62 @@ class Alignment(Metric):
 
 
 @final
-class Uniformity(Metric):
+class PositiveAlignment(Metric):
+    """Alignment of those scored pairs that count as positives; lower is better.
+
+    See ``functional.positive_pairs`` for which do, and ``functional.alignment``, with the power 2.
+
+    Example:
+        >>> metric = PositiveAlignment()
+        >>> u, v = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[-3.0, 0.0], [0.0, 1.0]])
+        >>> metric.update(u, v, target=torch.tensor([5.0, 0.0]))
+        >>> metric.compute()
+        tensor(4.)
+    """
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+    distances: list[Tensor]
+    targets: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("distances", default=[], dist_reduce_fx="cat")
+        self.add_state("targets", default=[], dist_reduce_fx="cat")
+
+    def update(self, u: Tensor, v: Tensor, target: Tensor) -> None:
+        """Adds pairs of vectors, (n, D) each, and their gold scores, (n,)."""
+        check_pairs("PositiveAlignment", u, v)
+        self.distances.append((unit_vectors(u.detach()) - unit_vectors(v.detach())).square().sum(dim=1))
+        self.targets.append(target.detach())
+
+    def compute(self) -> Tensor:
+        """Gives the mean over all positives so far, a scalar; NaN where no pair is one."""
+        return dim_zero_cat(self.distances)[positive_pairs(dim_zero_cat(self.targets))].mean()
+
+
+class _OfVectors(Metric):
+    """Keeps all vectors until ``compute``, because every pair of them counts."""
+
+    is_differentiable = False
+    full_state_update = False
+    vectors: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("vectors", default=[], dist_reduce_fx="cat")
+
+    def update(self, x: Tensor) -> None:
+        """Adds vectors, (n, D)."""
+        self.vectors.append(x.detach())
+
+
+@final
+class Uniformity(_OfVectors):
     """Log of the mean Gaussian potential between all vectors; lower is better.
 
-    Wang and Isola 2020, https://arxiv.org/abs/2005.10242, section 4.1.2; see ``functional.uniformity``. All
-    vectors are kept until ``compute``, because every pair of them counts.
+    Wang and Isola 2020, https://arxiv.org/abs/2005.10242, section 4.1.2; see ``functional.uniformity``.
 
     Args:
         t: Sharpness of the potential, positive.
@@ -74,20 +135,12 @@ class Uniformity(Metric):
         tensor(-8.)
     """
 
-    is_differentiable = False
     higher_is_better = False
-    full_state_update = False
-    vectors: list[Tensor]
 
     def __init__(self, t: float = 2.0) -> None:
         super().__init__()
         check_positive("Uniformity.t", t)
         self.t = t
-        self.add_state("vectors", default=[], dist_reduce_fx="cat")
-
-    def update(self, x: Tensor) -> None:
-        """Adds vectors, (n, D)."""
-        self.vectors.append(x.detach())
 
     def compute(self) -> Tensor:
         """Gives the uniformity of all vectors so far, a scalar; it refuses fewer than two."""
@@ -95,11 +148,11 @@ class Uniformity(Metric):
 
 
 @final
-class EffectiveRank(Metric):
+class EffectiveRank(_OfVectors):
     """Number of directions that all vectors fill; near 1 they have collapsed.
 
-    Roy and Vetterli 2007, "The effective rank", section 2; see ``functional.effective_rank``. All vectors are
-    kept until ``compute``: their Gram matrix would be smaller, but in float32 its roots drown in rounding.
+    Roy and Vetterli 2007, "The effective rank", section 2; see ``functional.effective_rank``. The vectors' Gram
+    matrix would be smaller to keep, but in float32 its roots drown in rounding.
 
     Example:
         >>> metric = EffectiveRank()
@@ -108,19 +161,48 @@ class EffectiveRank(Metric):
         tensor(2.)
     """
 
-    is_differentiable = False
     higher_is_better = True
-    full_state_update = False
-    vectors: list[Tensor]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("vectors", default=[], dist_reduce_fx="cat")
-
-    def update(self, x: Tensor) -> None:
-        """Adds vectors, (n, D)."""
-        self.vectors.append(x.detach())
 
     def compute(self) -> Tensor:
         """Gives the effective rank of all vectors so far, a scalar."""
         return effective_rank(dim_zero_cat(self.vectors))
+
+
+@final
+class MeanCosine(_OfVectors):
+    """Mean cosine similarity of two different vectors; near 1 they have collapsed.
+
+    Every pair counts, none is drawn; see ``functional.mean_cosine``.
+
+    Example:
+        >>> metric = MeanCosine()
+        >>> metric.update(torch.tensor([[2.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]))
+        >>> metric.compute()
+        tensor(-0.3333)
+    """
+
+    higher_is_better = False
+
+    def compute(self) -> Tensor:
+        """Gives the mean over all pairs so far, a scalar; it refuses fewer than two vectors."""
+        return mean_cosine(dim_zero_cat(self.vectors))
+
+
+@final
+class IsoScore(_OfVectors):
+    """How evenly all vectors use the directions of their space, from 0 to 1.
+
+    Rudman et al. 2022, https://aclanthology.org/2022.findings-acl.262; see ``spread.iso_score``.
+
+    Example:
+        >>> metric = IsoScore()
+        >>> metric.update(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
+        >>> metric.compute()
+        tensor(1.)
+    """
+
+    higher_is_better = True
+
+    def compute(self) -> Tensor:
+        """Gives the score of all vectors so far, a scalar; it refuses fewer than two."""
+        return iso_score(dim_zero_cat(self.vectors))

@@ -9,11 +9,17 @@ import torch
 from contrastive_text.metrics import (
     Alignment,
     EffectiveRank,
+    IsoScore,
+    MeanCosine,
+    PositiveAlignment,
     SpearmanSimilarity,
     Uniformity,
     alignment,
     effective_rank,
+    iso_score,
+    mean_cosine,
     pair_similarity,
+    positive_pairs,
     spearman,
     uniformity,
 )
@@ -24,10 +30,14 @@ def normal(*shape, seed=0):
 
 
 U, V, TARGET = normal(11, 4, seed=1), normal(11, 4, seed=2), normal(11, seed=3)
+POSITIVE = positive_pairs(TARGET)
 CASES = {
     "alignment": (Alignment(), (U, V), alignment(U, V)),
     "alignment, power 1": (Alignment(alpha=1.0), (U, V), alignment(U, V, alpha=1.0)),
+    "alignment of positives": (PositiveAlignment(), (U, V, TARGET), alignment(U[POSITIVE], V[POSITIVE])),
     "effective rank": (EffectiveRank(), (U,), effective_rank(U)),
+    "iso score": (IsoScore(), (U,), iso_score(U)),
+    "mean cosine": (MeanCosine(), (U,), mean_cosine(U)),
     "spearman": (SpearmanSimilarity(), (U, V, TARGET), 100 * spearman(pair_similarity(U, V), TARGET)),
     "uniformity": (Uniformity(), (U,), uniformity(U)),
     "uniformity, t 3": (Uniformity(t=3.0), (U,), uniformity(U, t=3.0)),

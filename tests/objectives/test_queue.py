@@ -394,7 +394,8 @@ def test_columns_are_kept_behind_the_head_and_in_float32() -> None:
     rows = replace(rows, embeddings=rows.embeddings.float())
     objective(rows)
     objective.finish_step()
-    assert torch.equal(held(objective)["vectors"], objective.head(rows.embeddings)[2:].detach())
+    # The objective projects anchors and positives apart, whose products a processor may round otherwise.
+    torch.testing.assert_close(held(objective)["vectors"], objective.head(rows.embeddings)[2:].detach())
     plain = Contrastive(InfoNCE(T), queue=4)
     half = replace(rows, embeddings=rows.embeddings.bfloat16())
     plain(half)

@@ -1,0 +1,214 @@
+"""Measures the embed command over a long file: texts a second, peak memory, and what kills do to the bytes.
+
+    python benchmarks/embed.py --data TEXTS --lines 1000000
+
+The lines are the sentences of a file, again and again, each time with two neighbouring words exchanged and the
+number of the time behind them, so that no line stands twice. The command runs as a process of its own: over a
+fifth of the lines and over all, where the peaks of memory should be alike; then over all once more, killed
+several times (SIGKILL) and started again each time, after which the output must have the same bytes.
+
+Without ``--encoder`` the model is a random BERT of 2 layers and 32 features, made here: the figures are then
+those of reading, tokenising and writing. A smoke run without data: ``--quick``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from runs import RESULTS, markdown, publish
+from timing import encoder_name, machine, made_up_texts, parser, read_status, tiny_encoder
+
+_MIB = 2**20
+
+
+class Measured(NamedTuple):
+    """One run of the command, or what a kill left of it.
+
+    Args:
+        seconds: Of the process, loading included.
+        speed: Texts a second, as the command says it, without loading; 0 where it was killed.
+        peak: Highest memory of the process, in bytes.
+        size: Of the output, in bytes.
+    """
+
+    seconds: float
+    speed: float
+    peak: int
+    size: int
+
+
+def edited(sentence: str, time: int) -> str:
+    """Gives a sentence as it stands the n-th time: two neighbouring words exchanged, and the number behind.
+
+    Example:
+        >>> edited("a bird sings here", 0), edited("a bird sings here", 5)
+        ('a bird sings here 0', 'a bird here sings 5')
+    """
+    words = sentence.split()
+    if time and len(words) > 1:
+        at = time % (len(words) - 1)
+        words[at : at + 2] = reversed(words[at : at + 2])
+    return " ".join([*words, str(time)])
+
+
+def write_lines(path: Path, sentences: Sequence[str], lines: int) -> None:
+    """Writes so many lines, each another one."""
+    every = (edited(sentence, time) for time in count() for sentence in sentences)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in islice(every, lines))
+
+
+def sentences_of(path: Path) -> list[str]:
+    """Gives the distinct texts of a file."""
+    from contrastive_text.data.streaming import TextStream
+
+    return list(dict.fromkeys(" ".join(text.split()) for text in TextStream(path)))
+
+
+def run(words: Sequence[str], out: Path, options: Any, kill_at: int | None = None) -> Measured:  # Any: argparse's
+    """Runs the command, and kills it when so many rows are on the disk.
+
+    Raises:
+        SystemExit: It failed.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "HF_HUB_OFFLINE": "1"}
+    begun, peak = time.perf_counter(), 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "contrastive_text", "embed", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+    while process.poll() is None:
+        peak = max(peak, peak_of(process.pid))
+        if kill_at is not None and rows_in(out) >= kill_at:
+            process.kill()
+            break
+        time.sleep(0.01)
+    said, error = process.communicate()
+    if process.returncode not in (0, -9):
+        raise SystemExit(f"embed failed:\n{error}")
+    found = re.search(r"\(([\d,]+) texts/s\)", said)
+    speed = float(found[1].replace(",", "")) if found else 0.0
+    return Measured(time.perf_counter() - begun, speed, peak, out.stat().st_size if out.exists() else 0)
+
+
+def peak_of(process: int) -> int:
+    """Gives the highest memory of a process so far, in bytes; 0 when it has ended."""
+    try:
+        return read_status(Path(f"/proc/{process}/status").read_text(), "VmHWM")
+    except (FileNotFoundError, ProcessLookupError, StopIteration):
+        return 0
+
+
+def rows_in(out: Path) -> int:
+    """Gives how many rows of an unfinished output are on the disk."""
+    record = out.with_name(f"{out.name}.unfinished.json")
+    return int(json.loads(record.read_text())["rows"]) if record.exists() else 0
+
+
+def digest(path: Path) -> str:
+    """Gives the SHA-256 of a file."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(_MIB):
+            found.update(part)
+    return found.hexdigest()
+
+
+def measure(
+    options: Any, folder: Path, sentences: Sequence[str], encoder: str
+) -> dict[str, Any]:  # Any: as above
+    """Measures the three runs."""
+    rows = []
+    for lines in (options.lines // 5, options.lines):
+        write_lines(folder / f"{lines}.txt", sentences, lines)
+        out = folder / f"{lines}.npy"
+        words = [str(folder / f"{lines}.txt"), str(out), "--model", encoder, "--device", options.device]
+        words += ["--block_size", str(options.block_size)]
+        measured = run(words, out, options)
+        print(f"{lines:,} lines: {measured}", file=sys.stderr, flush=True)
+        rows.append(
+            {"lines": lines, "text bytes": (folder / f"{lines}.txt").stat().st_size, **measured._asdict()}
+        )
+    again = folder / "killed.npy"
+    words[1] = str(again)
+    draws, kept, seconds, peak = random.Random(0), [], 0.0, 0
+    last = max(options.lines - 2 * options.block_size, 1)  # behind it a run could end before it is killed
+    for kill_at in [*sorted(draws.randint(1, last) for _ in range(options.kills)), None]:
+        part = run(words, again, options, kill_at)
+        seconds, peak = seconds + part.seconds, max(peak, part.peak)
+        kept.append(rows_in(again))
+        print(f"killed at {kill_at}: {kept[-1]:,} rows kept", file=sys.stderr, flush=True)
+    same = digest(again) == digest(out)
+    return {"rows": rows, "killed": {"kept": kept[:-1], "seconds": seconds, "peak": peak, "same bytes": same}}
+
+
+def main() -> None:
+    """Measures and writes the dated table."""
+    own = parser(__doc__)
+    own.add_argument("--data", type=Path, help="file whose texts the lines are made of")
+    own.add_argument("--lines", type=int, default=1_000_000)
+    own.add_argument("--kills", type=int, default=5)
+    own.add_argument("--block_size", type=int, default=16_384)
+    options = own.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.quick:
+        options.lines, options.kills, options.block_size = 4_000, 2, 200
+    elif options.data is None:
+        own.error("--data FILE is needed, or --quick")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        sentences = made_up_texts(400) if options.quick else sentences_of(options.data)
+        encoder = options.encoder or tiny_encoder(folder, sentences[:10_000])
+        found = measure(options, folder, sentences, encoder)
+    named = encoder_name(encoder) if options.encoder else "a random BERT of 2 layers and 32 features"
+    killed = found["killed"]
+    kept = ", ".join(f"{rows:,}" for rows in killed["kept"])
+    lines = [
+        "# The embed command",
+        "",
+        f"Encoder: {named}. {machine(options.threads, options.device)}.",
+        f"Lines: {len(sentences):,} sentences again and again with small edits. Blocks of {options.block_size:,}",
+        "texts. Written by `benchmarks/embed.py`.",
+        "",
+        *markdown(
+            ["lines", "text MiB", "vectors MiB", "seconds", "texts/s without loading", "peak MiB"],
+            [
+                [
+                    f"{row['lines']:,}",
+                    f"{row['text bytes'] / _MIB:.1f}",
+                    f"{row['size'] / _MIB:.1f}",
+                    f"{row['seconds']:.1f}",
+                    f"{row['speed']:,.0f}",
+                    f"{row['peak'] / _MIB:.0f}",
+                ]
+                for row in found["rows"]
+            ],
+        ),
+        "",
+        f"Killed {len(killed['kept'])} times and started again each time: {killed['seconds']:.1f} s in all, at",
+        f"most {killed['peak'] / _MIB:.0f} MiB. Rows on the disk after each kill: {kept}.",
+        f"The bytes are {'those of the run that nobody killed' if killed['same bytes'] else 'NOT the same'}.",
+    ]
+    if options.quick and options.out is None:
+        print("\n".join(lines))
+    else:
+        print(publish("embed", lines, [found], folder=options.out or RESULTS).name)
+    if not killed["same bytes"]:
+        raise SystemExit("the output of the killed runs differs")
+
+
+if __name__ == "__main__":
+    main()

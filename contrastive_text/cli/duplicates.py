@@ -1,0 +1,100 @@
+"""The command that finds texts of a file which say nearly the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from contrastive_text.cli.embed import add_encoding, index_of
+from contrastive_text.cli.options import Parser
+from contrastive_text.cli.tables import table_row
+from contrastive_text.data.streaming import TextStream
+from contrastive_text.search import check_threshold, group, near_duplicates
+from contrastive_text.vector_files import as_tensor, record_of, whole
+
+
+def duplicates(words: Sequence[str]) -> None:
+    """Writes all pairs of texts of a file that say nearly the same."""
+    parser = Parser(
+        prog="contrastive-text duplicates",
+        description="Write all pairs of texts with a cosine of the threshold or more, nearest first.",
+    )
+    parser.add_argument("input", help=".txt, .tsv, .csv or .jsonl, each also .gz")
+    parser.add_argument("output", type=Path, help=".tsv: kind, cosine, lines and texts of each pair")
+    parser.add_argument("--threshold", type=float, default=0.95, help="lowest cosine of a pair")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FILE", help="write the first text of each group here, as .txt or .jsonl"
+    )
+    add_encoding(parser)
+    options = parser.understand(words)
+    check_threshold(options.threshold)
+    _check_name(options.output, (".tsv",))
+    if options.keep is not None:
+        _check_name(options.keep, (".txt", ".jsonl"))
+    texts = TextStream(options.input, options.column, distinct=True)
+    if options.keep is not None and options.keep.suffix == ".txt":
+        _check_lines(texts, options.keep)
+    summary = texts.scan()
+    print(summary.understood)
+    path = options.output.with_name(f"{options.output.name}.vectors.npy")  # until all is written
+    index = index_of(options, texts, path)
+    found = near_duplicates(as_tensor(index.vectors), options.threshold, device=index.model.device)
+    pairs, cosines = (each.cpu() for each in found)
+    _write(options.output, _pair_rows(texts, pairs, cosines))
+    print(
+        f"{len(pairs):,} pairs of a cosine from {options.threshold} and {len(summary.repeats):,} exact repeats "
+        f"written to {options.output}"
+    )
+    if options.keep is not None:
+        first = group(pairs, summary.texts).tolist()
+        kept = (text for i, text in enumerate(texts) if first[i] == i)
+        if options.keep.suffix == ".jsonl":
+            kept = (json.dumps({"text": text}, ensure_ascii=False) for text in kept)
+        count = _write(options.keep, kept)
+        print(f"{count:,} of {summary.texts + len(summary.repeats):,} texts kept in {options.keep}")
+    path.unlink()
+    record_of(path).unlink()
+
+
+def _pair_rows(texts: TextStream, pairs: Tensor, cosines: Tensor) -> Iterator[str]:
+    """Gives the rows of the table: exact repeats in the file's order, then near ones by falling cosine."""
+    assert texts.summary is not None
+    repeats = texts.summary.repeats
+    wanted = {*pairs.flatten().tolist(), *(repeat.place for repeat in repeats)}
+    known = {place: found for place, found in enumerate(texts.numbered()) if place in wanted}
+    yield table_row(["kind", "cosine", "line_1", "line_2", "text_1", "text_2"])
+    for place, again in repeats:
+        line, text = known[place]
+        yield table_row(["exact", "1.000000", line, again, text, text])
+    for nth in cosines.argsort(descending=True, stable=True).tolist():
+        (line_1, text_1), (line_2, text_2) = (known[place] for place in pairs[nth].tolist())
+        yield table_row(["near", f"{cosines[nth]:.6f}", line_1, line_2, text_1, text_2])
+
+
+def _write(path: Path, lines: Iterable[str]) -> int:
+    """Writes lines; gives their number."""
+    with whole(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
+        return sum(file.write(f"{line}\n") > 0 for line in lines)
+
+
+def _check_name(path: Path, suffixes: tuple[str, ...]) -> None:
+    if path.suffix not in suffixes:
+        raise ValueError(f"{path}: expected a name that ends in {' or '.join(suffixes)}, got {path.suffix!r}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"{path}: expected an existing folder, found none at {path.parent}; make it first"
+        )
+
+
+def _check_lines(texts: TextStream, keep: Path) -> None:
+    """Refuses a text that no line can hold, before any is encoded."""
+    for line, text in texts.numbered():
+        if re.search(r"[\r\n]", text):
+            raise ValueError(
+                f"{texts.path}:{line}: expected texts of one line for {keep}, got one of several; "
+                f"keep them in {keep.with_suffix('.jsonl')}"
+            )

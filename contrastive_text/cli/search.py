@@ -1,0 +1,85 @@
+"""The command that finds the texts of a corpus that are nearest to queries."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
+
+from contrastive_text.cli.embed import add_encoding, index_of
+from contrastive_text.cli.options import Parser
+from contrastive_text.cli.tables import table_row
+from contrastive_text.data.streaming import TextStream
+from contrastive_text.sentence_encoder import Hit
+from contrastive_text.vector_files import index_path
+
+
+def search(words: Sequence[str]) -> None:
+    """Prints the nearest texts of a corpus; all that is no answer goes to the standard error."""
+    parser = Parser(
+        prog="contrastive-text search",
+        description="Find the texts of a corpus that are nearest to each query by cosine, exactly.",
+    )
+    parser.add_argument("corpus", help=".txt, .tsv, .csv or .jsonl, each also .gz")
+    parser.add_argument("query", nargs="*", help="what to look for")
+    parser.add_argument("--queries", help="a file of queries, read as the corpus is")
+    parser.add_argument("--top_k", type=int, default=5, help="hits of each query")
+    parser.add_argument(
+        "--index", type=Path, help="keep the corpus's vectors in this .npy file, or take them from there"
+    )
+    parser.add_argument("--format", choices=_FORMATS, default="text", help="json: a line a query")
+    add_encoding(parser)
+    options = parser.understand(words)
+    if not options.query and options.queries is None:
+        parser.error("expected a query behind the corpus, or --queries FILE")
+    if options.top_k < 1:
+        parser.error(f"--top_k: expected 1 or more, got {options.top_k}")
+    if options.index is not None:
+        index_path(options.index)
+    # The index may still be mapped when its folder goes.
+    with redirect_stdout(sys.stderr), TemporaryDirectory(ignore_cleanup_errors=True) as made:
+        corpus = TextStream(options.corpus, options.column)
+        queries = [*options.query, *(TextStream(options.queries) if options.queries else ())]
+        print(corpus.scan().understood)
+        path = options.index or Path(made, "corpus.npy")
+        index = index_of(options, corpus, path, stays=options.index is not None)
+        found = index.search(queries, top_k=options.top_k, batch_size=options.batch_size)
+        wanted = {hit.corpus_id for hits in found for hit in hits}
+        texts = {i: place for i, place in enumerate(corpus.numbered()) if i in wanted}
+    for line in _FORMATS[options.format](queries, found, texts):
+        print(line)
+
+
+Places: TypeAlias = dict[int, tuple[int, str]]
+"""Place in the corpus -> line of its file, and text."""
+
+
+def _as_text(queries: Sequence[str], found: Sequence[Sequence[Hit]], texts: Places) -> Iterator[str]:
+    for query, hits in zip(queries, found, strict=True):
+        yield query
+        for hit in hits:
+            line, text = texts[hit.corpus_id]
+            yield f"  {hit.score:.4f}  line {line}  {text}"
+
+
+def _as_tsv(queries: Sequence[str], found: Sequence[Sequence[Hit]], texts: Places) -> Iterator[str]:
+    yield table_row(["query", "rank", "score", "line", "text"])
+    for query, hits in zip(queries, found, strict=True):
+        for rank, hit in enumerate(hits, start=1):
+            yield table_row([query, rank, f"{hit.score:.6f}", *texts[hit.corpus_id]])
+
+
+def _as_json(queries: Sequence[str], found: Sequence[Sequence[Hit]], texts: Places) -> Iterator[str]:
+    for query, hits in zip(queries, found, strict=True):
+        told = [
+            {"score": round(hit.score, 6), "line": texts[hit.corpus_id][0], "text": texts[hit.corpus_id][1]}
+            for hit in hits
+        ]
+        yield json.dumps({"query": query, "hits": told}, ensure_ascii=False)
+
+
+_FORMATS = {"text": _as_text, "tsv": _as_tsv, "json": _as_json}

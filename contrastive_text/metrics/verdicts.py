@@ -1,0 +1,36 @@
+"""What the figures of a space mean, in words: the bounds beyond which something is off, and why there."""
+
+from __future__ import annotations
+
+COLLAPSED = 0.99
+"""Mean cosine from which on texts can't be told apart: two of them are less than 8 degrees from each other."""
+
+FEW_DIRECTIONS = 0.05
+"""Share of the directions that can be filled, below which the effective rank is that of a partial collapse. Plain
+encoders fill about half of them."""
+
+
+def collapse(mean_cosine: float, effective_rank: float, most: int) -> str | None:
+    """Says in what way vectors have collapsed; None if they haven't.
+
+    Args:
+        mean_cosine: Of two different texts.
+        effective_rank: Of all vectors.
+        most: Largest effective rank that there could be, the smaller of the numbers of texts and of features.
+
+    Example:
+        >>> collapse(mean_cosine=0.999, effective_rank=1.2, most=384)
+        'the space has collapsed: two texts have cosine 0.999 on average, so similarities tell nothing'
+        >>> collapse(mean_cosine=0.2, effective_rank=180.0, most=384)
+    """
+    if mean_cosine >= COLLAPSED:
+        return (
+            f"the space has collapsed: two texts have cosine {mean_cosine:.3f} on average, so similarities tell "
+            "nothing"
+        )
+    if effective_rank < FEW_DIRECTIONS * most:
+        return (
+            f"the vectors fill {effective_rank:.1f} of {most} directions: a partial collapse, in which texts "
+            "that differ come to lie together"
+        )
+    return None

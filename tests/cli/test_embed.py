@@ -1,0 +1,244 @@
+"""The embed command: any size, any precision, stopped and taken up again."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+
+from contrastive_text.cli import run
+from contrastive_text.quantization import quantize
+from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.vector_files import EmbeddingRun
+
+Answer = Callable[[Sequence[str]], str]
+ROWS = '"rows": '
+
+
+@pytest.fixture
+def many(here: Path) -> str:
+    """Some thousand different texts."""
+    return tiny.write_texts(here / "many.txt", tuple(f"{t} and {i}" for i in range(75) for t in tiny.TEXTS))
+
+
+def words_of(files: dict[str, str], texts: str, out: str, *options: str) -> list[str]:
+    return ["embed", texts, out, "--model", files["bert"], "--block_size", "100", "--device", "cpu", *options]
+
+
+def stop_after(blocks: int, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
+    """Lets something happen when so many blocks are saved."""
+    from contrastive_text.vector_files import UnfinishedVectors
+
+    append = UnfinishedVectors.append
+
+    def then_stop(self: UnfinishedVectors, vectors: np.ndarray, truncated: int) -> None:
+        append(self, vectors, truncated)
+        if self.done == 100 * blocks:
+            raise error
+
+    monkeypatch.setattr(UnfinishedVectors, "append", then_stop)
+
+
+def test_ctrl_c_says_how_it_goes_on_and_the_same_words_do(
+    files: dict[str, str],
+    many: str,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(words_of(files, many, "whole.npy")) == 0
+    with monkeypatch.context() as patched:
+        stop_after(3, patched, KeyboardInterrupt)
+        with pytest.raises(SystemExit) as left:
+            run(words_of(files, many, "v.npy"))
+    assert left.value.code == 130  # as a shell has it for Ctrl-C
+    said = capsys.readouterr().err
+    assert "stopped: the vectors of 300 of 3,000 texts are kept; the same command goes on behind them" in said
+    assert not (here / "v.npy").exists()
+    assert run(words_of(files, many, "v.npy")) == 0
+    assert "300 of 3,000 texts are encoded already; going on behind them" in capsys.readouterr().out
+    assert (here / "v.npy").read_bytes() == (here / "whole.npy").read_bytes()
+
+
+def kill_and_resume(words: list[str], record: Path, after: Sequence[int]) -> int:
+    """Kills a process each time that so many more rows are on the disk; gives how many were killed."""
+    killed = 0
+    for rows in after:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "contrastive_text", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        begun = rows_in(record)
+        while process.poll() is None and rows_in(record) < begun + rows:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        _, error = process.communicate()
+        assert process.returncode in (0, -signal.SIGKILL), error.decode()
+        killed += process.returncode != 0
+    return killed
+
+
+def rows_in(record: Path) -> int:
+    """Gives the rows that the record of an unfinished output counts."""
+    text = record.read_text() if record.exists() else f"{ROWS}0,"
+    return int(text.split(ROWS)[1].split(",")[0])
+
+
+def test_a_killed_process_is_taken_up_again_with_the_same_bytes(
+    files: dict[str, str], many: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = words_of(files, many, "v.npy")
+    assert kill_and_resume(words, here / "v.npy.unfinished.json", after=[500]) == 1
+    kept = rows_in(here / "v.npy.unfinished.json")
+    assert 500 <= kept < 3000
+    assert run(words) == 0
+    assert f"{kept:,} of 3,000 texts are encoded already" in capsys.readouterr().out
+    assert run(words_of(files, many, "whole.npy")) == 0
+    assert (here / "v.npy").read_bytes() == (here / "whole.npy").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("out", ["v.npy", "v.tsv", "v.parquet"])
+def test_many_kills_at_any_time_leave_the_same_bytes(
+    files: dict[str, str], many: str, here: Path, out: str
+) -> None:
+    draws = random.Random(out)
+    words = words_of(files, many, out, "--precision", "int8")
+    after = [draws.choice([0, 1, 1, 200, 400]) for _ in range(8)]
+    assert kill_and_resume(words, here / f"{out}.unfinished.json", after) >= 4
+    assert run(words) == 0
+    assert run([word if word != out else f"whole{out}" for word in words]) == 0
+    assert (here / out).read_bytes() == (here / f"whole{out}").read_bytes()
+
+
+def test_another_model_is_refused_with_what_to_do(
+    files: dict[str, str], many: str, here: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer
+) -> None:
+    with monkeypatch.context() as patched:
+        stop_after(3, patched, KeyboardInterrupt)
+        with pytest.raises(SystemExit):
+            run(words_of(files, many, "v.npy"))
+    other = tiny.save_bert(here / "other", seed=1)
+    words = words_of({"bert": other}, many, "v.npy")
+    said = answer(words)
+    assert "v.npy.unfinished: expected vectors of these texts and options, got model" in said
+    assert "begin anew with --restart" in said
+    assert run([*words, "--restart"]) == 0
+    assert len(np.load(here / "v.npy")) == 3000
+    assert {path.name for path in here.iterdir()} == {"many.txt", "other", "v.npy", "v.npy.json"}
+
+
+def test_features_and_precisions_are_those_of_encode(
+    files: dict[str, str], many: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.warns(UserWarning, match="names no pooler"):
+        model = SentenceEncoder.from_pretrained(files["bert"], device="cpu")
+    texts = Path(many).read_text().splitlines()
+    options = ("--truncate_dim", "10", "--normalize", "--block_size", "3000")
+    expected = model.encode(texts, truncate_dim=10, normalize_embeddings=True)
+    assert run(words_of(files, many, "v.npy", *options)) == 0
+    assert np.array_equal(np.load(here / "v.npy"), expected)
+    assert run(words_of(files, many, "b.npy", *options, "--precision", "ubinary")) == 0
+    assert "3,000 vectors of 2 bytes written to b.npy" in capsys.readouterr().out
+    assert np.array_equal(np.load(here / "b.npy"), quantize(expected, "ubinary").numpy())
+    assert run(words_of(files, many, "i.npy", *options, "--precision", "int8")) == 0
+    said = capsys.readouterr().out
+    assert "a byte's ranges are those of the first 1,000 texts' vectors; they are in i.npy.ranges.npy" in said
+    ranges = np.load(here / "i.npy.ranges.npy")
+    np.testing.assert_array_equal(ranges, [each(expected[:1000], axis=0) for each in (np.min, np.max)])
+    assert np.array_equal(np.load(here / "i.npy"), quantize(expected, "int8", ranges).numpy())
+    again = words_of(files, many, "j.npy", *options, "--precision", "int8", "--ranges", "i.npy.ranges.npy")
+    assert run(again) == 0
+    assert (here / "j.npy").read_bytes() == (here / "i.npy").read_bytes()
+
+
+def test_bfloat16_weights_move_vectors_a_little(files: dict[str, str], here: Path) -> None:
+    for dtype in ("float32", "bfloat16"):
+        assert run(words_of(files, files["texts"], f"{dtype}.npy", "--dtype", dtype)) == 0
+    one, other = (np.load(here / f"{dtype}.npy") for dtype in ("float32", "bfloat16"))
+    assert one.dtype == other.dtype == np.float32
+    assert not np.array_equal(one, other)
+    cosines = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+    assert cosines.min() > 0.99  # eight bits of each weight and each step
+
+
+@pytest.mark.slow
+def test_several_devices_write_the_same_vectors(files: dict[str, str], many: str, here: Path) -> None:
+    words = words_of(files, many, "one.npy")
+    assert run(words) == 0
+    assert run([*words_of(files, many, "two.npy"), "--device", "cpu,cpu"]) == 0
+    # Another number of threads may sum in another order.
+    np.testing.assert_allclose(np.load(here / "one.npy"), np.load(here / "two.npy"), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.txt", "", "a.txt: expected at least one row with text, got an empty file"),
+        ("a.tsv", "text\tn\none\t1\ntwo\n", "a.tsv:3: expected 2 fields (text, n), got 1"),
+        ("a.csv", "headline\none\n", "a.csv: expected a column for text"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_before_the_model_is_loaded(
+    here: Path, answer: Answer, name: str, content: str, said: str
+) -> None:
+    (here / name).write_text(content)
+    assert said in answer(["embed", name, "v.npy", "--model", "no/such-model"])
+    assert [path.name for path in here.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--precision", "int4"], "invalid choice: 'int4'"),
+        (["--ranges", "q.npy", "--precision", "int8"], "--ranges q.npy: expected a .npy file, such as"),
+        (["--ranges", "r.npy"], "ranges: expected int8 or uint8 for them, got float32"),
+        (["--ranges", "r.npy", "--precision", "int8"], "expected smallest and largest value of 16 features"),
+        (["--truncate_dim", "17"], "truncate_dim: expected 1 to 16 features, got 17"),
+        (["--block_size", "0"], "block_size: expected 1 or more, got 0"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_before_any_text_is_read_for_encoding(
+    files: dict[str, str],
+    here: Path,
+    answer: Answer,
+    options: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    np.save(here / "r.npy", np.zeros((2, 3), np.float32))
+    monkeypatch.setattr("contrastive_text.vector_files.embedding._Rest.__iter__", None)
+    assert said in answer(words_of(files, files["texts"], "v.npy", *options))
+
+
+def test_a_vector_that_is_not_finite_is_refused(
+    files: dict[str, str], here: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = SentenceEncoder.forward
+    monkeypatch.setattr(SentenceEncoder, "forward", lambda self, batch: forward(self, batch) / 0)
+    assert "expected finite vectors" in answer(words_of(files, files["texts"], "v.npy"))
+    assert list(here.iterdir()) == []
+
+
+def test_texts_that_change_meanwhile_are_told(
+    files: dict[str, str], many: str, here: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = EmbeddingRun.finish
+
+    def changed_first(self: EmbeddingRun, show_progress_bar: bool = False) -> tuple[int, ...]:
+        with open(many, "r+") as file:
+            file.write("AN")
+        return finish(self, show_progress_bar)
+
+    monkeypatch.setattr(EmbeddingRun, "finish", changed_first)
+    assert "many.txt: expected the texts that were there at the start, got others" in answer(
+        words_of(files, many, "v.npy")
+    )
+    assert not (here / "v.npy").exists()

@@ -1,0 +1,348 @@
+"""The doctor of a run: what it logs is what the metrics give, it says what is wrong once, and is else silent."""
+
+from __future__ import annotations
+
+import csv
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import several
+import tiny
+import torch
+from torch import Tensor
+
+from contrastive_text import metrics
+from contrastive_text.callbacks import export
+from contrastive_text.collapse import EVERY, FLAT, IN_A_ROW, SETTLED, CollapseDoctor, TrainingSigns
+from contrastive_text.data import read_pairs
+from contrastive_text.losses import InfoNCE
+from contrastive_text.module import ContrastiveModule
+from contrastive_text.objectives import Contrastive
+from contrastive_text.poolers import Pooler
+from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.training import AdamW, ConstantSchedule
+from contrastive_text.types import Hidden
+
+USUAL = {
+    "loss": 0.8, "accuracy": 0.9, "positive_similarity": 0.8, "negative_similarity": 0.2, "alignment": 0.4,
+    "uniformity": -1.5,
+}  # fmt: skip
+SOLVED = {**USUAL, "loss": 0.0009, "accuracy": 1.0}
+COLLAPSED = {**USUAL, "loss": 4.16, "accuracy": 0.0, "negative_similarity": 0.998, "uniformity": -0.01}
+
+
+def logged(own: dict[str, float], name: str = "contrastive") -> dict[str, float]:
+    """Gives what a run logs of an objective under these figures."""
+    figures = {f"train/{name}/{figure}": value for figure, value in own.items() if figure != "loss"}
+    return {"train/loss": own["loss"], f"train/{name}": own["loss"], **figures}
+
+
+def read(signs: TrainingSigns, *readings: dict[str, float], start: int = 0) -> list[str]:
+    """Gives the kinds that the last of these readings has, 50 steps apart."""
+    for number, own in enumerate(readings):
+        found = signs.read(start + EVERY * number, logged(own))
+    return sorted(found)
+
+
+# Signs in what training logs
+
+
+def test_a_usual_run_shows_no_sign() -> None:
+    """SimCSE: the loss comes to 0.001 while uniformity falls; then both stay."""
+    falling = [{**SOLVED, "uniformity": -1.0 - 0.1 * step} for step in range(12)]
+    signs = TrainingSigns()
+    for number, own in enumerate([{**USUAL, "uniformity": -1.0}, *falling, *[falling[-1]] * 20]):
+        assert signs.read(EVERY * number, logged(own)) == {}
+
+
+def test_vectors_that_are_spread_from_the_start_need_not_spread_further() -> None:
+    """A random encoder on bags of words: a loss of 0.003 at once, and the score rises all the same."""
+    assert read(TrainingSigns(), *[{**SOLVED, "uniformity": -3.2}] * 20) == []
+
+
+def test_a_low_loss_over_a_flat_uniformity_means_trivial_positives() -> None:
+    signs = TrainingSigns()
+    assert read(signs, *[SOLVED] * (IN_A_ROW - 1)) == []
+    found = signs.read(500, logged({**SOLVED, "uniformity": -1.52}))
+    assert list(found) == ["trivial"]
+    message = found["trivial"]
+    assert message.startswith(
+        "contrastive: loss 0.0009 and accuracy 1.000 at step 500, but uniformity -1.52 is flat"
+    )
+    assert "-1.50 at the start (positives have cosine 0.800, negatives 0.200): positives are trivial" in message
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"loss": 0.5}, {"accuracy": 0.95}, {"uniformity": -1.5 - FLAT - 0.01}],
+    ids=["loss", "accuracy", "uniformity"],
+)
+def test_a_reading_that_disagrees_starts_the_count_anew(change: dict[str, float]) -> None:
+    signs = TrainingSigns()
+    assert read(signs, *[SOLVED] * (IN_A_ROW - 1), {**SOLVED, **change}, *[SOLVED] * (IN_A_ROW - 1)) == []
+    assert read(signs, SOLVED) == ["trivial"]
+
+
+def test_negatives_like_positives_mean_collapse_but_not_in_the_first_steps() -> None:
+    assert read(TrainingSigns(), *[COLLAPSED] * 2, start=0) == []  # not yet settled
+    signs = TrainingSigns()
+    assert read(signs, *[COLLAPSED] * (IN_A_ROW - 1), start=SETTLED) == []
+    found = signs.read(400, logged(COLLAPSED))
+    assert list(found) == ["collapse"]
+    assert (
+        "the space has collapsed at step 400: positives have cosine 0.800, negatives 0.998" in found["collapse"]
+    )
+
+
+def test_a_random_network_that_spreads_out_later_is_no_collapse() -> None:
+    start = {**COLLAPSED, "uniformity": -0.01}
+    readings = [start] * (SETTLED // EVERY + IN_A_ROW - 1)
+    assert read(TrainingSigns(), *readings, {**USUAL, "uniformity": -2.0}) == []
+
+
+def test_a_loss_that_is_nan_is_told_at_once() -> None:
+    found = TrainingSigns().read(7, {"train/loss": math.nan, "train/contrastive": math.nan})
+    assert found["nan"].startswith("the loss is NaN at step 7: training has diverged")
+
+
+def test_an_objective_that_a_step_leaves_out_is_passed_over() -> None:
+    absent = dict.fromkeys(logged(USUAL, "other"), math.nan) | logged(USUAL)
+    assert TrainingSigns().read(0, absent) == {}
+
+
+def test_objectives_without_vectors_are_passed_over() -> None:
+    figures = {"train/loss": 0.0, "train/mlm": 0.0, "train/mlm/accuracy": 1.0}
+    signs = TrainingSigns()
+    assert [signs.read(EVERY * number, figures) for number in range(9)] == [{}] * 9
+
+
+# In a run
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("files")
+    return {
+        "train": tiny.write_texts(folder / "texts.txt"),
+        "validation": tiny.write_pairs(folder / "pairs.tsv", count=20),
+    }
+
+
+@pytest.fixture(autouse=True)
+def _at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tiny run is read at every step, and settled at once."""
+    monkeypatch.setattr("contrastive_text.collapse.EVERY", 1)
+    monkeypatch.setattr("contrastive_text.collapse.SETTLED", 0)
+
+
+class Alike(Pooler):
+    """Gives all texts nearly the same vector."""
+
+    def forward(self, hidden: Hidden) -> Tensor:
+        return 1e-3 * hidden.layers[-1].mean(dim=1) + 1
+
+
+def fit(module: ContrastiveModule, folder: Path, *callbacks: pl.Callback, **options: Any) -> pl.Trainer:
+    data = {name: options.pop(name) for name in ("train", "validation", "tasks") if name in options}
+    trainer = tiny.trainer(folder, callbacks=list(callbacks), val_check_interval=1, **options)
+    trainer.fit(module, datamodule=tiny.data(**{"train": None, **data}))
+    return trainer
+
+
+def told(recwarn: pytest.WarningsRecorder) -> list[str]:
+    """Gives what the doctor warned of."""
+    messages = [str(each.message) for each in recwarn]
+    return [each for each in messages if "collapsed" in each or "trivial" in each or "NaN" in each]
+
+
+def expected_figures(model: SentenceEncoder, pairs: str) -> dict[str, float]:
+    """Gives what validation should log of a model."""
+    rows = read_pairs(pairs).rows
+    u, v = (torch.as_tensor(model.encode([str(row[side]) for row in rows])) for side in ("anchor", "positive"))
+    best = [row["target"] == 5 for row in rows]
+    texts = torch.cat([u, v])
+    return {
+        "alignment": metrics.alignment(u[best], v[best]).item(),
+        "uniformity": metrics.uniformity(texts).item(),
+        "mean_cosine": metrics.mean_cosine(texts).item(),
+        "effective_rank": metrics.effective_rank(texts).item(),
+    }
+
+
+def test_validation_logs_the_metrics_of_the_held_out_vectors(
+    bert: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    module = tiny.module(bert, optimizer=AdamW(lr=1e-2))
+    found = fit(module, tmp_path, CollapseDoctor(), num_sanity_val_steps=2, **files).callback_metrics
+    for name, figure in expected_figures(export(module), files["validation"]).items():
+        # Texts are encoded in other batches: rounding of float32.
+        assert found[f"val/{name}"].item() == pytest.approx(figure, rel=1e-4, abs=1e-5), name
+    assert "val/spearman" in found
+
+
+def test_of_many_texts_only_some_are_measured(
+    bert: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("contrastive_text.collapse.MOST_TEXTS", 10)
+    doctor = CollapseDoctor()
+    fit(tiny.module(bert), tmp_path, doctor, **files)
+    assert [len(torch.cat(metric.vectors)) for metric in doctor._spread] == [10] * 3
+
+
+def test_alignment_is_the_mean_over_files_of_different_scales(bert: str, tmp_path: Path) -> None:
+    texts = tiny.TEXTS
+    scales = {"stars": (5, 1), "labels": (1, 0)}
+    paths = []
+    for number, (name, scores) in enumerate(scales.items()):
+        lines = [f"{texts[i + number]}\t{texts[i + 9]}\t{scores[i % 2]}" for i in range(8)]
+        paths.append(tmp_path / f"{name}.tsv")
+        paths[-1].write_text("\n".join(["sentence1\tsentence2\tscore", *lines]) + "\n")
+    train = tiny.write_texts(tmp_path / "texts.txt")
+    module = tiny.module(bert)
+    validation = [str(path) for path in paths]
+    found = fit(module, tmp_path, CollapseDoctor(), train=train, validation=validation).callback_metrics
+    each = []
+    for number in range(2):
+        rows = [(texts[i + number], texts[i + 9]) for i in range(0, 8, 2)]
+        u, v = (torch.as_tensor(export(module).encode(side)) for side in zip(*rows, strict=True))
+        each.append(metrics.alignment(u, v).item())
+    assert found["val/alignment"].item() == pytest.approx(sum(each) / 2, rel=1e-4)
+
+
+def test_a_usual_run_is_silent(
+    bert: str, files: dict[str, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    module = tiny.module(bert, optimizer=AdamW(lr=1e-3), schedule=ConstantSchedule())
+    fit(module, tmp_path, CollapseDoctor(), max_steps=30, **files)
+    assert told(recwarn) == []
+
+
+def test_a_collapsed_space_is_told_once(
+    bert: str, files: dict[str, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    module = tiny.module(bert, pooler=Alike())
+    fit(module, tmp_path, CollapseDoctor(), max_steps=IN_A_ROW + 4, **files)
+    (message,) = told(recwarn)
+    assert message.startswith(
+        "held out at step 1, the space has collapsed: two texts have cosine 1.000 on average"
+    )
+    assert "(mean_cosine 1, uniformity -" in message
+    assert message.endswith(
+        "; try a lower learning rate, a larger batch or a lower temperature, from an earlier checkpoint"
+    )
+
+
+def test_without_validation_a_collapse_is_told_from_training(
+    bert: str, files: dict[str, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    module = tiny.module(bert, pooler=Alike())
+    fit(module, tmp_path, CollapseDoctor(), max_steps=IN_A_ROW + 4, train=files["train"])
+    (message,) = told(recwarn)
+    assert message.startswith(
+        f"contrastive: the space has collapsed at step {IN_A_ROW}: positives have cosine 1.000"
+    )
+
+
+def test_trivial_positives_are_told_once(
+    bert: str, files: dict[str, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    # Without dropout two views of a text are equal, and so sharp a temperature sees no other text beside them.
+    sharp = Contrastive(InfoNCE(temperature=1e-4))
+    module = tiny.module(bert, dropout=0.0, objectives={"contrastive": sharp})
+    fit(module, tmp_path, CollapseDoctor(), max_steps=IN_A_ROW + 4, train=files["train"])
+    (message,) = told(recwarn)
+    assert message.startswith("contrastive: loss 0.0000 and accuracy 1.000 at step 4, but uniformity")
+
+
+def test_a_loss_that_is_nan_is_told_once_before_validation_refuses_the_vectors(
+    bert: str, files: dict[str, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    module = tiny.module(bert)
+    with torch.no_grad():
+        next(module.parameters()).fill_(torch.nan)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        fit(module, tmp_path, CollapseDoctor(), max_steps=3, **files)
+    (message,) = told(recwarn)
+    assert message.startswith("the loss is NaN at step 1: training has diverged and the weights are lost")
+
+
+class Poison(pl.Callback):
+    """Damages the weights after the first step."""
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002  # the base's signature
+        with torch.no_grad():
+            next(pl_module.parameters()).fill_(torch.nan)
+
+
+def test_held_out_vectors_that_are_nan_are_told_in_words(
+    bert: str, files: dict[str, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        fit(tiny.module(bert), tmp_path, CollapseDoctor(), Poison(), **files)
+    (message,) = told(recwarn)
+    assert message.startswith("held-out vectors are NaN at step 1: training has diverged")
+
+
+def test_tasks_have_no_vectors_to_measure_but_pairs_beside_them_have(
+    bert: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    tasks = several.write_tasks(tmp_path / "tasks")
+    scored = {name: replace(task, validation=task.train) for name, task in tasks.items()}
+    for pairs in (None, files["validation"]):
+        trainer = tiny.trainer(tmp_path, callbacks=[CollapseDoctor()], val_check_interval=1)
+        trainer.fit(several.module(bert), several.data(scored, validation=pairs))
+        assert "val/overall" in trainer.callback_metrics
+        assert ("val/uniformity" in trainer.callback_metrics) == (pairs is not None)
+
+
+def test_a_validation_by_itself_logs_no_more_than_its_scores(
+    bert: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    trainer = tiny.trainer(tmp_path, callbacks=[CollapseDoctor()])
+    assert list(tiny.merged(trainer.validate(tiny.module(bert), tiny.data(**files), verbose=False))) == [
+        "val/spearman"
+    ]
+
+
+def test_a_resumed_run_knows_how_it_started_and_what_was_said() -> None:
+    first, second = CollapseDoctor(), CollapseDoctor()
+    first.signs.read(0, logged(USUAL))
+    trainer: Any = SimpleNamespace(is_global_zero=True)
+    with pytest.warns(UserWarning, match="it has"):
+        first._warn(trainer, "collapse", "it has")
+    second.load_state_dict(first.state_dict())
+    assert second.signs.start == {"contrastive": -1.5}
+    second._warn(trainer, "collapse", "it has")  # a second warning would be an error
+
+
+@pytest.mark.slow  # half a minute, for two processes to import torch and Lightning
+def test_two_processes_log_the_figures_of_all_pairs(bert: str, files: dict[str, str], tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "contrastive_text", "fit", "--recipe", "simcse", "--trainer.max_steps", "2"]
+    words += ["--model.encoder.model_name_or_path", bert, "--data.train", files["train"]]
+    words += ["--data.validation", files["validation"], "--data.eval_batch_size", "3"]
+    words += ["--data.batch_size", "8", "--data.num_workers", "0", "--trainer.accelerator", "cpu"]
+    words += ["--trainer.strategy", "ddp", "--trainer.devices", "2", "--trainer.enable_progress_bar", "false"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    with (tmp_path / "runs" / "version_0" / "metrics.csv").open() as file:
+        (row,) = [row for row in csv.DictReader(file) if row["val/uniformity"]]
+    model = SentenceEncoder.from_pretrained(tmp_path / "runs" / "version_0" / "model")
+    for name, figure in expected_figures(model, files["validation"]).items():
+        assert float(row[f"val/{name}"]) == pytest.approx(figure, rel=1e-4, abs=1e-5), name
+
+
+def test_only_the_first_rank_speaks() -> None:
+    trainer: Any = SimpleNamespace(is_global_zero=False)
+    CollapseDoctor()._warn(trainer, "collapse", "it has")  # a warning would be an error
