@@ -1,0 +1,107 @@
+"""The command that says how a model's vectors lie in space."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from contrastive_text.cli.options import Parser, load_model
+from contrastive_text.data import read_pairs, read_rows
+from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.frequency import takes_mean
+from contrastive_text.evaluation.geometry import LIMIT, Diagnosis
+from contrastive_text.evaluation.geometry import diagnose as measure
+
+
+def diagnose(words: Sequence[str]) -> None:
+    """Prints how the vectors of a file's texts lie in space, and what is off, in words."""
+    parser = Parser(prog="contrastive-text diagnose", description="How a model's vectors lie in space.")
+    parser.add_argument("model", help="folder or hub name")
+    parser.add_argument("texts", help=".txt, .tsv, .csv or .jsonl, each also .gz; some 1,000 texts or more")
+    parser.add_argument("--pairs", help="file of scored pairs: alignment, correlation and frequency bias too")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--output", type=Path, help="file to write to; the terminal without it")
+    parser.add_argument("--limit", type=int, default=LIMIT, help="texts that are measured at most")
+    parser.add_argument("--seed", type=int, default=42, help="of the draw, where there are more texts than that")
+    parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
+    options = parser.understand(words)
+    if options.output is not None and not options.output.parent.is_dir():
+        raise FileNotFoundError(
+            f"{options.output}: expected an existing folder, found none at {options.output.parent}; make it first"
+        )
+    table = read_rows(options.texts, reads=("text",))
+    pairs = None if options.pairs is None else read_pairs(options.pairs)
+    as_json = options.format == "json"
+    if not as_json:
+        print("\n".join(each.understood for each in (table, pairs) if each is not None))
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # standard output is JSON and nothing else
+        model = load_model(options.model, device=options.device)
+        embed = CachedEncoder(model, batch_size=options.batch_size, show_progress_bar=not as_json)
+        texts = [str(row["text"]) for row in table]
+        found = measure(embed, texts, pairs=pairs, limit=options.limit, seed=options.seed)
+        if embed.truncated:
+            print(f"{embed.truncated:,} of {embed.encoded:,} texts were cut to {model.max_length} tokens")
+    if as_json:
+        said = json.dumps(found.to_dict(), indent=2) + "\n"
+    else:
+        head = (
+            f"{options.model}: {type(model.pooler).__name__}, {found.texts:,} different texts of {len(texts):,}"
+        )
+        said = _as_text(head, found, mean=takes_mean(model))
+    if options.output is None:
+        print(said, end="")
+    else:
+        options.output.write_text(said, encoding="utf-8")
+        print(f"Diagnosis written to {options.output}", file=sys.stderr if as_json else sys.stdout)
+
+
+def _as_text(head: str, found: Diagnosis, mean: bool) -> str:
+    """Gives the figures as a table, and under it what is off."""
+    table = Table("figure", "value", "range", "what it means", title="how the vectors lie", title_justify="left")
+    for row in _rows(found, mean):
+        table.add_row(*map(Text, row))
+    shown = io.StringIO()
+    Console(file=shown).print(table)
+    verdicts = [f"warning: {each}" for each in found.warnings] or ["nothing is off"]
+    return "\n".join([head, shown.getvalue().rstrip(), *verdicts]) + "\n"
+
+
+def _rows(found: Diagnosis, mean: bool) -> list[tuple[str, str, str, str]]:
+    """Gives for each figure its name, value, range and meaning."""
+    most = min(found.texts, found.features)
+    orphans = f"{found.orphans:.1%}"
+    rows = [
+        ("mean cosine", f"{found.mean_cosine:.3f}", "-1 to 1", "of two texts; 0 is spread out, 1 collapsed"),
+        ("uniformity", f"{found.uniformity:.3f}", "-4 to 0", "lower is more evenly spread; 0 is collapsed"),
+        ("effective rank", f"{found.effective_rank:.1f}", f"1 to {most}", "directions that the vectors fill"),
+        ("isotropy", f"{found.isotropy:.3f}", "0 to 1", "how evenly they are filled around the mean (IsoScore)"),
+        (
+            "hubness",
+            f"{found.hubness:.2f}",
+            "0 upward",
+            "skewness of neighbourhoods; high where few texts are hubs",
+        ),
+        ("orphans", orphans, "0% to 100%", "texts that are among no other's nearest neighbours"),
+    ]
+    if found.alignment is None:
+        return rows
+    rows.append(("alignment", f"{found.alignment:.3f}", "0 to 4", "distance of positives; lower is nearer"))
+    if found.spearman is None:
+        return [*rows, ("Spearman x 100", "n/a", "-100 to 100", "all pairs have the same score")]
+    rows.append(("Spearman x 100", f"{found.spearman:.2f}", "-100 to 100", "of cosine and gold score"))
+    if not mean:
+        return [*rows, ("frequency bias", "n/a", "", "the pooler takes no mean over tokens")]
+    return rows + [
+        (f"  without {number} tokens", f"{score:.2f}", "", "the most frequent ones are left out of the mean")
+        for number, score in found.frequency or ()
+        if number
+    ]

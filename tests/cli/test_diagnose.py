@@ -1,0 +1,100 @@
+"""The command that diagnoses a space, from the shell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from contrastive_text import SentenceEncoder
+from contrastive_text.cli import run
+from contrastive_text.data import read_pairs
+from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.geometry import diagnose
+from contrastive_text.poolers import CLSPooler, MeanPooler
+
+
+def test_the_table_has_every_figure_and_the_verdicts(
+    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del here
+    assert run(["diagnose", files["bert"], files["texts"], "--pairs", files["pairs"]]) == 0
+    said = capsys.readouterr().out
+    model = SentenceEncoder.from_pretrained(files["bert"], pooler=MeanPooler(), device="cpu")
+    found = diagnose(CachedEncoder(model), tiny.TEXTS, read_pairs(files["pairs"]))
+    assert "texts.txt: text -> text; 40 rows" in said
+    assert "MeanPooler, 40 different texts of 40" in said
+    lines = {line.split("│")[1].strip(): line for line in said.splitlines() if line.startswith("│")}
+    assert f"{found.mean_cosine:.3f}" in lines["mean cosine"]
+    assert f"{found.effective_rank:.1f}" in lines["effective rank"]
+    assert "1 to 16" in lines["effective rank"]
+    assert f"{found.alignment:.3f}" in lines["alignment"]
+    assert f"{found.spearman:.2f}" in lines["Spearman x 100"]
+    assert found.frequency is not None
+    assert f"{dict(found.frequency)[34]:.2f}" in lines["without 34 tokens"]
+    assert found.warnings
+    assert all(f"warning: {each}" in said for each in found.warnings)
+
+
+def test_json_is_all_that_stands_on_standard_output(
+    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del here
+    assert (
+        run(["diagnose", files["bert"], files["texts"], "--format", "json", "--limit", "20", "--seed", "3"]) == 0
+    )
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    model = SentenceEncoder.from_pretrained(files["bert"], pooler=MeanPooler(), device="cpu")
+    assert found == diagnose(CachedEncoder(model), tiny.TEXTS, limit=20, seed=3).to_dict()
+    assert len(found["spectrum"]) == 16
+    assert "names no pooler" in captured.err
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_it_is_written_to_a_file_if_asked_for(
+    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    assert run(["diagnose", files["bert"], files["texts"], "--format", form, "--output", "found"]) == 0
+    assert "Diagnosis written to found" in "".join(capsys.readouterr())
+    assert "isotropy" in (here / "found").read_text()
+
+
+def test_texts_that_are_cut_are_said(
+    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "long.txt").write_text("a bird\n" + 20 * "the old bird sings " + "\n")
+    assert run(["diagnose", files["bert"], "long.txt"]) == 0
+    assert "1 of 2 texts were cut to 32 tokens" in capsys.readouterr().out
+
+
+def test_a_pooler_without_a_mean_is_said(
+    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SentenceEncoder.from_pretrained(files["bert"], pooler=CLSPooler(), device="cpu").save_pretrained(here / "cls")
+    assert run(["diagnose", "cls", files["texts"], "--pairs", files["pairs"]]) == 0
+    said = capsys.readouterr().out
+    (line,) = [line for line in said.splitlines() if "frequency bias" in line]
+    assert "n/a" in line
+    assert "the pooler takes no mean over tokens" in line
+
+
+def test_wrong_input_is_answered_in_a_few_lines(
+    files: dict[str, str], here: Path, answer: Callable[[Sequence[str]], str]
+) -> None:
+    (here / "empty.txt").write_text("")
+    assert "empty.txt: expected at least one row" in answer(["diagnose", files["bert"], "empty.txt"])
+    (here / "one.txt").write_text("a bird\na bird\n")
+    assert "two different texts or more, got 1 among 2" in answer(["diagnose", files["bert"], "one.txt"])
+    words = ["diagnose", files["bert"], files["texts"]]
+    assert "expected an existing folder" in answer([*words, "--output", "nowhere/found.json"])
+    assert "no option --pair; did you mean --pairs" in answer([*words, "--pair", files["pairs"]])
+    model = SentenceEncoder.from_pretrained(files["bert"], pooler=MeanPooler(), device="cpu")
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    model.save_pretrained(here / "damaged")
+    assert "weights are damaged" in answer(["diagnose", "damaged", files["texts"]])

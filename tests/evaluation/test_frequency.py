@@ -1,0 +1,106 @@
+"""Without frequent tokens in the mean: against a mean that is taken text by text."""
+
+from collections import Counter
+
+import pytest
+import tiny
+import torch
+from scipy import stats
+
+from contrastive_text import SentenceEncoder
+from contrastive_text.data import Table, read_pairs
+from contrastive_text.evaluation import evaluate_pairs
+from contrastive_text.evaluation.frequency import frequency_bias, takes_mean, vectors_without
+from contrastive_text.heads import MLPHead, build_head
+from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MaxPooler, MeanPooler, Pooler
+
+POOLERS = (MeanPooler(), LastTwoPooler(), FirstLastPooler("embeddings"))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_bert(tmp_path_factory.mktemp("frequency") / "bert")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    return read_pairs(tiny.write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.tsv", count=20))
+
+
+def model(bert: str, pooler: Pooler) -> SentenceEncoder:
+    return SentenceEncoder.from_pretrained(bert, pooler=pooler, device="cpu")
+
+
+def slow_vectors(encoder: SentenceEncoder, texts: list[str], removed: int) -> torch.Tensor:
+    """Each text by itself through Transformers' model; a mean over its tokens that are left."""
+    tokenizer = encoder.encoder.tokenizer
+    rows = [tokenizer(text)["input_ids"] for text in texts]
+    counts = Counter(token for row in rows for token in row)
+    frequent = sorted(counts, key=lambda token: (-counts[token], token))[:removed]
+    vectors = []
+    for row in rows:
+        with torch.no_grad():
+            output = encoder.encoder.model(torch.tensor([row]), output_hidden_states=True).hidden_states
+        hidden = torch.stack([output[layer][0] for layer in encoder.pooler.layers]).mean(dim=0)
+        kept = [i for i, token in enumerate(row) if token not in frequent] or list(range(len(row)))
+        vectors.append(hidden[kept].mean(dim=0))
+    return torch.stack(vectors)
+
+
+@pytest.mark.parametrize("pooler", POOLERS, ids=lambda pooler: type(pooler).__name__)
+@pytest.mark.parametrize("layout", ["packed", "padded", "bucketed"])
+def test_vectors_are_the_means_over_the_tokens_that_are_left(bert: str, pooler: Pooler, layout: str) -> None:
+    encoder = model(bert, pooler)
+    encoder.encoder.layout = layout
+    texts = [*tiny.TEXTS[:12], "a", "the bird sings"]  # of "a" nothing is left
+    found = vectors_without(encoder, texts, (0, 2, 5))
+    assert list(found) == [0, 2, 5]
+    for removed, vectors in found.items():
+        # Sums in another order, in float32 over values of some units.
+        torch.testing.assert_close(vectors, slow_vectors(encoder, texts, removed), rtol=0, atol=1e-5)
+
+
+def test_without_removal_vectors_and_score_are_those_of_encode(bert: str, pairs: Table) -> None:
+    encoder = model(bert, MeanPooler())
+    encoder.head = build_network(encoder.encoder.features)
+    encoder.prompt = "a bird "
+    texts = [str(row["anchor"]) for row in pairs]
+    (vectors,) = vectors_without(encoder, texts, (0,)).values()
+    torch.testing.assert_close(vectors, torch.as_tensor(encoder.encode(texts)), rtol=0, atol=1e-5)
+    ((number, score),) = frequency_bias(encoder, pairs, (0,))
+    assert number == 0
+    assert score == pytest.approx(evaluate_pairs(encoder, pairs)[0].spearman, abs=1e-4)
+
+
+def build_network(features: int) -> torch.nn.Sequential:
+    head = MLPHead(hidden_features=5, out_features=3, train_only=False)
+    build_head(head, features)
+    return head.network
+
+
+def test_the_score_is_the_correlation_of_the_vectors_that_are_left(bert: str, pairs: Table) -> None:
+    encoder = model(bert, MeanPooler())
+    texts = [str(row[side]) for side in ("anchor", "positive") for row in pairs]
+    for removed, score in frequency_bias(encoder, pairs, (2, 6)):
+        u, v = slow_vectors(encoder, texts, removed).split(len(pairs))
+        expected = stats.spearmanr(torch.cosine_similarity(u, v), [row["target"] for row in pairs]).statistic
+        assert score == pytest.approx(100 * expected, abs=1e-3)
+
+
+def test_numbers_that_would_leave_no_token_are_dropped(bert: str, pairs: Table) -> None:
+    assert [number for number, _ in frequency_bias(model(bert, MeanPooler()), pairs, (0, 4, 10_000))] == [0, 4]
+
+
+@pytest.mark.parametrize("pooler", [CLSPooler(), MaxPooler()], ids=lambda pooler: type(pooler).__name__)
+def test_of_a_pooler_that_takes_no_mean_it_is_refused(bert: str, pairs: Table, pooler: Pooler) -> None:
+    encoder = model(bert, pooler)
+    assert not takes_mean(encoder)
+    with pytest.raises(ValueError, match=f"mean over tokens.*got {type(pooler).__name__}"):
+        frequency_bias(encoder, pairs)
+
+
+def test_an_encoder_in_training_stays_so_and_drops_nothing_out(bert: str, pairs: Table) -> None:
+    encoder = model(bert, MeanPooler()).train()
+    first, second = (frequency_bias(encoder, pairs, (0, 4)) for _ in range(2))
+    assert first == second
+    assert encoder.training

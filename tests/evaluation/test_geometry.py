@@ -1,0 +1,224 @@
+"""The diagnosis of a space: its figures are those of the metrics, and what is off is said in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from contrastive_text import SentenceEncoder, metrics
+from contrastive_text.data import Table, read_pairs
+from contrastive_text.evaluation import evaluate_pairs
+from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.frequency import REMOVED, frequency_bias
+from contrastive_text.evaluation.geometry import Diagnosis, diagnose
+from contrastive_text.poolers import CLSPooler, MeanPooler
+
+
+class Given(CachedEncoder):
+    """Gives made-up vectors for the texts "0", "1", ..."""
+
+    def __init__(self, vectors: Tensor, model: SentenceEncoder) -> None:
+        super().__init__(model)
+        self.vectors = vectors
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        return self.vectors[[int(text) for text in texts]]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_bert(tmp_path_factory.mktemp("geometry") / "bert")
+
+
+@pytest.fixture(scope="module")
+def cls(bert: str) -> SentenceEncoder:
+    return SentenceEncoder.from_pretrained(bert, pooler=CLSPooler(), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    return read_pairs(tiny.write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.tsv", count=24))
+
+
+@pytest.fixture
+def said(cls: SentenceEncoder) -> Callable[..., list[str]]:
+    """Gives what is said of made-up vectors, and of pairs (i, j, score) of them."""
+
+    def warnings(vectors: Tensor, *scored: tuple[int, int, float]) -> list[str]:
+        rows = tuple({"anchor": str(i), "positive": str(j), "target": score} for i, j, score in scored)
+        table = Table(rows, source=("made up",), understood="", sizes=(len(rows),)) if rows else None
+        return diagnose(Given(vectors, cls), [str(i) for i in range(len(vectors))], table).warnings
+
+    return warnings
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_figures_are_those_of_the_metrics(bert: str, pairs: Table) -> None:
+    model = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
+    texts = tiny.TEXTS[:30]
+    found = diagnose(CachedEncoder(model), [*texts, texts[0]], pairs)
+    x = torch.as_tensor(model.encode(texts))
+    assert (found.texts, found.features) == (30, 16)
+    # Texts are encoded in other batches: rounding of float32.
+    assert found.mean_cosine == pytest.approx(metrics.mean_cosine(x).item(), abs=1e-5)
+    assert found.effective_rank == pytest.approx(metrics.effective_rank(x).item(), rel=1e-4)
+    assert found.isotropy == pytest.approx(metrics.iso_score(x).item(), abs=1e-5)
+    assert (found.hubness, found.orphans) == pytest.approx(metrics.hubness(x), abs=1e-5)
+    assert found.spectrum == pytest.approx(metrics.spectrum(x).tolist(), abs=1e-5)
+    u, v = (torch.as_tensor(model.encode([str(row[side]) for row in pairs])) for side in ("anchor", "positive"))
+    best = [row["target"] == 5 for row in pairs]  # of scores from 0 to 5 those above 4
+    assert found.alignment == pytest.approx(metrics.alignment(u[best], v[best]).item(), abs=1e-5)
+    both = sorted({str(row[side]) for side in ("anchor", "positive") for row in pairs})
+    expected = metrics.uniformity(torch.as_tensor(model.encode(both))).item()
+    assert found.uniformity == pytest.approx(expected, abs=1e-4)
+    assert found.spearman == pytest.approx(evaluate_pairs(model, pairs)[0].spearman, abs=1e-4)
+    assert found.frequency == frequency_bias(model, pairs)
+    assert found.frequency is not None
+    assert [number for number, _ in found.frequency] == [number for number in REMOVED if number < 64]
+
+
+def test_without_pairs_there_is_no_alignment_and_uniformity_is_of_the_texts(cls: SentenceEncoder) -> None:
+    found = diagnose(CachedEncoder(cls), tiny.TEXTS)
+    assert found.alignment is found.spearman is found.frequency is None
+    expected = metrics.uniformity(torch.as_tensor(cls.encode(tiny.TEXTS))).item()
+    assert found.uniformity == pytest.approx(expected, abs=1e-4)
+
+
+def test_of_a_pooler_that_takes_no_mean_there_is_no_frequency_bias(cls: SentenceEncoder, pairs: Table) -> None:
+    found = diagnose(CachedEncoder(cls), tiny.TEXTS, pairs)
+    assert found.spearman is not None
+    assert found.frequency is None
+
+
+def test_it_is_plain_data(cls: SentenceEncoder, pairs: Table) -> None:
+    found = diagnose(CachedEncoder(cls), tiny.TEXTS, pairs)
+    again = Diagnosis(**json.loads(json.dumps(found.to_dict())))
+    assert replace(again, frequency=found.frequency) == found
+
+
+def test_of_too_many_texts_some_are_drawn_by_the_seed_and_it_is_said(cls: SentenceEncoder) -> None:
+    embed = CachedEncoder(cls)
+    first, again, other = (diagnose(embed, tiny.TEXTS, limit=20, seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first.mean_cosine != other.mean_cosine
+    assert first.texts == 20
+    assert first.warnings[-1] == "20 of 40 different texts were drawn, with seed 1"
+    assert not any("drawn" in each for each in diagnose(embed, tiny.TEXTS, limit=40).warnings)
+
+
+# What is said
+
+
+def test_of_an_even_space_nothing_is_said(said: Callable[..., list[str]]) -> None:
+    x = normal(300, 16)
+    paraphrases = x + 0.5 * normal(300, 16, seed=1)
+    scored = [(i, 300 + i, 5.0) for i in range(20)] + [(i, 330 + i, 1.0) for i in range(20)]
+    assert said(torch.cat([x, paraphrases]), *scored) == []
+
+
+def test_a_collapsed_space_is_named_and_nothing_that_follows_from_it(said: Callable[..., list[str]]) -> None:
+    x = torch.ones(50, 16) + 1e-3 * normal(50, 16)
+    (verdict,) = said(x, (0, 1, 5.0), (2, 3, 0.0))
+    assert verdict.startswith("the space has collapsed: two texts have cosine 1.000 on average")
+
+
+def test_vectors_that_are_equal_to_the_bit_have_collapsed_without_a_warning_of_ranks(
+    said: Callable[..., list[str]],
+) -> None:
+    (verdict,) = said(torch.ones(12, 16), (0, 1, 5.0), (2, 3, 0.0))
+    assert "collapsed" in verdict
+
+
+def test_a_partial_collapse_is_named(said: Callable[..., list[str]]) -> None:
+    clusters = torch.eye(64)[:2].repeat_interleave(50, dim=0)
+    (verdict,) = said(clusters)
+    assert verdict.startswith("the vectors fill 2.0 of 64 directions: a partial collapse")
+
+
+def test_a_cone_is_named(said: Callable[..., list[str]]) -> None:
+    (verdict,) = said(normal(200, 16) + 1.2)
+    assert verdict.startswith("the space is anisotropic: two texts have cosine 0.")
+
+
+def test_hubs_are_named(said: Callable[..., list[str]]) -> None:
+    centre = torch.ones(2, 128) + 0.05 * normal(2, 128, seed=2)
+    (verdict,) = said(torch.cat([torch.eye(128), -torch.eye(128), centre]))
+    assert verdict.startswith("hubs: the skewness of neighbourhoods is ")
+
+
+def test_trivial_positives_and_positives_that_are_none_are_named(said: Callable[..., list[str]]) -> None:
+    x = normal(100, 16)
+    copies = x + 0.01 * normal(100, 16, seed=1)
+    (verdict,) = said(x, *((i, i, 5.0) for i in range(20)), *((i, i + 30, 1.0) for i in range(20)))
+    assert verdict.startswith("positives are trivial: alignment 0.0000")
+    verdicts = said(torch.cat([x, copies]), *((i, i + 30, 5.0) for i in range(20)), (0, 1, 1.0))
+    assert verdicts[0].startswith("positives are hardly nearer than any two texts")
+    assert verdicts[1].startswith("near-duplicates: 100% of the texts have another with cosine 0.98")
+
+
+def test_frequent_tokens_that_pull_the_mean_are_named(
+    bert: str, pairs: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
+    told = {"scores": [(0, 50.0), (2, 48.0), (34, 58.5)]}
+    monkeypatch.setattr("contrastive_text.evaluation.geometry.frequency_bias", lambda *_: told["scores"])
+    wanted = (
+        "frequent tokens pull the mean: without the 34 most frequent ones Spearman x 100 is 58.5 in place of 50.0"
+    )
+    assert wanted in diagnose(CachedEncoder(model), tiny.TEXTS, pairs).warnings
+    told["scores"] = [(0, 50.0), (34, 51.5)]
+    assert not any("frequent" in each for each in diagnose(CachedEncoder(model), tiny.TEXTS, pairs).warnings)
+
+
+def test_too_few_texts_for_the_directions_are_named(said: Callable[..., list[str]]) -> None:
+    (verdict,) = said(normal(30, 64))
+    assert verdict.startswith("few texts: 30 of them can't fill 64 directions")
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("texts", [[], ["a bird"], ["a bird"] * 5])
+def test_fewer_than_two_different_texts_are_refused(cls: SentenceEncoder, texts: list[str]) -> None:
+    with pytest.raises(
+        ValueError, match=f"two different texts or more, got {len(set(texts))} among {len(texts)}"
+    ):
+        diagnose(CachedEncoder(cls), texts)
+
+
+def test_pairs_without_a_positive_are_refused(cls: SentenceEncoder, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("sentence1\tsentence2\tscore\na bird\ta dog\t0\na man\ta red ball\t-1\n")
+    with pytest.raises(ValueError, match=r"scores above 0.* got scores up to 0"):
+        diagnose(CachedEncoder(cls), tiny.TEXTS, read_pairs(path))
+
+
+def test_pairs_of_one_score_have_no_correlation(cls: SentenceEncoder, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("sentence1\tsentence2\tscore\na bird\ta dog\t1\na man\ta red ball\t1\n")
+    found = diagnose(CachedEncoder(cls), tiny.TEXTS, read_pairs(path))
+    assert found.alignment is not None
+    assert found.spearman is found.frequency is None
+
+
+def test_a_damaged_model_is_named(bert: str) -> None:
+    model = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    with pytest.raises(ValueError, match=r"expected finite vectors.*weights are damaged"):
+        diagnose(CachedEncoder(model), tiny.TEXTS)
+
+
+def test_a_limit_below_two_is_refused(cls: SentenceEncoder) -> None:
+    with pytest.raises(ValueError, match=r"diagnose\.limit: expected 2 texts or more, got 1"):
+        diagnose(CachedEncoder(cls), tiny.TEXTS, limit=1)
