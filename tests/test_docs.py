@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable
@@ -9,6 +10,7 @@ from glob import glob
 from pathlib import Path
 
 import pytest
+import sts_files
 import tiny
 
 from contrastive_text.cli import run
@@ -53,19 +55,22 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tiny.write_pairs(tmp_path / "pairs.tsv")
     tiny.write_triples(tmp_path / "triples.jsonl")
     write_labelled(tmp_path)
+    sts_files.write_tables(tmp_path / "datasets")
     return tmp_path
 
 
 def shell(line: str) -> None:
     """Runs a line of a page, cut down to the tiny data."""
-    words = [word for typed in line.split() for word in (sorted(glob(typed)) if "*" in typed else [typed])]
+    words = [word for typed in shlex.split(line) for word in (sorted(glob(typed)) if "*" in typed else [typed])]
     assert words[0] == "contrastive-text", line
-    if words[1] in ("fit", "views"):
+    if words[1] in ("fit", "views", "sweep"):
         words += ["--data.batch_size", "8", "--data.num_workers", "0", "--model.encoder.max_length", "16"]
-    if words[1] == "fit":
+    if words[1] in ("fit", "sweep"):
         steps = "3" if "--ckpt_path" in words else "2"  # a resumed run has a step to go
         words += ["--trainer.max_steps", steps, "--trainer.accelerator", "cpu"]
         words += ["--trainer.val_check_interval", "1"] if "--data.validation" in words else []
+    if words[1] == "sweep":  # a grid of more than four cells is checked and not run
+        words += ["--seeds", "1"] if line.count(",") < 4 else ["--dry_run"]
     assert run(words[1:]) == 0, line
 
 

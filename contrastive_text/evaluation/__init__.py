@@ -1,5 +1,16 @@
-"""Evaluation of a sentence encoder."""
+"""Evaluation of a sentence encoder: suites of tasks, their scores as tables, vectors that tasks share."""
 
-from contrastive_text.evaluation.sts import PairScore, evaluate_pairs
+from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.results import ScoreTable, TaskScore
+from contrastive_text.evaluation.sts import PairScore, evaluate_pairs, sts_scores
+from contrastive_text.evaluation.trained_sts import trained_sts_scores
 
-__all__ = ["PairScore", "evaluate_pairs"]
+__all__ = [
+    "CachedEncoder",
+    "PairScore",
+    "ScoreTable",
+    "TaskScore",
+    "evaluate_pairs",
+    "sts_scores",
+    "trained_sts_scores",
+]

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.data import Collator, KeyedRow
+from contrastive_text.data.sampler import Rows
 from contrastive_text.encoders import Encoder
 from contrastive_text.random import RowRandom
+from contrastive_text.specs import describe
 from contrastive_text.types import Alter, Batch
 from contrastive_text.views import EmbeddingView, TextView, TokenView, View, ViewPlan
+
+_MEASURED = 200
+"""Rows that the edit rates are measured on, for two digits."""
 
 _BLOCK = 16
 """Rows that are encoded at a time: memory stays flat however many are measured."""
@@ -37,22 +42,87 @@ class Edit(NamedTuple):
     unit: str
 
 
-def marked(before: Sequence[int], after: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Gives the altered row as text, with ``[-gone-]`` and ``{+new+}`` where it differs (as wdiff does).
+Kind: TypeAlias = Literal["kept", "gone", "new"]
+
+
+class Piece(NamedTuple):
+    """A piece of an altered text.
+
+    Args:
+        kind: Whether it was there before and is, was and is gone, or is new.
+        text: Its words.
+    """
+
+    kind: Kind
+    text: str
+
+
+def pieces(before: Sequence[int], after: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[Piece]:
+    """Gives the altered row piece by piece, what is gone where it was.
 
     Args:
         before: Token ids without the views.
         after: Token ids with them.
         tokenizer: What made them.
     """
+    found: list[Piece] = []
 
-    def said(ids: Sequence[int], left: str = "", right: str = "") -> str:
-        return f"{left}{tokenizer.decode(list(ids))}{right}" if ids else ""
+    def add(kind: Kind, ids: Sequence[int]) -> None:
+        if ids:
+            found.append(Piece(kind, f"{tokenizer.decode(list(ids))}"))
 
-    parts = []
     for same, old, new in _differences(before, after):
-        parts += [said(new)] if same else [said(old, "[-", "-]"), said(new, "{+", "+}")]
-    return " ".join(part for part in parts if part)
+        if same:
+            add("kept", new)
+        else:
+            add("gone", old)
+            add("new", new)
+    return found
+
+
+class AlteredRows(NamedTuple):
+    """What the views of a data set do to its first rows.
+
+    Args:
+        rates: Place of a view, the view, and how much it changes, in words.
+        measured: On how many rows that was measured.
+        slots: Name of each text of an example.
+        examples: For each example its texts, in pieces.
+    """
+
+    rates: Sequence[tuple[str, str, str]]
+    measured: int
+    slots: Sequence[str]
+    examples: Sequence[Sequence[Sequence[Piece]]]
+
+
+def altered_rows(collator: Collator, encoder: Encoder, rows: Rows, count: int) -> AlteredRows:
+    """Gives the first rows of a data set as the first epoch has them, and how much each view changes.
+
+    Args:
+        collator: The training data's.
+        encoder: Whose embedding output the embedding views alter.
+        rows: The data set's; at most 200 are measured.
+        count: Rows to show.
+    """
+    known = range(min(_MEASURED, len(rows)))
+    keyed = [KeyedRow(epoch=0, number=i, row=rows[i], task=collator.task) for i in known]
+    shown = keyed[:count]
+    plain, altered = unaltered(collator)(shown), collator(shown)
+    pairs = zip(*(torch.split(batch.ids, batch.lengths.tolist()) for batch in (plain, altered)), strict=True)
+    tokenizer = collator.tokenizer.tokenizer
+    texts = [pieces(before.tolist(), after.tolist(), tokenizer) for before, after in pairs]
+    examples = len(texts) // len(altered.slots)
+    rates = [
+        (edit.place, describe(edit.view), edit.unit if edit.rate is None else f"{edit.rate:.1%} of {edit.unit}")
+        for edit in edit_rates(collator, encoder, keyed)
+    ]
+    return AlteredRows(
+        rates=rates,
+        measured=len(keyed),
+        slots=[f"{slot.role} {slot.number}" for slot in altered.slots],
+        examples=[texts[example::examples] for example in range(examples)],
+    )
 
 
 def edit_rates(collator: Collator, encoder: Encoder, rows: Sequence[KeyedRow]) -> list[Edit]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from contrastive_text.data import Collator, KeyedRow, learn_vocabulary
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.evaluation.edits import edit_rates, marked, unaltered
+from contrastive_text.evaluation.edits import edit_rates, pieces, unaltered
 from contrastive_text.random import RowRandom
 from contrastive_text.types import Tokens
 from contrastive_text.views import (
@@ -61,10 +61,11 @@ def collator(encoder: TransformerEncoder, plan: ViewPlan) -> Collator:
 def test_what_went_and_what_came_is_marked() -> None:
     tokenizer = learn_vocabulary(["a b c d e f"], vocabulary_size=40)
     a, b, c, d = tokenizer.convert_tokens_to_ids(["a", "b", "c", "d"])
-    assert marked([a, b, c], [a, b, c], tokenizer) == "a b c"
-    assert marked([a, b, c], [a, c], tokenizer) == "a [-b-] c"
-    assert marked([a, c], [a, d, c], tokenizer) == "a {+d+} c"
-    assert marked([a, b, c], [a, d, c], tokenizer) == "a [-b-] {+d+} c"
+    assert pieces([a, b, c], [a, b, c], tokenizer) == [("kept", "a b c")]
+    assert pieces([a, b, c], [a, c], tokenizer) == [("kept", "a"), ("gone", "b"), ("kept", "c")]
+    assert pieces([a, c], [a, d, c], tokenizer) == [("kept", "a"), ("new", "d"), ("kept", "c")]
+    changed = [("kept", "a"), ("gone", "b"), ("new", "d"), ("kept", "c")]
+    assert pieces([a, b, c], [a, d, c], tokenizer) == changed
 
 
 def test_each_view_is_measured_against_what_enters_it(bert: TransformerEncoder) -> None:

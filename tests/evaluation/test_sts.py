@@ -1,18 +1,28 @@
-"""Correlation of cosine and gold score: over a file, over its sub-sets, and from files of several formats."""
+"""Correlation of cosine and gold score: of the seven STS tasks in three settings, and of files of pairs."""
 
 from __future__ import annotations
 
 import gzip
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
+import sts_files
 import tiny
 import torch
+from conftest import SHARED
+from scipy.stats import spearmanr
+from torch import Tensor
 
 from contrastive_text.data import read_pairs
-from contrastive_text.evaluation import PairScore, evaluate_pairs
+from contrastive_text.evaluation import CachedEncoder, PairScore, evaluate_pairs, sts_scores
+from contrastive_text.evaluation.sts import SETTINGS, aggregate, pair_cosines
+from contrastive_text.evaluation.sts_data import STS_TASKS, STSPairs, find_sts
 from contrastive_text.metrics import spearman
-from contrastive_text.poolers import MeanPooler
+from contrastive_text.poolers import LastTwoPooler, MeanPooler
 from contrastive_text.sentence_encoder import SentenceEncoder
 
 HEADER = "sentence1\tsentence2\tscore\tgenre"
@@ -29,6 +39,22 @@ def write(path: Path, subsets: list[str]) -> Path:
     rows = [f"{tiny.TEXTS[i]}\t{tiny.TEXTS[(7 * i + 3) % 40]}\t{i % 5}\t{name}" for i, name in enumerate(subsets)]
     path.write_text("\n".join([HEADER, *rows]) + "\n")
     return path
+
+
+def pairs_of(gold: Sequence[float], subsets: Sequence[str] | None = None) -> STSPairs:
+    """Pairs of which only scores and sub-sets matter."""
+    texts = [f"text {i}" for i in range(len(gold))]
+    return STSPairs(
+        first=texts,
+        second=[f"{text}, altered" for text in texts],
+        gold=torch.tensor(gold, dtype=torch.float64),
+        subsets=list(subsets or ["one"] * len(gold)),
+    )
+
+
+def vectors_of(rows: list[list[float]]) -> Any:  # Any: in place of a CachedEncoder
+    """Gives these vectors for whatever texts."""
+    return lambda texts: torch.tensor(rows)[: len(texts)]
 
 
 def by_hand(model: SentenceEncoder, rows: list[dict[str, object]]) -> float:
@@ -102,3 +128,189 @@ def test_a_sub_set_of_one_pair_has_no_correlation_and_costs_nothing_else(
     whole, news, one = evaluate_pairs(model, table)
     assert (one.subset, one.pairs) == ("one", 1) and one.spearman != one.spearman
     assert whole.pairs == 6 and news.spearman == news.spearman
+
+
+# The three settings
+
+
+def test_e1_a_score_is_of_all_pairs_or_a_mean_over_sub_sets(vectors: dict[str, Any]) -> None:
+    given = vectors["sts_aggregation"]
+    system = [value for part in given["subsets"].values() for value in part["system"]]
+    gold = [value for part in given["subsets"].values() for value in part["gold"]]
+    pairs = pairs_of(gold, [name for name, part in given["subsets"].items() for _ in part["gold"]])
+    for setting in SETTINGS:
+        score, parts = aggregate(torch.tensor(system, dtype=torch.float64), pairs, setting)
+        # ten digits are given
+        assert score == pytest.approx(100 * given[setting], abs=1e-7)
+        assert parts == {
+            name: pytest.approx(100 * r, abs=1e-7) for name, r in given["spearman_per_subset"].items()
+        }
+
+
+def test_e2_equal_values_share_their_ranks(vectors: dict[str, Any]) -> None:
+    given = vectors["spearman_ties"]
+    score, _ = aggregate(torch.tensor(given["system"]), pairs_of(given["gold"]), "all")
+    assert score == pytest.approx(100 * given["spearman_average_ranks"], abs=1e-7)  # ten digits
+
+
+def test_e3_a_vector_of_zeros_has_similarity_0() -> None:
+    embed = vectors_of([[0.0, 0.0], [3.0, 4.0], [0.0, 0.0], [1.0, 2.0], [4.0, 3.0], [0.0, 0.0]])
+    assert pair_cosines(embed, pairs_of([1, 2, 3])).tolist() == pytest.approx([0.0, 24 / 25, 0.0], abs=1e-15)
+
+
+def test_pairs_of_equal_vectors_tie_at_1_and_tiny_vectors_count() -> None:
+    rows = torch.randn(200, 7, generator=torch.Generator().manual_seed(0)) * 1e-20
+    embed: Any = lambda texts: torch.cat([rows, rows])[: len(texts)]  # noqa: E731  # in place of an encoder
+    assert pair_cosines(embed, pairs_of([0.0] * 200)).eq(1).all()
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_vectors_that_are_not_finite_are_never_scored(broken: float) -> None:
+    pairs = pairs_of([1, 2])
+    cosines = pair_cosines(vectors_of([[1.0, 2.0], [broken, 1.0], [1.0, 1.0], [2.0, 0.0]]), pairs)
+    assert cosines.isnan().tolist() == [False, True]
+    with pytest.raises(ValueError, match="expected finite values, got NaN or infinity"):
+        aggregate(cosines, pairs, "all")
+
+
+def test_a_setting_must_be_one_and_find_the_sub_sets_it_averages() -> None:
+    similarities = torch.tensor([0.1, 0.2, 0.3])
+    with pytest.raises(ValueError, match="setting: expected all, mean, wmean, got 'median'"):
+        aggregate(similarities, pairs_of([1, 2, 3]), "median")
+    nameless = pairs_of([1, 2, 3], ["", "", ""])
+    assert aggregate(similarities, nameless, "all") == (pytest.approx(100), {"": pytest.approx(100)})
+    with pytest.raises(ValueError, match="expected pairs whose sub-sets are named for wmean"):
+        aggregate(similarities, nameless, "wmean")
+    with pytest.raises(ValueError, match="two pairs or more in each sub-set for the setting mean, got one in b"):
+        aggregate(similarities, pairs_of([1, 2, 3], ["a", "a", "b"]), "mean")
+
+
+def senteval(u: npt.NDArray[np.float64], v: npt.NDArray[np.float64], pairs: STSPairs) -> dict[str, float]:
+    """SentEval's definitions in all three settings, spelled out (its sts.py; ``all`` is of SimCSE's copy).
+
+    The cosine loses its last digits: there SentEval's has rounding alone, which would order pairs of equal texts.
+    """
+    with np.errstate(invalid="ignore"):
+        cosine = [np.dot(a, b) / (np.linalg.norm(a) * np.linalg.norm(b)) for a, b in zip(u, v, strict=True)]
+    system = np.round(np.nan_to_num(np.array(cosine)), 12)
+    gold = pairs.gold.numpy()
+    parts, sizes = [], []
+    for name in set(pairs.subsets):
+        of_it = np.array([subset == name for subset in pairs.subsets])
+        parts.append(spearmanr(system[of_it], gold[of_it])[0])
+        sizes.append(of_it.sum())
+    return {
+        "all": 100 * spearmanr(system, gold)[0],
+        "mean": 100 * np.average(parts),
+        "wmean": 100 * np.average(parts, weights=sizes),
+    }
+
+
+@pytest.fixture(scope="module")
+def local_sets() -> dict[str, STSPairs]:
+    folder = SHARED / "data" / "sts"
+    found = find_sts(folder) if folder.is_dir() else {}
+    there = {task: pairs for task, pairs in found.items() if isinstance(pairs, STSPairs)}
+    if not there:
+        pytest.skip("no STS data are here; set CONTRASTIVE_TEXT_SHARED to the folder with data/sts")
+    return there
+
+
+def test_the_scores_of_the_real_sets_are_senteval_s_in_all_settings(
+    local_sets: dict[str, STSPairs], tmp_path: Path
+) -> None:
+    texts = tuple(text for pairs in local_sets.values() for text in pairs.first[:200])
+    model = SentenceEncoder.from_pretrained(
+        tiny.save_bert(tmp_path, texts, num_hidden_layers=1), pooler=MeanPooler()
+    )
+    embed = CachedEncoder(model, batch_size=256)
+    found = {setting: sts_scores(embed, SHARED / "data", setting) for setting in SETTINGS}
+    for task, pairs in local_sets.items():
+        u, v = (embed(side).double().numpy() for side in (pairs.first, pairs.second))
+        expected = senteval(u, v, pairs)
+        for setting, scores in found.items():
+            score = scores[STS_TASKS.index(task)]
+            assert score.score == pytest.approx(expected[setting], abs=1e-6)  # a rank is off by no rounding
+            assert "were published" not in pairs.understood
+            assert score.size == len(pairs)
+    assert len({round(scores[0].score, 2) for scores in found.values()}) == 3  # the settings do differ
+
+
+# The suite
+
+
+@pytest.fixture(scope="module")
+def embed(model: SentenceEncoder) -> CachedEncoder:
+    return CachedEncoder(model)
+
+
+def test_the_seven_tasks_come_in_the_papers_order_with_the_sub_sets_of_the_years(
+    embed: CachedEncoder, tmp_path: Path
+) -> None:
+    scores = sts_scores(embed, sts_files.write_tables(tmp_path), setting="wmean")
+    assert [score.task for score in scores] == ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"]
+    assert all(score.metric == "spearman" and not score.missing for score in scores)
+    for score in scores[:5]:
+        assert [*score.parts] == [name.removeprefix("surprise.") for name in sts_files.YEARS[score.task]]
+        assert score.size == 5 * len(score.parts)
+        assert score.score == pytest.approx(sum(score.parts.values()) / len(score.parts))  # of equal sizes
+    assert [(score.size, score.parts) for score in scores[5:]] == [(20, {}), (20, {})]
+
+
+def test_both_layouts_have_the_same_scores(embed: CachedEncoder, tmp_path: Path) -> None:
+    tables, theirs = sts_files.write_tables(tmp_path / "plain"), sts_files.write_senteval(tmp_path / "downstream")
+    for setting in SETTINGS:
+        scores = sts_scores(embed, tables, setting)
+        assert scores == sts_scores(embed, theirs, setting) == sts_scores(embed, tmp_path, setting)
+
+
+def test_a_text_of_several_tasks_is_encoded_once(model: SentenceEncoder, tmp_path: Path) -> None:
+    embed = CachedEncoder(model)
+    sts_scores(embed, sts_files.write_tables(tmp_path))
+    assert embed.encoded == 40  # the tiny texts
+
+
+def test_a_task_that_is_not_there_has_no_score_and_says_so(embed: CachedEncoder, tmp_path: Path) -> None:
+    (sts_files.write_tables(tmp_path) / "sts13.test.tsv").unlink()
+    scores = {score.task: score for score in sts_scores(embed, tmp_path)}
+    assert scores["STS13"].score != scores["STS13"].score
+    assert "sts13.test.tsv" in scores["STS13"].missing
+    assert all(not score.missing for task, score in scores.items() if task != "STS13")
+
+
+def test_collapsed_vectors_score_0_with_a_warning_that_names_the_task(tmp_path: Path) -> None:
+    class Collapsed:
+        def __call__(self, texts: Sequence[str]) -> Tensor:
+            return torch.ones(len(texts), 3)
+
+    with pytest.warns(UserWarning) as said:
+        scores = sts_scores(Collapsed(), sts_files.write_tables(tmp_path), setting="mean")  # type: ignore[arg-type]
+    assert [score.score for score in scores] == [0.0] * 7
+    assert [str(warning.message).partition(": ")[0] for warning in said] == list(STS_TASKS)
+    assert all("collapsed" in str(warning.message) for warning in said)
+
+
+def test_a_mean_over_sub_sets_without_names_is_refused_before_a_text_is_encoded(
+    model: SentenceEncoder, tmp_path: Path
+) -> None:
+    rows = sts_files.some_pairs(6)
+    sts_files.write_rows(tmp_path / "sts14.test.tsv", ("score", "sentence1", "sentence2"), rows)
+    embed = CachedEncoder(model)
+    with pytest.raises(ValueError, match=r"sub-sets are named for mean, got sts14\.test\.tsv"):
+        sts_scores(embed, tmp_path, setting="mean")
+    assert embed.encoded == 0
+    assert sts_scores(embed, tmp_path)[2].size == 6
+
+
+@pytest.mark.slow
+def test_k16_plain_bert_base_scores_what_consert_reports() -> None:
+    """ConSERT, table 2: BERT-base without training, mean of the last two layers, setting all."""
+    weights = SHARED / "models" / "bert-base-uncased"
+    if not weights.is_dir():
+        pytest.skip(f"BERT-base is not here; put bert-base-uncased into {weights.parent}")
+    found = find_sts(SHARED / "data")
+    if missing := [task for task, pairs in found.items() if isinstance(pairs, str)]:
+        pytest.skip(f"data sets are not here: {', '.join(missing)}")
+    model = SentenceEncoder.from_pretrained(weights, pooler=LastTwoPooler())
+    scores = [score.score for score in sts_scores(CachedEncoder(model), SHARED / "data")]
+    assert sum(scores) / 7 == pytest.approx(53.86, abs=0.1)  # two digits, and texts that differ in their blanks

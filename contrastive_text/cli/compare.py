@@ -1,0 +1,113 @@
+"""The command that holds models against a baseline."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import torch
+
+from contrastive_text.cli.options import Parser, load_model
+from contrastive_text.data import read_pairs, read_rows
+from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.classifiers import PROTOCOLS
+from contrastive_text.evaluation.compare import compare as measure
+from contrastive_text.evaluation.comparison import Comparison
+from contrastive_text.evaluation.sts import SETTINGS
+from contrastive_text.evaluation.sts_data import STSPairs, find_sts
+from contrastive_text.evaluation.transfer import outcomes
+from contrastive_text.evaluation.transfer_data import TRANSFER_TASKS, transfer_data
+
+_FORMATS = {"text": Comparison.text, "markdown": Comparison.markdown, "json": Comparison.json}
+
+
+def compare(words: Sequence[str]) -> None:
+    """Prints scores of models, their differences from the first with intervals, and how alike vectors are."""
+    parser = Parser(
+        prog="contrastive-text compare",
+        description="Scores of models, their differences from the first with intervals, and how alike they are.",
+    )
+    parser.add_argument("models", nargs="+", help="folders or hub names; the first is the baseline")
+    parser.add_argument("--data", required=True, help="folder of data sets, hub, or a file of scored pairs")
+    parser.add_argument("--suite", nargs="+", choices=("sts", "transfer"), default=["sts"])
+    parser.add_argument("--setting", choices=SETTINGS, default="all", help="how sub-sets of STS tasks are joined")
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="standard", help="of the transfer tasks")
+    parser.add_argument("--texts", help="texts to compare vectors on; those of the STS tasks where left out")
+    parser.add_argument("--resamples", type=int, default=1000, help="of the test rows, for the intervals")
+    parser.add_argument("--seed", type=int, default=42, help="of the resamples")
+    parser.add_argument("--format", choices=_FORMATS, default="text")
+    parser.add_argument("--output", type=Path, help="file to write to; the terminal without it")
+    parser.add_argument("--cache", type=Path, help="folder where vectors stay for the next run")
+    parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
+    options = parser.understand(words)
+    if len(options.models) < 2:
+        parser.error(f"models: expected two or more, got {options.models[0]} alone; the first is the baseline")
+    if options.output is not None and not options.output.parent.is_dir():
+        raise FileNotFoundError(
+            f"{options.output}: expected an existing folder, found none at {options.output.parent}; make it first"
+        )
+    if "transfer" in options.suite and Path(options.data).is_file():
+        parser.error(f"--data: expected a folder with --suite transfer, got the file {options.data}")
+    tasks = _sts_tasks(options.data) if "sts" in options.suite else None
+    texts = options.texts and [str(row["text"]) for row in read_rows(options.texts, reads=("text",))]
+    with redirect_stdout(sys.stderr):  # the output is the comparison alone, for a file or another program
+        models = {
+            name: CachedEncoder(load_model(path, options.device), options.cache, options.batch_size, True)
+            for name, path in zip(_names(options.models), options.models, strict=True)
+        }
+        correct = None
+        if "transfer" in options.suite:
+            correct = _answers(models, options.data, options.protocol)
+        found = measure(
+            models,
+            sts=tasks,
+            correct=correct,
+            texts=texts,
+            setting=options.setting,
+            resamples=options.resamples,
+            seed=options.seed,
+        )
+        for name, embed in models.items():
+            if embed.truncated:
+                length = embed.model.max_length
+                print(f"{name}: {embed.truncated:,} of {embed.encoded:,} texts are longer than {length} tokens")
+    said = _FORMATS[options.format](found)
+    if options.output is None:
+        print(said)
+    else:
+        options.output.write_text(f"{said}\n", encoding="utf-8")
+        print(f"comparison written to {options.output}")
+
+
+def _sts_tasks(data: str) -> Mapping[str, STSPairs | str]:
+    path = Path(data)
+    if not path.is_file():
+        return find_sts(data)
+    return {path.name: STSPairs.of_table(read_pairs(path))}
+
+
+def _answers(
+    models: Mapping[str, CachedEncoder], folder: str, protocol: str
+) -> dict[str, dict[str, torch.Tensor | str]]:
+    data = {task: transfer_data(task, folder) for task in TRANSFER_TASKS}
+    answers: dict[str, dict[str, torch.Tensor | str]] = {}
+    for name, embed in models.items():
+        found = outcomes(embed, data, PROTOCOLS[protocol], classifier=None)
+        answers[name] = {
+            task: rows if isinstance(rows, str) else found[task].correct for task, rows in data.items()
+        }
+    return answers
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """Gives a name for each model: as it was given, numbered where it was given twice."""
+    seen: Counter[str] = Counter()
+    names = []
+    for path in paths:
+        seen[path] += 1
+        names.append(path if seen[path] == 1 else f"{path} ({seen[path]})")
+    return names

@@ -1,0 +1,118 @@
+"""A model as the Massive Text Embedding Benchmark calls it (``mteb`` 2, an optional library)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contrastive_text.extras import require
+from contrastive_text.metrics import pair_similarity
+from contrastive_text.sentence_encoder import SentenceEncoder, Vectors
+
+
+class MTEBModel:
+    """A sentence encoder behind mteb's ``EncoderProtocol``, for ``mteb.evaluate``.
+
+    For the tasks of the Massive Text Embedding Benchmark (Muennighoff et al. 2023,
+    https://aclanthology.org/2023.eacl-main.148). Every text gets the model's own prompt, be it a query or a
+    document, whatever the task; similarity is the cosine. mteb files results under the name and, as the revision,
+    the model's ``identity``: those of other weights are never taken for its own.
+
+    Args:
+        model: The encoder.
+        name: What results are filed under, ``organisation/name`` as mteb wants it.
+
+    Raises:
+        ValueError: A name of another form.
+
+    Example:
+        >>> import mteb  # doctest: +SKIP
+        >>> model = MTEBModel(SentenceEncoder.from_pretrained("model"), name="mine/simcse")  # doctest: +SKIP
+        >>> mteb.evaluate(model, tasks=mteb.get_tasks(tasks=["STSBenchmark"]))  # doctest: +SKIP
+    """
+
+    def __init__(self, model: SentenceEncoder, name: str) -> None:
+        if len([part for part in name.split("/") if part]) != 2 or name.count("/") != 1:
+            raise ValueError(
+                f"MTEBModel.name: expected organisation/name, got {name!r}; take mine/model, for example"
+            )
+        self.model = model
+        self.name = name
+
+    def encode(
+        self,
+        inputs: Iterable[Mapping[str, Sequence[str]]],
+        *,
+        task_metadata: object,
+        hf_split: str,
+        hf_subset: str,
+        prompt_type: object = None,
+        batch_size: int = 64,
+        show_progress_bar: bool = False,
+    ) -> Vectors:
+        """Gives the vectors of batches of texts.
+
+        Args:
+            inputs: Batches with a column ``text``, mteb's ``DataLoader[BatchedInput]``.
+            task_metadata: Read by no model without prompts for tasks; nor are the next three.
+            hf_split: Not read.
+            hf_subset: Not read.
+            prompt_type: Not read.
+            batch_size: Texts at once.
+            show_progress_bar: Whether to draw a bar.
+
+        Returns:
+            (N, D) float32.
+
+        Raises:
+            ValueError: Inputs without texts, such as images.
+        """
+        del task_metadata, hf_split, hf_subset, prompt_type
+        texts: list[str] = []
+        for batch in inputs:
+            if "text" not in batch:
+                raise ValueError(
+                    f"MTEBModel.encode: expected texts, got {', '.join(batch)}; choose tasks of text"
+                )
+            texts += batch["text"]
+        return self.model.encode(texts, batch_size=batch_size, show_progress_bar=show_progress_bar)
+
+    def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
+        """Gives the cosine of every vector with every other, (A, D) and (B, D) -> (A, B)."""
+        return self.model.similarity(embeddings1, embeddings2)
+
+    def similarity_pairwise(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
+        """Gives the cosine of paired vectors, (N, D) and (N, D) -> (N,)."""
+        return pair_similarity(torch.as_tensor(embeddings1), torch.as_tensor(embeddings2))
+
+    @cached_property
+    def mteb_model_meta(self) -> Any:  # Any: mteb.ModelMeta, of an optional library
+        """What mteb writes beside the results; made once, so take a new adapter for a model that trained on.
+
+        Raises:
+            ImportError: mteb isn't installed; the message has the command that installs it.
+        """
+        meta = require("mteb.models.model_meta", where="MTEBModel").ModelMeta
+        return meta(
+            loader=None,
+            name=self.name,
+            revision=self.model.identity,
+            release_date=None,
+            languages=None,
+            n_parameters=sum(weight.numel() for weight in self.model.parameters()),
+            memory_usage_mb=None,
+            max_tokens=self.model.max_length,
+            embed_dim=self.model.truncate_dim or self.model.features,
+            license=None,
+            open_weights=None,
+            public_training_code=None,
+            public_training_data=None,
+            framework=["PyTorch"],
+            similarity_fn_name="cosine",
+            use_instructions=bool(self.model.prompt),
+            training_datasets=None,
+        )

@@ -1,0 +1,92 @@
+"""``contrastive-text compare``: from files and folders to a table, and the answers to wrong inputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import tiny
+
+from contrastive_text import SentenceEncoder
+from contrastive_text.cli import run
+from contrastive_text.poolers import MeanPooler
+
+Answer = Callable[[Sequence[str]], str]
+
+
+@pytest.fixture
+def models(here: Path) -> list[str]:
+    for seed, name in enumerate(("old", "new")):
+        path = tiny.save_bert(here / f"bert-{name}", seed=seed)
+        SentenceEncoder.from_pretrained(path, pooler=MeanPooler(), device="cpu").save_pretrained(here / name)
+    return ["old", "new"]
+
+
+def test_two_models_are_compared_on_a_file(
+    models: list[str], files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", *models, "--data", files["pairs"], "--resamples", "50"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Spearman x 100, setting all | pairs.tsv |")
+    assert "against the first model | " in said and "neighbours in common" in said
+    assert "50 resamples" in said
+
+
+def test_the_output_is_a_document_that_a_program_can_read(
+    models: list[str], files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compare", *models, "old", "--data", files["pairs"], "--texts", files["texts"], "--resamples", "50"]
+    words += ["--format", "json", "--cache", "vectors"]
+    assert run(words) == 0
+    loaded = json.loads(capsys.readouterr().out)  # nothing else is printed there
+    assert [one["model"] for one in loaded["differences"]] == ["new", "old (2)"]
+    assert loaded["differences"][1]["difference"] == 0
+    assert loaded["texts"] == 40
+    assert run([*words, "--output", "found.json"]) == 0
+    assert json.loads(Path("found.json").read_text()) == loaded
+    assert len(list(Path("vectors").iterdir())) == 2  # of two models; nothing was encoded twice
+
+
+def test_a_folder_of_data_sets_is_searched_for_tasks(
+    models: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("sts").mkdir()
+    tiny.write_pairs(Path("sts/stsb.test.tsv"))
+    assert run(["compare", *models, "--data", ".", "--resamples", "50", "--format", "markdown"]) == 0
+    said = capsys.readouterr().out
+    assert "| STS-B |" in said and "n/a" in said
+    assert "- STS12: expected " in said
+
+
+def test_transfer_tasks_are_compared_beside_those_of_sts(
+    models: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.write_pairs(Path("stsb.test.tsv"))
+    rows = [f"{i % 2}\t{text}" for i, text in enumerate(tiny.TEXTS)]
+    Path("mr.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n")
+    words = ["compare", *models, "--data", ".", "--suite", "sts", "transfer", "--protocol", "fast"]
+    assert run([*words, "--resamples", "50", "--format", "json"]) == 0
+    loaded = json.loads(capsys.readouterr().out)
+    assert [one["task"] for one in loaded["differences"]] == ["STS-B", "MR"]
+    transfer = loaded["scores"][1]["models"].values()
+    accuracies = [task["score"] for row in transfer for task in row["tasks"] if task["task"] == "MR"]
+    assert any("missing" in task for row in transfer for task in row["tasks"])
+    assert loaded["differences"][1]["difference"] == pytest.approx(accuracies[1] - accuracies[0], abs=1e-9)
+
+
+def test_wrong_inputs_are_answered(models: list[str], files: dict[str, str], answer: Answer) -> None:
+    data = ["--data", files["pairs"]]
+    assert "models: expected two or more, got old alone" in answer(["compare", "old", *data])
+    assert "--data: expected a folder with --suite transfer" in answer(
+        ["compare", *models, *data, "--suite", "transfer"]
+    )
+    assert "expected an existing folder" in answer(["compare", *models, *data, "--output", "nowhere/found.json"])
+    assert "resamples: expected 1 or more, got 0" in answer(["compare", *models, *data, "--resamples", "0"])
+    assert "take all, or files with a column subset" in answer(["compare", *models, *data, "--setting", "mean"])
+    assert "found none" in answer(["compare", *models, "--data", "nowhere"])
+    Path("empty.tsv").write_text("sentence1\tsentence2\tscore\n")
+    assert "empty.tsv" in answer(["compare", *models, "--data", "empty.tsv"])
+    Path("none").mkdir()
+    assert "expected the pairs of one task or more, got none" in answer(["compare", *models, "--data", "none"])

@@ -1,0 +1,245 @@
+"""The command evaluate: files of pairs, suites as tables, one encoder for all, wrong input in a few lines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sts_files
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+
+from contrastive_text.cli import run
+from contrastive_text.evaluation import CachedEncoder, sts_scores, trained_sts, trained_sts_scores
+from contrastive_text.evaluation.classifiers import FAST, SklearnClassifier, TorchClassifier
+from contrastive_text.evaluation.transfer import transfer_scores
+from contrastive_text.sentence_encoder import SentenceEncoder
+
+Answer = Callable[[Sequence[str]], str]
+
+
+@pytest.fixture
+def data(here: Path) -> Path:
+    """The seven STS tasks as tables."""
+    return sts_files.write_tables(here / "data")
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str]], tuple[str, str]]:
+    """Runs evaluate; gives what it wrote to standard output and to standard error."""
+
+    def of(words: Sequence[str]) -> tuple[str, str]:
+        capsys.readouterr()
+        assert run(["evaluate", *words]) == 0
+        captured = capsys.readouterr()
+        return captured.out, captured.err
+
+    return of
+
+
+@pytest.fixture
+def embed(files: dict[str, str]) -> CachedEncoder:
+    with warnings.catch_warnings(action="ignore"):  # the folder names no pooler
+        return CachedEncoder(SentenceEncoder.from_pretrained(files["bert"]))
+
+
+# Suites
+
+
+def test_the_table_is_all_of_standard_output(
+    files: dict[str, str], data: Path, said: Any, embed: CachedEncoder
+) -> None:
+    out, err = said([files["bert"], "--suite", "sts", "--data", str(data)])
+    head, _, row = out.splitlines()
+    scores = sts_scores(embed, data)
+    names = ["Spearman x 100, all", *(score.task for score in scores), "Avg."]
+    assert [cell.strip() for cell in head.split("|")] == names
+    mean = sum(score.score for score in scores) / 7
+    figures = [f"{figure:.2f}" for figure in (*(score.score for score in scores), mean)]
+    assert [cell.strip() for cell in row.split("|")] == [files["bert"], *figures]
+    assert "STS15: sts15.test.tsv:" in err and "5 rows without a gold label left out; 3,000 were published" in err
+    assert "40 distinct texts encoded; 0 cut to 32 tokens" in err
+    assert "MeanPooler, at most 32 tokens" in err
+    assert "note:" in err and "names no pooler: taking the mean over tokens" in err
+
+
+@pytest.mark.parametrize("setting", ["mean", "wmean"])
+def test_the_setting_is_that_of_the_scores(
+    files: dict[str, str], data: Path, said: Any, embed: CachedEncoder, setting: str
+) -> None:
+    out, _ = said([files["bert"], "--suite", "sts", "--data", str(data), "--setting", setting, "--format", "csv"])
+    figures = {row["task"]: row["score"] for row in csv.DictReader(io.StringIO(out)) if not row["part"]}
+    for score in sts_scores(embed, data, setting):
+        # equal texts in batches of other texts
+        assert float(figures[score.task]) == pytest.approx(score.score, abs=1e-9)
+
+
+def test_several_suites_share_an_encoder_and_an_object(
+    files: dict[str, str], data: Path, said: Any, embed: CachedEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trained_sts, "_EPOCHS", 50)
+    words = [files["bert"], "--suite", "trained-sts", "sts", "--data", str(data), "--format"]
+    out, err = said([*words, "json"])
+    found = json.loads(out)
+    assert list(found) == ["trained-sts", "sts"]
+    (trained,) = found["trained-sts"]["models"].values()
+    expected = trained_sts_scores(embed, data)
+    assert [task["task"] for task in trained["tasks"]] == [score.task for score in expected]
+    for task, score in zip(trained["tasks"], expected, strict=True):
+        assert set(task["parts"]) == {"dev pearson", "test pearson"}
+        assert task["score"] == pytest.approx(score.score, abs=1e-9)
+    (cosine,) = found["sts"]["models"].values()
+    assert len(cosine["tasks"][0]["parts"]) == 5
+    assert "STS-B (trained), train: stsb.train.tsv:" in err and "; 5,749 were published" in err
+    assert "40 distinct texts encoded" in err
+    rows = list(csv.DictReader(io.StringIO(said([*words, "csv"])[0])))
+    assert {row["suite"] for row in rows} == {"trained-sts", "sts"}
+    assert float(rows[0]["score"]) == trained["tasks"][0]["score"]
+
+
+@pytest.mark.parametrize(
+    ("form", "begins"), [("text", "Spearman x"), ("markdown", "| Spear"), ("latex", r"\begin")]
+)
+def test_a_table_for_each_year_has_its_sub_sets(
+    files: dict[str, str], data: Path, said: Any, form: str, begins: str
+) -> None:
+    words = [files["bert"], "--suite", "sts", "--data", str(data), "--subsets", "--format", form]
+    first, *years = said(words)[0].split("\n\n")
+    assert first.startswith(begins)
+    assert len(years) == 5
+    assert "STS16, sub-sets" in years[-1] and "plagiarism" in years[-1]
+
+
+def test_a_missing_set_is_named_and_leaves_no_mean(files: dict[str, str], data: Path, said: Any) -> None:
+    (data / "sts13.test.tsv").unlink()
+    out, _ = said([files["bert"], "--suite", "sts", "--data", str(data)])
+    _, _, row, note = out.splitlines()
+    assert [cell.strip() for cell in row.split("|")][2] == "n/a" == row.split("|")[-1].strip()
+    assert note.startswith("STS13: expected sts13.test.tsv") and str(data) in note
+
+
+def test_vectors_in_a_cache_are_not_encoded_again_and_tables_go_to_a_file(
+    files: dict[str, str], data: Path, said: Any, here: Path
+) -> None:
+    words = [files["bert"], "--cache", "vectors", "--suite", "sts", "--data", str(data), "--format", "json"]
+    first, _ = said(words)
+    out, err = said([*words, "--output", "scores.json"])
+    assert out == ""
+    assert "\n0 distinct texts encoded" in err and "scores written to scores.json" in err
+    assert (here / "scores.json").read_text() == first
+
+
+def test_collapsed_vectors_are_noted_with_the_task(
+    files: dict[str, str], data: Path, said: Any, here: Path
+) -> None:
+    collapsed = altered(Path(files["bert"]), here / "collapsed", 0.0)
+    out, err = said([str(collapsed), "--suite", "sts", "--data", str(data)])
+    assert out.splitlines()[2].split("|")[1].strip() == "0.00"
+    assert "note: STS12: spearman: all 25 values of the first argument are equal" in " ".join(err.split())
+
+
+@pytest.mark.parametrize("classifier", ["torch", "sklearn"])
+def test_the_suites_of_classifiers_get_protocol_and_classifier(
+    files: dict[str, str], data: Path, said: Any, embed: CachedEncoder, classifier: str
+) -> None:
+    rows = [(f"{len(text) % 2}", text) for text in tiny.TEXTS]
+    sts_files.write_rows(data / "mr.tsv", ("label", "text"), rows)
+    words = [files["bert"], "--data", str(data), "--suite", "sts", "transfer", "--format", "csv"]
+    out, err = said([*words, "--protocol", "fast", "--classifier", classifier])
+    (found,) = (r for r in csv.DictReader(io.StringIO(out)) if (r["task"], r["part"]) == ("MR", ""))
+    chosen = {"torch": TorchClassifier, "sklearn": SklearnClassifier}[classifier]()
+    (expected,) = transfer_scores(embed, data, protocol=FAST, classifier=chosen, tasks=("MR",))
+    # a row may lie on the border of the classes in one batch and beyond it in another
+    assert float(found["score"]) == pytest.approx(expected.score, abs=2.5)
+    assert "40 distinct texts encoded" in err
+
+
+# Files
+
+
+def test_files_share_their_vectors_and_a_cache(files: dict[str, str], said: Any, here: Path) -> None:
+    other = tiny.write_pairs(here / "other.tsv", count=6)
+    out, _ = said([files["bert"], files["pairs"], other, "--cache", "vectors"])
+    again, _ = said([files["bert"], files["pairs"], other, "--cache", "vectors"])
+    different = {cell for path in (files["pairs"], other) for line in Path(path).read_text().splitlines()[1:]
+                 for cell in line.split("\t")[:2]}  # fmt: skip
+    assert f"{len(different)} distinct texts encoded" in out
+    assert "\n0 distinct texts encoded" in again
+    assert out.splitlines()[-4:] == again.splitlines()[-4:]
+
+
+def test_a_file_of_collapsed_vectors_is_noted(files: dict[str, str], said: Any, here: Path) -> None:
+    collapsed = altered(Path(files["bert"]), here / "collapsed", 0.0)
+    out, _ = said([str(collapsed), files["pairs"]])
+    assert f"note: {files['pairs']}: spearman: all 12 values" in " ".join(out.split())
+
+
+# Wrong input
+
+
+def altered(folder: Path, copy: Path, value: float) -> Path:
+    """A copy of a model whose last layer's weights all have a value."""
+    with warnings.catch_warnings(action="ignore"):  # the folder names no pooler
+        SentenceEncoder.from_pretrained(folder).save_pretrained(copy)
+    (path,) = copy.rglob("model.safetensors")
+    weights = load_file(path)
+    for name in weights:
+        if "layer.1.output.LayerNorm" in name:
+            weights[name] = torch.full_like(weights[name], value if "weight" in name else value + 1)
+    save_file(weights, path, metadata={"format": "pt"})
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["m"], "files of scored pairs, or --suite sts trained-sts transfer probing declutr, got neither"),
+        (["m", "pairs.tsv", "--suite", "sts"], "expected files of scored pairs, or --suite sts"),
+        (["m", "--suite", "sts"], "--data: expected the folder of the suites' data sets, got none"),
+        (["m", "--suite", "stss", "--data", "d"], "invalid choice: 'stss'"),
+        (["m", "--suite", "sts", "--data", "d", "--setting", "median"], "invalid choice: 'median'"),
+        (["m", "--suite", "sts", "--data", "d", "--format", "html"], "invalid choice: 'html'"),
+        (["m", "--suite", "sts", "--data", "d", "--protocol", "fast"], "--protocol: expected something"),
+        (["m", "--suite", "transfer", "--data", "d", "--setting", "mean"], "got transfer; leave it out, or"),
+        (["m", "--suite", "sts", "--data", "d", "--columns", "target=x"], "leave it out, or score files"),
+        (["m", "pairs.tsv", "--format", "json"], "--format: expected something that reads it, got files"),
+        (["m", "--suite", "sts", "--data", "d", "--output", "no/x.md"], "existing folder, found none at no"),
+        (["m", "--suite", "sts", "--data", "nowhere"], "nowhere: expected a folder of data sets, found none"),
+        (["m", "empty.tsv"], "empty.tsv: expected at least one row with text, got an empty file"),
+        (["no/such-model", "--suite", "sts", "--data", "."], "expected a local folder or a name"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_wrong_input_is_answered_in_a_few_lines(
+    answer: Answer, here: Path, words: list[str], expected: str
+) -> None:
+    (here / "empty.tsv").touch()
+    assert expected in answer(["evaluate", *words])
+
+
+def test_a_damaged_model_has_no_score(
+    files: dict[str, str], data: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = altered(Path(files["bert"]), here / "damaged", float("nan"))
+    for words in (["--suite", "sts", "--data", str(data)], [files["pairs"]]):
+        capsys.readouterr()
+        assert run(["evaluate", str(damaged), *words]) == 2
+        captured = capsys.readouterr()
+        assert "Spearman" not in captured.out
+        assert "Traceback" not in captured.err
+        said = captured.err.splitlines()[-1]
+        assert said.startswith("error: ") and "expected finite vectors" in said and "weights are damaged" in said
+
+
+def test_a_mean_without_sub_sets_is_refused_before_the_model_is_loaded(answer: Answer, here: Path) -> None:
+    rows = sts_files.some_pairs(6)
+    sts_files.write_rows(here / "sts12.test.tsv", ("score", "sentence1", "sentence2"), rows)
+    said = answer(["evaluate", "no/such-model", "--suite", "sts", "--data", ".", "--setting", "mean"])
+    assert "expected pairs whose sub-sets are named for mean, got sts12.test.tsv" in said

@@ -1,0 +1,210 @@
+"""Models against a baseline: the figures are those of the metrics, and nothing wrong goes unsaid."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from contrastive_text import SentenceEncoder
+from contrastive_text.evaluation import compare as module
+from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.compare import compare
+from contrastive_text.evaluation.comparison import Comparison
+from contrastive_text.evaluation.sts import aggregate, pair_cosines
+from contrastive_text.evaluation.sts_data import STSPairs
+from contrastive_text.metrics.agreement import linear_cka, neighbour_overlap
+from contrastive_text.metrics.bootstrap import holm
+from contrastive_text.poolers import MeanPooler
+
+MISSING = "expected sts13.test.tsv, found none"
+
+
+def encoder(folder: Path, seed: int) -> CachedEncoder:
+    path = tiny.save_bert(folder / str(seed), seed=seed)
+    return CachedEncoder(SentenceEncoder.from_pretrained(path, pooler=MeanPooler(), device="cpu"))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CachedEncoder]:
+    folder = tmp_path_factory.mktemp("models")
+    return {name: encoder(folder, seed) for seed, name in enumerate(("old", "new", "other"))}
+
+
+def scored(count: int, step: int, subsets: tuple[str, ...] = ("news", "forum")) -> STSPairs:
+    return STSPairs(
+        first=[tiny.TEXTS[i % 40] for i in range(count)],
+        second=[tiny.TEXTS[(i + step * (1 + i % 3)) % 40] for i in range(count)],
+        gold=torch.randint(6, (count,), generator=torch.Generator().manual_seed(step)).double(),
+        subsets=[subsets[i % len(subsets)] for i in range(count)],
+    )
+
+
+TASKS = {"STS12": scored(40, 7), "STS14": scored(30, 3)}
+
+
+@pytest.mark.parametrize("setting", ["all", "mean", "wmean"])
+def test_differences_are_those_of_the_scores_in_the_table(models: dict[str, CachedEncoder], setting: str) -> None:
+    found = compare(models, TASKS, setting=setting, resamples=40)
+    (table,) = found.tables
+    assert (table.title, list(table.rows)) == (f"Spearman x 100, setting {setting}", ["old", "new", "other"])
+    scores = {(name, score.task): score.score for name, row in table.rows.items() for score in row}
+    assert (
+        scores["new", "STS14"]
+        == aggregate(pair_cosines(models["new"], TASKS["STS14"]), TASKS["STS14"], setting)[0]
+    )
+    assert [(one.model, one.task) for one in found.differences] == [
+        (name, task) for name in ("new", "other") for task in ("STS12", "STS14", "Avg.")
+    ]
+    for one in found.differences:
+        new, old = (
+            table.average(name) if one.task == "Avg." else scores[name, one.task] for name in (one.model, "old")
+        )
+        assert one.difference == pytest.approx(new - old, abs=1e-9)  # float64, times 100
+        assert one.low <= one.high
+
+
+def test_p_values_are_adjusted_for_all_models_and_tasks_but_not_for_means(
+    models: dict[str, CachedEncoder],
+) -> None:
+    found = compare(models, TASKS, resamples=40)
+    questions = [one for one in found.differences if one.task != "Avg."]
+    assert [one.holm for one in questions] == holm([one.p_value for one in questions])
+    assert all(math.isnan(one.holm) for one in found.differences if one.task == "Avg.")
+
+
+def test_a_comparison_repeats_and_a_further_model_changes_no_interval(models: dict[str, CachedEncoder]) -> None:
+    whole = compare(models, TASKS, resamples=40)
+    pair = compare({name: models[name] for name in ("old", "other")}, TASKS, resamples=40)
+    ends = [(one.task, one.low, one.high) for one in pair.differences]
+    assert ends == [(one.task, one.low, one.high) for one in whole.differences if one.model == "other"]
+    reseeded = compare(models, TASKS, resamples=40, seed=1)
+    assert [one.low for one in reseeded.differences] != [one.low for one in whole.differences]
+
+
+def test_a_model_equals_itself(models: dict[str, CachedEncoder]) -> None:
+    found = compare({"old": models["old"], "again": models["old"]}, TASKS, resamples=40)
+    for one in found.differences:
+        assert (one.difference, one.low, one.high, one.p_value, one.excludes_zero) == (0, 0, 0, 1, False)
+    (agreement,) = found.agreements
+    assert (agreement.neighbours, agreement.cka) == (pytest.approx(1, abs=1e-6), pytest.approx(1, abs=1e-9))
+
+
+def test_a_model_that_is_perfect_excludes_zero(models: dict[str, CachedEncoder]) -> None:
+    pairs = scored(40, 7)
+    ideal = STSPairs(pairs.first, pairs.second, pair_cosines(models["new"], pairs), pairs.subsets)
+    found = compare({"old": models["old"], "new": models["new"]}, {"STS12": ideal}, resamples=100)
+    (one,) = found.differences  # no mean of a single task
+    assert one.excludes_zero and one.low > 0 and one.p_value == pytest.approx(2 / 101)
+    assert found.tables[0].average("new") == pytest.approx(100)
+
+
+def test_agreement_is_measured_on_the_texts_of_the_pairs_or_on_those_given(
+    models: dict[str, CachedEncoder],
+) -> None:
+    texts = list(tiny.TEXTS[:15])
+    old, new = models["old"](texts), models["new"](texts)
+    found = compare(models, TASKS, texts=[*texts, texts[3]], resamples=10)
+    assert found.texts == 15
+    assert found.agreements[0].neighbours == float(neighbour_overlap(old, new, k=10))
+    assert found.agreements[0].cka == float(linear_cka(old, new, debiased=True))
+    assert compare(models, TASKS, resamples=10).texts == 40
+    few = compare(models, TASKS, texts=texts[:10], resamples=10)
+    assert few.agreements == ()
+    assert "vectors not compared: expected 11 different texts or more, got 10" in few.text()
+
+
+def test_of_many_texts_some_are_drawn(models: dict[str, CachedEncoder], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_TEXTS", 20)
+    found = compare(models, TASKS, resamples=10)
+    assert found.texts == 20
+    assert "20 of 40 different texts drawn" in found.text()
+
+
+def test_answers_right_or_wrong_are_compared_too(models: dict[str, CachedEncoder]) -> None:
+    right = {
+        name: {"MR": torch.rand(50, generator=torch.Generator().manual_seed(seed)) < 0.7}
+        for seed, name in enumerate(models)
+    }
+    found = compare(models, TASKS, correct=right, resamples=40)
+    assert [table.title for table in found.tables] == ["Spearman x 100, setting all", "accuracy x 100"]
+    (one,) = [one for one in found.differences if (one.model, one.task) == ("new", "MR")]
+    accuracies = [100 * float(right[name]["MR"].float().mean()) for name in ("new", "old")]
+    assert one.difference == pytest.approx(accuracies[0] - accuracies[1], abs=1e-5)  # float32 accuracies here
+    assert found.tables[1].rows["new"][0].score == pytest.approx(accuracies[0], abs=1e-5)
+    partly = {name: {**answers, "CR": "expected cr.tsv, found none"} for name, answers in right.items()}
+    assert "CR: expected cr.tsv, found none" in compare(models, correct=partly, resamples=40).text()
+    alone = compare(models, correct=right, texts=tiny.TEXTS, resamples=40)
+    assert {one.task for one in alone.differences} == {"MR"} and alone.texts == 40
+
+
+def test_a_task_without_data_stays_in_the_table_and_leaves_no_mean(models: dict[str, CachedEncoder]) -> None:
+    found = compare(models, {**TASKS, "STS13": MISSING}, resamples=10)
+    assert found.tables[0].tasks == ["STS12", "STS14", "STS13"]
+    assert {one.task for one in found.differences} == {"STS12", "STS14"}
+    assert f"STS13: {MISSING}" in found.text()
+
+
+# Formats
+
+
+def test_the_formats_say_the_same(models: dict[str, CachedEncoder]) -> None:
+    found = compare({"a|b": models["old"], "new": models["new"]}, TASKS, resamples=40)
+    one = found.differences[0]
+    text, markdown, loaded = found.text(), found.markdown(), json.loads(found.json())
+    interval = f"{one.low:+.2f} to {one.high:+.2f}"
+    for said in (text, markdown):
+        assert f"{one.difference:+.2f}" in said and interval in said and f"{one.p_value:.4f}" in said
+        assert f"{found.agreements[0].neighbours:.1%}" in said
+    assert r"a\|b" in markdown
+    assert loaded["baseline"] == "a|b"
+    assert loaded["differences"][0]["difference"] == one.difference
+    assert loaded["differences"][2]["holm"] is None
+    assert loaded["scores"][0]["models"]["new"]["tasks"][0]["task"] == "STS12"
+    assert loaded["agreements"][0]["cka"] == found.agreements[0].cka
+
+
+def test_remarks_say_when_no_adjusted_p_can_be_small(models: dict[str, CachedEncoder]) -> None:
+    few: Comparison = compare(models, TASKS, resamples=40)
+    assert "no Holm p can be 0.05 or below with 40 resamples; 160 are needed" in few.text()
+    assert "adjusted for the 4 comparisons made at once" in few.text()
+    assert "no Holm p" not in compare(models, TASKS, resamples=160).text()
+
+
+# Errors
+
+
+def test_one_model_and_no_data_are_refused(models: dict[str, CachedEncoder]) -> None:
+    with pytest.raises(ValueError, match="two or more, got 1; the first is the baseline"):
+        compare({"old": models["old"]}, TASKS)
+    with pytest.raises(ValueError, match=f"one task or more, got none; STS13: {MISSING}"):
+        compare(models, {"STS13": MISSING})
+    with pytest.raises(ValueError, match="tasks in sts or correct, got none"):
+        compare(models, texts=tiny.TEXTS)
+
+
+def test_a_damaged_model_is_named(models: dict[str, CachedEncoder], tmp_path: Path) -> None:
+    broken = encoder(tmp_path, seed=5)
+    with torch.no_grad():
+        next(broken.model.parameters()).fill_(torch.nan)
+    with pytest.raises(ValueError, match=r"^broken: .*finite vectors"):
+        compare({"old": models["old"], "broken": broken}, TASKS)
+
+
+def test_a_collapsed_model_is_said_once_and_compared(models: dict[str, CachedEncoder], tmp_path: Path) -> None:
+    collapsed = encoder(tmp_path, seed=5)
+    with torch.no_grad():
+        for name, weight in collapsed.model.named_parameters():
+            if name.endswith("LayerNorm.weight"):
+                weight.zero_()
+            elif name.endswith("LayerNorm.bias"):
+                weight.fill_(0.5)
+    with pytest.warns(UserWarning, match="STS12: .*check for collapsed embeddings") as said:
+        found = compare({"old": models["old"], "collapsed": collapsed}, {"STS12": TASKS["STS12"]}, resamples=40)
+    assert len(said) == 1
+    assert found.tables[0].rows["collapsed"][0].score == 0
+    assert math.isnan(found.agreements[0].cka) and "n/a" in found.text()

@@ -1,0 +1,109 @@
+"""The adapter for mteb: its tasks, on data in memory, score what ours do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from contrastive_text import SentenceEncoder
+from contrastive_text.evaluation.mteb_model import MTEBModel
+from contrastive_text.metrics import pair_similarity, spearman
+from contrastive_text.poolers import MeanPooler
+
+mteb = pytest.importorskip("mteb", reason="the extra mteb is not installed")
+datasets = pytest.importorskip("datasets")
+
+FIRST = list(tiny.TEXTS[:30])
+SECOND = [tiny.TEXTS[(7 * i + 3) % 40] for i in range(30)]
+GOLD = [float(i % 6) for i in range(30)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceEncoder:
+    folder = tiny.save_bert(tmp_path_factory.mktemp("mteb") / "bert")
+    return SentenceEncoder.from_pretrained(folder, pooler=MeanPooler(), device="cpu")
+
+
+def described(name: str, kind: str, score: str) -> Any:
+    return mteb.TaskMetadata(
+        name=name, description="of local texts", type=kind, category="t2t", modalities=["text"], reference=None,
+        dataset={"path": "local/none", "revision": "1"}, eval_splits=["test"], eval_langs=["eng-Latn"],
+        main_score=score, date=None, domains=None, task_subtypes=None, license=None, annotations_creators=None,
+        dialect=None, sample_creation=None, bibtex_citation=None,
+    )  # fmt: skip
+
+
+class LocalSTS(mteb.abstasks.AbsTaskSTS):
+    metadata = described("LocalSTS", "STS", "cosine_spearman")
+
+    def load_data(self, **_: Any) -> None:
+        columns = {"sentence1": FIRST, "sentence2": SECOND, "score": GOLD}
+        self.dataset = datasets.DatasetDict({"test": datasets.Dataset.from_dict(columns)})
+        self.data_loaded = True
+
+
+class LocalClassification(mteb.abstasks.AbsTaskClassification):
+    metadata = described("LocalClassification", "Classification", "accuracy")
+    n_experiments = 2
+    samples_per_label = 8
+
+    def load_data(self, **_: Any) -> None:
+        columns = {"text": list(tiny.TEXTS), "label": [int("bird" in text) for text in tiny.TEXTS]}
+        split = datasets.Dataset.from_dict(columns)
+        self.dataset = datasets.DatasetDict({"train": split, "test": split})
+        self.data_loaded = True
+
+
+def evaluate(model: SentenceEncoder, task: Any) -> dict[str, float]:
+    found = mteb.evaluate(
+        MTEBModel(model, "mine/tiny"), task, cache=None, show_progress_bar=False, co2_tracker=False
+    )
+    assert (found.model_name, found.model_revision) == ("mine/tiny", model.identity)
+    (scores,) = found.task_results[0].scores["test"]
+    return dict(scores)
+
+
+def test_an_sts_task_scores_what_ours_does(model: SentenceEncoder) -> None:
+    scores = evaluate(model, LocalSTS())
+    u, v = (torch.as_tensor(model.encode(texts)) for texts in (FIRST, SECOND))
+    expected = float(spearman(pair_similarity(u, v), torch.tensor(GOLD)))
+    assert scores["cosine_spearman"] == pytest.approx(
+        expected, abs=1e-6
+    )  # float32 cosines, none of them near ties
+    assert scores["spearman"] == pytest.approx(expected, abs=1e-6)  # of similarity_pairwise
+
+
+def test_a_classification_task_runs_over_the_same_vectors(model: SentenceEncoder) -> None:
+    assert evaluate(model, LocalClassification())["accuracy"] > 0.8  # 8 of 40 texts have a bird
+
+
+def test_the_adapter_is_an_encoder_to_mteb(model: SentenceEncoder) -> None:
+    adapter = MTEBModel(model, "mine/tiny")
+    assert isinstance(adapter, mteb.EncoderProtocol)
+    meta = adapter.mteb_model_meta
+    assert (meta.embed_dim, meta.max_tokens, meta.use_instructions) == (16, 32, False)
+    assert meta.similarity_fn_name == "cosine"
+
+
+def test_batches_come_back_as_one_array_in_order(model: SentenceEncoder) -> None:
+    adapter = MTEBModel(model, "mine/tiny")
+    batches = [{"text": FIRST[:20]}, {"text": FIRST[20:]}]
+    vectors = adapter.encode(batches, task_metadata=None, hf_split="test", hf_subset="default")
+    np.testing.assert_allclose(vectors, model.encode(FIRST), atol=1e-6)  # float32; the same batches
+    pairs = adapter.similarity_pairwise(vectors[:5], vectors[5:10])
+    torch.testing.assert_close(pairs, adapter.similarity(vectors[:5], vectors[5:10]).diagonal())
+
+
+@pytest.mark.parametrize("name", ["simcse", "mine/", "/simcse", "a/b/c"])
+def test_a_name_that_mteb_would_refuse_is_refused_at_once(model: SentenceEncoder, name: str) -> None:
+    with pytest.raises(ValueError, match="expected organisation/name, got"):
+        MTEBModel(model, name)
+
+
+def test_inputs_without_texts_are_refused(model: SentenceEncoder) -> None:
+    with pytest.raises(ValueError, match="expected texts, got image; choose tasks of text"):
+        MTEBModel(model, "mine/tiny").encode([{"image": ["?"]}], task_metadata=None, hf_split="", hf_subset="")
