@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ TASK_SCORE = "val/overall"
 """Mean score of the tasks."""
 _STARTS_FROM = "starts from"
 _MODULES = "modules.json"
+_LIBRARIES = ("contrastive-text", "torch", "transformers", "tokenizers", "pytorch-lightning")
+"""Whose versions a run says."""
 
 
 def model_facts(module: ContrastiveModule) -> dict[str, str]:
@@ -62,6 +65,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
         "objectives": "\n".join(f"{name}: {module.weights[name]:g} x {describe(part)}" for name, part in parts),
         **({"gradient": describe(module.combine)} if len(parts) > 1 else {}),
         "optimizer": f"{describe(module.optimizer)}\n{describe(module.schedule)}",
+        "libraries": ", ".join(f"{name} {version(name)}" for name in _LIBRARIES),
     }
 
 

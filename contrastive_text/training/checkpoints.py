@@ -125,6 +125,7 @@ class Checkpoint:
         data: The data's arguments, as plain data.
         tokenizer: A tokenizer that was learned from the corpus, as JSON; None if none was.
         best: What is known of the best checkpoint of its run; None if nothing is.
+        facts: What was printed before the first step of its run: all that makes the result.
     """
 
     path: Path
@@ -134,6 +135,7 @@ class Checkpoint:
     data: Mapping[str, Any]
     tokenizer: str | None
     best: BestSoFar | None
+    facts: Mapping[str, str]
 
     @property
     def described(self) -> str:
@@ -174,6 +176,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         data={name: part for name, part in data.items() if name != "_instantiator"},
         tokenizer=saved.get("tokenizer"),
         best=_best_so_far(saved.get("callbacks", {}), step),
+        facts=saved.get("callbacks", {}).get("RunSummary", {}),
     )
 
 

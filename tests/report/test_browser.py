@@ -1,0 +1,188 @@
+"""The page as a browser shows it: on a phone and a desk, in light and dark, under a finger, on paper."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
+PHONE, DESK = (390, 844, True), (1280, 900, False)
+
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM.is_file() and DRIVER.is_file()), reason=f"there is no {CHROMIUM} with its driver"
+)
+
+SHOWN = """
+const own = element => [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+const unseen = "script, style, title, desc, defs, details pre";
+const shown = [...document.querySelectorAll("body *")].filter(
+  element => element.checkVisibility() && !element.closest(unseen));
+"""
+LAYOUT = (
+    SHOWN
+    + """
+const width = document.documentElement.clientWidth, outside = [], small = [];
+for (const element of shown) {
+  const box = element.getBoundingClientRect(), inBox = element.closest(".scroll table");
+  const inside = inBox || !box.width || (box.left > -1 && box.right < width + 1);
+  if (!inside) outside.push(element.outerHTML.slice(0, 120));
+  const svg = element.closest("svg");
+  const scale = svg ? svg.getBoundingClientRect().width / svg.viewBox.baseVal.width : 1;
+  const size = scale * parseFloat(getComputedStyle(element).fontSize);
+  if (own(element) && size < 11) small.push([size, element.outerHTML.slice(0, 120)]);
+}
+const boxes = [...document.querySelectorAll("figure, .missing, .scroll, .key, .reader")].map(
+  element => element.getBoundingClientRect());
+const shared = (a, b, start, end) => Math.min(a[end], b[end]) - Math.max(a[start], b[start]) > 1;
+const overlapping = boxes.flatMap((a, i) => boxes.slice(i + 1).filter(
+  b => shared(a, b, "left", "right") && shared(a, b, "top", "bottom")));
+return { width: document.documentElement.scrollWidth, outside, small, overlapping: overlapping.length };
+"""
+)
+CONTRAST = (
+    SHOWN
+    + """
+const channel = value => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+const light = colour => {
+  const [r, g, b] = colour.match(/[\\d.]+/g).map(value => channel(value / 255));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const ground = element => {
+  const colour = getComputedStyle(element).backgroundColor;
+  return /, 0\\)$/.test(colour) ? ground(element.parentElement) : colour;
+};
+const poor = [];
+for (const element of shown.filter(own)) {
+  const style = getComputedStyle(element);
+  const [one, other] = [light(element.closest("svg") ? style.fill : style.color), light(ground(element))];
+  const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+  if (!(contrast >= 4.5)) poor.push([contrast, element.outerHTML.slice(0, 120)]);
+}
+return { poor, ground: ground(document.body), seen: shown.filter(own).length };
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    quiet = ("no-first-run", "disable-background-networking", "disable-component-update", "disable-sync")
+    for word in ("headless=new", "no-sandbox", "disable-gpu", "disable-quic", *quiet):
+        options.add_argument(f"--{word}")
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('browser')}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    yield driver
+    driver.quit()
+
+
+def opened(browser: webdriver.Chrome, page: Path, screen: tuple[int, int, bool], theme: str = "light") -> None:
+    width, height, mobile = screen
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    features = [{"name": "prefers-color-scheme", "value": theme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
+    browser.get(page.as_uri())
+
+
+def told(browser: webdriver.Chrome, script: str) -> Any:  # Any: what the script gives
+    return browser.execute_script(script)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("screen", [PHONE, DESK], ids=["phone", "desk"])
+@pytest.mark.parametrize("name", ["page", "page_of_two"])
+def test_everything_fits_and_can_be_read(
+    browser: webdriver.Chrome, request: pytest.FixtureRequest, name: str, screen: tuple[int, int, bool]
+) -> None:
+    opened(browser, request.getfixturevalue(name), screen)
+    found = told(browser, LAYOUT)
+    assert found["width"] <= screen[0]
+    assert found["outside"] == []
+    assert found["small"] == []
+    assert found["overlapping"] == 0
+
+
+@pytest.mark.parametrize(("theme", "ground"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 22, 26)")])
+def test_all_text_stands_out_in_both_themes(
+    browser: webdriver.Chrome, page_of_two: Path, theme: str, ground: str
+) -> None:
+    opened(browser, page_of_two, PHONE, theme)
+    found = told(browser, CONTRAST)
+    assert found["ground"] == ground
+    assert found["seen"] > 100
+    assert found["poor"] == []
+
+
+def test_nothing_is_asked_of_the_network_and_nothing_goes_wrong(browser: webdriver.Chrome, page: Path) -> None:
+    browser.get_log("browser"), browser.get_log("performance")  # those of other pages
+    opened(browser, page, DESK)
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert {url for url in asked if not url.startswith("data:")} == {page.as_uri()}
+    assert browser.get_log("browser") == []
+
+
+def test_every_figure_has_a_title_for_eyes_and_for_ears(browser: webdriver.Chrome, page: Path) -> None:
+    opened(browser, page, DESK)
+    titles = told(
+        browser,
+        """return [...document.querySelectorAll("figure")].map(figure =>
+        [figure.querySelector("figcaption h3").textContent, figure.querySelector("svg > title").textContent])""",
+    )
+    assert len(titles) >= 6
+    assert all(seen and seen == spoken for seen, spoken in titles)
+
+
+def test_a_dot_of_the_map_shows_its_text_under_the_pointer_and_the_keys(
+    browser: webdriver.Chrome, page_of_two: Path
+) -> None:
+    opened(browser, page_of_two, PHONE)
+    place = """
+        const point = document.querySelectorAll(".point")[7];
+        point.scrollIntoView({block: "center"});
+        const box = point.getBoundingClientRect();
+        return [box.x + box.width / 2, box.y + box.height / 2]"""
+    x, y = told(browser, place)
+    for kind in ("mouseMoved", "mousePressed"):
+        event = {"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1}
+        browser.execute_cdp_cmd("Input.dispatchMouseEvent", event)
+    lit = """return [document.querySelector(".reader").textContent,
+        [...document.querySelectorAll(".point.on")].map(point => point.querySelector("title").textContent)]"""
+    text, points = told(browser, lit)
+    assert len(points) == 2  # the same text on the map of each run
+    assert points == [text, text]
+
+    start = told(
+        browser,
+        """const point = document.querySelector('.point[tabindex="0"]'); point.focus();
+        return point.querySelector("title").textContent""",
+    )
+    assert told(browser, lit)[0] == start
+    read = {start}
+    for key in ("ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"):
+        browser.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": "keyDown", "key": key, "code": key})
+        read.add(told(browser, lit)[0])
+    assert len(read) > 1
+
+
+def test_the_page_prints_on_a_few_sheets_in_light_colours(browser: webdriver.Chrome, page: Path) -> None:
+    opened(browser, page, DESK, theme="dark")
+    printed = browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True})
+    content = base64.b64decode(printed["data"])
+    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", content)) <= 10
+    boxes = {
+        tuple(round(float(side)) for side in box.split())
+        for box in re.findall(rb"/MediaBox \[([^\]]*)\]", content)
+    }
+    assert boxes == {(0, 0, 595, 842)} or boxes == {(0, 0, 596, 842)}  # A4 in points
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert told(browser, CONTRAST)["ground"] == "rgb(255, 255, 255)"

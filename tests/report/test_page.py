@@ -1,0 +1,174 @@
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+
+from contrastive_text.data import read_rows
+from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.geometry import diagnose
+from contrastive_text.report.inside import look_inside
+from contrastive_text.report.markup import Note
+from contrastive_text.report.material import gather
+from contrastive_text.report.page import write_report
+from contrastive_text.report.runs import read_runs
+from contrastive_text.report.samples import samples
+from contrastive_text.report.space import embed
+from contrastive_text.sentence_encoder import SentenceEncoder
+
+SECTIONS = ("training", "pairs", "geometry", "map", "neighbours", "views", "provenance")
+
+
+class Reader(HTMLParser):
+    """Collects the tags of a page, and its text outside of script and style."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._inside = ""
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_data(self, data: str) -> None:
+        if self._inside not in ("script", "style"):
+            self.text += data
+
+
+@pytest.fixture
+def copied(trained: dict[str, Path], tmp_path: Path) -> Path:
+    """A copy of a run, to take something from."""
+    return Path(shutil.copytree(trained["plain"] / "version_0", tmp_path / "run"))
+
+
+def test_a_page_has_every_section_and_a_picture_of_every_chart(page: Path) -> None:
+    reader = Reader(page)
+    assert [attributes["id"] for tag, attributes in reader.tags if tag == "section"] == list(SECTIONS)
+    charts = [
+        str(attributes["aria-labelledby"]).split("-title")[0] for tag, attributes in reader.tags if tag == "svg"
+    ]
+    assert {path.stem for path in page.parent.glob("*.png")} == {*charts}
+    assert {"train-contrastive", "val-spearman", "cosines", "gold", "spectrum", "map-1"} <= {*charts}
+
+
+def test_a_page_needs_nothing_from_elsewhere_and_is_small(page: Path, page_of_two: Path) -> None:
+    for path in (page, page_of_two):
+        text = path.read_text(encoding="utf-8")
+        for tag, attributes in Reader(path).tags:
+            assert tag not in ("iframe", "img", "object", "embed")
+            for name in ("src", "href", "data", "action"):
+                assert (attributes.get(name) or "#").startswith(("#", "data:,")), (tag, attributes)
+        assert not re.search(r"@import|url\((?!#)|https?://", text)
+        assert path.stat().st_size < 1.5e6
+
+
+def test_a_page_is_the_same_when_it_is_written_again(
+    page: Path, trained: dict[str, Path], tmp_path: Path
+) -> None:
+    again = write_report([trained["plain"]], tmp_path)
+    names = sorted(path.name for path in page.parent.iterdir())
+    assert names == sorted(path.name for path in tmp_path.iterdir())
+    for name in names:
+        assert (page.parent / name).read_bytes() == (again.parent / name).read_bytes(), name
+
+
+def test_every_text_shows_as_it_is(page: Path, nasty: tuple[str, ...]) -> None:
+    reader = Reader(page)
+    assert all(text in reader.text for text in nasty)
+    assert not any("onerror" in attributes for _, attributes in reader.tags)
+    assert [tag for tag, _ in reader.tags].count("script") == 1
+
+
+def test_ids_are_given_once_and_links_lead_somewhere(page_of_two: Path) -> None:
+    tags = Reader(page_of_two).tags
+    ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    assert len({*ids}) == len(ids)
+    assert {str(attributes["href"])[1:] for tag, attributes in tags if tag == "a"} <= {*ids}
+
+
+def test_the_figures_are_those_of_diagnose(page: Path, trained: dict[str, Path]) -> None:
+    texts = [str(row["text"]) for row in read_rows(trained["texts"], reads=("text",))]
+    encoder = CachedEncoder(
+        SentenceEncoder.from_pretrained(trained["plain"] / "version_0" / "model", device="cpu")
+    )
+    found = diagnose(encoder, texts)
+    row = f'<th scope="row">mean cosine</th><td>{found.mean_cosine:.3f}</td>'
+    assert row in page.read_text(encoding="utf-8")
+    assert f"effective rank, {found.effective_rank:.1f} of 16" in Reader(page).text
+
+
+def test_two_runs_stand_side_by_side_with_what_differs(page_of_two: Path) -> None:
+    text = page_of_two.read_text(encoding="utf-8")
+    differ = re.search(r"Where the configurations differ.*?</table>", text, flags=re.DOTALL)
+    assert differ is not None
+    keys = re.sub(r"<wbr>", "", differ[0])
+    assert "model.optimizer.init_args.lr" in keys and "DeleteTokens(rate=0.5" in re.sub("<wbr>", "", keys)
+    assert "data.batch_size" not in keys
+    assert "plain: " in text and "altered: " in text
+    assert {"map-1.png", "map-2.png"} <= {path.name for path in page_of_two.parent.iterdir()}
+
+
+def test_changes_of_views_are_marked_and_measured(page_of_two: Path) -> None:
+    text = page_of_two.read_text(encoding="utf-8")
+    views = text[text.index('<section id="views"') : text.index('<section id="provenance"')]
+    assert views.count("<del>") > 3
+    assert "views.positive[0]" in views and "% of tokens" in views and "% of entries" in views
+    assert "No view alters these texts" in views  # of the plain run
+
+
+def test_a_bare_folder_of_figures_is_a_run_too(copied: Path, tmp_path: Path) -> None:
+    for name in ("checkpoints", "model"):
+        shutil.rmtree(copied / name)
+    (copied / "config.yaml").unlink()
+    text = Reader(write_report([copied], tmp_path / "out")).text
+    assert f"there is no checkpoint in {copied / 'checkpoints'}" in text
+    assert text.count(f"there is no saved model in {copied / 'model'}") == 4  # a section each
+    assert "configuration: not shown." in text
+    assert "Loss: contrastive" in text
+
+
+def test_a_run_whose_files_are_gone_falls_back_and_says_why(
+    copied: Path, trained: dict[str, Path], tmp_path: Path
+) -> None:
+    (run,) = read_runs([copied])
+    moved = trained["texts"].rename(tmp_path / "elsewhere.txt")
+    try:
+        inside = look_inside(run)
+    finally:
+        moved.rename(trained["texts"])
+    assert not inside.altered and str(trained["texts"]) in inside.lacks
+    without = gather({run.name: inside}, pairs=None, texts=None, limit=1000)
+    own = {str(row[side]) for row in inside.pairs["pairs"] for side in ("anchor", "positive")}
+    assert {*without.texts} == own
+    assert without.said == f"all 24 pairs of pairs and all {len(own)} different texts of pairs"
+    section = samples([run], {run.name: inside})
+    assert "Samples of the views: not shown." in section.markup
+
+
+def test_pairs_and_texts_can_be_named_and_are_drawn_with_a_seed(trained: dict[str, Path], tmp_path: Path) -> None:
+    pairs = tiny.write_pairs(tmp_path / "others.tsv", count=30, start=5)
+    given = gather({}, pairs=pairs, texts=trained["texts"], limit=20)
+    assert given.said == (
+        "20 of 30 (drawn with seed 42) pairs of others.tsv and "
+        "20 of 42 (drawn with seed 42) different texts of texts.txt"
+    )
+    assert given.pairs is not None and len(given.pairs) == 20 and len({*given.texts}) == 20
+    assert given == gather({}, pairs=pairs, texts=trained["texts"], limit=20)
+    with pytest.raises(ValueError, match="expected 20 texts or more, got 5"):
+        gather({}, pairs=pairs, texts=None, limit=5)
+
+
+def test_a_model_that_diverged_is_named(copied: Path, trained: dict[str, Path]) -> None:
+    path = copied / "model" / "model.safetensors"
+    broken = {name: torch.full_like(weight, torch.nan) for name, weight in load_file(path).items()}
+    save_file(broken, path, metadata={"format": "pt"})
+    (run,) = read_runs([copied])
+    note = embed(run, gather({}, pairs=None, texts=trained["texts"], limit=20), device="cpu")
+    assert isinstance(note, Note) and "expected finite vectors" in note
