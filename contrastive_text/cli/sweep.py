@@ -1,0 +1,140 @@
+"""The command that runs a grid of fits and makes a table of it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import get_args
+
+from contrastive_text.callbacks import PAIR_SCORE, TASK_SCORE
+from contrastive_text.cli.options import Parser
+from contrastive_text.cli.sweep_checks import check_cells, check_words, validated
+from contrastive_text.cli.sweep_runs import Job, run_all
+from contrastive_text.cli.training import quieten
+from contrastive_text.recipes.layers import Config
+from contrastive_text.report.heat_map import heat_map, picture, points
+from contrastive_text.sweeps import SweepFolder, SweepTable, parse_vary, plan
+from contrastive_text.sweeps.folder import write
+from contrastive_text.sweeps.table import Take
+
+_FORMATS: Mapping[str, tuple[str, Callable[[SweepTable], str]]] = {
+    "markdown": ("table.md", SweepTable.markdown),
+    "csv": ("table.csv", SweepTable.csv),
+    "json": ("table.json", SweepTable.json),
+}
+"""Name of a format -> its file, and what makes it."""
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="contrastive-text sweep",
+        description="A grid of runs: fit with every combination of the values, under every seed. Other options "
+        "are those of fit and go to every run.",
+    )
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE,VALUE,...",
+        help="what varies; a value is a number, a word, none, Class(rate=0.3), Class+Class or @FILE.yaml",
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[3], help="how many; or which, of two or more")
+    parser.add_argument("--output", type=Path, default=Path("runs", "sweep"), help="folder of this sweep alone")
+    parser.add_argument("--score", help="figure of the table; what chooses the best checkpoint")
+    parser.add_argument("--take", choices=get_args(Take), default="best", help="which validation of a run counts")
+    parser.add_argument("--format", choices=list(_FORMATS), default="markdown", help="of the printed table")
+    parser.add_argument("--dry_run", action="store_true", help="check all configurations and run nothing")
+    parser.add_argument("--keep_weights", action="store_true", help="keep checkpoints and model of every run")
+    return parser
+
+
+def sweep(words: Sequence[str]) -> None:
+    """Runs every cell of a grid under every seed that isn't finished, and writes the tables as it goes.
+
+    Raises:
+        ValueError: A configuration that ``fit`` would refuse, before anything is run.
+        RuntimeError: Runs failed; the others were done.
+    """
+    options, words = _parser().parse_known_args(words)
+    quieten()
+    axes = [parse_vary(typed) for typed in options.vary]
+    cells, seeds = plan(axes), read_seeds(options.seeds)
+    check_words(words, axes)
+    configs = check_cells(cells, words)
+    first = configs[cells[0].name]
+    score = options.score or _chosen_by(first)
+    if not score.startswith("val/"):
+        raise ValueError(f"--score: expected a figure of the validation such as {PAIR_SCORE}, got {score}")
+    job = Job(words, SweepFolder(options.output), options.keep_weights)
+    print(f"{len(cells)} cells x {len(seeds)} seeds = {len(cells) * len(seeds)} runs, in {options.output}")
+    if options.dry_run:
+        for cell in cells:
+            print(f"  {cell.name}:\n    contrastive-text {shlex.join(job.words(cell, seeds[0]))}")
+        return
+    names = [axis.name for axis in axes]
+    job.folder.check_plan(names, configs)
+
+    def tabulate() -> SweepTable:
+        found = [job.folder.read(cell, seed) for cell in cells for seed in seeds]
+        runs = [run for run in found if run is not None]
+        table = SweepTable(names, cells, runs, seeds, score, options.take, first["checkpoint"]["mode"])
+        for file, made in _FORMATS.values():
+            write(options.output / file, made(table) + "\n")
+        return table
+
+    run_all(job, cells, seeds, tabulate)
+    table = tabulate()
+    draw(table, options.output)
+    print(_FORMATS[options.format][1](table))
+    if failures := table.failures():
+        raise RuntimeError(
+            f"sweep: {len(failures)} of {len(cells) * len(seeds)} runs failed, the first, "
+            f"{' | '.join(failures[0].labels)}, with: {failures[0].error}; the same command tries them again"
+        )
+
+
+def read_seeds(given: Sequence[int]) -> list[int]:
+    """Gives the seeds: 1 to N for a single number, or those that are named.
+
+    Raises:
+        ValueError: None, the same one twice, or one below 0.
+
+    Example:
+        >>> read_seeds([3]), read_seeds([1, 5])
+        ([1, 2, 3], [1, 5])
+    """
+    seeds = [*range(1, given[0] + 1)] if len(given) == 1 else [*given]
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        said = " ".join(map(str, given))
+        raise ValueError(f"--seeds: expected a number of 1 or more, or different seeds, got {said}")
+    return seeds
+
+
+def _chosen_by(config: Config) -> str:
+    """Gives the figure by which ``fit`` chooses the best checkpoint."""
+    return str(config["checkpoint"]["monitor"] or (TASK_SCORE if validated(config) == "tasks" else PAIR_SCORE))
+
+
+def draw(table: SweepTable, folder: Path) -> None:
+    """Draws the heat map of two keys, or the points of one, as PNG and SVG; three or more have tables only."""
+    figures = {cell.labels: table.mean_and_sd(cell) for cell in table.cells}
+    labels = [list(dict.fromkeys(each)) for each in zip(*figures, strict=True)]
+    title = f"{table.score}, mean ± sd over {len(table.seeds)} seeds" if len(table.seeds) > 1 else table.score
+    if len(labels) > 2:
+        return
+    try:
+        if len(labels) == 1:
+            name = "points"
+            means, sds = zip(*figures.values(), strict=True)
+            figure = points(means, sds, labels[0], table.axes[0], title)
+        else:
+            name = "heat_map"
+            rows, columns = labels
+            each = [[[figures[row, column][i] for column in columns] for row in rows] for i in (0, 1)]
+            figure = heat_map(each[0], each[1], rows, columns, (table.axes[0], table.axes[1]), title)
+    except ImportError as error:
+        print(f"note: no figure: {error}")
+        return
+    write(folder / f"{name}.png", picture(figure, "png"))
+    write(folder / f"{name}.svg", picture(figure, "svg"))

@@ -1,0 +1,131 @@
+"""What is checked before a sweep's first run: its words, and the configuration of every cell."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+from jsonargparse import get_loader
+
+from contrastive_text.cli.main import expand_recipes
+from contrastive_text.cli.suggestions import constructor_answer
+from contrastive_text.cli.training import ContrastiveCLI
+from contrastive_text.recipes.layers import Config
+from contrastive_text.sweeps import Axis, Cell
+
+_OURS = {
+    "seed_everything": "--seeds",
+    "data.seed": "--seeds",
+    "trainer.default_root_dir": "--output",
+    "export.dirpath": "--keep_weights, which keeps the model of each run in its own folder",
+    "checkpoint.dirpath": "--keep_weights, which keeps the checkpoints of each run in its own folder",
+    "ckpt_path": "--init_from, for each run starts anew",
+    "trainer.logger": "nothing, for the table is made of the CSV files that runs write by default",
+}
+"""Option of ``fit`` that a sweep sets itself -> what to give in its place."""
+
+
+def check_words(words: Sequence[str], axes: Sequence[Axis]) -> None:
+    """Refuses options that a sweep sets itself, and options inside a part that varies.
+
+    Raises:
+        ValueError: Such an option, or several processes of one sweep.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("sweep: expected to be started once, got several processes; each run starts its own")
+    given = [word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")]
+    varied = [key for axis in axes for key in axis.name.split(",")]
+    for key in (*given, *varied):
+        if key in _OURS:
+            raise ValueError(f"--{key}: expected none, for a sweep sets it, got one; give {_OURS[key]}")
+    for option in given:
+        for key in varied:
+            if _plain(option).startswith(f"{_plain(key)}."):
+                raise ValueError(
+                    f"--{option}: expected no option inside of {key}, which varies, got one, that would override "
+                    "every value; write it into the values, as in Class(rate=0.3)"
+                )
+
+
+def _plain(key: str) -> str:
+    return key.replace(".init_args", "")
+
+
+class _Parsed(ContrastiveCLI):
+    """Parses a configuration and builds nothing."""
+
+    def instantiate_classes(self) -> None:
+        """Leaves everything unbuilt."""
+
+
+def check_cells(cells: Sequence[Cell], words: Sequence[str]) -> dict[str, Config]:
+    """Gives the configuration of every cell by its name, once all are parsed and then all are built.
+
+    Args:
+        cells: The grid.
+        words: Options of ``fit`` that all cells share.
+
+    Raises:
+        ValueError: A cell that ``fit`` would refuse, two cells of one configuration, or one without validation.
+    """
+    configs: dict[str, Config] = {}
+    for cell in cells:
+        cli = _accepted(_Parsed, cell, words)
+        config = get_loader("yaml")(cli.parser.dump(cli.config, skip_none=False))
+        for apart in ("n", "seed_everything"):  # of the command ``views``; and what differs from run to run
+            del config[apart]
+        if not validated(config):
+            raise ValueError(
+                f"data.validation: expected a file to score the runs on, got none for {cell.name}; give "
+                "--data.validation PAIRS.tsv"
+            )
+        same = next((name for name, known in configs.items() if known == config), None)
+        if same is not None:
+            raise ValueError(
+                f"--vary: expected different runs, got one configuration for {same} and {cell.name}; drop a "
+                "value, or the option that overrides it"
+            )
+        configs[cell.name] = config
+    for cell in cells:
+        _accepted(ContrastiveCLI, cell, words)
+    return configs
+
+
+def validated(config: Config) -> str:
+    """Gives whose validation files a run has: ``tasks``, else ``pairs``; empty for none."""
+    data = config["data"]
+    if any(task["validation"] for task in (data["tasks"] or {}).values()):
+        return "tasks"
+    return "pairs" if data["validation"] else ""
+
+
+def _accepted(build: type[ContrastiveCLI], cell: Cell, words: Sequence[str]) -> ContrastiveCLI:
+    """Parses or builds a cell; what is wrong is said with the cell's name."""
+    said = io.StringIO()
+    try:
+        with speaking_to(said):
+            return build(expand_recipes(cell.words(words)), show_views=True)
+    except SystemExit as error:  # the parser's answer
+        reason = said.getvalue().rpartition("error: ")[2].strip()
+        raise ValueError(f"in the cell {cell.name}: {reason}") from error
+    except ValueError as error:
+        raise ValueError(f"in the cell {cell.name}: {constructor_answer(str(error)) or error}") from error
+
+
+@contextlib.contextmanager
+def speaking_to(file: TextIO) -> Iterator[None]:
+    """Sends what is printed, warned and logged into a file."""
+    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
+    handlers = [each for logger in loggers for each in logger.handlers if type(each) is logging.StreamHandler]
+    streams = [(handler, handler.setStream(file)) for handler in handlers]
+    try:
+        with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+            yield
+    finally:
+        for handler, stream in streams:
+            if stream is not None:
+                handler.setStream(stream)

@@ -1,0 +1,182 @@
+"""The folder that keeps the runs of a sweep: what is finished isn't run again."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from contrastive_text.recipes.layers import Config
+from contrastive_text.sweeps.plan import Cell
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of a cell under one seed.
+
+    Args:
+        labels: The cell's.
+        seed: Its ``seed_everything``.
+        seconds: How long it took.
+        validations: Figures of every validation by their names, times 100, in order, each with its ``step``.
+        error: Empty, or why the run failed.
+    """
+
+    labels: tuple[str, ...]
+    seed: int
+    seconds: float = 0.0
+    validations: list[dict[str, float]] = field(default_factory=list)
+    error: str = ""
+
+
+class SweepFolder:
+    """The runs of a sweep on disk, shared by any number of processes.
+
+    A run is finished once its ``cell.json`` is there; it is written in one go, behind everything else. While a
+    process works on a run it holds a lock, which ends with the process however that ends.
+
+    Args:
+        path: The folder.
+
+    Example:
+        >>> import tempfile
+        >>> folder = SweepFolder(tempfile.mkdtemp())
+        >>> run = Run(("none",), seed=1, seconds=2.5, validations=[{"step": 1, "val/spearman": 71.5}])
+        >>> with folder.held(Cell(("none",)), seed=1) as place:
+        ...     folder.keep(place, run)
+        >>> folder.read(Cell(("none",)), seed=1) == run
+        True
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def check_plan(self, axes: Sequence[str], configs: Mapping[str, Config]) -> None:
+        """Notes what the cells are; further values and further seeds may join a sweep that has begun.
+
+        Args:
+            axes: Names of what varies.
+            configs: Name of a cell -> all that makes its run but the seed.
+
+        Raises:
+            ValueError: The folder holds a sweep over other keys, or a cell of another configuration.
+        """
+        file = self.path / "plan.json"
+        with _lock(file, wait=True):
+            known: Config = {"axes": [*axes], "cells": {}}
+            if file.exists():
+                known = json.loads(file.read_text(encoding="utf-8"))
+            if known["axes"] != [*axes]:
+                raise ValueError(
+                    f"--output {self.path}: expected the sweep that it holds, over "
+                    f"{' and '.join(known['axes'])}, got one over {' and '.join(axes)}; name another folder"
+                )
+            for name, config in configs.items():
+                if changes := _changes(known["cells"].get(name, config), config):
+                    said = "; ".join(changes[:3]) + (f" and {len(changes) - 3} more" if len(changes) > 3 else "")
+                    raise ValueError(
+                        f"--output {self.path}: expected the configuration that it holds for the cell {name}, "
+                        f"got another: {said}; name another folder, or give the options of then"
+                    )
+            write(file, json.dumps({"axes": [*axes], "cells": {**known["cells"], **configs}}, indent=1) + "\n")
+
+    def read(self, cell: Cell, seed: int) -> Run | None:
+        """Gives what came of a run; None while it is neither finished nor failed."""
+        file = self._place(cell, seed) / "cell.json"
+        if not file.exists():
+            return None
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        names = ("seed", "seconds", "validations", "error")
+        return Run(tuple(kept["labels"]), **{name: kept[name] for name in names})
+
+    def finished(self, cell: Cell, seed: int) -> bool:
+        """Tells whether a run needn't be done; a failed one is tried again."""
+        run = self.read(cell, seed)
+        return run is not None and not run.error
+
+    @contextmanager
+    def held(self, cell: Cell, seed: int) -> Iterator[Path | None]:
+        """Gives a run's folder to this process; None while another one is at work in it."""
+        place = self._place(cell, seed)
+        with _lock(place, wait=False) as mine:
+            yield place if mine else None
+
+    def keep(self, place: Path, run: Run, **notes: Any) -> None:
+        """Writes what came of a run, and notes beside it.
+
+        Args:
+            place: The folder that ``held`` gave.
+            run: What came of it.
+            notes: What else a reader may want, as JSON.
+        """
+        kept = {"labels": run.labels, "seed": run.seed, "seconds": run.seconds, "error": run.error}
+        write(place / "cell.json", json.dumps({**kept, **notes, "validations": run.validations}, indent=1) + "\n")
+
+    def _place(self, cell: Cell, seed: int) -> Path:
+        words = re.sub(r"[^\w.=-]+", "_", cell.name)[:60].strip("_.")
+        return self.path / "cells" / f"{words}-{zlib.crc32(cell.name.encode()):08x}" / f"seed-{seed}"
+
+
+def empty(place: Path) -> None:
+    """Makes a run's folder, without what a killed run left in it."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+
+
+def read_validations(folder: Path) -> list[dict[str, float]]:
+    """Gives what the only run of a folder logged in its validations, in order.
+
+    Raises:
+        ValueError: No ``metrics.csv``.
+    """
+    file = next(iter(sorted(folder.rglob("metrics.csv"))), None)
+    if file is None:
+        raise ValueError(f"sweep: expected metrics.csv in {folder}, got none; leave trainer.logger to the sweep")
+    by_step: dict[int, dict[str, float]] = {}
+    with file.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            figures = {name: float(value) for name, value in row.items() if name.startswith("val/") and value}
+            if figures:
+                step = int(row["step"])
+                by_step[step] = {"step": step, **by_step.get(step, {}), **figures}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Writes a file that another process sees whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
+    unfinished.replace(path)
+
+
+@contextmanager
+def _lock(path: Path, wait: bool) -> Iterator[bool]:
+    """Tells whether this process holds a path's lock; waits for it where it is told to."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _changes(then: object, now: object, where: str = "") -> list[str]:
+    """Gives a line for each place where two configurations differ."""
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        lines = []
+        for name in dict.fromkeys((*then, *now)):
+            lines += _changes(then.get(name), now.get(name), f"{where}.{name}".strip("."))
+        return lines
+    return [] if then == now else [f"{where} was {json.dumps(then)} and is {json.dumps(now)}"]

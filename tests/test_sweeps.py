@@ -1,0 +1,331 @@
+"""Sweeps without a run: the notation of values, the grid, the folder, noise, tables and figures."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+from scipy import stats
+
+from contrastive_text.report.heat_map import heat_map, picture, points
+from contrastive_text.sweeps import (
+    Cell,
+    Run,
+    SweepFolder,
+    SweepTable,
+    paired_difference,
+    parse_vary,
+    plan,
+    read_validations,
+    t_bound,
+)
+
+NAN = math.nan
+
+
+def part(class_path: str, **init_args: object) -> dict[str, object]:
+    return {"class_path": class_path, **({"init_args": init_args} if init_args else {})}
+
+
+# The notation
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("model.views.anchor=none", []),
+        ("model.views.anchor=null", []),
+        ("model.views.sst.anchor=CropTokens", [part("CropTokens")]),
+        ("model.views.anchor=my_views.Mine(a=-1)", [part("my_views.Mine", a=-1)]),
+        ("model.views.anchor=A+B(rate=0.3)+C", [part("A"), part("B", rate=0.3), part("C")]),
+        ("model.views.anchor=D(mark='[DEL]', n=[1, 2])", [part("D", mark="[DEL]", n=[1, 2])]),
+        ("model.views.anchor=S(source=W(a=None, b=verb))", [part("S", source=part("W", a=None, b="verb"))]),
+        ("model.views.anchor=[{class_path: A}]", [part("A")]),
+        ("model.head=none", None),
+        ("model.pooler=MaxPooler", "MaxPooler"),
+        ("model.optimizer=AdamW(lr=1e-3, betas=(0.9, 0.98))", part("AdamW", lr=1e-3, betas=[0.9, 0.98])),
+        ("model.optimizer.lr=3e-5", "3e-5"),
+        ("data.train=[a.txt, b.txt]", ["a.txt", "b.txt"]),
+        ("data.train=a+b (1).txt", "a+b (1).txt"),
+    ],
+)  # fmt: skip
+def test_a_value_becomes_what_fit_takes(typed: str, expected: object) -> None:
+    (value,) = parse_vary(typed).values.values()
+    assert yaml.safe_load(value) == expected
+
+
+def test_a_value_of_a_file_is_what_the_file_holds(tmp_path: Path) -> None:
+    (tmp_path / "chain.yaml").write_text("- DeleteTokens\n- class_path: CropTokens\n  init_args: {rate: 0.2}\n")
+    axis = parse_vary(f"model.views.anchor=none,@{tmp_path}/chain.yaml")
+    assert yaml.safe_load(axis.values[f"@{tmp_path}/chain.yaml"]) == [
+        "DeleteTokens",
+        part("CropTokens", rate=0.2),
+    ]
+
+
+def test_several_keys_have_one_value() -> None:
+    axis = parse_vary("model.views.anchor,model.views.positive=none,CropTokens")
+    assert axis.options("none") == ["--model.views.anchor=[]", "--model.views.positive=[]"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("model.pooler", "expected KEY=VALUE,VALUE,..., got 'model.pooler'"),
+        ("=a,b", "expected KEY=VALUE,VALUE,..., got '=a,b'"),
+        ("a b=1", "expected KEY=VALUE,VALUE,..., got 'a b=1'"),
+        ("lr=1,,2", "--vary lr: expected different values, got an empty one"),
+        ("lr=1,2,1", "--vary lr: expected different values, got 1 twice"),
+        ("o=A(lr=1,B", r"--vary o: expected a closing '\)', got 'A\(lr=1,B'"),
+        ("o=A),B", r"--vary o: expected '\)' behind its opening bracket"),
+        ("model.views.a=A(0.3)", r"--vary model.views.a: expected arguments with their names, got 'A\(0.3\)'"),
+        ("model.views.a=A(**b)", "expected arguments with their names"),
+        ("model.views.a=A-B", "expected a part such as Class or .* got 'A - B'"),
+        ("model.views.a=A+", r"expected a part such as Class or .* got 'A\+'"),
+        ("model.views.a=A(b=c.d)", "expected a plain value or a part, got 'c.d'"),
+        ("model.views.a=@none.yaml", "--vary model.views.a: expected a YAML file behind @, got none.yaml"),
+        ("model.views.a,data.batch_size=A", "expected keys of one kind"),
+    ],
+)
+def test_a_wrong_value_is_named(typed: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_vary(typed)
+
+
+# The grid
+
+
+def test_a_recipe_lies_under_the_options_and_everything_else_over_them() -> None:
+    axes = [parse_vary("recipe=simcse,consert"), parse_vary("config=a.yaml,b.yaml")]
+    cells = plan(axes)
+    assert [cell.name for cell in cells] == [
+        f"{a} | {b}" for a in ("simcse", "consert") for b in ("a.yaml", "b.yaml")
+    ]
+    assert cells[3].words(["--x", "1"]) == ["--recipe=consert", "--x", "1", "--config=b.yaml"]
+
+
+def test_a_key_varies_once() -> None:
+    with pytest.raises(ValueError, match=r"--vary lr: expected a key once, got it twice"):
+        plan([parse_vary("lr=1,2"), parse_vary("lr,other=3,4")])
+    with pytest.raises(ValueError, match=r"--vary: expected KEY=VALUE.* got none"):
+        plan([])
+
+
+# The folder
+
+ONE = Cell(("none",))
+
+
+def test_a_failed_run_is_read_and_not_finished(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path)
+    assert folder.read(ONE, 1) is None
+    with folder.held(ONE, 1) as place:
+        assert place is not None
+        folder.keep(place, Run(ONE.labels, 1, error="too little memory"))
+    assert folder.read(ONE, 1) == Run(ONE.labels, 1, error="too little memory")
+    assert not folder.finished(ONE, 1)
+
+
+def test_a_run_is_held_by_one_at_a_time(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path)
+    with folder.held(ONE, 1) as first, folder.held(ONE, 1) as second, folder.held(ONE, 2) as other:
+        assert first is not None
+        assert second is None
+        assert other not in (None, first)
+    with folder.held(ONE, 1) as again:
+        assert again == first
+
+
+def test_labels_that_look_alike_have_places_of_their_own(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path)
+    labels = [("A+B", "c"), ("A_B", "c"), ("A", "B | c"), ("A" * 80,), ("A" * 81,)]
+    places = set()
+    for label in labels:
+        with folder.held(Cell(label), 1) as place:
+            places.add(place)
+    assert len(places) == len(labels)
+
+
+def test_another_plan_is_refused_and_a_larger_one_joins(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path)
+    folder.check_plan(["lr"], {"1": {"model": {"lr": 1, "pooler": "a"}}})
+    folder.check_plan(["lr"], {"2": {"model": {"lr": 2, "pooler": "a"}}})
+    folder.check_plan(["lr"], {"1": {"model": {"lr": 1, "pooler": "a"}}})
+    with pytest.raises(ValueError, match=r"for the cell 2, got another: model.pooler was \"a\" and is null"):
+        folder.check_plan(["lr"], {"2": {"model": {"lr": 2}}})
+    with pytest.raises(ValueError, match=r"expected the sweep that it holds, over lr, got one over lr and x"):
+        folder.check_plan(["lr", "x"], {"1 | 2": {}})
+
+
+def test_validations_are_read_step_by_step(tmp_path: Path) -> None:
+    (tmp_path / "version_0").mkdir()
+    rows = "step,train/loss,val/a,val/b\n0,2.0,,\n1,,70.5,\n1,,,3\n3,1.0,,\n3,,nan,4\n"
+    (tmp_path / "version_0" / "metrics.csv").write_text(rows)
+    first, second = read_validations(tmp_path)
+    assert first == {"step": 1, "val/a": 70.5, "val/b": 3.0}
+    assert (second["step"], second["val/b"]) == (3, 4.0)
+    assert math.isnan(second["val/a"])
+    with pytest.raises(ValueError, match=r"expected metrics.csv"):
+        read_validations(tmp_path / "nowhere")
+
+
+# Noise
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 30, 101])
+@pytest.mark.parametrize("share", [0.5, 0.95, 0.999])
+def test_t_bound_is_the_quantile_of_students_distribution(share: float, degrees: int) -> None:
+    # rel: the angle is bisected to a float's last bits, which the tangent near a right angle magnifies
+    assert t_bound(share, degrees) == pytest.approx(stats.t.ppf((1 + share) / 2, degrees), rel=1e-9)
+
+
+def test_a_difference_has_the_interval_of_the_paired_t_test() -> None:
+    scores, baseline = {1: 80.1, 2: 79.0, 3: 81.2, 9: 0.0}, {3: 79.9, 2: 78.8, 1: 79.0, 4: 99.0}
+    found = paired_difference(scores, baseline)
+    assert found is not None
+    interval = stats.ttest_rel([80.1, 79.0, 81.2], [79.0, 78.8, 79.9]).confidence_interval(0.95)
+    assert found.mean - found.margin == pytest.approx(interval.low)
+    assert found.mean + found.margin == pytest.approx(interval.high)
+    assert found.exceeds_noise == (interval.low > 0)
+
+
+def test_one_seed_or_none_shows_no_noise() -> None:
+    alone = paired_difference({1: 80.0}, {1: 70.0})
+    assert alone is not None
+    assert (alone.mean, alone.exceeds_noise) == (10.0, False)
+    assert math.isnan(alone.margin)
+    assert paired_difference({1: 80.0}, {2: 70.0}) is None
+
+
+# Tables
+
+
+def runs(scores: dict[str, list[float]]) -> list[Run]:
+    """Gives a run for each seed from 1, validated twice: half of the score at first."""
+    return [
+        Run((label,), seed, 1.5, [{"step": 1, "val/a": score / 2}, {"step": 2, "val/a": score, "val/b": 1.0}])
+        for label, each in scores.items()
+        for seed, score in enumerate(each, start=1)
+    ]
+
+
+def table(scores: dict[str, list[float]], more: list[Run] | None = None, **options: object) -> SweepTable:
+    cells = [Cell((label,)) for label in scores]
+    given = {"seeds": [1, 2, 3], "score": "val/a", **options}
+    return SweepTable(["x"], cells, [*runs(scores), *(more or [])], **given)  # type: ignore[arg-type]
+
+
+def test_best_and_last_and_both_directions() -> None:
+    scores = {"a": [10.0, 20.0, 30.0], "b": [-10.0, -20.0, -30.0]}
+    for take, mode, means in (
+        ("best", "max", [20.0, -10.0]),
+        ("last", "max", [20.0, -20.0]),
+        ("best", "min", [10.0, -20.0]),
+    ):
+        made = table(scores, take=take, mode=mode)
+        assert [made.mean_and_sd(cell)[0] for cell in made.cells] == means
+        best = made.best()
+        assert best is not None
+        assert best.name == ("a" if mode == "max" else "b")
+
+
+def test_a_table_shows_spread_differences_and_failures() -> None:
+    failed = Run(("c",), 3, error="CUDA out of memory | twice")
+    made = table({"a": [70.0, 71.0, 72.0], "b": [73.0, 74.1, 74.9], "c": [70.0, 72.0], "d": []}, [failed])
+    lines = made.markdown().splitlines()
+    assert "| a | 71.00 ± 1.00 | 3 | | |" in lines
+    assert "| b | **74.00 ± 0.95** | 3 | +3.00 ± 0.25 | yes |" in lines
+    assert "| c | 71.00 ± 1.41 | 2 | +0.50 ± 6.35 | no |" in lines
+    assert "| d | | 0 | | |" in lines
+    assert "- failed: c, seed 3: CUDA out of memory | twice" in lines
+
+
+def test_a_cell_of_failures_alone_says_so() -> None:
+    made = table({"a": [1.0, 2.0, 3.0], "b": []}, [Run(("b",), seed, error="no") for seed in (1, 2, 3)])
+    assert "| b | failed | 0 | | |" in made.markdown().splitlines()
+
+
+def test_one_seed_says_nothing_of_noise() -> None:
+    said = table({"a": [1.0], "b": [3.0]}, seeds=[1]).markdown()
+    assert "| b | **3.00** | 1 | +2.00 | unknown |" in said
+    assert "One seed says nothing of noise" in said
+    assert "±" not in said
+
+
+def test_runs_of_other_seeds_and_cells_stay_out() -> None:
+    made = table({"a": [1.0, 2.0, 30.0]}, runs({"other": [99.0]}), seeds=[1, 2])
+    assert made.mean_and_sd(made.cells[0])[0] == 1.5
+    assert "other" not in made.csv() + made.json()
+
+
+def test_a_score_that_is_no_number_is_never_the_best() -> None:
+    made = table({"a": [NAN, NAN, NAN], "b": [1.0, 2.0, 3.0]})
+    assert "| a | n/a | 3 | | |" in made.markdown().splitlines()
+    best = made.best()
+    assert best is not None
+    assert best.name == "b"
+    assert json.loads(made.json())["cells"][0]["mean"] is None
+    one = Run(("a",), 1, validations=[{"step": 1, "val/a": NAN}, {"step": 2, "val/a": 3.0}])
+    assert made.figures(one)["step"] == 2
+
+
+def test_an_unknown_score_is_answered_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"--score: expected one of val/a, val/b, got val/c"):
+        table({"a": [1.0]}, score="val/c").markdown()
+
+
+def test_two_axes_have_a_grid() -> None:
+    cells = plan([parse_vary("x=1,2"), parse_vary("y=u,v")])
+    made = SweepTable(
+        ["x", "y"], cells, [Run(cell.labels, 1, 0.0, [{"val/a": 5.0}]) for cell in cells], [1], "val/a"
+    )
+    lines = made.markdown().splitlines()
+    assert lines[2:6] == [
+        r"| x \ y | u | v |", "| --- | ---: | ---: |", "| 1 | **5.00** | 5.00 |", "| 2 | 5.00 | 5.00 |",
+    ]  # fmt: skip
+
+
+def test_csv_and_json_have_every_run_in_full() -> None:
+    made = table({"a": [1 / 3, 2.0, 3.0], "b": [4.0]}, [Run(("b",), 2, error="no, never")])
+    rows = list(csv.DictReader(made.csv().splitlines()))
+    assert [(row["x"], row["seed"], row["val/a"]) for row in rows[:1]] == [("a", "1", str(1 / 3))]
+    assert (rows[-1]["val/a"], rows[-1]["error"]) == ("", "no, never")
+    kept = json.loads(made.json())
+    assert kept["cells"][0]["runs"][0]["figures"] == {"step": 2, "val/a": 1 / 3, "val/b": 1.0}
+    assert kept["cells"][1]["runs"][1]["error"] == "no, never"
+    assert kept["cells"][1]["labels"] == {"x": "b"}
+
+
+# Figures
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_a_figure_has_the_same_bytes_each_time(kind: str) -> None:
+    def drawn() -> bytes:
+        figure = heat_map(
+            [[70.0, 75.0], [NAN, 80.0]], [[0.5, NAN], [NAN, 1.0]], ["a", "b"], ["c", "d+e"], ("x", "y"), "t"
+        )
+        return picture(figure, kind) + picture(points([1.0, NAN], [0.1, NAN], ["a", "b"], "x", "t"), kind)  # type: ignore[arg-type]
+
+    assert drawn() == drawn()
+
+
+def test_a_heat_map_is_readable_on_dark_and_light() -> None:
+    figure = heat_map([[70.0, 80.0, NAN]], [[0.5, 1.0, NAN]], ["a"], ["b", "c", "d"], ("x", "y"), "t")
+    texts = [(text.get_text(), text.get_color()) for text in figure.axes[0].texts]
+    assert texts == [
+        ("70.00", "white"),
+        ("± 0.50", "white"),
+        ("80.00", "black"),
+        ("± 1.00", "black"),
+        ("n/a", "black"),
+    ]
+
+
+def test_a_heat_map_of_equal_cells_or_of_none_is_drawn() -> None:
+    for mean in (5.0, NAN):
+        picture(heat_map([[mean]], [[NAN]], ["a"], ["b"], ("x", "y"), "t"), "png")
