@@ -1,0 +1,172 @@
+"""Makes the gallery: trains SimCSE and ConSERT from a small encoder, and looks at both with every command.
+
+    python docs/gallery/make.py --encoder FOLDER --data FOLDER
+
+``--encoder`` is a plain pretrained encoder, ``--data`` a folder with ``sts/stsb.dev.tsv`` and the other STS sets,
+and ``unlabeled/wikitext2_sentences.tsv.gz``. What is printed, the pages and the pictures are written beside this
+file; the runs themselves go to ``--work`` and are not repeated once they are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from contrastive_text.cli import run
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+TRAIN = "data/unlabeled/wikitext2_sentences.tsv.gz"
+DEV = "data/sts/stsb.dev.tsv"
+WIDTH = "118"
+
+
+class Shown(NamedTuple):
+    """A command of the gallery.
+
+    Args:
+        title: The heading.
+        why: What to look at.
+        words: What stands behind ``contrastive-text``.
+        files: File that the command wrote -> its name in the gallery.
+    """
+
+    title: str
+    why: str
+    words: Sequence[str]
+    files: dict[str, str]
+
+
+def fit(recipe: str, config: str, steps: int, every: int) -> list[str]:
+    """Gives the words of a training run."""
+    return [
+        "fit", "--recipe", recipe, "--config", config, "--model.encoder.model_name_or_path", "encoder",
+        "--data.train", TRAIN, "--data.validation", DEV, "--trainer.max_steps", str(steps),
+        "--trainer.val_check_interval", str(every), "--trainer.log_every_n_steps", "1",
+        "--trainer.enable_progress_bar", "false", "--trainer.default_root_dir", recipe, "--data.num_workers", "0",
+    ]  # fmt: skip
+
+
+def commands(cells: int) -> list[Shown]:
+    """Gives every command that looks at the two runs."""
+    models = [f"{recipe}/version_0/model" for recipe in ("simcse", "consert")]
+    views = "none,ShufflePositions,TokenCutoff(rate=0.15),FeatureCutoff(rate=0.2),EmbeddingDropout(rate=0.2)"
+    grid = fit("consert", "consert.yaml", cells, cells)[1:-4]
+    return [
+        Shown(
+            "evaluate",
+            "The table of the papers. STS13 and STS16 are not among the data: there is no mean over fewer tasks.",
+            ["evaluate", models[0], "--suite", "sts", "--data", "data", "--cache", "vectors"],
+            {},
+        ),
+        *(
+            Shown(
+                f"diagnose: {name}",
+                "How the vectors lie in space.",
+                ["diagnose", model, DEV, "--pairs", DEV],
+                {},
+            )
+            for name, model in zip(("SimCSE", "ConSERT"), models, strict=True)
+        ),
+        Shown(
+            "compare",
+            "The difference of each task with its 95 % interval; how alike the two spaces are.",
+            ["compare", *models, "--data", "data", "--cache", "vectors"],
+            {},
+        ),
+        Shown(
+            "report",
+            "A page for the two runs side by side.",
+            ["report", "simcse/version_0", "consert/version_0", "--output", "report"],
+            {"report": "report"},
+        ),
+        Shown(
+            "sweep",
+            f"ConSERT's grid of views, {cells} steps a cell, one seed.",
+            ["sweep", *grid, "--vary", f"model.views.anchor={views}", "--vary", f"model.views.positive={views}",
+             "--seeds", "1", "--output", "sweep"],
+            {"sweep/table.md": "sweep.md", "sweep/heat_map.png": "sweep.png"},
+        ),
+    ]  # fmt: skip
+
+
+def said(words: Sequence[str]) -> str:
+    """Runs a command and gives what it printed.
+
+    Raises:
+        SystemExit: It failed.
+    """
+    print(shlex.join(["contrastive-text", *words]), flush=True)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        status = run(list(words))
+    print(out.getvalue(), flush=True)
+    if status != 0:
+        raise SystemExit(f"the command failed: {shlex.join(words)}")
+    return "\n".join(line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue()).splitlines())
+
+
+def work(options: argparse.Namespace) -> None:
+    """Makes a working folder in which the data and the encoder have short names, and enters it."""
+    options.work.mkdir(parents=True, exist_ok=True)
+    links = {"data": options.data, "encoder": options.encoder, "consert.yaml": HERE / "consert.yaml"}
+    for name, place in {**links, "minilm.yaml": ROOT / "examples" / "minilm.yaml"}.items():
+        link = options.work / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(place.resolve())
+    os.chdir(options.work)
+    os.environ["COLUMNS"] = WIDTH
+
+
+def main() -> None:
+    """Trains what is missing, runs the commands and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--encoder", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=75)
+    parser.add_argument("--cells", type=int, default=20, help="steps of a cell of the sweep")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "gallery")
+    options = parser.parse_args()
+    work(options)
+    lines = [(HERE / "head.md").read_text(encoding="utf-8").rstrip(), ""]
+    for recipe, config in (("simcse", "minilm.yaml"), ("consert", "consert.yaml")):
+        words = fit(recipe, config, options.steps, options.steps // 5)
+        if not Path(recipe, "version_0", "model", "modules.json").exists():
+            shutil.rmtree(recipe, ignore_errors=True)
+            said(words)
+        lines += [f"## {recipe}", "", "```text", shlex.join(["contrastive-text", *words]), "```", ""]
+    for shown in commands(options.cells):
+        printed = said(shown.words)
+        typed = shlex.join(["contrastive-text", *shown.words])
+        lines += [f"## {shown.title}", "", shown.why, "", "```text", typed, "", printed.strip("\n"), "```", ""]
+        for source, name in shown.files.items():
+            copy(Path(source), HERE / name)
+            if name.endswith(".png"):
+                lines += [f"![{shown.title}]({name})", ""]
+            elif name.endswith(".md"):
+                lines += [f"As a table: [{name}]({name}).", ""]
+            else:
+                lines += [f"The page: [{name}/report.html]({name}/report.html).", ""]
+    (HERE / "index.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copies a file or a folder, in place of an older one."""
+    if source.is_dir():
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(source, target)
+    else:
+        shutil.copy(source, target)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
