@@ -6,11 +6,12 @@ import io
 import multiprocessing
 import pickle
 import signal
+import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -49,8 +50,7 @@ def map_on_devices(
         >>> list(map_on_devices(sqrt, [4.0, 9.0, 25.0], devices=["cpu"]))
         [2.0, 3.0, 5.0]
     """
-    if not devices:
-        raise ValueError("device: expected one or more, got none; name them, such as ['cuda:0', 'cuda:1']")
+    check_devices(devices)
     return _map(work, items, devices)
 
 
@@ -96,6 +96,24 @@ def _map(
                 worker.stop()  # its thread, if it waits for an answer, sees that there will be none
 
 
+def check_devices(devices: Sequence[str]) -> None:
+    """Refuses an empty list of devices, and names that are none.
+
+    Raises:
+        ValueError: Such a list.
+
+    Example:
+        >>> check_devices(["cpu", "cuda:1"])
+    """
+    if not devices:
+        raise ValueError("device: expected one name or more, got an empty list; None is the model's own device")
+    for name in devices:
+        try:
+            torch.device(name)
+        except RuntimeError as error:
+            raise ValueError(f"device: expected names such as cpu or cuda:0, got {name!r}") from error
+
+
 class _Worker:
     """A process on a device, which is asked one thing at a time."""
 
@@ -104,7 +122,8 @@ class _Worker:
         self.device = device
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, device, threads), daemon=True)
-        self._process.start()
+        with _deaf_to_interrupts():
+            self._process.start()
         theirs.close()  # so that the connection ends with the process
 
     def load(self, work: bytes) -> None:
@@ -134,6 +153,19 @@ class _Worker:
         if error is not None:
             raise error from RuntimeError(f"in the process of {self.device}:\n{place}")
         return result
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Has processes that are started within ignore Ctrl-C, which this one hears and ends them all."""
+    if threading.current_thread() is not threading.main_thread():  # only there signals can be set
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _serve(connection: Connection, device: str, threads: int) -> None:

@@ -39,7 +39,7 @@ class FolderParts:
         encoder: The network with its tokenizer.
         pooler: None where the folder names none.
         head: Dense layers behind the pooler, or None.
-        normalize: Whether vectors leave with unit length.
+        normalize: Whether vectors get unit length, before features are dropped.
         max_length: Longest text in tokens with special ones; None for the network's limit.
         prompt: Put before every text unless another is given.
         truncate_dim: Features that are kept unless another number is asked for; None for all.

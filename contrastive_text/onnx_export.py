@@ -72,12 +72,16 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
 
     Raises:
         ImportError: Without the extra ``onnx``.
-        ValueError: A network that torch can't export, an opset that it can't write, or vectors that differ.
+        ValueError: A file in the folder's place, a network that torch can't export, an opset that it can't write,
+            or vectors that differ.
 
     Example:
         >>> export_onnx(model, "my-model-onnx")  # doctest: +SKIP
         Exported(inputs=('input_ids', 'attention_mask'), features=384, difference=4.1e-07)
     """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"export_onnx.folder: expected a folder, got the file {folder}; name another")
     for library in ("onnx", "onnxscript", "onnxruntime"):
         require(library, "export_onnx")
     alike = copy.deepcopy(model).to("cpu", torch.float32).eval()
@@ -87,7 +91,6 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
     if network.config._attn_implementation == ATTENTION:  # ours packs rows, which a graph of padded ones can't
         with quiet():
             network.set_attn_implementation("sdpa")
-    folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".onnx-", dir=folder.parent) as unfinished:
         written = Path(unfinished)

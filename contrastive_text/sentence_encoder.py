@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from contrastive_text.data import TextTokenizer
+from contrastive_text.device_pool import check_devices
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.losses import at_least_float32, cosine_similarity_matrix
 from contrastive_text.model_folder import FolderParts, local_folder, read_folder, write_folder
@@ -64,7 +65,8 @@ class SentenceEncoder(nn.Module):
         encoder: The network with its tokenizer and length limit.
         pooler: The pooler that the model was trained with.
         head: Layers behind the pooler that inference keeps, or None.
-        normalize: Whether vectors always leave with unit length.
+        normalize: Whether vectors get unit length, before features are dropped; ``encode``'s
+            ``normalize_embeddings`` gives unit length to those that are kept.
         max_length: Longest text in tokens with special ones, longer ones are cut; None for the network's limit.
         prompt: Put before every text, unless ``encode`` is given another.
         truncate_dim: Features that ``encode`` keeps, the first ones, unless it is given another number.
@@ -306,6 +308,8 @@ class SentenceEncoder(nn.Module):
         if isinstance(device, str | torch.device):
             self.to(device)
         devices = device if isinstance(device, list | tuple) else None
+        if devices is not None:
+            check_devices(devices)
         work = BlockEncoder(
             model=self,
             tokenizer=self.tokenizer,

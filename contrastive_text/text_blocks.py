@@ -127,7 +127,7 @@ class BlockEncoder:
             vectors = quantize(vectors, self.precision, self.ranges)
         return EncodedBlock(vectors.cpu() if self.on_cpu else vectors, truncated)
 
-    @torch.inference_mode()
+    @torch.no_grad()  # inference mode would keep the vectors out of training
     def _encode(self, texts: list[str], advance: Callable[[int], object] | None) -> tuple[Tensor, int]:
         device = next(self.model.parameters()).device
         tokens = self.tokenizer([self.prompt + text for text in texts])

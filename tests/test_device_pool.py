@@ -103,8 +103,10 @@ def test_a_closed_iterator_ends_the_processes_while_they_work() -> None:
 
 
 def test_no_device_and_work_that_can_not_be_sent_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected one or more, got none; name them"):
+    with pytest.raises(ValueError, match="expected one name or more, got an empty list"):
         map_on_devices(device_work.nap, [], [])
+    with pytest.raises(ValueError, match="expected names such as cpu or cuda:0, got 'cpux'"):
+        map_on_devices(device_work.nap, [], ["cpu", "cpux"])
     with pytest.raises(Exception, match=r"(?i)pickle"):
         list(map_on_devices(lambda item: item, [1], ["cpu"]))
 

@@ -203,3 +203,10 @@ def test_a_real_model(tmp_path: Path) -> None:
     exported = export_onnx(model, tmp_path)
     assert exported.inputs == ("input_ids", "attention_mask", "token_type_ids")
     check(model, tmp_path)
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused_first(every: SentenceEncoder, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("kept")
+    with pytest.raises(ValueError, match="expected a folder, got the file"):
+        export_onnx(every, tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "kept"

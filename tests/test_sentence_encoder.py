@@ -375,11 +375,6 @@ def test_several_devices_give_the_vectors_of_one(model: SentenceEncoder) -> None
     assert model.training
 
 
-def test_no_device_is_refused(model: SentenceEncoder) -> None:
-    with pytest.raises(ValueError, match="device: expected one or more, got none; name them"):
-        model.encode(["bird"], device=[])
-
-
 @pytest.mark.slow  # a process that imports all of this takes seconds to start
 def test_an_error_on_one_of_several_devices_is_the_same_error(bert: str) -> None:
     damaged = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler())
@@ -511,3 +506,16 @@ def test_the_way_from_text_to_vectors_loads_neither_lightning_nor_objectives() -
     assert "contrastive_text.sentence_encoder" in loaded
     unwanted = {"pytorch_lightning", "lightning", "sentence_transformers", "matplotlib"}
     assert not loaded & {*unwanted, "contrastive_text.objectives", "contrastive_text.module"}
+
+
+def test_devices_are_checked_at_the_call(model: SentenceEncoder) -> None:
+    for wrong in ([], ["cpu", "nope"]):
+        with pytest.raises(ValueError, match="device: expected"):
+            model.encode_blocks(["a"], device=wrong)
+
+
+def test_tensors_of_blocks_can_be_trained_on(model: SentenceEncoder) -> None:
+    (block,) = model.encode_blocks(["a bird", "a dog"], convert_to_tensor=True)
+    weight = torch.ones(model.features, requires_grad=True)
+    (torch.as_tensor(block) @ weight).sum().backward()
+    assert weight.grad is not None and not torch.as_tensor(block).requires_grad

@@ -70,7 +70,8 @@ def check_cells(cells: Sequence[Cell], words: Sequence[str]) -> dict[str, Config
         words: Options of ``fit`` that all cells share.
 
     Raises:
-        ValueError: A cell that ``fit`` would refuse, two cells of one configuration, or one without validation.
+        ValueError: A cell that ``fit`` would refuse, two cells of one configuration, one without validation, or a
+            logger.
     """
     configs: dict[str, Config] = {}
     for cell in cells:
@@ -82,6 +83,11 @@ def check_cells(cells: Sequence[Cell], words: Sequence[str]) -> dict[str, Config
             raise ValueError(
                 f"data.validation: expected a file to score the runs on, got none for {cell.name}; give "
                 "--data.validation PAIRS.tsv"
+            )
+        if config["trainer"]["logger"] not in (None, True):
+            raise ValueError(
+                f"trainer.logger: expected none, got one for {cell.name}; leave it out, for the table is made of "
+                "the CSV files that runs write by default"
             )
         same = next((name for name, known in configs.items() if known == config), None)
         if same is not None:

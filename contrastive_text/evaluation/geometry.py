@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ NOT_ALIGNED = 0.8
 
 
 FREQUENT = 2.0
-"""Points of Spearman x 100 that leaving frequent tokens out must gain to be more than chance on 1,000 pairs."""
+"""Points of Spearman x 100 that leaving frequent tokens out must gain to be more than chance on 1,000 pairs; on
+fewer more, as the spread of a correlation has it: one over the root of their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +138,15 @@ def diagnose(
         frequency=None if scored is None else scored.frequency,
         warnings=[],
     )
-    said = _verdicts(diagnosis, metrics.nearest_similarity(vectors))
+    said = _verdicts(diagnosis, scored, metrics.nearest_similarity(vectors))
     if len(drawn) < len(distinct):
         said.append(f"{len(drawn):,} of {len(distinct):,} different texts were drawn, with seed {seed}")
     return dataclasses.replace(diagnosis, warnings=said)
 
 
 class _PairFigures(NamedTuple):
+    pairs: int
+    apart: float  # mean squared distance of any two of their texts
     uniformity: float
     alignment: float
     spearman: float | None
@@ -162,6 +166,8 @@ def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> 
     spread = embed(_drawn(list(dict.fromkeys(sides[0] + sides[1])), limit, seed))
     ordered = bool((target != target[0]).any())
     return _PairFigures(
+        pairs=len(pairs),
+        apart=2 - 2 * float(metrics.mean_cosine(spread)),
         uniformity=float(metrics.uniformity(spread)),
         alignment=float(metrics.alignment(u[positive], v[positive])),
         spearman=100 * float(metrics.spearman(metrics.pair_similarity(u, v), target)) if ordered else None,
@@ -177,14 +183,13 @@ def _drawn(texts: Sequence[str], limit: int, seed: int) -> list[str]:
     return [texts[i] for i in sorted(places)]
 
 
-def _verdicts(found: Diagnosis, nearest: Tensor) -> list[str]:
+def _verdicts(found: Diagnosis, of_pairs: _PairFigures | None, nearest: Tensor) -> list[str]:
     """Says what is off; of collapsed vectors nothing else, for all the rest follows from it."""
     most = min(found.texts, found.features)
     if collapsed := collapse(found.mean_cosine, found.effective_rank, most):
         return [collapsed]
     near = 1 - NEAR * (1 - found.mean_cosine)
     duplicates = float((nearest >= near).double().mean())
-    apart = 2 - 2 * found.mean_cosine  # mean squared distance of two texts
     said = []
     if found.mean_cosine >= ANISOTROPIC:
         said.append(
@@ -197,22 +202,23 @@ def _verdicts(found: Diagnosis, nearest: Tensor) -> list[str]:
             f"hubs: the skewness of neighbourhoods is {found.hubness:.1f}, and {found.orphans:.0%} of the texts "
             "are among no other's neighbours; a search gives a few texts again and again"
         )
-    if found.alignment is not None and found.alignment < TRIVIAL:
+    if of_pairs is not None and of_pairs.alignment < TRIVIAL:
         said.append(
-            f"positives are trivial: alignment {found.alignment:.4f}, so that both texts of a pair have nearly "
-            "one vector; they may be copies of each other"
+            f"positives are trivial: alignment {of_pairs.alignment:.4f}, so that both texts of a pair have "
+            "nearly one vector; they may be copies of each other"
         )
-    if found.alignment is not None and found.alignment >= NOT_ALIGNED * apart:
+    if of_pairs is not None and of_pairs.alignment >= NOT_ALIGNED * of_pairs.apart:
         said.append(
-            f"positives are hardly nearer than any two texts: alignment {found.alignment:.2f} against "
-            f"{apart:.2f}; the model doesn't know what makes these pairs alike"
+            f"positives are hardly nearer than any two texts of the pairs: alignment {of_pairs.alignment:.2f} "
+            f"against {of_pairs.apart:.2f}; the model doesn't know what makes these pairs alike"
         )
-    if found.frequency is not None:
-        number, best = max(found.frequency, key=lambda each: each[1])
-        if best >= found.frequency[0][1] + FREQUENT:
+    if of_pairs is not None and of_pairs.frequency is not None:
+        number, best = max(of_pairs.frequency, key=lambda each: each[1])
+        whole = of_pairs.frequency[0][1]
+        if best >= whole + FREQUENT * max(1.0, math.sqrt(1000 / of_pairs.pairs)):
             said.append(
                 f"frequent tokens pull the mean: without the {number} most frequent ones Spearman x 100 is "
-                f"{best:.1f} in place of {found.frequency[0][1]:.1f}"
+                f"{best:.1f} in place of {whole:.1f}"
             )
     if duplicates >= NEAR_SHARE:
         said.append(

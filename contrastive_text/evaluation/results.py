@@ -84,8 +84,8 @@ class ScoreTable:
     def average(self, name: str) -> float:
         """Gives the mean of a model's scores; NaN where one is missing."""
         wanted = self.tasks if self.averaged is None else self.averaged
-        scores = [score.score for score in self.rows[name] if score.task in wanted]
-        return sum(scores) / len(scores) if scores else math.nan
+        scores = {score.task: score.score for score in self.rows[name]}
+        return sum(scores.get(task, math.nan) for task in wanted) / len(wanted) if wanted else math.nan
 
     def notes(self) -> list[str]:
         """Gives a line for each task without a score: what is missing and where to get it."""

@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from contrastive_text.data import Table
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.evaluation.sts_data import STSPairs, find_sts
-from contrastive_text.metrics import spearman
+from contrastive_text.metrics import pair_similarity, spearman
 from contrastive_text.sentence_encoder import SentenceEncoder
 
 SETTINGS = ("all", "mean", "wmean")
@@ -33,13 +32,10 @@ def pair_vectors(embed: CachedEncoder, pairs: STSPairs) -> tuple[Tensor, Tensor]
 def pair_cosines(embed: CachedEncoder, pairs: STSPairs) -> Tensor:
     """Gives the cosine of the two vectors of each pair, (n,), float64.
 
-    A vector of zeros has similarity 0, as in SentEval; NaN stays, and no score is made of it. Equal vectors have
-    exactly 1, so that pairs of equal texts tie; rounding would order them otherwise.
+    A vector of zeros has similarity 0, as in SentEval; NaN stays, and no score is made of it.
     """
-    u, v = (vectors.double() for vectors in pair_vectors(embed, pairs))
-    # One root of the product: for equal vectors it is their squared norm to the last digit.
-    norms = ((u * u).sum(dim=1) * (v * v).sum(dim=1)).sqrt()
-    return torch.where(norms == 0, 0.0, (u * v).sum(dim=1) / norms)
+    u, v = pair_vectors(embed, pairs)
+    return pair_similarity(u.double(), v.double())
 
 
 def aggregate(similarities: Tensor, pairs: STSPairs, setting: str) -> tuple[float, dict[str, float]]:

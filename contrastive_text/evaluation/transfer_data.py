@@ -88,10 +88,7 @@ def _table(paths: Sequence[Path], columns: Sequence[str]) -> list[Row]:
         raise reading_error(str(path), f"the columns {listed(columns)}", got, f"name a column {lacking[0]}")
     places = [content.header.index(name) for name in columns]
     rows = [(line, [cells[place] for place in places]) for line, cells in content.records]
-    for line, row in rows:
-        if row[0] is None or not str(row[0]).strip():
-            raise reading_error(f"{path}:{line}", f"a label in {columns[0]}", "none", "leave the row out")
-    return [tuple("" if cell is None else str(cell) for cell in row) for _, row in rows]
+    return [row_of(f"{path}:{line}", ["" if cell is None else str(cell) for cell in row]) for line, row in rows]
 
 
 def _negative_and_positive(paths: Sequence[Path]) -> list[Row]:

@@ -6,17 +6,18 @@ import warnings
 from typing import final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from contrastive_text.losses.similarity import EPSILON, at_least_float32
+from contrastive_text.losses.similarity import at_least_float32
 from contrastive_text.metrics.functional import check_pairs
 
 
 def pair_similarity(u: Tensor, v: Tensor) -> Tensor:
     """Gives the cosine similarity of paired vectors; a vector of zeros has similarity 0.
+
+    Equal vectors have exactly 1, so that pairs of equal texts tie; rounding would order them otherwise.
 
     Args:
         u: Vectors, (n, D).
@@ -33,7 +34,10 @@ def pair_similarity(u: Tensor, v: Tensor) -> Tensor:
         tensor([-0.6000,  0.0000])
     """
     check_pairs("pair_similarity", u, v)
-    return F.cosine_similarity(at_least_float32(u), at_least_float32(v), dim=1, eps=EPSILON)
+    u, v = at_least_float32(u), at_least_float32(v)
+    # One root of the product: for equal vectors it is their squared norm to the last digit.
+    norms = ((u * u).sum(dim=1) * (v * v).sum(dim=1)).sqrt()
+    return torch.where(norms == 0, 0.0, (u * v).sum(dim=1) / norms)
 
 
 def average_ranks(values: Tensor) -> Tensor:

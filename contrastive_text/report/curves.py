@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from contrastive_text.report.charts import Chart, draw, legend, line_of
 from contrastive_text.report.markup import TIMES_100, Html, missing, number
-from contrastive_text.report.runs import METRICS, Run, Series
+from contrastive_text.report.runs import LOSS, METRICS, Run, Series
 from contrastive_text.report.section import Section
 from contrastive_text.report.style import LIGHT, series
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PLANE = ("alignment", "uniformity")
-_TOTAL = "train/loss"
 _SCORES = ("spearman", "overall")
 
 
@@ -37,10 +36,10 @@ def _losses(runs: Sequence[Run]) -> list[Chart | Html]:
     losses = _names(runs, lambda name: name.startswith("train/") and name.count("/") == 1)
     losses = [name for name in losses if name != "train/truncated"]
     if len(losses) == 2 and all(_same(run, *losses) for run in runs):
-        losses.remove(_TOTAL)  # of a single objective with weight 1
+        losses.remove(LOSS)  # of a single objective with weight 1
     rates = _names(runs, lambda name: name.startswith("lr-"))
     total = "Loss: all objectives" if len(losses) > 1 else "Loss"
-    titles = {name: total if name == _TOTAL else f"Loss: {name[6:]}" for name in losses}
+    titles = {name: total if name == LOSS else f"Loss: {name[6:]}" for name in losses}
     parts: list[Chart | Html] = [_curve(runs, name, title) for name, title in titles.items()]
     parts += [_curve(runs, name, f"Learning rate: {name[3:]}") for name in rates]
     if not losses:

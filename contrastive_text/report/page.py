@@ -51,8 +51,10 @@ def write_report(
         ValueError: A folder that holds no run, or several; a damaged checkpoint; a named file that can't be read.
     """
     found = read_runs(runs)
-    sections, top = _sections(found, pairs_file, texts_file, limit, device)
     folder = Path(output or (found[0].folder / "report" if found[0].alone else "report"))
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"report.output: expected a folder, got the file {folder}; name another")
+    sections, top = _sections(found, pairs_file, texts_file, limit, device)
     folder.mkdir(parents=True, exist_ok=True)
     for chart in (chart for section in sections for chart in section.charts):
         (folder / f"{chart.name}.png").write_bytes(chart.png)

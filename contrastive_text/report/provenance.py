@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contrastive_text.report.markup import Html, join, missing, number, table, tag
-from contrastive_text.report.runs import CONFIG, Run, flat
+from contrastive_text.report.runs import CONFIG, LOSS, Run, flat
 from contrastive_text.report.section import Section
 from contrastive_text.report.space import Space
 
@@ -85,9 +85,11 @@ def _glance(run: Run, space: Space | None) -> dict[str, str]:
         monitor, score, step = run.best
         figures[f"best {monitor.removeprefix('val/')}"] = number(score, ".2f")
         figures["at step"] = f"{step:,}"
-    if (losses := run.metrics.get("train/loss")) is not None:
+    if (losses := run.metrics.get(LOSS)) is not None:
         figures["loss, last step"] = f"{losses.values[-1]:.3g}"
         figures["steps"] = f"{losses.steps[-1]:,}"
+    if run.diverged is not None:
+        figures["loss, last step"] = f"NaN or infinite from step {run.diverged:,} on"
     if space is not None and space.diagnosis is not None:
         figures["effective rank"] = f"{space.diagnosis.effective_rank:.1f} of {space.diagnosis.features}"
         figures["uniformity"] = number(space.diagnosis.uniformity, ".2f")

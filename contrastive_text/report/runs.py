@@ -16,6 +16,8 @@ from contrastive_text.training.checkpoints import Checkpoint, best_checkpoint, r
 
 CONFIG, METRICS, MODEL = "config.yaml", "metrics.csv", "model"
 """Names of what ``fit`` leaves in a run's folder."""
+LOSS = "train/loss"
+"""The loss of all objectives among the figures."""
 
 
 class Series(NamedTuple):
@@ -41,7 +43,8 @@ class Run:
         folder: Where it lies.
         config: The configuration, as far as it is known.
         config_text: ``config.yaml`` as it stands; empty if there is none.
-        metrics: Name of a logged figure -> its series.
+        metrics: Name of a logged figure -> its series, as far as it is finite.
+        diverged: The first step whose loss was NaN or infinite; None if none was.
         checkpoint: The best one; None if there is none.
         model: The folder of the saved model; None if there is none.
         changed: When its figures were last written, in UTC.
@@ -55,6 +58,7 @@ class Run:
     config: Config
     config_text: str
     metrics: Mapping[str, Series]
+    diverged: int | None
     checkpoint: Checkpoint | None
     model: Path | None
     changed: datetime
@@ -124,8 +128,10 @@ def read_runs(paths: Sequence[str | Path]) -> list[Run]:
     return [_read(number, len(folders) == 1, name, folder) for number, (folder, name) in named]
 
 
-def read_metrics(path: Path) -> dict[str, Series]:
-    """Reads what Lightning's CSV logger wrote: each figure where it has a number.
+def read_metrics(path: Path) -> tuple[dict[str, Series], int | None]:
+    """Reads what Lightning's CSV logger wrote: figures where they are finite, and from which step the loss isn't.
+
+    The loss of a single objective is NaN in steps in which it rests, the whole one in a run that has diverged.
 
     Lightning counts the step that has just been taken from 0; here it is the number of steps taken.
 
@@ -133,6 +139,7 @@ def read_metrics(path: Path) -> dict[str, Series]:
         ValueError: A file that isn't such a table.
     """
     found: dict[str, list[tuple[int, float]]] = {}
+    diverged: int | None = None
     with path.open(encoding="utf-8", newline="") as file:
         for line, row in enumerate(csv.DictReader(file), start=2):
             try:
@@ -147,7 +154,9 @@ def read_metrics(path: Path) -> dict[str, Series]:
             for name, value in cells.items():
                 if math.isfinite(value):
                     found.setdefault(name, []).append((step, value))
-    return {name: Series(*map(tuple, zip(*points, strict=True))) for name, points in found.items()}
+                elif name == LOSS:
+                    diverged = diverged or step
+    return {name: Series(*map(tuple, zip(*points, strict=True))) for name, points in found.items()}, diverged
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:  # Any: what YAML can hold
@@ -182,6 +191,7 @@ def _read(number: int, alone: bool, name: str, folder: Path) -> Run:
         config = {"model": checkpoint.model, "data": checkpoint.data}
     model = Path((config.get("export") or {}).get("dirpath") or folder / MODEL)
     written = [folder / METRICS, folder / CONFIG, folder]
+    metrics, diverged = read_metrics(folder / METRICS) if (folder / METRICS).is_file() else ({}, None)
     changed = next(path for path in written if path.exists()).stat().st_mtime
     return Run(
         number=number,
@@ -190,7 +200,8 @@ def _read(number: int, alone: bool, name: str, folder: Path) -> Run:
         folder=folder,
         config=config,
         config_text=(folder / CONFIG).read_text(encoding="utf-8") if (folder / CONFIG).is_file() else "",
-        metrics=read_metrics(folder / METRICS) if (folder / METRICS).is_file() else {},
+        metrics=metrics,
+        diverged=diverged,
         checkpoint=checkpoint,
         model=model if model.is_dir() else None,
         changed=datetime.fromtimestamp(changed, tz=timezone.utc),

@@ -157,6 +157,15 @@ def test_what_is_wrong_is_said_before_the_first_run(
     assert list(here.iterdir()) == []
 
 
+def test_a_logger_from_a_file_is_refused_before_the_first_run(
+    words: list[str], here: Path, answer: Answer
+) -> None:
+    (here / "silent.yaml").write_text("trainer: {logger: false}\n")
+    said = answer([*words, "--config", "silent.yaml", "--vary", ONE])
+    assert "trainer.logger: expected none, got one for MaxPooler" in said
+    assert [path.name for path in here.iterdir()] == ["silent.yaml"]
+
+
 def test_the_folder_of_another_plan_is_refused(words: list[str], here: Path, answer: Answer) -> None:
     command = [*words, "--vary", "model.pooler=MeanPooler", "--seeds", "1", "--output", "out"]
     assert run(command) == 0

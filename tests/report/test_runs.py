@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from contrastive_text.report.provenance import head
 from contrastive_text.report.runs import flat, read_metrics, read_runs, run_folder
 
 
@@ -36,8 +37,23 @@ def test_names_say_what_tells_runs_apart(tmp_path: Path) -> None:
 def test_a_figure_has_the_steps_at_which_it_has_a_number(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("epoch,step,train/loss,val/spearman\n0,0,2.5,\n0,1,nan,\n0,1,,70.0\n")
-    metrics = read_metrics(path)
+    metrics, diverged = read_metrics(path)
     assert metrics == {"train/loss": ((1,), (2.5,)), "val/spearman": ((2,), (70.0,))}
+    assert diverged == 2
+
+
+def test_an_objective_that_rests_is_no_divergence(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("epoch,step,train/loss,train/mlm\n0,0,2.5,nan\n0,1,2.4,1.0\n")
+    assert read_metrics(path)[1] is None
+
+
+def test_a_run_that_diverged_says_so_on_its_page(tmp_path: Path) -> None:
+    folder = tmp_path / "diverged"
+    folder.mkdir()
+    (folder / "metrics.csv").write_text("epoch,step,train/loss\n0,0,2.5\n0,1,nan\n0,2,nan\n")
+    (run,) = read_runs([folder])
+    assert "NaN or infinite from step 2 on" in head([run], [])
 
 
 def test_what_is_no_run_is_refused_by_name(trained: dict[str, Path], tmp_path: Path) -> None:
