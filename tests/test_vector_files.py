@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import io
 import json
 import shutil
@@ -26,6 +28,7 @@ from contrastive_text.vector_files import (
     unfinished,
     write_vectors,
 )
+from contrastive_text.vector_files.lock import release_lock, take_lock
 
 MANY = tuple(f"{text} and {i}" for i in range(6) for text in tiny.TEXTS)
 SMALL = Encoding(block_size=50, batch_size=16)
@@ -49,13 +52,14 @@ class Killed(BaseException):
 
 
 def killed_at(step: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets a call of the operating system be the last one of the process, before or after some bytes."""
-    calls = {"fsync": 0, "replace": 0, "unlink": 0}
+    """Lets a call of the operating system, of one kind or any, be the last one of the process."""
+    calls = {"fsync": 0, "replace": 0, "unlink": 0, "any": 0}
     fsync, replace, unlink = formats.os.fsync, Path.replace, Path.unlink
 
     def count(name: str) -> None:
         calls[name] += 1
-        if name == step and calls[name] == number:
+        calls["any"] += 1
+        if step in (name, "any") and calls[step] == number:
             raise Killed
 
     def counted_fsync(number: int) -> None:
@@ -67,7 +71,7 @@ def killed_at(step: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(path, target)
 
     def counted_unlink(path: Path, missing_ok: bool = False) -> None:
-        if not path.name.endswith(".partial"):  # which a killed process would leave there
+        if not path.name.endswith((".partial", ".lock")):  # which a killed process would leave there
             count("unlink")
             unlink(path, missing_ok=missing_ok)
 
@@ -213,6 +217,132 @@ def test_an_older_output_stays_until_the_new_one_is_whole(
     assert out.read_bytes() == b"older"
 
 
+def beside(out: Path) -> list[bytes]:
+    """Vectors, record and ranges, as far as they are there."""
+    paths = (out, out.with_name(f"{out.name}.json"), out.with_name(f"{out.name}.ranges.npy"))
+    return [path.read_bytes() for path in paths if path.exists()]
+
+
+def attempt(run: EmbeddingRun, step: str, number: int) -> bool:
+    """Tells whether a run died at a call."""
+    with pytest.MonkeyPatch.context() as patched:
+        killed_at(step, number, patched)
+        try:
+            run.finish()
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".tsv"])
+def test_no_two_kills_make_vectors_of_nothing_or_part_vectors_from_their_record(
+    model: SentenceEncoder, tmp_path: Path, suffix: str
+) -> None:
+    texts = TextStream(tiny.write_texts(tmp_path / "few.txt", MANY[:6]))
+    older_run = (
+        Encoding(block_size=3, normalize_embeddings=True, precision="int8"),
+        np.float32([[-1] * 16, [1] * 16]),
+    )
+    new_run = Encoding(block_size=3, precision="int8"), np.float32([[-3] * 16, [3] * 16])
+    EmbeddingRun(model, texts, tmp_path / f"v{suffix}", *older_run).finish()
+    older = beside(tmp_path / f"v{suffix}")
+    kept = [path for path in tmp_path.iterdir() if path.name.startswith("v.")]
+    (tmp_path / "new").mkdir()
+    EmbeddingRun(model, texts, tmp_path / "new" / f"v{suffix}", *new_run).finish()
+    new = beside(tmp_path / "new" / f"v{suffix}")
+    assert len(older) == len(new) == 3
+    number, died = 0, True
+    while died:
+        number += 1
+        out = tmp_path / str(number) / f"v{suffix}"
+        out.parent.mkdir()
+        for path in kept:
+            shutil.copy(path, out.parent)
+        died = attempt(EmbeddingRun(model, texts, out, *new_run), "any", number)
+        assert not out.exists() or beside(out) in (older, new)
+        again = EmbeddingRun(model, texts, out, *new_run)
+        if again.done < again.count:
+            assert attempt(again, "fsync", 3 if again.done == 0 else 1)  # the ranges are written first
+            assert not out.exists() or beside(out) in (older, new)
+        EmbeddingRun(model, texts, out, *new_run).finish()
+        assert beside(out) == new
+        assert len(list(out.parent.iterdir())) == 3
+    assert number > 20  # three calls of the ranges and of each block, and all that ends a run
+
+
+def test_a_record_without_vectors_counts_for_nothing(
+    model: SentenceEncoder, texts: TextStream, tmp_path: Path
+) -> None:
+    expected = embedded(model, texts, tmp_path / "expected.npy")
+    record = json.loads((tmp_path / "expected.npy.json").read_text())
+    out, left = tmp_path / "v.npy", tmp_path / "v.npy.unfinished.json"
+    left.write_text(json.dumps(record))  # by a kill between the last two steps of older code
+    assert attempt(EmbeddingRun(model, texts, out, SMALL), "fsync", 1)
+    assert EmbeddingRun(model, texts, out, SMALL).done == 0
+    assert embedded(model, texts, out) == expected
+
+
+def test_one_run_at_a_time_writes_a_file(model: SentenceEncoder, texts: TextStream, tmp_path: Path) -> None:
+    out = tmp_path / "v.npy"
+    run = EmbeddingRun(model, texts, out, SMALL)
+    for restart in (False, True):
+        with pytest.raises(
+            ValueError, match=r"v\.npy\.unfinished: .* got another process that is writing it; let"
+        ):
+            EmbeddingRun(model, texts, out, SMALL, restart=restart)
+    EmbeddingRun(model, texts, tmp_path / "w.npy", SMALL).finish()
+    run.finish()
+    assert embedded(model, texts, out) == (tmp_path / "w.npy").read_bytes()
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_a_lock_that_its_holder_deleted_meanwhile_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, flock, left = tmp_path / "v.lock", fcntl.flock, [True]
+
+    def deleted_before(descriptor: int, operation: int) -> None:
+        if left:
+            left.pop()
+            path.unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", deleted_before)
+    mine = take_lock(path)
+    with pytest.raises(ValueError, match="another process"):
+        take_lock(path)
+    release_lock(mine, path)
+    release_lock(take_lock(path), path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_too_long_is_told(model: SentenceEncoder, texts: TextStream, tmp_path: Path) -> None:
+    with pytest.raises(
+        OSError, match="expected a name that can be written to, got File name too long; name another"
+    ):
+        EmbeddingRun(model, texts, tmp_path / f"{'v' * 245}.npy", SMALL)
+
+
+def test_ranges_stay_with_their_vectors(model: SentenceEncoder, texts: TextStream, tmp_path: Path) -> None:
+    out, byte = tmp_path / "v.npy", Encoding(block_size=50, precision="int8")
+    EmbeddingRun(model, texts, out, byte).finish()
+    before = beside(out)
+    with pytest.raises(ValueError, match=r"expected smallest and largest value of 16 features, \(2, 16\)"):
+        EmbeddingRun(model, texts, out, byte, np.zeros((2, 15)))
+    assert attempt(EmbeddingRun(model, texts, out, byte, np.float32([[-9] * 16, [9] * 16])), "fsync", 5)
+    assert beside(out) == before
+    EmbeddingRun(model, texts, out, SMALL, restart=True).finish()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt", "v.npy", "v.npy.json"]
+
+
+def test_ranges_are_those_of_the_features_that_are_kept(
+    model: SentenceEncoder, texts: TextStream, tmp_path: Path
+) -> None:
+    encoding = Encoding(block_size=240, precision="int8", truncate_dim=5)
+    run = EmbeddingRun(model, texts, tmp_path / "v.npy", encoding, np.float32([[-3] * 5, [3] * 5]))
+    assert run.finish() == (240, 5)
+
+
 def stopped(model: SentenceEncoder, texts: TextStream, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves two blocks of an unfinished output."""
     with monkeypatch.context() as patched:
@@ -320,6 +450,21 @@ def test_a_full_disk_keeps_the_blocks_before_and_the_next_run_goes_on(
         with pytest.raises(OSError, match=r"No space left on device; make room .* goes on behind the first 100"):
             embedded(model, texts, tmp_path / "v.npy")
     assert embedded(model, texts, tmp_path / "v.npy") == embedded(model, texts, tmp_path / "w.npy")
+
+
+def test_another_failure_of_the_disk_is_not_called_a_lack_of_room(
+    model: SentenceEncoder, texts: TextStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(path: Path, target: Path) -> Path:
+        raise OSError(errno.EIO, "Input/output error")
+
+    run = EmbeddingRun(model, texts, tmp_path / "v.npy", SMALL)
+    monkeypatch.setattr(Path, "replace", fails)
+    with pytest.raises(
+        OSError, match=r"a disk that takes 240 .* got Input/output error; put .* behind the first 0$"
+    ):
+        run.finish()
+    assert run.done == 0  # the block is there, but no record says so
 
 
 def test_cut_texts_are_counted_over_all_runs(

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import tiny
+import torch
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.cli import run
+from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.poolers import MeanPooler
 
 Answer = Callable[[Sequence[str]], str]
@@ -72,6 +74,7 @@ def test_transfer_tasks_are_compared_beside_those_of_sts(
     assert [one["task"] for one in loaded["differences"]] == ["STS-B", "MR"]
     transfer = loaded["scores"][1]["models"].values()
     accuracies = [task["score"] for row in transfer for task in row["tasks"] if task["task"] == "MR"]
+    assert loaded["scores"][1]["title"] == "transfer x 100, fast, torch"
     assert any("missing" in task for row in transfer for task in row["tasks"])
     assert loaded["differences"][1]["difference"] == pytest.approx(accuracies[1] - accuracies[0], abs=1e-9)
 
@@ -83,10 +86,54 @@ def test_wrong_inputs_are_answered(models: list[str], files: dict[str, str], ans
         ["compare", *models, *data, "--suite", "transfer"]
     )
     assert "expected an existing folder" in answer(["compare", *models, *data, "--output", "nowhere/found.json"])
-    assert "resamples: expected 1 or more, got 0" in answer(["compare", *models, *data, "--resamples", "0"])
-    assert "take all, or files with a column subset" in answer(["compare", *models, *data, "--setting", "mean"])
+    assert ".: expected a file, got a folder; name a file in it" in answer(
+        ["compare", *models, *data, "--output", "."]
+    )
     assert "found none" in answer(["compare", *models, "--data", "nowhere"])
     Path("empty.tsv").write_text("sentence1\tsentence2\tscore\n")
     assert "empty.tsv" in answer(["compare", *models, "--data", "empty.tsv"])
     Path("none").mkdir()
-    assert "expected the pairs of one task or more, got none" in answer(["compare", *models, "--data", "none"])
+    assert "--protocol: expected something that reads it, got sts" in answer(
+        ["compare", *models, *data, "--protocol", "fast"]
+    )
+    words = ["compare", *models, "--data", "none", "--suite", "transfer", "--setting", "mean"]
+    assert "--setting: expected something that reads it, got transfer" in answer(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--data", "pairs.tsv", "--resamples", "0"], "resamples: expected 1 or more, got 0"),
+        (["--data", "pairs.tsv", "--setting", "mean"], "take all, or files with a column subset"),
+        (["--data", "one.tsv"], "one.tsv: expected two pairs or more, got 1"),
+        (["--data", "none"], "--data: expected the data of one task or more, got none; STS12: expected"),
+        (
+            ["--data", "none", "--suite", "transfer"],
+            "expected the data of one task or more, got none; MR: expected",
+        ),
+        (["--data", "few", "--suite", "transfer"], "expected 10 rows or more of each class for 10 folds, got 1"),
+    ],
+)
+def test_data_and_options_are_checked_before_a_model_is_loaded(
+    here: Path, answer: Answer, words: list[str], expected: str
+) -> None:
+    tiny.write_pairs(here / "pairs.tsv")
+    (here / "one.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t1\n")
+    (here / "none").mkdir()
+    (here / "few").mkdir()
+    (here / "few" / "mr.tsv").write_text("label\ttext\n0\ta\n1\tb\n")
+    assert expected in answer(["compare", "no/such-model", "no/other-model", *words])
+
+
+def test_warnings_are_notes(
+    models: list[str], files: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        CachedEncoder,
+        "__call__",
+        lambda _, texts: torch.ones(len(texts), 4),  # collapsed
+    )
+    assert run(["compare", *models, "--data", files["pairs"], "--resamples", "10"]) == 0
+    said = capsys.readouterr().err
+    assert "note: pairs.tsv: spearman: all 12 values" in said
+    assert "UserWarning" not in said

@@ -92,6 +92,7 @@ def test_wrong_input_is_answered_in_a_few_lines(
     assert "two different texts or more, got 1 among 2" in answer(["diagnose", files["bert"], "one.txt"])
     words = ["diagnose", files["bert"], files["texts"]]
     assert "expected an existing folder" in answer([*words, "--output", "nowhere/found.json"])
+    assert ".: expected a file, got a folder; name a file in it" in answer([*words, "--output", "."])
     assert "no option --pair; did you mean --pairs" in answer([*words, "--pair", files["pairs"]])
     model = SentenceEncoder.from_pretrained(files["bert"], pooler=MeanPooler(), device="cpu")
     with torch.no_grad():

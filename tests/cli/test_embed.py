@@ -199,6 +199,10 @@ def test_a_file_that_cannot_be_read_is_refused_before_the_model_is_loaded(
     [
         (["--precision", "int4"], "invalid choice: 'int4'"),
         (["--ranges", "q.npy", "--precision", "int8"], "--ranges q.npy: expected a .npy file, such as"),
+        (
+            ["--ranges", "w.npy", "--precision", "int8"],
+            "expected a .npy file, such as lies beside vectors of a byte",
+        ),
         (["--ranges", "r.npy"], "ranges: expected int8 or uint8 for them, got float32"),
         (["--ranges", "r.npy", "--precision", "int8"], "expected smallest and largest value of 16 features"),
         (["--truncate_dim", "17"], "truncate_dim: expected 1 to 16 features, got 17"),
@@ -214,8 +218,62 @@ def test_an_option_out_of_range_is_refused_before_any_text_is_read_for_encoding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     np.save(here / "r.npy", np.zeros((2, 3), np.float32))
+    np.save(here / "w.npy", np.array([["a", "b"], ["c", "d"]]))
     monkeypatch.setattr("contrastive_text.vector_files.embedding._Rest.__iter__", None)
     assert said in answer(words_of(files, files["texts"], "v.npy", *options))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["in.tsv", "in.tsv"], "in.tsv: expected another file than in.tsv, got the same; it would be lost"),
+        (["in.tsv", "./linked.tsv"], "linked.tsv: expected another file than in.tsv, got the same"),
+        (
+            ["in.tsv", "r.npy", "--precision", "int8", "--ranges", "r.npy"],
+            "another file than r.npy, got the same",
+        ),
+        (
+            ["in.tsv", "v.npy", "--device", "cuda:99"],
+            "--device: expected a device of this machine, such as cpu, got",
+        ),
+        (["in.tsv", "v.npy", "--device", "cpu,gpu"], "such as cpu, got 'gpu'"),
+        (
+            ["split.tsv", "v.npy"],
+            "expected rows of one split, got train (1) and dev (1); choose one with split (--s",
+        ),
+        (["split.tsv", "v.npy", "--split", "test"], "expected rows of the split test, got train (1) and dev (1)"),
+        (["other.tsv", "v.npy"], "give `columns: {text: NAME}`, or `--column NAME` to a command that has it"),
+    ],
+)
+def test_what_embed_misses_is_said_before_a_model_is_loaded(
+    here: Path, answer: Answer, words: list[str], said: str
+) -> None:
+    files = {"in.tsv": "text\none\n", "split.tsv": "text\tsplit\na\ttrain\nb\tdev\n", "other.tsv": "a\tb\n1\t2\n"}
+    for name, content in files.items():
+        (here / name).write_text(content)
+    (here / "linked.tsv").hardlink_to(here / "in.tsv")
+    np.save(here / "r.npy", np.zeros((2, 16), np.float32))
+    assert said in answer(["embed", *words, "--model", "no/such-model"])
+    assert {name: (here / name).read_text() for name in files} == files
+
+
+def test_one_split_of_a_file_is_encoded(
+    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "in.tsv").write_text("text\tsplit\na bird\ttrain\nthe dog\tdev\na cat\tdev\n")
+    assert run(words_of(files, "in.tsv", "v.npy", "--split", "dev")) == 0
+    assert "split: dev (2); train (1) left out" in capsys.readouterr().out
+    assert len(np.load(here / "v.npy")) == 2
+
+
+def test_few_texts_for_ranges_are_noted(
+    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words_of(files, files["texts"], "v.npy", "--precision", "int8")) == 0
+    said = capsys.readouterr()
+    assert "note: value_ranges: ranges from 40 vectors are a matter of luck; take 100 or more\n" in said.out
+    assert "UserWarning" not in said.err
+    assert (here / "v.npy.ranges.npy").exists()
 
 
 def test_a_vector_that_is_not_finite_is_refused(

@@ -153,6 +153,8 @@ def test_the_suites_of_classifiers_get_protocol_and_classifier(
     sts_files.write_rows(data / "mr.tsv", ("label", "text"), rows)
     words = [files["bert"], "--data", str(data), "--suite", "sts", "transfer", "--format", "csv"]
     out, err = said([*words, "--protocol", "fast", "--classifier", classifier])
+    table, _ = said([*words[:-1], "text", "--protocol", "fast", "--classifier", classifier])
+    assert f"\n\ntransfer x 100, fast, {classifier} " in table
     (found,) = (r for r in csv.DictReader(io.StringIO(out)) if (r["task"], r["part"]) == ("MR", ""))
     chosen = {"torch": TorchClassifier, "sklearn": SklearnClassifier}[classifier]()
     (expected,) = transfer_scores(embed, data, protocol=FAST, classifier=chosen, tasks=("MR",))
@@ -171,7 +173,7 @@ def test_files_share_their_vectors_and_a_cache(files: dict[str, str], said: Any,
     different = {cell for path in (files["pairs"], other) for line in Path(path).read_text().splitlines()[1:]
                  for cell in line.split("\t")[:2]}  # fmt: skip
     assert f"{len(different)} distinct texts encoded" in out
-    assert "\n0 distinct texts encoded" in again
+    assert "\n0 distinct texts encoded; 0 cut to 32 tokens\n" in again
     assert out.splitlines()[-4:] == again.splitlines()[-4:]
 
 
@@ -179,6 +181,26 @@ def test_a_file_of_collapsed_vectors_is_noted(files: dict[str, str], said: Any, 
     collapsed = altered(Path(files["bert"]), here / "collapsed", 0.0)
     out, _ = said([str(collapsed), files["pairs"]])
     assert f"note: {files['pairs']}: spearman: all 12 values" in " ".join(out.split())
+
+
+def test_texts_that_an_earlier_run_has_cut_are_said(files: dict[str, str], said: Any, here: Path) -> None:
+    rows = [("1", "a bird", 20 * "the old bird sings "), ("2", "a bird", "a dog")]
+    sts_files.write_rows(here / "long.tsv", ("score", "sentence1", "sentence2"), rows)
+    assert (
+        "3 distinct texts encoded; 1 cut to 32 tokens\n" in said([files["bert"], "long.tsv", "--cache", "v"])[0]
+    )
+    again, _ = said([files["bert"], "long.tsv", "--cache", "v"])
+    assert "0 distinct texts encoded; 0 cut to 32 tokens, 1 of earlier runs\n" in again
+
+
+def test_files_of_one_name_are_told_apart(files: dict[str, str], said: Any, here: Path) -> None:
+    for folder in ("[x]", "y"):
+        (here / folder).mkdir()
+        tiny.write_pairs(here / folder / "pairs.tsv", count=6)
+    tiny.write_pairs(here / "other.tsv", count=6)
+    out, _ = said([files["bert"], "[x]/pairs.tsv", "y/pairs.tsv", "y/../other.tsv"])
+    rows = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
+    assert rows == ["[x]/pairs.tsv", "y/pairs.tsv", "other.tsv"]
 
 
 # Wrong input
@@ -211,6 +233,10 @@ def altered(folder: Path, copy: Path, value: float) -> Path:
         (["m", "--suite", "sts", "--data", "d", "--columns", "target=x"], "leave it out, or score files"),
         (["m", "pairs.tsv", "--format", "json"], "--format: expected something that reads it, got files"),
         (["m", "--suite", "sts", "--data", "d", "--output", "no/x.md"], "existing folder, found none at no"),
+        (["m", "--suite", "sts", "--data", "d", "--output", "."], ".: expected a file, got a folder"),
+        (["m", "pairs.tsv", "--output", "x"], "--output: expected something that reads it, got files"),
+        (["m", "--suite", "sts", "--data", "d", "--subsets", "--format", "csv"], "got csv, which holds sub-sets"),
+        (["m", "--suite", "sts", "--data", "d", "--subsets", "--format", "json"], "json, which holds sub-sets"),
         (["m", "--suite", "sts", "--data", "nowhere"], "nowhere: expected a folder of data sets, found none"),
         (["m", "empty.tsv"], "empty.tsv: expected at least one row with text, got an empty file"),
         (["no/such-model", "--suite", "sts", "--data", "."], "expected a local folder or a name"),
@@ -243,3 +269,23 @@ def test_a_mean_without_sub_sets_is_refused_before_the_model_is_loaded(answer: A
     sts_files.write_rows(here / "sts12.test.tsv", ("score", "sentence1", "sentence2"), rows)
     said = answer(["evaluate", "no/such-model", "--suite", "sts", "--data", ".", "--setting", "mean"])
     assert "expected pairs whose sub-sets are named for mean, got sts12.test.tsv" in said
+
+
+@pytest.mark.parametrize("suite", ["trained-sts", "transfer", "probing", "declutr"])
+def test_the_data_of_all_suites_are_read_before_the_model_is_loaded(
+    answer: Answer, data: Path, suite: str
+) -> None:
+    name, content = {
+        "trained-sts": ("sick.train.tsv", "score\tsentence1\tsentence2\n9\ta\tb\n"),
+        "transfer": ("mr.tsv", "label\ttext\n0\ta\n1\tb\n"),  # fewer rows than folds
+        "probing": ("past_present.txt", "xx\tPAST\ta text\n"),
+        "declutr": ("sts12.test.tsv", "score\tsentence1\tsentence2\n1\ta\tb\n2\ta\tc\n"),  # no sub-sets
+    }[suite]
+    (data / name).write_text(content)
+    assert name in answer(["evaluate", "no/such-model", "--suite", "sts", suite, "--data", "data"])
+
+
+def test_a_file_in_place_of_the_cache_is_refused(files: dict[str, str], answer: Answer, here: Path) -> None:
+    (here / "file").touch()
+    said = answer(["evaluate", files["bert"], files["pairs"], "--cache", "file"])
+    assert "file: expected a folder for vectors, got a file; name another" in said

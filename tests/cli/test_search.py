@@ -90,6 +90,17 @@ def test_queries_come_from_the_shell_and_from_a_file(
     assert [answer["query"] for answer in hits_of(capsys)] == [*QUERIES, "who sleeps?", "the dog"]
 
 
+def test_queries_are_taken_from_a_column_that_is_named(
+    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "queries.tsv").write_text("id\tasked\tsplit\n1\twho sleeps?\ttrain\n2\twho runs?\ttest\n")
+    options = ["--queries", "queries.tsv", "--query_column", "asked", "--split", "test", "--format", "json"]
+    assert run(words_of(files, files["texts"], *options)) == 0
+    captured = capsys.readouterr()
+    assert [json.loads(line)["query"] for line in captured.out.splitlines()] == [*QUERIES, "who runs?"]
+    assert "queries.tsv: asked -> text; split: test (1); train (1) left out" in captured.err
+
+
 def test_a_table_and_a_page_say_the_same(
     files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,6 +165,11 @@ def test_a_stopped_search_says_what_it_keeps(
         (["search", "a.txt", "q", "--model", "m", "--top_k", "0"], "--top_k: expected 1 or more, got 0"),
         (["search", "a.txt", "q", "--model", "m", "--index", "i.bin"], "ends in .npy for an index, got '.bin'"),
         (["search", "a.txt", "q", "--model", "m", "--index", "no/i.npy"], "an existing folder, found none at no"),
+        (["search", "a.txt", "q", "--model", "m", "--index", "a.txt"], "a.txt: expected another file than a.txt"),
+        (
+            ["search", "a.txt", "q", "--model", "m", "--query_column", "c"],
+            "--query_column: expected --queries FILE",
+        ),
         (["search", "a.txt", "q", "--model", "m", "--format", "xml"], "invalid choice: 'xml'"),
         (
             ["search", "a.txt", "q", "--model", "m"],

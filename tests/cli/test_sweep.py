@@ -157,9 +157,7 @@ def test_what_is_wrong_is_said_before_the_first_run(
     assert list(here.iterdir()) == []
 
 
-def test_a_logger_from_a_file_is_refused_before_the_first_run(
-    words: list[str], here: Path, answer: Answer
-) -> None:
+def test_a_logger_of_a_file_is_refused_at_once(words: list[str], here: Path, answer: Answer) -> None:
     (here / "silent.yaml").write_text("trainer: {logger: false}\n")
     said = answer([*words, "--config", "silent.yaml", "--vary", ONE])
     assert "trainer.logger: expected none, got one for MaxPooler" in said

@@ -77,6 +77,25 @@ def test_a_damaged_file_is_named(bert: str, tmp_path: Path) -> None:
         CachedEncoder(model(bert), tmp_path)
 
 
+def test_texts_that_earlier_runs_have_cut_are_counted(bert: str, tmp_path: Path) -> None:
+    long, longer = (f"{20 * 'the old bird sings '}{number}" for number in ("one", "two"))
+    first = CachedEncoder(model(bert), tmp_path)
+    first(["a bird", long])
+    first([long, longer])
+    assert (first.truncated, first.truncated_earlier) == (2, 0)
+    again = CachedEncoder(model(bert), tmp_path)
+    again(["a bird", long])
+    assert (again.encoded, again.truncated, again.truncated_earlier) == (0, 0, 2)
+
+
+@pytest.mark.parametrize("inside", ["", "vectors"])
+def test_a_file_in_place_of_the_folder_is_refused_at_once(bert: str, tmp_path: Path, inside: str) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ValueError, match="file: expected a folder for vectors, got a file; name another"):
+        CachedEncoder(model(bert), file / inside)
+
+
 def test_what_is_not_text_is_refused_with_its_place(bert: str) -> None:
     with pytest.raises(TypeError, match="expected texts, got int at place 1"):
         CachedEncoder(model(bert))(["a", 3])  # type: ignore[list-item]  # the error is the test

@@ -142,6 +142,30 @@ def test_answers_right_or_wrong_are_compared_too(models: dict[str, CachedEncoder
     assert {one.task for one in alone.differences} == {"MR"} and alone.texts == 40
 
 
+def test_the_mean_of_accuracies_is_over_the_tasks_that_are_averaged(models: dict[str, CachedEncoder]) -> None:
+    random = torch.Generator().manual_seed(0)
+    right = {
+        name: {task: torch.rand(50, generator=random) < 0.7 for task in ("MR", "CR", "SNLI")} for name in models
+    }
+    partly = {name: {**answers, "SNLI": "expected snli.tsv, found none"} for name, answers in right.items()}
+    for answers in (right, partly):
+        found = compare(
+            models, correct=answers, resamples=40, title="transfer x 100, fast", averaged=("MR", "CR")
+        )
+        (table,) = found.tables
+        assert table.title == "transfer x 100, fast"
+        means = [
+            100 * sum(float(right[name][task].double().mean()) for task in ("MR", "CR")) / 2 for name in models
+        ]
+        assert [table.average(name) for name in models] == pytest.approx(means, abs=1e-9)
+        one, other = (one for one in found.differences if one.task == "Avg.")
+        differences = [means[1] - means[0], means[2] - means[0]]
+        assert [one.difference, other.difference] == pytest.approx(differences, abs=1e-9)
+    gone = {name: {**answers, "CR": "expected cr.tsv, found none"} for name, answers in right.items()}
+    found = compare(models, correct=gone, resamples=40, averaged=("MR", "CR"))
+    assert {one.task for one in found.differences} == {"MR", "SNLI"}
+
+
 def test_a_task_without_data_stays_in_the_table_and_leaves_no_mean(models: dict[str, CachedEncoder]) -> None:
     found = compare(models, {**TASKS, "STS13": MISSING}, resamples=10)
     assert found.tables[0].tasks == ["STS12", "STS14", "STS13"]
@@ -183,8 +207,29 @@ def test_one_model_and_no_data_are_refused(models: dict[str, CachedEncoder]) -> 
         compare({"old": models["old"]}, TASKS)
     with pytest.raises(ValueError, match=f"one task or more, got none; STS13: {MISSING}"):
         compare(models, {"STS13": MISSING})
+    with pytest.raises(ValueError, match=f"one task or more, got none; MR: {MISSING}"):
+        compare(models, correct={name: {"MR": MISSING} for name in models})
     with pytest.raises(ValueError, match="tasks in sts or correct, got none"):
         compare(models, texts=tiny.TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "setting", "resamples", "expected"),
+    [
+        (scored(4, 7), "median", 10, "setting: expected all, mean, wmean, got 'median'"),
+        (scored(4, 7), "all", 0, "resamples: expected 1 or more, got 0"),
+        (scored(1, 7), "all", 10, "STS12: expected two pairs or more, got 1"),
+        (scored(3, 7), "mean", 10, "STS12, forum: expected two pairs or more, got 1"),
+        (scored(4, 7, ("",)), "mean", 10, "expected pairs whose sub-sets are named for mean"),
+    ],
+)
+def test_options_are_checked_before_a_text_is_encoded(
+    models: dict[str, CachedEncoder], pairs: STSPairs, setting: str, resamples: int, expected: str
+) -> None:
+    fresh = {name: CachedEncoder(embed.model) for name, embed in models.items()}
+    with pytest.raises(ValueError, match=expected):
+        compare(fresh, {"STS13": scored(4, 7), "STS12": pairs}, setting=setting, resamples=resamples)
+    assert [embed.encoded for embed in fresh.values()] == [0, 0, 0]
 
 
 def test_a_damaged_model_is_named(models: dict[str, CachedEncoder], tmp_path: Path) -> None:

@@ -49,3 +49,7 @@ def test_latex_escapes_names() -> None:
 def test_rows_of_different_tasks_are_refused() -> None:
     with pytest.raises(ValueError, match="expected the tasks MR in every row, got CR for b"):
         ScoreTable("a", {"a": [MR], "b": [CR]})
+
+
+def test_a_task_to_average_that_has_no_row_leaves_no_mean() -> None:
+    assert "n/a" in ScoreTable("a", {"m": [MR]}, averaged=["MR", "SUBJ"]).text().splitlines()[2]

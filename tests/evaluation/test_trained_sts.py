@@ -134,6 +134,15 @@ def test_e6_only_the_trained_task_reads_the_training_pairs(embed: CachedEncoder,
         assert changed.score != score.score
 
 
+def test_all_pairs_are_read_before_a_text_is_encoded(embed: CachedEncoder, tmp_path: Path) -> None:
+    sts_files.write_tables(tmp_path)
+    (tmp_path / "sick.test.tsv").write_text("score\tsentence1\tsentence2\n9\ta\tb\n")
+    fresh = CachedEncoder(embed.model)
+    with pytest.raises(ValueError, match=r"sick\.test\.tsv"):
+        trained_sts_scores(fresh, tmp_path)
+    assert fresh.encoded == 0
+
+
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
 def test_a_task_without_one_of_its_splits_has_no_score(embed: CachedEncoder, tmp_path: Path, split: str) -> None:
     (sts_files.write_tables(tmp_path) / f"sick.{split}.tsv").unlink()

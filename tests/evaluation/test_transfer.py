@@ -206,6 +206,23 @@ def test_pairs_are_classified_by_these_features(
     np.testing.assert_array_equal(transfer._features(Bag(), found).numpy(), features(u, v))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("task", "width"), [("SNLI", 4), ("MRPC", 2)])
+def test_features_of_pairs_are_made_without_copies(
+    task: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sides = {side: torch.rand(1000, 64, generator=torch.Generator().manual_seed(0)) for side in "uv"}
+    rows = LabelledTexts(task, "", ["0", "1"], [["u"], ["v"]], {}, 0)
+    monkeypatch.setattr(
+        Tensor, "isfinite", lambda _: torch.ones(1, 1, dtype=torch.bool)
+    )  # it needs some for a moment
+    with torch.profiler.profile(profile_memory=True) as profiled:
+        features = transfer._features(lambda texts: sides[texts[0]], rows)  # type: ignore[arg-type]
+    assert features.shape == (1000, width * 64)
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+    taken = sum(max(0, event.nbytes()) for event in events)
+    assert features.nbytes <= taken < 1.01 * features.nbytes  # and some bytes for the flags of finite rows
+
+
 def test_f1_is_that_of_scikit_learn() -> None:
     random = np.random.default_rng(0)
     for share in (0.0, 0.3, 1.0):
@@ -220,6 +237,12 @@ def test_f1_of_mrpc_is_of_the_paraphrases(tmp_path: Path) -> None:
     outcome = Outcome(dev=70.0, predicted=torch.tensor([1, 1, 0, 0]), gold=torch.tensor([1, 0, 0, 0]))
     score = transfer._score(labelled("MRPC", tmp_path), outcome)
     assert (score.score, score.parts) == (75.0, {"dev": 70.0, "F1": pytest.approx(200 / 3)})
+
+
+def test_blanks_around_a_label_make_no_class_of_their_own(tmp_path: Path) -> None:
+    rows = [(label, f"a text {number}") for number, label in enumerate(["0", "1 ", " 0", "1"])]
+    table(tmp_path / "mr.tsv", rows, "label", "text")
+    assert set(labelled("MR", tmp_path).labels) == {"0", "1"}
 
 
 def test_a_missing_task_says_which_files_were_looked_for_and_where_to_get_them(tmp_path: Path) -> None:
@@ -273,7 +296,7 @@ def test_what_cannot_be_scored_names_task_and_file(tmp_path: Path) -> None:
     assert said.startswith("MR: ")
     assert "mr.tsv: expected 5 rows or more of each class for 5 folds, got 4 of 1" in said
     said = broken(tmp_path / "e", "mr", all=[head, row, "\ta film"])
-    assert "mr.tsv:3: expected a label in label, got none" in said
+    assert "mr.tsv:3: expected a label, got none" in said
     said = broken(tmp_path / "f", "mr", all=["label\tsentence", row])
     assert "mr.tsv: expected the columns label, text, got label, sentence; name a column text" in said
     said = broken(tmp_path / "g", "trec", train=[head, row, "1\tb"], test=[head, "2\tc"])

@@ -152,6 +152,13 @@ class TestAlignment:
             alignment(X, Y, alpha=0)
 
 
+class TestEqualVectors:
+    def test_their_similarity_is_exactly_1_so_that_they_tie(self) -> None:
+        torch.manual_seed(0)
+        x = torch.randn(500, 384)
+        assert pair_similarity(x, x).unique().tolist() == [1.0]
+
+
 class TestInvariance:
     @given(seed=SEEDS, scale=st.floats(min_value=1e-3, max_value=1e3))
     @settings(max_examples=25, deadline=None)
