@@ -10,18 +10,21 @@ from pathlib import Path
 
 import torch
 
-from contrastive_text.cli.options import Parser, load_model
+from contrastive_text.cli.options import Parser, check_output, load_model, warnings_as_notes
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.classifiers import PROTOCOLS
+from contrastive_text.evaluation.compare import check_pairs, check_resamples, check_some
 from contrastive_text.evaluation.compare import compare as measure
 from contrastive_text.evaluation.comparison import Comparison
+from contrastive_text.evaluation.labelled_texts import LabelledTexts
 from contrastive_text.evaluation.sts import SETTINGS
 from contrastive_text.evaluation.sts_data import STSPairs, find_sts
-from contrastive_text.evaluation.transfer import outcomes
-from contrastive_text.evaluation.transfer_data import TRANSFER_TASKS, transfer_data
+from contrastive_text.evaluation.transfer import SIMCSE_TASKS, check_folds, find_transfer, outcomes
 
 _FORMATS = {"text": Comparison.text, "markdown": Comparison.markdown, "json": Comparison.json}
+_READ_BY: Mapping[str, Sequence[str]] = {"setting": ("sts",), "protocol": ("transfer",)}
+"""Option -> the suites that read it."""
 
 
 def compare(words: Sequence[str]) -> None:
@@ -33,8 +36,8 @@ def compare(words: Sequence[str]) -> None:
     parser.add_argument("models", nargs="+", help="folders or hub names; the first is the baseline")
     parser.add_argument("--data", required=True, help="folder of data sets, hub, or a file of scored pairs")
     parser.add_argument("--suite", nargs="+", choices=("sts", "transfer"), default=["sts"])
-    parser.add_argument("--setting", choices=SETTINGS, default="all", help="how sub-sets of STS tasks are joined")
-    parser.add_argument("--protocol", choices=PROTOCOLS, default="standard", help="of the transfer tasks")
+    parser.add_argument("--setting", choices=SETTINGS, help="how sub-sets of STS tasks are joined; all")
+    parser.add_argument("--protocol", choices=PROTOCOLS, help="of the transfer tasks; standard")
     parser.add_argument("--texts", help="texts to compare vectors on; those of the STS tasks where left out")
     parser.add_argument("--resamples", type=int, default=1000, help="of the test rows, for the intervals")
     parser.add_argument("--seed", type=int, default=42, help="of the resamples")
@@ -46,35 +49,43 @@ def compare(words: Sequence[str]) -> None:
     options = parser.understand(words)
     if len(options.models) < 2:
         parser.error(f"models: expected two or more, got {options.models[0]} alone; the first is the baseline")
-    if options.output is not None and not options.output.parent.is_dir():
-        raise FileNotFoundError(
-            f"{options.output}: expected an existing folder, found none at {options.output.parent}; make it first"
-        )
+    parser.check_read(options, _READ_BY, options.suite)
+    check_output(options.output)
+    check_resamples(options.resamples)
     if "transfer" in options.suite and Path(options.data).is_file():
         parser.error(f"--data: expected a folder with --suite transfer, got the file {options.data}")
+    setting, protocol = options.setting or "all", options.protocol or "standard"
     tasks = _sts_tasks(options.data) if "sts" in options.suite else None
+    if tasks is not None:
+        check_pairs("--data", tasks, setting)
+    data = find_transfer(options.data) if "transfer" in options.suite else None
+    if data is not None:
+        check_some("--data", data)
+        check_folds(data, PROTOCOLS[protocol])
     texts = options.texts and [str(row["text"]) for row in read_rows(options.texts, reads=("text",))]
     with redirect_stdout(sys.stderr):  # the output is the comparison alone, for a file or another program
         models = {
             name: CachedEncoder(load_model(path, options.device), options.cache, options.batch_size, True)
             for name, path in zip(_names(options.models), options.models, strict=True)
         }
-        correct = None
-        if "transfer" in options.suite:
-            correct = _answers(models, options.data, options.protocol)
-        found = measure(
-            models,
-            sts=tasks,
-            correct=correct,
-            texts=texts,
-            setting=options.setting,
-            resamples=options.resamples,
-            seed=options.seed,
-        )
+        with warnings_as_notes():
+            found = measure(
+                models,
+                sts=tasks,
+                correct=None if data is None else _answers(models, data, protocol),
+                texts=texts,
+                setting=setting,
+                resamples=options.resamples,
+                seed=options.seed,
+                title=f"transfer x 100, {protocol}, torch",
+                averaged=SIMCSE_TASKS,
+            )
         for name, embed in models.items():
+            length = embed.model.max_length
             if embed.truncated:
-                length = embed.model.max_length
                 print(f"{name}: {embed.truncated:,} of {embed.encoded:,} texts are longer than {length} tokens")
+            if embed.truncated_earlier:
+                print(f"{name}: of the texts of earlier runs {embed.truncated_earlier:,} are, too")
     said = _FORMATS[options.format](found)
     if options.output is None:
         print(said)
@@ -91,9 +102,8 @@ def _sts_tasks(data: str) -> Mapping[str, STSPairs | str]:
 
 
 def _answers(
-    models: Mapping[str, CachedEncoder], folder: str, protocol: str
+    models: Mapping[str, CachedEncoder], data: Mapping[str, LabelledTexts | str], protocol: str
 ) -> dict[str, dict[str, torch.Tensor | str]]:
-    data = {task: transfer_data(task, folder) for task in TRANSFER_TASKS}
     answers: dict[str, dict[str, torch.Tensor | str]] = {}
     for name, embed in models.items():
         found = outcomes(embed, data, PROTOCOLS[protocol], classifier=None)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from contrastive_text.cli.options import Parser, load_model
+from contrastive_text.cli.options import Parser, check_output, load_model
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.frequency import takes_mean
@@ -34,10 +34,7 @@ def diagnose(words: Sequence[str]) -> None:
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
     options = parser.understand(words)
-    if options.output is not None and not options.output.parent.is_dir():
-        raise FileNotFoundError(
-            f"{options.output}: expected an existing folder, found none at {options.output.parent}; make it first"
-        )
+    check_output(options.output)
     table = read_rows(options.texts, reads=("text",))
     pairs = None if options.pairs is None else read_pairs(options.pairs)
     as_json = options.format == "json"

@@ -8,33 +8,33 @@ import io
 import json
 import math
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from contrastive_text.cli.options import Parser, load_model
+from contrastive_text.cli.options import Parser, check_output, load_model, warnings_as_notes
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.classifiers import CLASSIFIERS, PROTOCOLS
-from contrastive_text.evaluation.declutr import declutr_scores
-from contrastive_text.evaluation.probing import probing_scores
+from contrastive_text.evaluation.declutr import SuiteData, check_declutr, score_declutr
+from contrastive_text.evaluation.probing import find_probing
 from contrastive_text.evaluation.results import FORMATS, ScoreTable, TaskScore
 from contrastive_text.evaluation.sts import SETTINGS, check_setting, score_table, score_tasks, warnings_named
-from contrastive_text.evaluation.sts_data import STSPairs, find_pairs, find_sts
-from contrastive_text.evaluation.trained_sts import SPLITS, TRAINED_TASKS, trained_sts_scores
-from contrastive_text.evaluation.transfer import SIMCSE_TASKS, transfer_scores
+from contrastive_text.evaluation.sts_data import STSPairs, find_sts
+from contrastive_text.evaluation.trained_sts import find_trained, score_trained
+from contrastive_text.evaluation.transfer import SIMCSE_TASKS, check_folds, find_transfer, outcomes, scores
 
-_CLASSIFIED: Mapping[str, tuple[Callable[..., list[TaskScore]], Sequence[str] | None]] = {
-    "transfer": (transfer_scores, SIMCSE_TASKS),
-    "probing": (probing_scores, None),
-    "declutr": (declutr_scores, ("Downstream (-SNLI)",)),
+_CLASSIFIED: Mapping[str, Sequence[str] | None] = {
+    "transfer": SIMCSE_TASKS,
+    "probing": None,
+    "declutr": ("Downstream (-SNLI)",),
 }
-"""Suite that trains classifiers -> its scores, and what the papers average; None for all of them."""
+"""Suite that trains classifiers -> what the papers average; None for all its tasks."""
 _SUITES = ("sts", "trained-sts", *_CLASSIFIED)
 _FILES = "files"
 _READ_BY: Mapping[str, Sequence[str]] = {
@@ -88,20 +88,18 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
         got = "both" if options.suite else "neither"
         parser.error(f"files: expected files of scored pairs, or --suite {' '.join(_SUITES)}, got {got}")
     scored = options.suite or [_FILES]
-    for name, value in vars(options).items():
-        readers = _READ_BY.get(name, scored)
-        if value and not set(readers) & set(scored):
-            todo = f"leave it out, or score {' or '.join(readers)}"
-            parser.error(f"--{name}: expected something that reads it, got {' '.join(scored)}; {todo}")
+    parser.check_read(options, _READ_BY, scored)
     if options.suite and not options.data:
         parser.error("--data: expected the folder of the suites' data sets, got none; give it")
     for named in options.columns or ():
         if "=" not in named:
             parser.error(f"--columns: expected NAME=COLUMN, got {named}; write target=gold, for example")
-    if options.output and not options.output.parent.is_dir():
+    if options.subsets and options.format in ("csv", "json"):
         parser.error(
-            f"--output: expected an existing folder, found none at {options.output.parent}; make it first"
+            f"--subsets: expected text, markdown or latex, got {options.format}, which holds sub-sets anyway; "
+            "leave it out"
         )
+    check_output(options.output)
 
 
 def _load(options: argparse.Namespace) -> CachedEncoder:
@@ -112,17 +110,8 @@ def _load(options: argparse.Namespace) -> CachedEncoder:
 
 def _say_encoded(embed: CachedEncoder) -> None:
     limit = embed.model.max_length
-    print(f"{embed.encoded:,} distinct texts encoded; {embed.truncated:,} cut to {limit} tokens")
-
-
-@contextmanager
-def _notes() -> Iterator[None]:
-    """Prints warnings as notes."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        yield
-    for message in dict.fromkeys(str(warning.message) for warning in said):
-        print(f"note: {message}")
+    earlier = f", {embed.truncated_earlier:,} of earlier runs" if embed.truncated_earlier else ""
+    print(f"{embed.encoded:,} distinct texts encoded; {embed.truncated:,} cut to {limit} tokens{earlier}")
 
 
 def _evaluate_files(options: argparse.Namespace) -> None:
@@ -130,33 +119,28 @@ def _evaluate_files(options: argparse.Namespace) -> None:
     tables = {path: read_pairs(path, columns=columns) for path in options.files}
     embed = _load(options)
     shown = Table("file", "sub-set", "pairs", "Spearman x 100", title="cosine similarity against gold score")
-    with _notes():
+    names = Counter(Path(path).name for path in tables)
+    with warnings_as_notes():
         for path, table in tables.items():
             with warnings_named(path):
-                scores = score_table(embed, table)
-            for score in scores:
+                found = score_table(embed, table)
+            name = Path(path).name
+            for score in found:
                 figure = "n/a" if math.isnan(score.spearman) else f"{score.spearman:.2f}"
-                shown.add_row(Path(path).name, Text(score.subset), f"{score.pairs:,}", figure)
+                shown.add_row(
+                    Text(name if names[name] == 1 else path), Text(score.subset), f"{score.pairs:,}", figure
+                )
     _say_encoded(embed)
     Console().print(shown)
 
 
 def _evaluate_suites(options: argparse.Namespace) -> None:
     """Prints the tables to the terminal or a file, and all else to standard error."""
-    setting = options.setting or "all"
     with redirect_stdout(sys.stderr):
-        found = find_sts(options.data) if "sts" in options.suite else {}
-        pairs = {task: each for task, each in found.items() if isinstance(each, STSPairs)}
-        check_setting(setting, pairs.values())  # before minutes of encoding
-        if "trained-sts" in options.suite:
-            for name, task in TRAINED_TASKS.items():
-                splits = {f"{name}, {split}": find_pairs(task, options.data, split) for split in SPLITS}
-                pairs |= {split: each for split, each in splits.items() if isinstance(each, STSPairs)}
-        for name, each in pairs.items():
-            print(f"{name}: {each.understood}")
+        data = _suite_data(options)
         embed = _load(options)
-        with _notes():
-            tables = {suite: _table(suite, embed, found, setting, options) for suite in options.suite}
+        with warnings_as_notes():
+            tables = {suite: _table(suite, embed, data, options) for suite in options.suite}
         _say_encoded(embed)
     written = _written(tables, options.format or "text", subsets=options.subsets) + "\n"
     if options.output is None:
@@ -166,26 +150,52 @@ def _evaluate_suites(options: argparse.Namespace) -> None:
         print(f"scores written to {options.output}", file=sys.stderr)
 
 
-def _table(
-    suite: str,
-    embed: CachedEncoder,
-    found: Mapping[str, STSPairs | str],
-    setting: str,
-    options: argparse.Namespace,
-) -> ScoreTable:
-    if suite == "sts":
-        return ScoreTable(f"Spearman x 100, {setting}", {options.model: score_tasks(embed, found, setting)})
-    if suite == "trained-sts":
-        return ScoreTable("Spearman x 100, trained", {options.model: trained_sts_scores(embed, options.data)})
-    classified, averaged = _CLASSIFIED[suite]
-    protocol = options.protocol or "standard"
-    scores = classified(
-        embed,
-        options.data,
-        protocol=PROTOCOLS[protocol],
-        classifier=CLASSIFIERS[options.classifier or "torch"],
+def _suite_data(options: argparse.Namespace) -> SuiteData:
+    """Reads and checks what all the suites need, before minutes of encoding, and prints how it was read."""
+    folder, suites = options.data, set(options.suite)
+    data = SuiteData(
+        sts=find_sts(folder) if suites & {"sts", "declutr"} else {},
+        trained=find_trained(folder) if suites & {"trained-sts", "declutr"} else {},
+        transfer=find_transfer(folder) if suites & {"transfer", "declutr"} else {},
+        probing=find_probing(folder) if suites & {"probing", "declutr"} else {},
     )
-    return ScoreTable(f"{suite} x 100, {protocol}", {options.model: scores}, averaged=averaged)
+    if "sts" in suites:
+        check_setting(_setting(options), [pairs for pairs in data.sts.values() if isinstance(pairs, STSPairs)])
+    if "declutr" in suites:
+        check_declutr(data, PROTOCOLS[_protocol(options)])
+    check_folds(data.transfer, PROTOCOLS[_protocol(options)])
+    trained = {
+        f"{task}, {split}": pairs for task, splits in data.trained.items() for split, pairs in splits.items()
+    }
+    for name, pairs in (*data.sts.items(), *trained.items()):
+        if isinstance(pairs, STSPairs):
+            print(f"{name}: {pairs.understood}")
+    return data
+
+
+def _setting(options: argparse.Namespace) -> str:
+    return options.setting or "all"
+
+
+def _protocol(options: argparse.Namespace) -> str:
+    return options.protocol or "standard"
+
+
+def _table(suite: str, embed: CachedEncoder, data: SuiteData, options: argparse.Namespace) -> ScoreTable:
+    setting = _setting(options)
+    if suite == "sts":
+        return ScoreTable(f"Spearman x 100, {setting}", {options.model: score_tasks(embed, data.sts, setting)})
+    if suite == "trained-sts":
+        return ScoreTable("Spearman x 100, trained", {options.model: score_trained(embed, data.trained)})
+    name = options.classifier or "torch"
+    protocol, classifier = PROTOCOLS[_protocol(options)], CLASSIFIERS[name]
+    if suite == "declutr":
+        found = score_declutr(embed, data, protocol, classifier)
+    else:
+        rows = data.transfer if suite == "transfer" else data.probing
+        found = scores(rows, outcomes(embed, rows, protocol, classifier))
+    title = f"{suite} x 100, {_protocol(options)}, {name}"
+    return ScoreTable(title, {options.model: found}, averaged=_CLASSIFIED[suite])
 
 
 def _written(tables: Mapping[str, ScoreTable], form: str, subsets: bool) -> str:

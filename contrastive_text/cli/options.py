@@ -1,11 +1,15 @@
-"""What the commands over a saved model share: their parser, and how the model is loaded."""
+"""What the commands over a saved model share: their parser, their checks, and how the model is loaded."""
 
 from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
+
+import torch
 
 from contrastive_text.cli.suggestions import nearest
 from contrastive_text.sentence_encoder import SentenceEncoder
@@ -28,9 +32,74 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}\n{self.format_usage()}")
 
+    def check_read(
+        self, options: argparse.Namespace, readers: Mapping[str, Sequence[str]], asked: Sequence[str]
+    ) -> None:
+        """Refuses an option that nothing of what is asked for would read; in ``readers`` is what reads it."""
+        for name, reads in readers.items():
+            if vars(options)[name] and not set(reads) & set(asked):
+                todo = f"leave it out, or score {' or '.join(reads)}"
+                self.error(f"--{name}: expected something that reads it, got {' '.join(asked)}; {todo}")
+
+
+def check_output(path: Path | None) -> None:
+    """Refuses a place that can't become a file, before any work.
+
+    Raises:
+        ValueError: A folder.
+        FileNotFoundError: A file in a folder that isn't there.
+    """
+    if path is not None and path.is_dir():
+        raise ValueError(f"{path}: expected a file, got a folder; name a file in it")
+    if path is not None and not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"{path}: expected an existing folder, found none at {path.parent}; make it first"
+        )
+
+
+def check_apart(output: Path, *others: str | Path | None) -> None:
+    """Refuses to write over a file that is read, or that is written as something else, before any is read.
+
+    Raises:
+        ValueError: The same file, by whatever name.
+    """
+    for other in others:
+        if other is None:
+            continue
+        there = Path(other)
+        linked = output.exists() and there.exists() and output.samefile(there)
+        if linked or output.resolve() == there.resolve():
+            raise ValueError(
+                f"{output}: expected another file than {other}, got the same; it would be lost; name another"
+            )
+
+
+def check_device(name: str) -> None:
+    """Refuses a device that this machine doesn't have, before a model is loaded.
+
+    Raises:
+        ValueError: Such a name.
+    """
+    try:
+        torch.empty(0, device=name)
+    except (AssertionError, RuntimeError) as error:  # a build of torch without CUDA asserts it
+        raise ValueError(f"--device: expected a device of this machine, such as cpu, got {name!r}") from error
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Prints warnings as notes, each once."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        yield
+    for message in dict.fromkeys(str(warning.message) for warning in said):
+        print(f"note: {message}")
+
 
 def load_model(path: str, device: str | None) -> SentenceEncoder:
     """Loads a model and prints what is to be known of it, such as a pooler that its folder doesn't name."""
+    if device is not None:
+        check_device(device)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         model = SentenceEncoder.from_pretrained(path, device=device)

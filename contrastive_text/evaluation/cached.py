@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 from torch import Tensor
 
 from contrastive_text.sentence_encoder import SentenceEncoder
 
 _KEY_BYTES = 16
+_TRUNCATED = "truncated"
 
 
 class CachedEncoder:
@@ -34,9 +35,10 @@ class CachedEncoder:
     Attributes:
         encoded: Number of texts that went through the network so far.
         truncated: How many of these were cut to the model's limit.
+        truncated_earlier: How many texts were cut whose vectors earlier runs have left in the folder.
 
     Raises:
-        ValueError: A damaged file in the folder; the message names it.
+        ValueError: A file where the folder should be, or a damaged file in it; the message names it.
 
     Example:
         >>> embed = CachedEncoder(model)  # doctest: +SKIP
@@ -51,16 +53,22 @@ class CachedEncoder:
         batch_size: int = 64,
         show_progress_bar: bool = False,
     ) -> None:
+        for place in () if folder is None else (Path(folder), *Path(folder).parents):
+            if place.is_file():
+                raise ValueError(f"{place}: expected a folder for vectors, got a file; name another")
         self.model = model
         self.folder = None if folder is None else Path(folder) / model.identity
         self.batch_size = batch_size
         self.show_progress_bar = show_progress_bar
         self.encoded = 0
         self.truncated = 0
+        self.truncated_earlier = 0
         self._places: dict[bytes, int] = {}
         self._blocks: list[npt.NDArray[np.float32]] = []
         for path in sorted(self.folder.glob("*.safetensors")) if self.folder is not None else ():
-            self._add(*_read(path))
+            keys, vectors, truncated = _read(path)
+            self._add(keys, vectors)
+            self.truncated_earlier += truncated
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
         """Gives the vectors of texts in their order, (N, D), float32, on the CPU.
@@ -94,7 +102,8 @@ class CachedEncoder:
                 / f"{hashlib.blake2b(named.tobytes(), digest_size=_KEY_BYTES).hexdigest()}.safetensors"
             )
             unfinished = path.with_suffix(f".{os.getpid()}")
-            save_file({"keys": named, "vectors": vectors}, unfinished)
+            metadata = {_TRUNCATED: str(self.model.truncated)}
+            save_file({"keys": named, "vectors": vectors}, unfinished, metadata)
             unfinished.replace(path)  # whole or not at all
 
     def _add(self, keys: npt.NDArray[np.uint8], vectors: npt.NDArray[np.float32]) -> None:
@@ -110,10 +119,12 @@ def _key(text: str, place: int) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()
 
 
-def _read(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+def _read(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], int]:
+    """Gives keys, vectors, and how many of the texts were cut."""
     try:
-        content = load_file(path)
-        return content["keys"], content["vectors"]
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            return file.get_tensor("keys"), file.get_tensor("vectors"), int(metadata[_TRUNCATED])
     except (OSError, SafetensorError, KeyError) as error:
         raise ValueError(
             f"{path}: expected whole vectors of an earlier evaluation, got {error}; delete the file"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.comparison import NEIGHBOURS, Agreement, Comparison, Difference
 from contrastive_text.evaluation.results import AVERAGE, ScoreTable, TaskScore
-from contrastive_text.evaluation.sts import pair_cosines, score_tasks
+from contrastive_text.evaluation.sts import check_setting, pair_cosines, score_tasks
 from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.metrics.agreement import linear_cka, neighbour_overlap
 from contrastive_text.metrics.bootstrap import (
@@ -43,6 +44,8 @@ def compare(
     setting: str = "all",
     resamples: int = 1000,
     seed: int = 42,
+    title: str = "accuracy x 100",
+    averaged: Sequence[str] | None = None,
 ) -> Comparison:
     """Compares models with the first one, task by task and vector by vector.
 
@@ -60,9 +63,12 @@ def compare(
         setting: How the sub-sets of an STS task are joined: ``all``, ``mean`` or ``wmean``.
         resamples: Resamples of the test rows.
         seed: Of the resamples, and of the draw of texts.
+        title: Of the table of accuracies: which protocol, for example.
+        averaged: Tasks that the mean of the accuracies is over; None for all.
 
     Raises:
-        ValueError: Fewer than two models, no task that can be scored, or vectors of NaN or infinity.
+        ValueError: Fewer than two models, no task that can be scored, another setting, no resamples, a single
+            pair in a task, or vectors of NaN or infinity.
 
     Example:
         >>> models = {"old": CachedEncoder(old), "new": CachedEncoder(new)}  # doctest: +SKIP
@@ -72,21 +78,25 @@ def compare(
     """
     if len(models) < 2:
         raise ValueError(f"compare.models: expected two or more, got {len(models)}; the first is the baseline")
+    if sts is None and correct is None:
+        raise ValueError("compare: expected tasks in sts or correct, got none; give scored pairs, for example")
     baseline, *others = models
+    check_resamples(resamples)
+    if sts is not None:
+        check_pairs("compare.sts", sts, setting)
+    if correct is not None:
+        check_some("compare.correct", correct[baseline])
     suites = []
     pooled: list[str] = []
     if sts is not None:
         tasks = {task: pairs for task, pairs in sts.items() if isinstance(pairs, STSPairs)}
-        if not tasks:
-            raise ValueError(f"compare.sts: expected the pairs of one task or more, got none; {_missing(sts)}")
         pooled = [text for pairs in tasks.values() for text in (*pairs.first, *pairs.second)]
         for name, embed in models.items():
             _vectors(name, embed, pooled)  # all at once, by length; each task then finds its own
         suites.append(_sts(models, sts, tasks, setting, resamples, seed))
     if correct is not None:
-        suites.append(_accuracy({name: correct[name] for name in models}, resamples, seed))
-    if not any(suite.table.tasks for suite in suites):
-        raise ValueError("compare: expected tasks in sts or correct, got none; give scored pairs, for example")
+        answers = {name: correct[name] for name in models}
+        suites.append(_accuracy(answers, ScoreTable(title, _accuracies(answers), averaged), resamples, seed))
     chosen, available = _drawn(pooled if texts is None else texts, seed)
     notes = [f"{len(chosen):,} of {available:,} different texts drawn"] if len(chosen) < available else []
     if len(chosen) > NEIGHBOURS:
@@ -105,6 +115,33 @@ def compare(
         resamples=resamples,
         notes=tuple(notes),
     )
+
+
+def check_resamples(resamples: int) -> None:
+    """Refuses less than one."""
+    if resamples < 1:
+        raise ValueError(f"resamples: expected 1 or more, got {resamples}; with 1,000 the smallest p is 0.002")
+
+
+def check_pairs(where: str, sts: Mapping[str, STSPairs | str], setting: str) -> None:
+    """Refuses tasks without any pairs, and pairs that have no correlation in a setting."""
+    check_some(where, sts)
+    tasks = {task: pairs for task, pairs in sts.items() if isinstance(pairs, STSPairs)}
+    check_setting(setting, tasks.values())
+    for task, pairs in tasks.items():
+        sizes = {"": len(pairs)} if setting == "all" else Counter(pairs.subsets)
+        for subset, size in sizes.items():
+            if size < 2:
+                place = f"{task}, {subset}" if subset else task
+                raise ValueError(f"{place}: expected two pairs or more, got {size}; leave it out, or add pairs")
+
+
+def check_some(where: str, tasks: Mapping[str, object]) -> None:
+    """Refuses tasks of which each is missing: a text that says so stands in its place."""
+    missing = [f"{task}: {said}" for task, said in tasks.items() if isinstance(said, str)]
+    if len(missing) == len(tasks):
+        said = missing[0] if missing else "no task is named"
+        raise ValueError(f"{where}: expected the data of one task or more, got none; {said}")
 
 
 def _sts(
@@ -135,8 +172,8 @@ def _sts(
     return _Suite(ScoreTable(f"Spearman x 100, setting {setting}", rows), paired)
 
 
-def _accuracy(correct: Mapping[str, Mapping[str, Tensor | str]], resamples: int, seed: int) -> _Suite:
-    rows = {
+def _accuracies(correct: Mapping[str, Mapping[str, Tensor | str]]) -> dict[str, list[TaskScore]]:
+    return {
         name: [
             TaskScore.absent(task, "accuracy", right)
             if isinstance(right, str)
@@ -145,7 +182,11 @@ def _accuracy(correct: Mapping[str, Mapping[str, Tensor | str]], resamples: int,
         ]
         for name, of_task in correct.items()
     }
-    table = ScoreTable("accuracy x 100", rows)  # refuses models of different tasks
+
+
+def _accuracy(
+    correct: Mapping[str, Mapping[str, Tensor | str]], table: ScoreTable, resamples: int, seed: int
+) -> _Suite:
     baseline, *others = correct
     paired: dict[str, dict[str, PairedBootstrap]] = {name: {} for name in others}
     for name in others:
@@ -171,8 +212,9 @@ def _differences(suites: Sequence[_Suite], others: Sequence[str]) -> tuple[Diffe
             differences += [
                 _difference(name, task, found, adjusted[number, name, task]) for task, found in paired.items()
             ]
-            if len(paired) == len(suite.table.tasks) > 1:  # as in the table: the mean is of all tasks or of none
-                mean = PairedBootstrap.mean(list(paired.values()))
+            averaged = suite.table.averaged or suite.table.tasks
+            if len(averaged) > 1 and paired.keys() >= set(averaged):  # as in the table: all of them, or no mean
+                mean = PairedBootstrap.mean([paired[task] for task in averaged])
                 differences.append(_difference(name, AVERAGE, mean, math.nan))
     return tuple(differences)
 
@@ -220,7 +262,3 @@ def _drawn(texts: Sequence[str], seed: int) -> tuple[list[str], int]:
 
 def _generator(seed: int, task: str) -> torch.Generator:
     return torch.Generator().manual_seed(fold(seed, text_id(task)))
-
-
-def _missing(sts: Mapping[str, STSPairs | str]) -> str:
-    return next((f"{task}: {said}" for task, said in sts.items() if isinstance(said, str)), "no task is named")

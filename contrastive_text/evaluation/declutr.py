@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.classifiers import STANDARD, Classifier, Protocol
-from contrastive_text.evaluation.probing import PROBING_TASKS, probing_scores
+from contrastive_text.evaluation.labelled_texts import LabelledTexts
+from contrastive_text.evaluation.probing import PROBING_TASKS, find_probing
 from contrastive_text.evaluation.results import TaskScore
-from contrastive_text.evaluation.sts import sts_scores
-from contrastive_text.evaluation.trained_sts import TRAINED_TASKS, trained_sts_scores
-from contrastive_text.evaluation.transfer import transfer_scores
+from contrastive_text.evaluation.sts import check_setting, score_tasks
+from contrastive_text.evaluation.sts_data import STSPairs, find_sts
+from contrastive_text.evaluation.trained_sts import TRAINED_TASKS, find_trained, score_trained
+from contrastive_text.evaluation.transfer import check_folds, find_transfer, outcomes, scores
 from contrastive_text.evaluation.transfer_data import TRANSFER_TASKS
 
 COCO = "COCO"
@@ -23,6 +26,22 @@ DOWNSTREAM_TASKS = (*TRANSFER_TASKS, *TRAINED_TASKS, COCO, *_YEARS)
 WITHOUT_SNLI = tuple(task for task in DOWNSTREAM_TASKS if task != "SNLI")
 """The 17 of DeCLUTR's final tables: the models it is compared with were trained on SNLI."""
 _MEANS = {"Downstream": DOWNSTREAM_TASKS, "Downstream (-SNLI)": WITHOUT_SNLI, "Probing": PROBING_TASKS}
+
+
+class SuiteData(NamedTuple):
+    """What the suites read: task -> its rows, or what is missing of it.
+
+    Args:
+        sts: As ``find_sts`` gives it.
+        trained: As ``find_trained`` gives it.
+        transfer: As ``find_transfer`` gives it.
+        probing: As ``find_probing`` gives it.
+    """
+
+    sts: Mapping[str, STSPairs | str]
+    trained: Mapping[str, Mapping[str, STSPairs | str]]
+    transfer: Mapping[str, LabelledTexts | str]
+    probing: Mapping[str, LabelledTexts | str]
 
 
 def declutr_scores(
@@ -52,15 +71,34 @@ def declutr_scores(
         ValueError: A file that is not what it should be, too few rows for the folds, or vectors with NaN.
         ImportError: ``SklearnClassifier`` without scikit-learn.
     """
+    data = SuiteData(find_sts(folder), find_trained(folder), find_transfer(folder), find_probing(folder))
+    return score_declutr(embed, data, protocol, classifier, given)
+
+
+def check_declutr(data: SuiteData, protocol: Protocol) -> None:
+    """Refuses STS pairs whose sub-sets aren't known, and classes with fewer training rows than folds."""
+    check_setting("mean", [pairs for pairs in data.sts.values() if isinstance(pairs, STSPairs)])
+    check_folds(data.transfer, protocol)
+
+
+def score_declutr(
+    embed: CachedEncoder,
+    data: SuiteData,
+    protocol: Protocol = STANDARD,
+    classifier: Classifier | None = None,
+    given: Sequence[TaskScore] = (),
+) -> list[TaskScore]:
+    """Gives what ``declutr_scores`` does, of data that are read already; checks them before it encodes a text."""
+    check_declutr(data, protocol)
     found = [
-        *transfer_scores(embed, folder, protocol, classifier),
-        *trained_sts_scores(embed, folder),
-        *sts_scores(embed, folder, setting="mean"),
-        *probing_scores(embed, folder, protocol, classifier),
+        *scores(data.transfer, outcomes(embed, data.transfer, protocol, classifier)),
+        *score_trained(embed, data.trained),
+        *score_tasks(embed, data.sts, "mean"),
+        *scores(data.probing, outcomes(embed, data.probing, protocol, classifier)),
     ]
     added = contributions(found)
     here = {score.task: score for score in (*added, *given)}
-    missing = "image features are needed, which are not read here; give image_retrieval(...) of another run"
+    missing = "the downstream means need COCO's figures: in Python, declutr_scores(given=...)"
     tasks = [
         here.get(task) or TaskScore.absent(task, "mean recall", missing)
         for task in (*DOWNSTREAM_TASKS, *PROBING_TASKS)

@@ -69,11 +69,21 @@ def probing_scores(
         >>> probing_scores(embed, "SentEval/data")[0].task  # doctest: +SKIP
         'Length'
     """
+    data = find_probing(folder, tasks)
+    return scores(data, outcomes(embed, data, protocol, classifier))
+
+
+def find_probing(folder: str | Path, tasks: Sequence[str] = PROBING_TASKS) -> dict[str, LabelledTexts | str]:
+    """Gives the rows of each probing task, or what is missing of it; see ``probing_data``.
+
+    Raises:
+        FileNotFoundError: No such folder.
+        ValueError: Another task, or a file that is not what it should be.
+    """
     for task in tasks:
         if task not in PROBING_TASKS:
             raise reading_error("tasks", listed(PROBING_TASKS), short(task), "name one of these")
-    data = {task: probing_data(task, folder) for task in tasks}
-    return scores(data, outcomes(embed, data, protocol, classifier))
+    return {task: probing_data(task, folder) for task in tasks}
 
 
 def probing_data(task: str, folder: str | Path) -> LabelledTexts | str:

@@ -58,6 +58,7 @@ def aggregate(similarities: Tensor, pairs: STSPairs, setting: str) -> tuple[floa
         ValueError: Another setting, or a mean over sub-sets that have no names or a single pair.
 
     Example:
+        >>> import torch
         >>> gold = torch.tensor([1.0, 2, 3, 0, 1])
         >>> pairs = STSPairs(first=[""] * 5, second=[""] * 5, gold=gold, subsets=["a", "a", "a", "b", "b"])
         >>> aggregate(torch.tensor([0.1, 0.2, 0.3, 0.9, 0.8]), pairs, "mean")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -47,13 +48,30 @@ def trained_sts_scores(embed: CachedEncoder, folder: str | Path) -> list[TaskSco
         FileNotFoundError: No such folder.
         ValueError: A damaged file or model.
     """
-    return [_task_score(embed, name, task, folder) for name, task in TRAINED_TASKS.items()]
+    return score_trained(embed, find_trained(folder))
 
 
-def _task_score(embed: CachedEncoder, name: str, task: str, folder: str | Path) -> TaskScore:
-    found = [find_pairs(task, folder, split) for split in SPLITS]
-    if missing := [pairs for pairs in found if isinstance(pairs, str)]:
+def find_trained(folder: str | Path) -> dict[str, dict[str, STSPairs | str]]:
+    """Gives for each task its splits: the pairs, or what is missing; see ``sts_data.find_pairs``.
+
+    Raises:
+        FileNotFoundError: No such folder.
+        ValueError: A damaged file.
+    """
+    return {
+        name: {split: find_pairs(task, folder, split) for split in SPLITS} for name, task in TRAINED_TASKS.items()
+    }
+
+
+def score_trained(embed: CachedEncoder, tasks: Mapping[str, Mapping[str, STSPairs | str]]) -> list[TaskScore]:
+    """Gives the scores of tasks that ``find_trained`` has found."""
+    return [_task_score(embed, name, splits) for name, splits in tasks.items()]
+
+
+def _task_score(embed: CachedEncoder, name: str, splits: Mapping[str, STSPairs | str]) -> TaskScore:
+    if missing := [pairs for pairs in splits.values() if isinstance(pairs, str)]:
         return TaskScore.absent(name, "spearman", missing[0])
+    found = (splits[split] for split in SPLITS)
     train, dev, test = ((features(embed, pairs), pairs.gold) for pairs in found if isinstance(pairs, STSPairs))
     regressor, chosen_by = fit_regressor(*train, *dev)
     predicted, gold = regressor(test[0]), test[1]

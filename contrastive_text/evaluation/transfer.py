@@ -59,7 +59,7 @@ def transfer_scores(
         ...     print(score.task, score.score)
         MR 75.9
     """
-    data = _transfer_data(folder, tasks)
+    data = find_transfer(folder, tasks)
     return scores(data, outcomes(embed, data, protocol, classifier))
 
 
@@ -75,8 +75,35 @@ def transfer_correct(
     Rows have the order of the files, all of them where a task is cross-validated: two models' answers are in
     pairs. Tasks without files are left out. See ``transfer_scores``.
     """
-    found = outcomes(embed, _transfer_data(folder, tasks), protocol, classifier)
+    found = outcomes(embed, find_transfer(folder, tasks), protocol, classifier)
     return {task: outcome.correct for task, outcome in found.items()}
+
+
+def find_transfer(folder: str | Path, tasks: Sequence[str] = TRANSFER_TASKS) -> dict[str, LabelledTexts | str]:
+    """Gives the rows of each transfer task, or what is missing of it; see ``transfer_data``.
+
+    Raises:
+        FileNotFoundError: No such folder.
+        ValueError: Another task, or a file that is not what it should be.
+    """
+    for task in tasks:
+        if task not in TRANSFER_TASKS:
+            raise reading_error("tasks", listed(TRANSFER_TASKS), short(task), "name one of these")
+    return {task: transfer_data(task, folder) for task in tasks}
+
+
+def check_folds(data: Mapping[str, LabelledTexts | str], protocol: Protocol) -> None:
+    """Refuses classes with fewer training rows than folds, where there are folds."""
+    for task, rows in data.items():
+        if isinstance(rows, str) or DEV in rows.sizes:
+            continue
+        labels = rows.labels[: next(iter(rows.sizes.values()))]
+        rarest, count = Counter(labels).most_common()[-1]
+        if count < protocol.folds:
+            expected = f"{protocol.folds} rows or more of each class for {protocol.folds} folds"
+            todo = "add rows, or take a protocol with fewer folds"
+            with naming(task):
+                raise reading_error(rows.source, expected, f"{count} of {short(rarest)}", todo)
 
 
 def outcomes(
@@ -96,10 +123,8 @@ def outcomes(
     Raises:
         ValueError: Too few rows for the folds, or vectors with NaN.
     """
+    check_folds(data, protocol)
     there = {task: rows for task, rows in data.items() if isinstance(rows, LabelledTexts)}
-    for task, rows in there.items():
-        with naming(task):
-            _check_folds(rows, protocol)
     if empty := [f"{rows.empty:,} in {task}" for task, rows in there.items() if rows.empty]:
         warnings.warn(
             f"a full stop stands for each empty text, as in SentEval: {listed(empty)}", UserWarning, stacklevel=3
@@ -128,25 +153,6 @@ def f1(predicted: Tensor, gold: Tensor) -> float:
     return 200 * int((predicted & gold).sum()) / named if named else 0.0
 
 
-def _transfer_data(folder: str | Path, tasks: Sequence[str]) -> dict[str, LabelledTexts | str]:
-    for task in tasks:
-        if task not in TRANSFER_TASKS:
-            raise reading_error("tasks", listed(TRANSFER_TASKS), short(task), "name one of these")
-    return {task: transfer_data(task, folder) for task in tasks}
-
-
-def _check_folds(rows: LabelledTexts, protocol: Protocol) -> None:
-    """Refuses classes with fewer training rows than folds, where there are folds."""
-    if DEV in rows.sizes:
-        return
-    labels = rows.labels[: next(iter(rows.sizes.values()))]
-    rarest, count = Counter(labels).most_common()[-1]
-    if count < protocol.folds:
-        expected = f"{protocol.folds} rows or more of each class for {protocol.folds} folds"
-        todo = "add rows, or take a protocol with fewer folds"
-        raise reading_error(rows.source, expected, f"{count} of {short(rarest)}", todo)
-
-
 def _outcome(embed: CachedEncoder, texts: LabelledTexts, protocol: Protocol, classifier: Classifier) -> Outcome:
     classes = {label: number for number, label in enumerate(sorted(set(texts.labels)))}
     labels = torch.tensor([classes[label] for label in texts.labels])
@@ -173,7 +179,14 @@ def _features(embed: CachedEncoder, texts: LabelledTexts) -> Tensor:
     if len(sides) == 1:
         return sides[0]
     u, v = sides
-    return torch.cat([*sides] * (texts.task == "SNLI") + [(u - v).abs(), u * v], dim=1)
+    blocks = 4 if texts.task == "SNLI" else 2
+    features = u.new_empty(len(u), blocks * u.shape[1])  # filled in place: of SNLI there are 7 GB
+    *own, distance, product = features.chunk(blocks, dim=1)
+    for block, vectors in zip(own, sides, strict=False):
+        block.copy_(vectors)
+    torch.sub(u, v, out=distance).abs_()
+    torch.mul(u, v, out=product)
+    return features
 
 
 def _score(rows: LabelledTexts, outcome: Outcome) -> TaskScore:

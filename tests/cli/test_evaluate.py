@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from contrastive_text.cli import run
-from contrastive_text.evaluation import CachedEncoder, sts_scores, trained_sts, trained_sts_scores
+from contrastive_text.data import read_rows
+from contrastive_text.evaluation import CachedEncoder, sts_data, sts_scores, trained_sts, trained_sts_scores
 from contrastive_text.evaluation.classifiers import FAST, SklearnClassifier, TorchClassifier
 from contrastive_text.evaluation.transfer import transfer_scores
 from contrastive_text.sentence_encoder import SentenceEncoder
@@ -102,6 +103,18 @@ def test_several_suites_share_an_encoder_and_an_object(
     rows = list(csv.DictReader(io.StringIO(said([*words, "csv"])[0])))
     assert {row["suite"] for row in rows} == {"trained-sts", "sts"}
     assert float(rows[0]["score"]) == trained["tasks"][0]["score"]
+
+
+def test_trained_pairs_are_read_once(
+    files: dict[str, str], data: Path, said: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trained_sts, "_EPOCHS", 1)
+    paths: list[str] = []
+    monkeypatch.setattr(
+        sts_data, "read_rows", lambda path, **options: [paths.append(path), read_rows(path, **options)][1]
+    )
+    said([files["bert"], "--suite", "trained-sts", "--data", str(data)])
+    assert len(paths) == len(set(paths)) == 6
 
 
 @pytest.mark.parametrize(
