@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from contrastive_text.cli.embed import add_encoding, index_of
-from contrastive_text.cli.options import Parser
+from contrastive_text.cli.options import Parser, check_apart
 from contrastive_text.cli.tables import table_row
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.search import check_threshold, group, near_duplicates
@@ -33,9 +33,11 @@ def duplicates(words: Sequence[str]) -> None:
     options = parser.understand(words)
     check_threshold(options.threshold)
     _check_name(options.output, (".tsv",))
+    check_apart(options.output, options.input)
     if options.keep is not None:
         _check_name(options.keep, (".txt", ".jsonl"))
-    texts = TextStream(options.input, options.column, distinct=True)
+        check_apart(options.keep, options.input, options.output)
+    texts = TextStream(options.input, options.column, distinct=True, split=options.split)
     if options.keep is not None and options.keep.suffix == ".txt":
         _check_lines(texts, options.keep)
     summary = texts.scan()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from contrastive_text.cli.options import Parser, load_model
+from contrastive_text.cli.options import Parser, check_apart, check_device, load_model, warnings_as_notes
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.quantization import PRECISIONS
 from contrastive_text.sentence_encoder import SentenceEncoder
@@ -25,6 +25,9 @@ def add_encoding(parser: Parser) -> None:
     """Adds the options of every command that encodes a file of texts."""
     parser.add_argument("--model", required=True, help="folder or hub name")
     parser.add_argument("--column", help="column of the text, where its name isn't a usual one")
+    parser.add_argument(
+        "--split", help="rows of a file with several in a column split: train, dev, test, another, or all"
+    )
     parser.add_argument("--batch_size", type=int, default=64, help="texts that are encoded at once")
     parser.add_argument(
         "--block_size", type=int, default=BLOCK_SIZE, help="texts that are encoded and then saved together"
@@ -39,6 +42,8 @@ def add_encoding(parser: Parser) -> None:
 def encoder_of(options: argparse.Namespace) -> tuple[SentenceEncoder, list[str] | None]:
     """Loads the model that the options name; gives the devices too, where they are several."""
     devices: list[str] = options.device.split(",") if options.device else []
+    for name in devices:
+        check_device(name)
     model = load_model(options.model, device=devices[0] if devices else None).to(_DTYPES[options.dtype])
     return model, devices if len(devices) > 1 else None
 
@@ -67,7 +72,8 @@ def complete(run: EmbeddingRun, became: str = "encoded", stays: bool = True) -> 
     if before:
         print(f"{before:,} of {run.count:,} texts are encoded already; going on behind them")
     try:
-        rows, width = run.finish(show_progress_bar=True)
+        with warnings_as_notes():
+            rows, width = run.finish(show_progress_bar=True)
     except KeyboardInterrupt:
         kept = (
             f"the vectors of {run.done:,} of {run.count:,} texts are kept; the same command goes on behind them"
@@ -83,7 +89,10 @@ def complete(run: EmbeddingRun, became: str = "encoded", stays: bool = True) -> 
 
 def _ranges(path: Path) -> Array:
     try:
-        return np.asarray(np.load(path))
+        ranges = np.asarray(np.load(path))
+        if ranges.dtype.kind not in "fiu":
+            raise ValueError(f"an array of {ranges.dtype}")
+        return ranges
     except (OSError, ValueError) as error:
         raise ValueError(
             f"--ranges {path}: expected a .npy file, such as lies beside vectors of a byte, got {error}"
@@ -111,8 +120,9 @@ def embed(words: Sequence[str]) -> None:
     )
     options = parser.understand(words)
     check_suffix(options.output)
+    check_apart(options.output, options.input, options.ranges)
     ranges = None if options.ranges is None else _ranges(options.ranges)
-    texts = TextStream(options.input, options.column)
+    texts = TextStream(options.input, options.column, split=options.split)
     print(texts.scan().understood)
     model, devices = encoder_of(options)
     encoding = Encoding(

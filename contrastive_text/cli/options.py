@@ -74,39 +74,36 @@ def check_apart(output: Path, *others: str | Path | None) -> None:
             )
 
 
-def check_device(name: str) -> None:
-    """Refuses a device that this machine doesn't have, before a model is loaded.
+def check_device(name: str | None) -> None:
+    """Refuses a device that this machine doesn't have, before a model is loaded; None is left to the model.
 
     Raises:
         ValueError: Such a name.
     """
     try:
-        torch.empty(0, device=name)
+        torch.empty(0, device=name or "cpu")
     except (AssertionError, RuntimeError) as error:  # a build of torch without CUDA asserts it
         raise ValueError(f"--device: expected a device of this machine, such as cpu, got {name!r}") from error
 
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """Prints warnings as notes, each once."""
+    """Prints what users are warned of as notes, each once, also before an error."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        yield
-    for message in dict.fromkeys(str(warning.message) for warning in said):
-        print(f"note: {message}")
+        try:
+            yield
+        finally:
+            notes = [str(each.message) for each in said if issubclass(each.category, UserWarning)]
+            for note in dict.fromkeys(notes):
+                print(f"note: {note}")
 
 
 def load_model(path: str, device: str | None) -> SentenceEncoder:
     """Loads a model and prints what is to be known of it, such as a pooler that its folder doesn't name."""
-    if device is not None:
-        check_device(device)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        model = SentenceEncoder.from_pretrained(path, device=device)
-    for warning in said:
-        if issubclass(warning.category, UserWarning):
-            print(f"note: {warning.message}")
-    return model
+    check_device(device)
+    with warnings_as_notes():
+        return SentenceEncoder.from_pretrained(path, device=device)
 
 
 def say_truncated(model: SentenceEncoder, texts: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from contrastive_text.cli.options import Parser
+from contrastive_text.cli.options import Parser, check_device
 from contrastive_text.extras import require
 
 
@@ -25,6 +25,7 @@ def report(words: Sequence[str]) -> None:
     parser.add_argument("--limit", type=int, default=1000, help="texts, and pairs, that are embedded at most")
     parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
     options = parser.understand(words)
+    check_device(options.device)
     require("matplotlib", "report")  # before anything is embedded
     from contrastive_text.report.page import write_report
 

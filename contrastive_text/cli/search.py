@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 from contrastive_text.cli.embed import add_encoding, index_of
-from contrastive_text.cli.options import Parser
+from contrastive_text.cli.options import Parser, check_apart
 from contrastive_text.cli.tables import table_row
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.sentence_encoder import Hit
@@ -27,6 +27,9 @@ def search(words: Sequence[str]) -> None:
     parser.add_argument("corpus", help=".txt, .tsv, .csv or .jsonl, each also .gz")
     parser.add_argument("query", nargs="*", help="what to look for")
     parser.add_argument("--queries", help="a file of queries, read as the corpus is")
+    parser.add_argument(
+        "--query_column", help="column of the query in --queries, where its name isn't a usual one"
+    )
     parser.add_argument("--top_k", type=int, default=5, help="hits of each query")
     parser.add_argument(
         "--index", type=Path, help="keep the corpus's vectors in this .npy file, or take them from there"
@@ -36,15 +39,22 @@ def search(words: Sequence[str]) -> None:
     options = parser.understand(words)
     if not options.query and options.queries is None:
         parser.error("expected a query behind the corpus, or --queries FILE")
+    if options.query_column is not None and options.queries is None:
+        parser.error("--query_column: expected --queries FILE beside it, got none")
     if options.top_k < 1:
         parser.error(f"--top_k: expected 1 or more, got {options.top_k}")
     if options.index is not None:
+        check_apart(options.index, options.corpus, options.queries)
         index_path(options.index)
     # The index may still be mapped when its folder goes.
     with redirect_stdout(sys.stderr), TemporaryDirectory(ignore_cleanup_errors=True) as made:
-        corpus = TextStream(options.corpus, options.column)
-        queries = [*options.query, *(TextStream(options.queries) if options.queries else ())]
+        corpus = TextStream(options.corpus, options.column, split=options.split)
         print(corpus.scan().understood)
+        queries = [*options.query]
+        if options.queries is not None:
+            asked = TextStream(options.queries, options.query_column, split=options.split)
+            print(asked.scan().understood)
+            queries += asked
         path = options.index or Path(made, "corpus.npy")
         index = index_of(options, corpus, path, stays=options.index is not None)
         found = index.search(queries, top_k=options.top_k, batch_size=options.batch_size)

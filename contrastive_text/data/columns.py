@@ -46,6 +46,11 @@ def _stands_for(column: str, name: str) -> bool:
     return numbered or _LIBRARY_NAMES.get(plain(column)) == name
 
 
+def _advice(name: str, column: str) -> str:
+    option = f", or `--column {column}` to a command that has it" if name == "text" else ""
+    return f"give `columns: {{{name}: {column}}}`{option}"
+
+
 def plan_columns(
     where: str, header: list[str], reads: Sequence[str], columns: Mapping[str, list[str]]
 ) -> dict[str, list[str]]:
@@ -73,7 +78,7 @@ def plan_columns(
         # negative_1 and negative_2 are two texts under one alias; neg and hard_neg are two aliases.
         rivals = list({_unnumbered(c) if name == "negative" else c: c for c in found[name]}.values())
         if len(rivals) > 1 and name not in columns:
-            todo = f"give `columns: {{{name}: {rivals[0]}}}`"
+            todo = _advice(name, rivals[0])
             raise reading_error(where, f"one column for {name}", f"{rivals[0]} and {rivals[1]}", todo)
     if "text" in reads and not found["text"]:
         if "target" in reads and (pair := [name for name in ("anchor", "positive") if found[name]]):
@@ -83,7 +88,7 @@ def plan_columns(
         found["text"] = [column for column in header if any(column in found[name] for name in PAIR)]
     for name in taken:
         if name in reads and not found[name]:
-            todo = f"give `columns: {{{name}: NAME}}`"
+            todo = _advice(name, "NAME")
             todo += "; if the first line is a text, call the file .txt" if len(header) == 1 else ""
             raise reading_error(where, f"a column for {name} ({listed(ALIASES[name])})", there, todo)
     return {name: found[name] for name in taken if found[name]}

@@ -59,7 +59,7 @@ def choose_split(where: str, held: Mapping[str, int], split: str | None) -> tupl
     read = [name for name in held if name.lower() in same]
     if not read:
         expected = f"rows of the split {split}" if split else "rows of one split"
-        todo = f"choose one with split, such as {next(iter(held))}, or write each to a file of its own"
+        todo = f"choose one with split (--split), such as {next(iter(held))}, or write each to a file of its own"
         raise reading_error(where, expected, listed(told.values()), todo)
     rest = listed(told[name] for name in held if name not in read)
     return read, [f"split: {listed(told[name] for name in read)}; {rest} left out"]

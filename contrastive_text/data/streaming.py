@@ -65,6 +65,7 @@ class TextStream:
         path: ``.txt``, ``.tsv``, ``.csv`` or ``.jsonl``, each also ``.gz``; a folder; ``hub:NAME:SPLIT``.
         column: Column of the text, where its name isn't a usual one.
         distinct: Whether to leave out texts that an earlier one equals; takes some 150 bytes for each.
+        split: Rows to read of a file that has several splits in a column ``split``, as for ``read_rows``.
 
     Attributes:
         summary: Of the last loop that came to its end; None before.
@@ -83,10 +84,13 @@ class TextStream:
         (['a cat?', 'a pet'], [(2, 'a cat?'), (2, 'a pet')], 2)
     """
 
-    def __init__(self, path: str | Path, column: str | None = None, distinct: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, column: str | None = None, distinct: bool = False, split: str | None = None
+    ) -> None:
         self.path = Path(path)
         self.column = column
         self.distinct = distinct
+        self.split = split
         self.summary: Summary | None = None
 
     def __iter__(self) -> Iterator[str]:
@@ -120,7 +124,7 @@ class TextStream:
                 columns = {"text": [self.column]} if self.column else {}
                 names = plan_columns(where, parsed.header, ["text"], columns)["text"]
                 places = [(name, parsed.header.index(name)) for name in names]
-                kept, rest = self._split(parsed.header, names)
+                kept, rest = self._rows_of_split(parsed.header, names)
                 rest += say_ignored(parsed.header, names, rest, parsed.unread)
             line, cells = record
             if kept is not None and str(cells[kept[0]]) not in kept[1]:
@@ -154,13 +158,15 @@ class TextStream:
         said = say_understood(self.path, [taken], [*rest, counted(count, "row"), *left_out])
         self.summary = Summary(count, digest.hexdigest(), said, tuple(repeats))
 
-    def _split(self, header: list[str], used: list[str]) -> tuple[tuple[int, list[str]] | None, list[str]]:
+    def _rows_of_split(
+        self, header: list[str], used: list[str]
+    ) -> tuple[tuple[int, list[str]] | None, list[str]]:
         """Gives place and values of the column whose rows are read, None for all rows, and what to say of it."""
         place = split_place(header, used)
         if place is None:
             return None, []
         held = Counter(str(record[1][place]) for record in _parsed(self.path).records if record is not None)
-        read, said = choose_split(str(self.path), held, split=None)
+        read, said = choose_split(str(self.path), held, self.split)
         return (None if read is None else (place, read)), said
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from contrastive_text.data.streaming import TextStream
-from contrastive_text.quantization import Precision, check_precision, value_ranges
+from contrastive_text.quantization import Precision, check_precision, check_ranges, value_ranges
 from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.text_blocks import BLOCK_SIZE
-from contrastive_text.vector_files.formats import Array, check_suffix, whole
+from contrastive_text.vector_files.formats import Array, check_suffix, ranges_of
 from contrastive_text.vector_files.unfinished import UnfinishedVectors
 
 CALIBRATION = 1_000
@@ -66,7 +66,8 @@ class EmbeddingRun:
     Raises:
         FileNotFoundError: No such file of texts, or no such folder to write to.
         ImportError: ``.parquet`` without pyarrow.
-        ValueError: What can't be read or written, or an unfinished output of other texts, model or options.
+        ValueError: What can't be read or written, ranges that don't fit, an unfinished output of other texts,
+            model or options, or one that another process is writing.
 
     Example:
         >>> run = EmbeddingRun(model, TextStream("texts.txt"), Path("vectors.npy"))  # doctest: +SKIP
@@ -95,6 +96,9 @@ class EmbeddingRun:
             raise ValueError(
                 f"ranges: expected int8 or uint8 for them, got {self.encoding.precision}; leave them out"
             )
+        if ranges is not None:
+            width = self.encoding.truncate_dim or model.truncate_dim or model.features
+            check_ranges(ranges, width, self.encoding.precision)
         self.summary = texts.summary or texts.scan()
         self._vectors = UnfinishedVectors(path, self._made_of(), self.summary.texts, restart)
 
@@ -137,8 +141,8 @@ class EmbeddingRun:
 
     @property
     def ranges_path(self) -> Path:
-        """Where the ranges are, if there are any."""
-        return self.path.with_name(f"{self.path.name}.ranges.npy")
+        """Where the ranges will be, if there are any."""
+        return ranges_of(self.path)
 
     def finish(self, show_progress_bar: bool = False) -> tuple[int, ...]:
         """Encodes what is left and gives the file its name.
@@ -148,8 +152,16 @@ class EmbeddingRun:
 
         Raises:
             OSError: No room on the disk.
-            ValueError: A vector that is not finite, or texts that were changed meanwhile.
+            ValueError: A vector that is not finite, texts that were changed meanwhile, or, where an earlier call
+                was broken off, another process that has gone on since.
         """
+        self._vectors.open()
+        try:
+            return self._finish(show_progress_bar)
+        finally:
+            self._vectors.close()
+
+    def _finish(self, show_progress_bar: bool) -> tuple[int, ...]:
         before = self.truncated
         for vectors in self._blocks(show_progress_bar):
             if self.done + len(vectors) > self.count:
@@ -175,15 +187,15 @@ class EmbeddingRun:
         return map(np.asarray, self.model.encode_blocks(rest, show_progress_bar=show_progress_bar, **options))
 
     def _known_ranges(self) -> Array:
-        """Gives the ranges, with a copy beside the output."""
-        path = self.ranges_path
-        ranges = np.load(path) if self.done and path.exists() else self.ranges
+        """Gives the ranges, which from then on lie beside the vectors."""
+        if (kept := self._vectors.ranges) is not None:
+            return kept
+        ranges = self.ranges
         if ranges is None:
             options = {name: value for name, value in asdict(self.encoding).items() if name != "block_size"}
             few = list(islice(self.texts, CALIBRATION))
             ranges = value_ranges(self.model.encode(few, **{**options, "precision": "float32"})).numpy()
-        with whole(path) as partial, partial.open("wb") as file:
-            np.save(file, ranges)
+        self._vectors.keep_ranges(ranges)
         return np.asarray(ranges)
 
 

@@ -56,8 +56,7 @@ def write_vectors(path: Path, vectors: Array) -> None:
     record_of(path).unlink(missing_ok=True)  # of other vectors that were there
     with whole(path) as partial:
         if path.suffix == ".npy":
-            with partial.open("wb") as file:
-                np.save(file, vectors)
+            _save(partial, vectors)
         else:
             write_blocks(partial, path.suffix, (vectors[at : at + _ROWS] for at in range(0, len(vectors), _ROWS)))
 
@@ -65,6 +64,22 @@ def write_vectors(path: Path, vectors: Array) -> None:
 def record_of(path: Path) -> Path:
     """Gives the name of the file that says of what a file of vectors was made."""
     return path.with_name(f"{path.name}.json")
+
+
+def ranges_of(path: Path) -> Path:
+    """Gives the name of the file that holds the ranges of a file of bytes."""
+    return path.with_name(f"{path.name}.ranges.npy")
+
+
+def write_array(path: Path, array: Array) -> None:
+    """Writes a ``.npy`` file whole or not at all."""
+    with whole(path) as partial:
+        _save(partial, array)
+
+
+def _save(path: Path, array: Array) -> None:
+    with path.open("wb") as file:  # np.save alone would add a suffix
+        np.save(file, array)
 
 
 def mapped_blocks(path: Path) -> Iterator[Array]:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import shutil
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from contrastive_text.vector_files.formats import Array, mapped_blocks, record_of, whole, write_blocks
+from contrastive_text.vector_files.formats import (
+    Array,
+    mapped_blocks,
+    ranges_of,
+    record_of,
+    whole,
+    write_array,
+    write_blocks,
+)
+from contrastive_text.vector_files.lock import release_lock, take_lock
 
 
 class UnfinishedVectors:
@@ -19,7 +30,8 @@ class UnfinishedVectors:
 
     ``OUT.unfinished`` is the ``.npy`` file of all rows, of which the first ones are filled; how many, and of what
     they are made, is in ``OUT.unfinished.json``, which is replaced after each block that is on the disk. So a
-    process that is killed loses the block at which it was.
+    process that is killed loses the block at which it was. The ranges of bytes are kept likewise, as
+    ``OUT.unfinished.ranges.npy``. A lock, ``OUT.unfinished.lock``, keeps other processes away.
 
     Args:
         path: The final name, as ``check_suffix`` takes it.
@@ -32,21 +44,44 @@ class UnfinishedVectors:
         truncated: How many of their texts were cut to the model's limit.
 
     Raises:
-        ValueError: What is there is made of something else, or damaged.
+        ValueError: What is there is made of something else, or damaged, or another process is writing it.
     """
 
     def __init__(self, path: Path, made_of: Mapping[str, object], count: int, restart: bool = False) -> None:
         self.path = path
         self.made_of = dict(made_of)
         self.count = count
-        self.done = 0
-        self.truncated = 0
+        self.done = self.truncated = 0
+        self._unlock: weakref.finalize[..., UnfinishedVectors] | None = None
         self._data = path.with_name(f"{path.name}.unfinished")
-        self._record = path.with_name(f"{path.name}.unfinished.json")
-        if restart:
-            self.discard()
-        elif self._record.exists() and self._data.exists():
-            self._take_up()
+        self._record = record_of(self._data)
+        self._ranges = ranges_of(self._data)
+        self._converted = self._data.with_name(f"{self._data.name}{path.suffix}")
+        self.open(restart)
+
+    def open(self, restart: bool = False) -> None:
+        """Takes up what is there and keeps other processes away; does nothing if that is done already.
+
+        Raises:
+            ValueError: As for the class.
+        """
+        if self._unlock is not None and self._unlock.alive:
+            return
+        place = self._data.with_name(f"{self._data.name}.lock")
+        self._unlock = weakref.finalize(self, release_lock, take_lock(place), place)
+        try:
+            if restart or not (self._record.exists() and self._data.exists()):
+                self.discard()
+            else:
+                self._take_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Lets other processes write; what is on the disk stays."""
+        if self._unlock is not None:
+            self._unlock()
 
     def _take_up(self) -> None:
         kept = json.loads(self._record.read_text(encoding="utf-8"))
@@ -72,8 +107,17 @@ class UnfinishedVectors:
         self._remove()
 
     def _remove(self) -> None:
-        self._record.unlink(missing_ok=True)
-        self._data.unlink(missing_ok=True)
+        for path in (self._record, self._data, self._converted, self._ranges):  # without its record, none counts
+            path.unlink(missing_ok=True)
+
+    @property
+    def ranges(self) -> Array | None:
+        """The ranges of the vectors that are done; None if there are none."""
+        return np.load(self._ranges) if self.done and self._ranges.exists() else None
+
+    def keep_ranges(self, ranges: Array) -> None:
+        """Keeps the ranges of the vectors' bytes, (2, D), which then come to lie beside them."""
+        write_array(self._ranges, ranges)
 
     def append(self, vectors: Array, truncated: int) -> None:
         """Writes the next vectors, (n, D), and returns when they would outlive a loss of power.
@@ -83,7 +127,7 @@ class UnfinishedVectors:
             truncated: How many of all texts so far were cut.
 
         Raises:
-            OSError: No room; what was written before stays.
+            OSError: No room, or another failure of the disk; what was written before stays.
         """
         rows = np.ascontiguousarray(vectors)
         assert self.done + len(rows) <= self.count
@@ -98,37 +142,48 @@ class UnfinishedVectors:
                 file.write(rows.data)
                 file.flush()
                 os.fsync(file.fileno())
-            self.done += len(rows)
-            self.truncated = truncated
-            self._write_record(self._record)
+            self._write_record(self._record, self.done + len(rows), truncated)
         except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            expected, todo = ("room for", "make room") if full else ("a disk that takes", "put that right")
             raise OSError(
-                f"{self._data}: expected room for {self.count:,} vectors, got {error}; make room and do the same "
-                f"again: it goes on behind the first {self.done:,}"
+                f"{self._data}: expected {expected} {self.count:,} vectors, got {error.strerror or error}; "
+                f"{todo} and do the same again: it goes on behind the first {self.done:,}"
             ) from error
+        self.done += len(rows)
+        self.truncated = truncated
 
-    def _write_record(self, path: Path) -> None:
-        kept = {"made_of": self.made_of, "rows": self.done, "truncated": self.truncated}
+    def _write_record(self, path: Path, rows: int, truncated: int) -> None:
+        kept = {"made_of": self.made_of, "rows": rows, "truncated": truncated}
         with whole(path) as partial:
             partial.write_text(json.dumps(kept, indent=1), encoding="utf-8")
 
     def finish(self) -> tuple[int, ...]:
         """Gives the vectors their final name and format, with the record beside them as ``OUT.json``.
 
+        The older vectors of that name go when all of these are on the disk. Then ranges and record take their
+        places, and the vectors join them in one step: none ever lie beside the record or the ranges of others.
+
         Returns:
             Their shape.
         """
         assert self.done == self.count
         shape: tuple[int, ...] = np.load(self._data, mmap_mode="r").shape
-        if self.path.suffix == ".npy":
-            record_of(self.path).unlink(missing_ok=True)  # of older vectors, while these take their place
-            self._data.replace(self.path)
-        else:
-            with whole(self.path) as partial:
+        ready = self._data
+        if self.path.suffix != ".npy":
+            ready = self._converted
+            with whole(ready) as partial:
                 write_blocks(partial, self.path.suffix, mapped_blocks(self._data))
-                record_of(self.path).unlink(missing_ok=True)
-        self._write_record(record_of(self.path))
+        ranges = self.ranges
+        self.path.unlink(missing_ok=True)
+        if ranges is None:
+            ranges_of(self.path).unlink(missing_ok=True)
+        else:
+            write_array(ranges_of(self.path), ranges)
+        self._write_record(record_of(self.path), self.done, self.truncated)
+        ready.replace(self.path)
         self._remove()
+        self.close()
         return shape
 
 
@@ -148,7 +203,7 @@ def _need(folder: Path, size: int) -> None:
     """Refuses a disk that would be full before the end."""
     free = shutil.disk_usage(folder).free
     if free < size:
-        raise OSError(f"{free / 1e9:.1f} GB free of {size / 1e9:.1f} GB")
+        raise OSError(errno.ENOSPC, f"{free / 1e9:.1f} GB free of {size / 1e9:.1f} GB")
 
 
 def _header(count: int, rows: Array) -> bytes:

@@ -239,9 +239,9 @@ def test_an_option_out_of_range_is_refused_before_any_text_is_read_for_encoding(
         (["in.tsv", "v.npy", "--device", "cpu,gpu"], "such as cpu, got 'gpu'"),
         (
             ["split.tsv", "v.npy"],
-            "expected rows of one split, got train (1) and dev (1); choose one with split (--s",
+            "expected rows of one split, got train (1), dev (1); choose one with split (--s",
         ),
-        (["split.tsv", "v.npy", "--split", "test"], "expected rows of the split test, got train (1) and dev (1)"),
+        (["split.tsv", "v.npy", "--split", "test"], "expected rows of the split test, got train (1), dev (1)"),
         (["other.tsv", "v.npy"], "give `columns: {text: NAME}`, or `--column NAME` to a command that has it"),
     ],
 )
