@@ -112,7 +112,8 @@ def said(words: Sequence[str]) -> str:
     print(out.getvalue(), flush=True)
     if status != 0:
         raise SystemExit(f"the command failed: {shlex.join(words)}")
-    return "\n".join(line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue()).splitlines())
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue()).splitlines()
+    return "\n".join(line.rstrip() for line in lines if not re.search(r"━ +\d+/\d+ ", line))  # no bars
 
 
 def work(options: argparse.Namespace) -> None:
