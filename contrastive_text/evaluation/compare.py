@@ -20,6 +20,7 @@ from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.metrics.agreement import linear_cka, neighbour_overlap
 from contrastive_text.metrics.bootstrap import (
     PairedBootstrap,
+    check_resamples,
     holm,
     paired_bootstrap_mean,
     paired_bootstrap_spearman,
@@ -115,12 +116,6 @@ def compare(
         resamples=resamples,
         notes=tuple(notes),
     )
-
-
-def check_resamples(resamples: int) -> None:
-    """Refuses less than one."""
-    if resamples < 1:
-        raise ValueError(f"resamples: expected 1 or more, got {resamples}; with 1,000 the smallest p is 0.002")
 
 
 def check_pairs(where: str, sts: Mapping[str, STSPairs | str], setting: str) -> None:

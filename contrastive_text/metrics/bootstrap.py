@@ -203,6 +203,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def check_resamples(resamples: int) -> None:
+    """Refuses fewer than one resample."""
+    if resamples < 1:
+        raise ValueError(f"resamples: expected 1 or more, got {resamples}; with 1,000 the smallest p is 0.002")
+
+
 def draw_rows(
     sizes: Sequence[int], resamples: int, generator: torch.Generator | None = None
 ) -> Iterator[list[Tensor]]:
@@ -219,8 +225,7 @@ def draw_rows(
     Raises:
         ValueError: Fewer than one resample.
     """
-    if resamples < 1:
-        raise ValueError(f"resamples: expected 1 or more, got {resamples}; with 1,000 the smallest p is 0.002")
+    check_resamples(resamples)
     at_once = max(1, _BLOCK_VALUES // sum(sizes))
     for start in range(0, resamples, at_once):
         count = min(at_once, resamples - start)

@@ -119,7 +119,7 @@ def test_training_ends_where_the_plain_loop_ends(tenacity: int) -> None:
     steps = 0
 
     class Counting(torch.optim.Adam):
-        def step(self, closure: None = None) -> None:  # type: ignore[override]
+        def step(self, closure: None = None) -> None:  # type: ignore[override]  # an optimizer without closure
             nonlocal steps
             steps += 1
             super().step(closure)
@@ -199,7 +199,7 @@ class Watching(Classifier):
     def __init__(self) -> None:
         self.fits: list[tuple[list[Split], list[list[float]]]] = []
 
-    def fit(self, rows: Rows, splits, penalties, protocol):  # type: ignore[no-untyped-def]
+    def fit(self, rows: Rows, splits, penalties, protocol):  # type: ignore[no-untyped-def]  # the base's types
         del protocol
         self.fits.append((list(splits), [list(values) for values in penalties]))
         classes = int(rows.labels.max()) + 1
@@ -297,4 +297,4 @@ def test_only_the_sklearn_classifier_needs_scikit_learn(monkeypatch: pytest.Monk
 def test_a_protocol_refuses_what_it_cannot_do(change: dict[str, int], least: int) -> None:
     ((name, value),) = change.items()
     with pytest.raises(ValueError, match=rf"Protocol\.{name}: expected {least} or more, got {value}"):
-        replace(STANDARD, **change)  # type: ignore[arg-type]
+        replace(STANDARD, **change)  # type: ignore[arg-type]  # one wrong value

@@ -179,8 +179,8 @@ def test_every_task_is_scored_in_the_shape_that_its_parts_ask_for(tmp_path: Path
 def test_correct_rows_are_those_of_the_score(tmp_path: Path) -> None:
     write_tables(tmp_path)
     tasks = ("MR", "TREC", "SST5")
-    scores = transfer_scores(Bag(), tmp_path, SMALL, tasks=tasks)  # type: ignore[arg-type]
-    correct = transfer_correct(Bag(), tmp_path, SMALL, tasks=(*tasks,))  # type: ignore[arg-type]
+    scores = transfer_scores(Bag(), tmp_path, SMALL, tasks=tasks)  # type: ignore[arg-type]  # a stand-in
+    correct = transfer_correct(Bag(), tmp_path, SMALL, tasks=(*tasks,))  # type: ignore[arg-type]  # a stand-in
     assert list(correct) == list(tasks)
     for score in scores:
         assert correct[score.task].dtype == torch.bool
@@ -216,7 +216,7 @@ def test_features_of_pairs_are_made_without_copies(
         Tensor, "isfinite", lambda _: torch.ones(1, 1, dtype=torch.bool)
     )  # it needs some for a moment
     with torch.profiler.profile(profile_memory=True) as profiled:
-        features = transfer._features(lambda texts: sides[texts[0]], rows)  # type: ignore[arg-type]
+        features = transfer._features(lambda texts: sides[texts[0]], rows)  # type: ignore[arg-type]  # a stand-in
     assert features.shape == (1000, width * 64)
     events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
     taken = sum(max(0, event.nbytes()) for event in events)
@@ -255,7 +255,7 @@ def test_a_missing_task_says_which_files_were_looked_for_and_where_to_get_them(t
     )
     assert scores["SUBJ"].missing.startswith("expected subj.tsv, or SUBJ/subj.subjective, in ")
     assert all("https://github.com/facebookresearch/SentEval" in score.missing for score in scores.values())
-    assert transfer_correct(Bag(), tmp_path) == {}  # type: ignore[arg-type]
+    assert transfer_correct(Bag(), tmp_path) == {}  # type: ignore[arg-type]  # a stand-in
 
 
 def test_empty_texts_become_a_full_stop_and_are_counted(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_empty_texts_become_a_full_stop_and_are_counted(tmp_path: Path) -> None:
     assert found.sides == [["bad", ".", "worse", ".", "good", "caf\xe9", "better", "best"]]
     bag = Bag()
     with pytest.warns(UserWarning, match="a full stop stands for each empty text, as in SentEval: 2 in MR"):
-        transfer_scores(bag, tmp_path, SMALL, tasks=("MR", "CR"))  # type: ignore[arg-type]
+        transfer_scores(bag, tmp_path, SMALL, tasks=("MR", "CR"))  # type: ignore[arg-type]  # a stand-in
     assert "." in bag.seen and "" not in bag.seen
     table(tmp_path / "trec.train.tsv", [("A", ""), ("B", "b")], "label", "text")
     table(tmp_path / "trec.test.tsv", [("A", "a")], "label", "text")
@@ -279,7 +279,7 @@ def broken(folder: Path, task: str, **files: Sequence[str]) -> str:
         write(folder / f"{task}.{part}.tsv" if part != "all" else folder / f"{task}.tsv", lines)
     bag = Bag()
     with pytest.raises(ValueError) as said:
-        transfer_scores(bag, folder, FAST, tasks=(task.upper(),))  # type: ignore[arg-type]
+        transfer_scores(bag, folder, FAST, tasks=(task.upper(),))  # type: ignore[arg-type]  # a stand-in
     assert not bag.seen  # before anything is encoded
     return str(said.value)
 
@@ -341,7 +341,7 @@ def test_bytes_of_another_encoding_and_other_names_are_refused(tmp_path: Path) -
     with pytest.raises(FileNotFoundError, match="expected a folder of data sets, found none"):
         transfer_data("MR", tmp_path / "elsewhere")
     with pytest.raises(ValueError, match=r"tasks: expected MR, CR, .*, got SST3; name one of these"):
-        transfer_scores(Bag(), tmp_path, tasks=("SST3",))  # type: ignore[arg-type]
+        transfer_scores(Bag(), tmp_path, tasks=("SST3",))  # type: ignore[arg-type]  # a stand-in
 
 
 def test_vectors_with_nan_are_refused_by_task_and_text(tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ def test_vectors_with_nan_are_refused_by_task_and_text(tmp_path: Path) -> None:
     write_tables(tmp_path)
     expected = r"MR: .*mr\.tsv: expected finite vectors, got NaN or infinity in the vector of good film number 3"
     with pytest.raises(ValueError, match=expected):
-        transfer_scores(Damaged(), tmp_path, SMALL)  # type: ignore[arg-type]
+        transfer_scores(Damaged(), tmp_path, SMALL)  # type: ignore[arg-type]  # a stand-in
 
 
 def test_texts_are_encoded_once_for_all_tasks_and_runs(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_texts_are_encoded_once_for_all_tasks_and_runs(tmp_path: Path) -> None:
         return SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
 
     bag, embed = Bag(), CachedEncoder(model(), cache)
-    transfer_scores(bag, data, SMALL)  # type: ignore[arg-type]
+    transfer_scores(bag, data, SMALL)  # type: ignore[arg-type]  # a stand-in
     first = transfer_scores(embed, data, SMALL)
     assert embed.encoded == len(bag.seen)  # distinct texts: MR, CR, SUBJ and MPQA are the same twelve here
     assert len(bag.seen) < sum(len(side) for task in TRANSFER_TASKS for side in labelled(task, data).sides) / 2
