@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from contrastive_text.core.errors import InvalidTypeError
 from contrastive_text.data import TextDataModule
 from contrastive_text.distributed import world_size
 from contrastive_text.encoders import TransformerEncoder
@@ -350,6 +351,6 @@ def export(module: ContrastiveModule) -> SentenceEncoder:
         TypeError: An encoder that isn't a ``TransformerEncoder``.
     """
     if not isinstance(module.encoder, TransformerEncoder):
-        raise TypeError(f"export: expected a TransformerEncoder, got {type(module.encoder).__name__}")
+        raise InvalidTypeError(f"export: expected a TransformerEncoder, got {type(module.encoder).__name__}")
     network = None if module.head is None else module.head.network
     return SentenceEncoder(module.encoder, module.used_network.pooler, head=network)

@@ -10,6 +10,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.distributed import least_over_ranks
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.types import Batch, Slot
@@ -47,7 +48,7 @@ class ChunkSize(Callback):
             rows //= 2
         rows = least_over_ranks(rows, pl_module.device)
         if rows < 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"chunk: expected memory for a row of {longest} tokens, {(saved + held) / 2**30:.2f} GiB, got "
                 f"{free / 2**30:.2f} GiB free; lower --model.encoder.max_length, or take a smaller encoder"
             )
@@ -89,7 +90,7 @@ def free_bytes(device: torch.device) -> int:
         )
     table = Path("/proc/meminfo")
     if device.type != "cpu" or not table.is_file():
-        raise ValueError(
+        raise InvalidValueError(
             f"chunk: expected a GPU or Linux, which tell their free memory, got {device}; give a number"
         )
     fields = dict(line.split(":") for line in table.read_text().splitlines())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders import Encoder
 from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
@@ -35,7 +36,7 @@ def check_names(objectives: Iterable[str]) -> None:
     """Refuses names of objectives that the log or the module can't hold (ValueError)."""
     for name in objectives:
         if name in _LOGGED or "." in name or not name:
-            raise ValueError(
+            raise InvalidValueError(
                 f"model.objectives.{name}: expected a name without a dot, other than those in the log already "
                 f"({', '.join(_LOGGED)}), got {name!r}; call it something else"
             )
@@ -50,15 +51,15 @@ def check_heads_and_weights(
         ValueError: The first such part, with its place in the configuration.
     """
     if head is not None and head.train_only:
-        raise ValueError(
+        raise InvalidValueError(
             f"model.head: expected a head with train_only: false, got {type(head).__name__} with true; "
             "a head that only training sees belongs to its objective: set head there"
         )
     if not any(weights.values()):
-        raise ValueError("model.weights: expected one above 0 or more, got none: nothing would be trained")
+        raise InvalidValueError("model.weights: expected one above 0 or more, got none: nothing would be trained")
     for name, weight in weights.items():
         if name not in objectives or weight < 0:
-            raise ValueError(
+            raise InvalidValueError(
                 f"model.weights.{name}: expected a weight of 0 or more for one of the objectives "
                 f"{', '.join(objectives)}, got {name}: {weight}"
             )
@@ -96,7 +97,7 @@ def _check_plan(where: str, encoder: Encoder, plan: ViewPlan, objectives: Mappin
     hides = any(isinstance(view, TokenView) and view.sets_labels for _, view in plan.each())
     for name, objective in objectives.items():
         if objective.needs_token_logits and not hides:
-            raise ValueError(
+            raise InvalidValueError(
                 f"model.objectives.{name}: expected a view that hides tokens for {type(objective).__name__}, got "
                 "none; put MaskTokens on anchor or original under model.views"
             )
@@ -110,7 +111,7 @@ def _check_original(plan: ViewPlan, objectives: Mapping[str, Objective]) -> None
     predicted = hides and any(part.needs_token_logits for part in parts)
     read = any("original" in part.reads or "original" in part.takes for part in parts)
     if chain and not predicted and not read:
-        raise ValueError(
+        raise InvalidValueError(
             f"model.views.original: expected an objective that reads the original, got {', '.join(objectives)}; "
             "put MaskTokens there with MaskedLM among the objectives, or drop the chain"
         )
@@ -119,17 +120,17 @@ def _check_original(plan: ViewPlan, objectives: Mapping[str, Objective]) -> None
 def _check_effect(place: str, view: View, encoder: Encoder) -> None:
     name = type(view).__name__
     if isinstance(view, EmbeddingView | GradientView) and not encoder.takes_embedding_views:
-        raise ValueError(
+        raise InvalidValueError(
             f"{place}: expected an architecture with an embedding module for {name}, got {describe(encoder)}; "
             "use token or text views with it"
         )
     if isinstance(view, TokenView) and view.sets_positions and not encoder.heeds_positions():
-        raise ValueError(
+        raise InvalidValueError(
             f"{place}: expected an architecture that reads positions for {name}, got {describe(encoder)}, which "
             "ignores them; use ReorderSpans, or another encoder"
         )
     if isinstance(view, FixedDropout) and not any(encoder.dropout_in_effect.values()):
-        raise ValueError(
+        raise InvalidValueError(
             f"{place}: expected an encoder with dropout for {name}, got {describe(encoder)} without; drop the "
             "view, or set encoder.dropout"
         )
@@ -138,13 +139,13 @@ def _check_effect(place: str, view: View, encoder: Encoder) -> None:
 def _check_gradient(place: str, view: GradientView, plan: ViewPlan, objectives: list[str]) -> None:
     views = plan.gradient_views
     if len({each.same_dropout for each in views}) > 1:
-        raise ValueError(
+        raise InvalidValueError(
             f"{place}.same_dropout: expected the same for all gradient views, which share their first pass, got "
             "both; set one of them"
         )
     choices = {*objectives, *([None] if len(objectives) == 1 else [])}
     if len({each.objective for each in views}) > 1 or view.objective not in choices:
-        raise ValueError(
+        raise InvalidValueError(
             f"{place}.objective: expected one of the objectives {', '.join(objectives)}, the same for all "
             f"gradient views, got {view.objective}; name the one that {type(view).__name__} follows"
         )
@@ -189,7 +190,7 @@ class TaskParts:
         first = next(iter(targets.values()), None)
         for name, target in targets.items():
             if target != first:
-                raise ValueError(
+                raise InvalidValueError(
                     f"objectives.{name}: expected the same labels as {next(iter(targets))} reads ({first}), got "
                     f"{target}; give both the same classes or bounds"
                 )
@@ -223,16 +224,20 @@ class TaskParts:
         for name, objective in self._objectives.items():
             place = f"model.objectives.{name}.task"
             if objective.task is None and len(tasks) > 1:
-                raise ValueError(f"{place}: expected the data set that it reads ({there}), got none; name one")
+                raise InvalidValueError(
+                    f"{place}: expected the data set that it reads ({there}), got none; name one"
+                )
             if objective.task is not None and objective.task not in tasks:
-                raise ValueError(f"{place}: expected one of the data sets ({there}), got {objective.task}")
+                raise InvalidValueError(f"{place}: expected one of the data sets ({there}), got {objective.task}")
         for task in self.own_plans:
             if task not in tasks:
                 place = f"model.views.{task}"
-                raise ValueError(f"{place}: expected a role, or one of the data sets ({there}), got {task}")
+                raise InvalidValueError(
+                    f"{place}: expected a role, or one of the data sets ({there}), got {task}"
+                )
         for task in tasks:
             if not self.objectives(task):
-                raise ValueError(
+                raise InvalidValueError(
                     f"data.tasks.{task}: expected an objective that reads it, got none; add one with its task, "
                     "or drop the data set"
                 )
@@ -241,9 +246,11 @@ class TaskParts:
     def _check_turns(self, named: Sequence[str]) -> None:
         place, there = "data.mixture.turns", ", ".join(self._objectives)
         if unknown := [name for name in named if name not in self._objectives]:
-            raise ValueError(f"{place}: expected objectives ({there}), got {unknown[0]}; name one of them")
+            raise InvalidValueError(f"{place}: expected objectives ({there}), got {unknown[0]}; name one of them")
         if named and (idle := [name for name in self._objectives if name not in named]):
-            raise ValueError(f"{place}: expected every objective in a turn, got none for {idle[0]}; add it")
+            raise InvalidValueError(
+                f"{place}: expected every objective in a turn, got none for {idle[0]}; add it"
+            )
 
     def leaves_out(self, kinds: Sequence[StepKind]) -> bool:
         """Tells whether some of the steps run without some of the objectives."""

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from contrastive_text.core.errors import InvalidValueError
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -106,12 +108,14 @@ def check_devices(devices: Sequence[str]) -> None:
         >>> check_devices(["cpu", "cuda:1"])
     """
     if not devices:
-        raise ValueError("device: expected one name or more, got an empty list; None is the model's own device")
+        raise InvalidValueError(
+            "device: expected one name or more, got an empty list; None is the model's own device"
+        )
     for name in devices:
         try:
             torch.device(name)
         except RuntimeError as error:
-            raise ValueError(f"device: expected names such as cpu or cuda:0, got {name!r}") from error
+            raise InvalidValueError(f"device: expected names such as cpu or cuda:0, got {name!r}") from error
 
 
 class _Worker:

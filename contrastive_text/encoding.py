@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.distributed import rank, world_size
 from contrastive_text.network import Network, Part, in_order
 from contrastive_text.objectives import Objective
@@ -126,7 +127,7 @@ def _parts(batch: Batch, network: Network, plan: ViewPlan) -> list[Part]:
             for part in network.parts(of_slot)
         ]
     if any(not torch.equal(alike[0], lengths) for lengths in alike[1:]):
-        raise ValueError(
+        raise InvalidValueError(
             f"FixedDropout: expected rows as long as their anchors on {', '.join(plan.fixed_dropout)}, got "
             "others; masks are laid over places: use it with SameText and no view that changes a text's length"
         )

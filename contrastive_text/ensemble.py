@@ -12,6 +12,7 @@ from jsonargparse import ArgumentParser
 from torch import Tensor
 from typing_extensions import Self
 
+from contrastive_text.core.errors import ExistingFileError, InvalidValueError, MissingFileError
 from contrastive_text.data import Collator, KeyedRow, TextDataModule
 from contrastive_text.data.tasks import files_of
 from contrastive_text.module import ContrastiveModule
@@ -76,7 +77,7 @@ def build_ensemble(folder: str | Path, runs: Sequence[str | Path]) -> dict[str, 
     """
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"ensemble: expected a new folder, got {folder}, which is there; name another")
+        raise ExistingFileError(f"ensemble: expected a new folder, got {folder}, which is there; name another")
     choices: dict[str, Choice] = {}
     members: dict[str, str] = {}
     for run in runs:
@@ -114,7 +115,7 @@ def _scored(checkpoint: Checkpoint) -> dict[str, Choice]:
             )
     if not choices:
         figures = checkpoint.best.figures if checkpoint.best is not None else {}
-        raise ValueError(
+        raise InvalidValueError(
             f"{checkpoint.path}: expected the score of a task (val/TASK/...), got "
             f"{', '.join(figures) or 'none'}; train it with data.tasks and a "
             "validation file for each task, under this version"
@@ -125,7 +126,7 @@ def _scored(checkpoint: Checkpoint) -> dict[str, Choice]:
 def _check_comparable(task: str, one: Choice, other: Choice) -> None:
     if one.rows != other.rows or one.metric != other.metric:
         said = [f"{choice.metric} on {', '.join(choice.validation)}" for choice in (other, one)]
-        raise ValueError(
+        raise InvalidValueError(
             f"{one.source}: expected {task} to be scored as in {other.source} ({said[0]}), got {said[1]}; such "
             "scores can't be compared, so validate both runs on the same rows"
         )
@@ -152,7 +153,7 @@ def read_choices(folder: str | Path) -> dict[str, Choice]:
     """
     path = Path(folder, _LIST)
     if not path.is_file():
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"ensemble: expected a folder with {_LIST}, found none in {folder}; make one with "
             "contrastive-text ensemble OUT --runs RUN RUN"
         )
@@ -160,12 +161,12 @@ def read_choices(folder: str | Path) -> dict[str, Choice]:
         tasks = json.loads(path.read_text(encoding="utf-8"))["tasks"].items()
         choices = {task: Choice(**{**said, "validation": tuple(said["validation"])}) for task, said in tasks}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"{path}: expected the tasks and members of an ensemble, got a damaged file ({error}); build it anew"
         ) from error
     for task, choice in choices.items():
         if not Path(folder, choice.member).is_file():
-            raise FileNotFoundError(
+            raise MissingFileError(
                 f"{path}: expected {choice.member}, the model of {task}, beside it, found none; build it anew"
             )
     return choices
@@ -223,7 +224,7 @@ class TaskEnsemble:
             ValueError: No such task.
         """
         if task not in self.choices:
-            raise ValueError(f"task: expected one of {', '.join(self.choices)}, got {task}")
+            raise InvalidValueError(f"task: expected one of {', '.join(self.choices)}, got {task}")
         return self.members[self.choices[task].member]
 
     def target(self, task: str) -> Target:
@@ -247,7 +248,7 @@ class TaskEnsemble:
         module, pairing = self.route(task), self.pairings[task]
         lacking = [name for row in rows for name in pairing.reads if name not in ("target", *row)]
         if lacking or not rows:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{task}: expected rows with {' and '.join(pairing.reads)}, got "
                 f"{f'one without {lacking[0]}' if lacking else 'none'}"
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
+from contrastive_text.core.errors import MissingLibraryError
+
 _EXTRAS = {
     "sklearn": ("scikit-learn", "evaluation"),
     "mteb": ("mteb", "mteb"),
@@ -35,6 +37,6 @@ def require(module: str, where: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(
+        raise MissingLibraryError(
             f"{where}: expected {library}, found none ({error}); pip install 'contrastive-text[{extra}]'"
         ) from error

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses import at_least_float32
 
 
@@ -111,16 +112,18 @@ class MLPHead(Head):
         super().__init__(train_only=train_only)
         for name, width in (("hidden_features", hidden_features), ("out_features", out_features)):
             if width is not None and width < 1:
-                raise ValueError(f"MLPHead.{name}: expected a width of 1 or more, got {width}")
+                raise InvalidValueError(f"MLPHead.{name}: expected a width of 1 or more, got {width}")
         if not 0 <= dropout < 1:
-            raise ValueError(f"MLPHead.dropout: expected a share from 0 to below 1, got {dropout}; 0 is none")
+            raise InvalidValueError(
+                f"MLPHead.dropout: expected a share from 0 to below 1, got {dropout}; 0 is none"
+            )
         if share is not None and not train_only:
-            raise ValueError(
+            raise InvalidValueError(
                 f"MLPHead.share: expected a head with train_only: true, got {share!r} with false; only heads of "
                 "objectives share layers: leave share out"
             )
         if shared_layers is not None and (share is None or shared_layers not in (1, 2)):
-            raise ValueError(
+            raise InvalidValueError(
                 f"MLPHead.shared_layers: expected 1 or 2 of its two linear layers and a name in share, got "
                 f"{shared_layers} and share: {share}; give the heads that share them the same name"
             )
@@ -168,7 +171,7 @@ def _take_layers(head: Head, lender: Head, where: str) -> None:
         raise RuntimeError("share_layers: expected heads whose build(features) has run")
     if type(head) is not type(lender) or head.shared_layers != lender.shared_layers:
         described = [f"{type(one).__name__} with shared_layers: {one.shared_layers}" for one in (lender, head)]
-        raise ValueError(
+        raise InvalidValueError(
             f"{where}: expected heads of one class that share as many layers, got {' and '.join(described)}; "
             "make them alike, or give them different names"
         )
@@ -176,7 +179,7 @@ def _take_layers(head: Head, lender: Head, where: str) -> None:
     count = max(len(places), len(lent)) if head.shared_layers is None else head.shared_layers
     shapes = [_shapes(one)[:count] for one in (lender, head)]
     if shapes[0] != shapes[1] or not 1 <= count <= len(places):
-        raise ValueError(
+        raise InvalidValueError(
             f"{where}: expected {count} linear layers of equal widths at the start of each head, got "
             f"{' and '.join(map(str, shapes))} (inputs, outputs); set shared_layers or the widths, or give the "
             "heads different names"
@@ -197,7 +200,7 @@ def _shapes(head: Head) -> list[tuple[int, int]]:
 def check_train_only(head: Head | None, where: str) -> None:
     """Refuses a head that inference keeps where only an objective would see it (ValueError)."""
     if head is not None and not head.train_only:
-        raise ValueError(
+        raise InvalidValueError(
             f"{where}: expected a head with train_only: true, got {type(head).__name__} with false; a head that "
             "inference keeps stands in the module: set --model.head instead"
         )

@@ -20,6 +20,7 @@ from tokenizers import normalizers
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
+from contrastive_text.core.errors import InvalidValueError, MissingLibraryError
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.poolers import CLSPooler, MaxPooler, MeanPooler, Pooler
 from contrastive_text.specs import part_spec
@@ -64,11 +65,13 @@ def local_folder(model_name_or_path: str) -> Path:
     if path.is_dir():
         return path
     if path.exists() or path.is_absolute():
-        raise ValueError(f"model: expected a model folder, got {path}; give the folder that holds config.json")
+        raise InvalidValueError(
+            f"model: expected a model folder, got {path}; give the folder that holds config.json"
+        )
     try:
         return Path(snapshot_download(model_name_or_path, ignore_patterns=["*.onnx", "openvino/*", "*.h5"]))
     except (OSError, ValueError) as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"model: expected a local folder or a name on the Hugging Face hub, got {model_name_or_path!r}; "
             "there is no such folder, and the hub was out of reach or doesn't have it"
         ) from error
@@ -78,9 +81,13 @@ def _read_json(path: Path) -> Any:  # Any: JSON
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"{path}: expected a file, got none; the folder is damaged, save it again") from error
+        raise InvalidValueError(
+            f"{path}: expected a file, got none; the folder is damaged, save it again"
+        ) from error
     except ValueError as error:
-        raise ValueError(f"{path}: expected JSON, got {error}; the folder is damaged, save it again") from error
+        raise InvalidValueError(
+            f"{path}: expected JSON, got {error}; the folder is damaged, save it again"
+        ) from error
 
 
 def read_folder(folder: Path) -> FolderParts:
@@ -139,7 +146,7 @@ def _read_modules(folder: Path) -> list[dict[str, Any]]:  # Any: JSON
         listed: list[dict[str, Any]] = _read_json(path)
         return listed
     if beside := sorted(part.name for part in folder.glob("[0-9]_*") if part.is_dir()):
-        raise ValueError(
+        raise InvalidValueError(
             f"{path}: expected the list of modules beside {', '.join(beside)}, got none; the folder is damaged, "
             "save it again"
         )
@@ -150,7 +157,7 @@ def _check_vocabulary(encoder: TransformerEncoder, folder: Path) -> None:
     """Refuses the tokenizer that Transformers makes up where a folder has none: special tokens and no words."""
     tokenizer = encoder.tokenizer
     if tokenizer is not None and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-        raise ValueError(
+        raise InvalidValueError(
             f"{folder}: expected a tokenizer (tokenizer.json, or the files of its vocabulary), got none; save it "
             "beside the weights with tokenizer.save_pretrained"
         )
@@ -159,7 +166,7 @@ def _check_vocabulary(encoder: TransformerEncoder, folder: Path) -> None:
 def _read_pooling(path: Path) -> Pooler:
     config = _read_json(path)
     if not config.get("include_prompt", True):
-        raise ValueError(
+        raise InvalidValueError(
             f"{path}: expected a prompt to take part in pooling, got include_prompt: false; load this model with "
             "sentence-transformers"
         )
@@ -169,7 +176,7 @@ def _read_pooling(path: Path) -> Pooler:
     names = {flag: mode for mode, flag in _FLAGS.items()}
     known = [names.get(mode, mode) for mode in modes]
     if len(known) != 1 or known[0] not in _POOLING_MODES:
-        raise ValueError(
+        raise InvalidValueError(
             f"{path}: expected one pooling mode of {', '.join(_POOLING_MODES)}, got "
             f"{', '.join(modes) or 'none'}; load this model with sentence-transformers"
         )
@@ -182,15 +189,15 @@ def _read_part(class_path: str, path: Path) -> Pooler:
     top = module.partition(".")[0]
     try:
         if top != "contrastive_text" and module not in sys.modules and not Path(f"{top}.py").exists():
-            raise ImportError(f"no {top}.py in the working directory")
+            raise MissingLibraryError(f"no {top}.py in the working directory")
         cls = vars(importlib.import_module(module))[name]
     except (ImportError, KeyError) as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"{path.parent.parent / 'modules.json'}: expected Transformer, Pooling, Dense, Normalize or a pooler "
             f"that can be imported, got {class_path}; put its file into the working directory"
         ) from error
     if not (isinstance(cls, type) and issubclass(cls, Pooler)):
-        raise ValueError(
+        raise InvalidValueError(
             f"{path}: expected a Pooler, got {class_path}; load this model with sentence-transformers"
         )
     return cls(**_read_json(path))
@@ -199,13 +206,13 @@ def _read_part(class_path: str, path: Path) -> Pooler:
 def _read_dense(folder: Path) -> list[nn.Module]:
     config = _read_json(folder / "config.json")
     if config.get("use_residual"):
-        raise ValueError(
+        raise InvalidValueError(
             f"{folder}: expected a plain Dense layer, got use_residual; load this model with "
             "sentence-transformers"
         )
     activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
     if activation not in _ACTIVATIONS:
-        raise ValueError(f"{folder}: expected one of {', '.join(_ACTIVATIONS)}, got {activation}")
+        raise InvalidValueError(f"{folder}: expected one of {', '.join(_ACTIVATIONS)}, got {activation}")
     linear = nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
     try:
         binary = folder / "pytorch_model.bin"  # how sentence-transformers saved before safetensors
@@ -213,14 +220,14 @@ def _read_dense(folder: Path) -> list[nn.Module]:
             torch.load(binary, weights_only=True) if binary.exists() else load_file(folder / "model.safetensors")
         )
     except (OSError, SafetensorError) as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"{folder / 'model.safetensors'}: expected whole weights, got {error}; the folder is damaged, save "
             "it again"
         ) from error
     try:
         linear.load_state_dict({name.removeprefix("linear."): weight for name, weight in weights.items()})
     except RuntimeError as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"{folder}: expected the weights of {linear}, got others ({' '.join(str(error).split())}); the "
             "folder is damaged, save it again"
         ) from error
@@ -238,7 +245,7 @@ def write_folder(folder: Path, parts: FolderParts) -> None:
     """
     encoder, pooler = parts.encoder, parts.pooler
     if encoder.tokenizer is None or pooler is None:
-        raise ValueError("save_pretrained: expected an encoder with a tokenizer and a pooler, got none")
+        raise InvalidValueError("save_pretrained: expected an encoder with a tokenizer and a pooler, got none")
     folder.mkdir(parents=True, exist_ok=True)
     bar = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
@@ -282,7 +289,7 @@ def _dense_layers(head: nn.Sequential | None) -> list[tuple[nn.Linear, nn.Module
         elif layers and type(layer) in _ACTIVATIONS.values() and isinstance(layers[-1][1], nn.Identity):
             layers[-1] = (layers[-1][0], layer)
         elif not isinstance(layer, nn.Dropout):
-            raise ValueError(
+            raise InvalidValueError(
                 f"save_pretrained: expected a head of Linear layers and activations, got {type(layer).__name__}; "
                 "sentence-transformers could not express it"
             )

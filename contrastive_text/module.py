@@ -19,6 +19,7 @@ from contrastive_text.combination import (
     check_parts,
     split_views,
 )
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import TextDataModule, TextTokenizer
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.distributed import rank, sum_over_ranks, world_size
@@ -113,7 +114,9 @@ class ContrastiveModule(ScoredModule):
         self.combine = combine or WeightedSum()
         self.chunk_tokens = _checked(chunk_tokens)
         if log_gradients < 0:
-            raise ValueError(f"model.log_gradients: expected 0 or more batches, got {log_gradients}; 0 is never")
+            raise InvalidValueError(
+                f"model.log_gradients: expected 0 or more batches, got {log_gradients}; 0 is never"
+            )
         self.log_gradients = log_gradients
         self.optimizer = optimizer or AdamW()
         self.schedule = schedule or LinearSchedule()
@@ -289,13 +292,13 @@ class ContrastiveModule(ScoredModule):
             ValueError: Such a precision or strategy, with the option that helps.
         """
         if isinstance(self.combine, PCGrad) and str(self.trainer.precision).startswith("16"):
-            raise ValueError(
+            raise InvalidValueError(
                 f"trainer.precision: expected bf16-mixed or 32-true for PCGrad, got {self.trainer.precision}; "
                 "float16 loses the small entries of the single gradients"
             )
         strategy = self.trainer.strategy
         if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
-            raise ValueError(
+            raise InvalidValueError(
                 f"trainer.strategy: expected auto, ddp or one of its variants, got {type(strategy).__name__}; a "
                 "step calls the encoder part by part and outside of forward, where strategies that split weights "
                 "don't gather them; bound memory with --chunk auto instead"
@@ -304,7 +307,7 @@ class ContrastiveModule(ScoredModule):
         data = vars(self.trainer).get("datamodule")
         absent = isinstance(data, TextDataModule) and self.by_task.leaves_out(data.step_kinds())
         if absent and options is not None and not options.get("find_unused_parameters"):
-            raise ValueError(
+            raise InvalidValueError(
                 "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "
                 "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"
             )
@@ -345,7 +348,7 @@ class ContrastiveModule(ScoredModule):
 
 def _checked(chunk_tokens: int | None) -> int | None:
     if chunk_tokens is not None and chunk_tokens < 1:
-        raise ValueError(
+        raise InvalidValueError(
             f"model.chunk_tokens: expected a number of tokens above 0, or null for no bound, got {chunk_tokens}"
         )
     return chunk_tokens

@@ -19,6 +19,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders.layouts import ATTENTION
 from contrastive_text.extras import require
 from contrastive_text.hub import quiet
@@ -81,7 +82,7 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"export_onnx.folder: expected a folder, got the file {folder}; name another")
+        raise InvalidValueError(f"export_onnx.folder: expected a folder, got the file {folder}; name another")
     for library in ("onnx", "onnxscript", "onnxruntime"):
         require(library, "export_onnx")
     alike = copy.deepcopy(model).to("cpu", torch.float32).eval()
@@ -99,7 +100,7 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
         _write_tokenizer(alike, written)
         difference = _difference(written, texts, expected)
         if not difference <= TOLERANCE:  # nor is NaN
-            raise ValueError(
+            raise InvalidValueError(
                 f"export_onnx: expected the model's own vectors to {TOLERANCE:.0e} of the largest feature, got a "
                 f"difference of {difference:.1e}; this network or pooler can't be exported, and nothing was kept"
             )
@@ -152,14 +153,14 @@ def _write_graph(graph: _Graph, path: Path, opset: int) -> None:
             assert program is not None
             program.save(path)
     except torch.onnx.OnnxExporterError as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"export_onnx: expected a network that torch exports at opset {opset}, got {type(error).__name__}: "
             f"{str(error).strip().partition(chr(10))[0]}"
         ) from error
     loaded = require("onnx", "export_onnx").load(path, load_external_data=False)
     (version,) = (each.version for each in loaded.opset_import if each.domain == "")
     if version != opset:  # the converter says so only in its log
-        raise ValueError(
+        raise InvalidValueError(
             f"export_onnx.opset: expected one that the graph can be converted to, got {opset}; take {OPSET}, "
             "or a later one that your onnx has"
         )

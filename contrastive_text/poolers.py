@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses import at_least_float32
 from contrastive_text.types import Hidden
 
@@ -95,7 +96,7 @@ class FirstLastPooler(Pooler):
     def __init__(self, first: FirstLayer) -> None:
         super().__init__()
         if first not in get_args(FirstLayer):
-            raise ValueError(f"FirstLastPooler.first: expected embeddings or block_1, got {first!r}")
+            raise InvalidValueError(f"FirstLastPooler.first: expected embeddings or block_1, got {first!r}")
         self.first = first
         self.layers = (-1, 0 if first == "embeddings" else 1)
 

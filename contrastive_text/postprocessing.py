@@ -12,6 +12,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.sentence_encoder import SentenceEncoder
 
 _NO_SPREAD = 1e-5
@@ -49,14 +50,14 @@ def fit_whitening(vectors: Tensor, features: int | None = None) -> nn.Linear:
     n, width = vectors.shape
     wanted = width if features is None else features
     if not 1 <= wanted <= width:
-        raise ValueError(f"fit_whitening.features: expected 1 to {width}, got {features}; None keeps all")
+        raise InvalidValueError(f"fit_whitening.features: expected 1 to {width}, got {features}; None keeps all")
     if n <= wanted:
-        raise ValueError(
+        raise InvalidValueError(
             f"fit_whitening: expected more than {wanted} texts for {wanted} features, got {n}; give more texts "
             f"(some {10 * wanted:,} make it steady), or set features below {n}"
         )
     if features is not None and features > len(spreads):
-        raise ValueError(
+        raise InvalidValueError(
             f"fit_whitening.features: expected at most {len(spreads)}, the directions in which these {n:,} texts "
             f"differ, got {features}; ask for fewer, or give other texts"
         )
@@ -89,7 +90,7 @@ def fit_component_removal(vectors: Tensor, components: int | None = None) -> nn.
     width = vectors.shape[1]
     count = max(1, round(width / 100)) if components is None else components
     if not 1 <= count < len(directions):
-        raise ValueError(
+        raise InvalidValueError(
             f"fit_component_removal.components: expected 1 to {len(directions) - 1}, for these {len(vectors):,} "
             f"texts differ in {len(directions)} directions, got {count}; take fewer away, or give more texts"
         )
@@ -111,7 +112,7 @@ def with_layer(model: SentenceEncoder, layer: nn.Linear) -> SentenceEncoder:
     """
     width = model.features
     if layer.in_features != width:
-        raise ValueError(
+        raise InvalidValueError(
             f"with_layer.layer: expected one for the model's {width} features, got {layer.in_features}; fit it "
             "on this model's vectors"
         )
@@ -130,7 +131,7 @@ def unnormalised(model: SentenceEncoder) -> SentenceEncoder:
 
 def _with_head(model: SentenceEncoder, head: nn.Sequential | None, normalize: bool) -> SentenceEncoder:
     if model.truncate_dim not in (None, model.features):
-        raise ValueError(
+        raise InvalidValueError(
             f"postprocessing.model: expected one that keeps its {model.features} features, got truncate_dim: "
             f"{model.truncate_dim}; set it to None, and let fit_whitening(features=...) choose fewer"
         )
@@ -151,9 +152,13 @@ def _principal_axes(where: str, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor
         Mean (D,), unit directions (K, D), and the standard deviation along each (K,), largest first.
     """
     if vectors.ndim != 2 or len(vectors) < 2:
-        raise ValueError(f"{where}: expected vectors (n, D) of two texts or more, got {tuple(vectors.shape)}")
+        raise InvalidValueError(
+            f"{where}: expected vectors (n, D) of two texts or more, got {tuple(vectors.shape)}"
+        )
     if not bool(vectors.isfinite().all()):
-        raise ValueError(f"{where}: expected finite vectors, got NaN or infinity; check that the model is whole")
+        raise InvalidValueError(
+            f"{where}: expected finite vectors, got NaN or infinity; check that the model is whole"
+        )
     values = vectors.detach().cpu().double()
     mean = values.mean(dim=0)
     # R of the QR decomposition has the same right singular vectors, in a D x D matrix.

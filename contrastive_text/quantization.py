@@ -10,6 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+
 Precision: TypeAlias = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
@@ -24,7 +26,7 @@ def check_precision(precision: str, where: str = "precision") -> None:
         ValueError: Another name than those of ``PRECISIONS``.
     """
     if precision not in PRECISIONS:
-        raise ValueError(f"{where}: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
+        raise InvalidValueError(f"{where}: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
 
 
 def value_ranges(vectors: Tensor | npt.NDArray[np.floating]) -> Tensor:
@@ -48,7 +50,7 @@ def value_ranges(vectors: Tensor | npt.NDArray[np.floating]) -> Tensor:
     """
     values = _finite(vectors, "value_ranges")
     if values.ndim != 2 or len(values) < 2:
-        raise ValueError(
+        raise InvalidValueError(
             f"value_ranges: expected a matrix of two vectors or more, got the shape {tuple(values.shape)}; take "
             "the vectors of some 1,000 texts"
         )
@@ -123,18 +125,20 @@ def check_ranges(
         ValueError: None, another shape than (2, D), or an upper end below the lower one.
     """
     if ranges is None:
-        raise ValueError(
+        raise InvalidValueError(
             f"{where}: expected the range of each feature for {precision}, got none; give "
             "ranges=value_ranges(vectors) of some 1,000 texts like yours, the same for all that will be compared"
         )
     ends = torch.as_tensor(ranges).float()
     if ends.shape != (2, features):
-        raise ValueError(
+        raise InvalidValueError(
             f"{where}: expected smallest and largest value of {features} features, (2, {features}), got the "
             f"shape {tuple(ends.shape)}; take them from vectors of this model and truncate_dim"
         )
     if not bool((ends[0] <= ends[1]).all()):
-        raise ValueError(f"{where}: expected smallest values and then largest ones, got some the other way round")
+        raise InvalidValueError(
+            f"{where}: expected smallest values and then largest ones, got some the other way round"
+        )
     return ends
 
 
@@ -156,9 +160,9 @@ def _bytes(bits: Tensor) -> Tensor:
 def _finite(vectors: Tensor | npt.NDArray[np.floating], where: str) -> Tensor:
     values = torch.as_tensor(vectors)
     if not values.is_floating_point():
-        raise TypeError(
+        raise InvalidTypeError(
             f"{where}: expected floating-point vectors, got {values.dtype}; are they quantized already?"
         )
     if not bool(values.isfinite().all()):
-        raise ValueError(f"{where}: expected finite numbers, got others; encode these texts again")
+        raise InvalidValueError(f"{where}: expected finite numbers, got others; encode these texts again")
     return values

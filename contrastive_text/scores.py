@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
 from contrastive_text.combination import TaskParts
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Collator, StepCollator
 from contrastive_text.encoding import read_slots
 from contrastive_text.metrics import SpearmanSimilarity
@@ -52,7 +53,9 @@ class HeldOutScores:
             The pairs: vectors as ``anchor`` and ``positive``, (N, D), and gold scores as ``target``, (N,).
         """
         if batch.target is None:
-            raise ValueError("evaluation: expected pairs with a score, got none; give a file with a score column")
+            raise InvalidValueError(
+                "evaluation: expected pairs with a score, got none; give a file with a score column"
+            )
         u, v = vectors[batch.by_role("anchor")], vectors[batch.by_role("positive")]
         self.pairs[name].update(u, v, target=batch.target)
         return {"anchor": u, "positive": v, "target": batch.target}
@@ -105,7 +108,7 @@ def predicting(objectives: Mapping[str, Objective]) -> Objective:
     for objective in objectives.values():
         if objective.predicts:
             return objective
-    raise ValueError(
+    raise InvalidValueError(
         f"validation: expected an objective that predicts the task's labels, got {', '.join(objectives)}; drop "
         "the task's held-out files"
     )

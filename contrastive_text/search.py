@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses.similarity import full_precision, unit_vectors
 
 BLOCK = 4096
@@ -47,7 +48,7 @@ def top_k(queries: Tensor, corpus: Tensor, k: int, block: int = BLOCK) -> tuple[
     _check("corpus", corpus)
     _at_least_one(k=k, block=block)
     if queries.shape[1] != corpus.shape[1]:
-        raise ValueError(
+        raise InvalidValueError(
             f"corpus: expected {queries.shape[1]} features, as the queries have, got {corpus.shape[1]}; "
             "encode both with one model"
         )
@@ -130,7 +131,7 @@ def near_duplicates(
             pairs = (near.triu(diagonal=1) if offset == 0 else near).nonzero()
             count += len(pairs)
             if count > most:
-                raise ValueError(
+                raise InvalidValueError(
                     f"threshold: expected at most {most:,} pairs, got more at {threshold}; take a higher one"
                 )
             ids.append(pairs + torch.tensor([start, start + offset], device=pairs.device))
@@ -144,7 +145,7 @@ def near_duplicates(
 def check_threshold(threshold: float) -> None:
     """Refuses a cosine that is no threshold, before anything is encoded."""
     if not 0 < threshold <= 1:
-        raise ValueError(f"threshold: expected a cosine above 0 and at most 1, got {threshold}; try 0.95")
+        raise InvalidValueError(f"threshold: expected a cosine above 0 and at most 1, got {threshold}; try 0.95")
 
 
 def group(pairs: Tensor, count: int) -> Tensor:
@@ -185,15 +186,19 @@ def _units(
         units = unit_vectors(vectors[start : start + block].to(device))
         if units.sum().isnan():  # as infinity is, over its norm
             row = start + int(units.isnan().any(dim=1).nonzero()[0])
-            raise ValueError(f"{name}: expected finite numbers, got others in row {row}; encode that text again")
+            raise InvalidValueError(
+                f"{name}: expected finite numbers, got others in row {row}; encode that text again"
+            )
         yield start, units
 
 
 def _check(name: str, vectors: Tensor) -> None:
     if vectors.ndim != 2:
-        raise ValueError(f"{name}: expected a matrix (N, D), got the shape {tuple(vectors.shape)}; add an axis")
+        raise InvalidValueError(
+            f"{name}: expected a matrix (N, D), got the shape {tuple(vectors.shape)}; add an axis"
+        )
     if not vectors.is_floating_point():
-        raise ValueError(
+        raise InvalidValueError(
             f"{name}: expected floating-point vectors, got {vectors.dtype}; turn quantized ones back into numbers"
         )
 
@@ -201,7 +206,7 @@ def _check(name: str, vectors: Tensor) -> None:
 def _at_least_one(**numbers: int) -> None:
     for name, number in numbers.items():
         if number < 1:
-            raise ValueError(f"{name}: expected 1 or more, got {number}")
+            raise InvalidValueError(f"{name}: expected 1 or more, got {number}")
 
 
 def _ids(like: Tensor, rows: int, columns: int) -> Tensor:

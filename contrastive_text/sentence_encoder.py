@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.data import TextTokenizer
 from contrastive_text.device_pool import check_devices
 from contrastive_text.encoders import TransformerEncoder
@@ -91,7 +92,9 @@ class SentenceEncoder(nn.Module):
     ) -> None:
         super().__init__()
         if encoder.tokenizer is None:
-            raise ValueError("SentenceEncoder: expected an encoder with a tokenizer, got none; train it first")
+            raise InvalidValueError(
+                "SentenceEncoder: expected an encoder with a tokenizer, got none; train it first"
+            )
         self.encoder = encoder
         self.pooler = pooler
         self.head = head
@@ -132,7 +135,7 @@ class SentenceEncoder(nn.Module):
         """
         parts = read_folder(local_folder(str(model_name_or_path)))
         if parts.pooler is not None and pooler is not None and type(parts.pooler) is not type(pooler):
-            raise ValueError(
+            raise InvalidValueError(
                 f"from_pretrained.pooler: expected none, for {model_name_or_path} was saved with "
                 f"{type(parts.pooler).__name__}, got {type(pooler).__name__}; its scores would not be comparable"
             )
@@ -143,7 +146,9 @@ class SentenceEncoder(nn.Module):
             )
         limit = parts.encoder.limit
         if max_length is not None and limit is not None and max_length > limit:
-            raise ValueError(f"from_pretrained.max_length: expected at most {limit} tokens, got {max_length}")
+            raise InvalidValueError(
+                f"from_pretrained.max_length: expected at most {limit} tokens, got {max_length}"
+            )
         chosen = parts.pooler or pooler or MeanPooler()
         length = max_length or parts.max_length
         model = cls(
@@ -296,10 +301,10 @@ class SentenceEncoder(nn.Module):
             ...     file.write(vectors.tobytes())
         """
         if isinstance(sentences, str):
-            raise TypeError("encode_blocks: expected many texts, got one string; put it into a list")
+            raise InvalidTypeError("encode_blocks: expected many texts, got one string; put it into a list")
         for name, size in (("batch_size", batch_size), ("block_size", block_size)):
             if size < 1:
-                raise ValueError(f"encode.{name}: expected 1 or more, got {size}")
+                raise InvalidValueError(f"encode.{name}: expected 1 or more, got {size}")
         check_precision(precision, where="encode.precision")
         kept = self._kept(truncate_dim)
         ends = None
@@ -344,7 +349,7 @@ class SentenceEncoder(nn.Module):
         """Gives how many features are kept; None for all."""
         kept = self.truncate_dim if truncate_dim is None else truncate_dim
         if kept is not None and not 1 <= kept <= self.features:
-            raise ValueError(f"truncate_dim: expected 1 to {self.features} features, got {kept}")
+            raise InvalidValueError(f"truncate_dim: expected 1 to {self.features} features, got {kept}")
         return kept
 
     def forward(self, batch: Batch) -> Tensor:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from contrastive_text.core.errors import InvalidTypeError
+
 Plain: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 """What YAML and a ``weights_only`` checkpoint can hold; Any, because type aliases can't be recursive."""
 
@@ -40,7 +42,7 @@ def to_plain(value: object, where: str) -> Plain:
     if isinstance(value, list | tuple):
         return [to_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
     if inspect.isroutine(value):
-        raise TypeError(
+        raise InvalidTypeError(
             f"{where}: expected plain values or objects of importable classes, got the function {value!r}; "
             "a checkpoint can't hold it, so write a class with __call__"
         )
@@ -56,7 +58,7 @@ def part_spec(part: object, where: str) -> dict[str, Any]:
     """
     cls = type(part)
     if "<locals>" in cls.__qualname__:
-        raise TypeError(
+        raise InvalidTypeError(
             f"{where}: expected a class that can be imported, got {cls.__name__}, defined inside a function; "
             "move it to the top of its file, so that a checkpoint can make the part again"
         )
@@ -73,7 +75,7 @@ def _stored(part: object, name: str, where: str) -> object:
         return getattr(part, name)  # the name comes from the signature, as in scikit-learn's get_params
     except AttributeError:
         cls = type(part).__name__
-        raise TypeError(
+        raise InvalidTypeError(
             f"{where}: expected {cls} to store its argument {name!r} as self.{name}, but it doesn't; "
             f"store it unchanged in {cls}.__init__, so that a checkpoint can make the part again"
         ) from None

@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders.loading import load_tokenizer
 from contrastive_text.model_folder import read_folder
@@ -139,7 +140,7 @@ def _check_shapes(
 ) -> None:
     other = [name for name in wanted if name not in given] + [name for name in given if name not in wanted]
     if other:
-        raise ValueError(
+        raise InvalidValueError(
             f"{_WHERE}: expected weights of the same architecture in {described}, got {len(other)} that only one "
             f"of the two has ({', '.join(other[:3])}{', ...' if len(other) > 3 else ''}); set model.encoder and "
             "model.head as they were there"
@@ -154,20 +155,22 @@ def _check_shapes(
                 "the vocabularies differ: views such as DeleteTokens(mark=...) add tokens. Keep those views, or "
                 "start from the run's model folder with --model.encoder.model_name_or_path"
             )
-        raise ValueError(f"{_WHERE}: expected {name} of shape {shape}, got {came} in {described}; {advice}")
+        raise InvalidValueError(
+            f"{_WHERE}: expected {name} of shape {shape}, got {came} in {described}; {advice}"
+        )
 
 
 def _take_vocabulary(module: ContrastiveModule, start: _Start) -> list[str]:
     """Sees to the vocabulary that the weights were trained with; gives what was taken over of it."""
     own, theirs = module.encoder.tokenizer, start.tokenizer
     if own is None and start.learned is None:
-        raise ValueError(
+        raise InvalidValueError(
             f"{_WHERE}: expected a tokenizer for weights that were trained with {start.named}, got none; set "
             f"--model.encoder.tokenizer_name_or_path {start.named}"
         )
     if own is None and theirs is not None and start.learned is not None:
         if lacking := [token for token in module.by_task.new_tokens if token not in theirs.get_vocab()]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{_WHERE}: expected views whose tokens are in the vocabulary that was learned before, got "
                 f"{', '.join(lacking)}; leave out their mark, or give the first stage the same views"
             )
@@ -177,7 +180,7 @@ def _take_vocabulary(module: ContrastiveModule, start: _Start) -> list[str]:
         return [f"not compared: the vocabulary, for {start.named} isn't there"]
     numbers = own.get_vocab()
     if any(numbers.get(token) != number for token, number in theirs.get_vocab().items()):
-        raise ValueError(
+        raise InvalidValueError(
             f"{_WHERE}: expected the vocabulary that the weights were trained with ({start.named}), got another "
             "one; set model.encoder as it was there"
         )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
+
 if TYPE_CHECKING:  # readers, on the way from a text to its embedding, do without metrics
     from torchmetrics import Metric
 
@@ -99,7 +101,7 @@ class Classes(Target):
         """
         names = tuple(str(i) for i in range(classes)) if isinstance(classes, int) else tuple(map(str, classes))
         if len(names) < 2 or len({plain_label(name) for name in names}) < len(names):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{where}: expected two classes or more of different names, got {classes!r}; give their number "
                 "or a list of their names"
             )
@@ -126,7 +128,7 @@ class Classes(Target):
             advice = f"did you mean {near[0]}?"
         if not label:
             got, advice = "an empty label", "mend the row, or leave such rows out with `labels: {'': '-'}`"
-        raise ValueError(f"expected one of the classes {', '.join(self.names)}, got {got}; {advice}")
+        raise InvalidValueError(f"expected one of the classes {', '.join(self.names)}, got {got}; {advice}")
 
     def understood(self, numbers: Mapping[str, float], rows: Mapping[str, int]) -> str:
         """Gives the labels of each class and their rows, a label that is no name with the name it stands for."""
@@ -191,7 +193,7 @@ class Scores(Target):
 
     def __post_init__(self) -> None:
         if not -math.inf < self.low < self.high < math.inf:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Scores: expected finite bounds low < high, got {self.low} and {self.high}; 0 and 5"
             )
 
@@ -208,7 +210,7 @@ class Scores(Target):
             if plain_label(cell) in UNLABELLED:
                 return None
             got = "an empty score" if not cell.strip() else repr(cell)
-            raise ValueError(
+            raise InvalidValueError(
                 f"expected a score from {self.low:g} to {self.high:g}, got {got}; mend the row, or set the "
                 "objective's low and high"
             )

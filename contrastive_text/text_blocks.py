@@ -13,6 +13,7 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.data import TextTokenizer, collate_texts
 from contrastive_text.device_pool import map_on_devices
 from contrastive_text.quantization import Precision, quantize
@@ -64,7 +65,7 @@ def text_blocks(sentences: Iterable[str], size: int) -> Iterator[Block]:
     while texts := list(islice(rest, size)):
         for place, text in enumerate(texts, start):
             if not isinstance(text, str):
-                raise TypeError(f"encode: expected texts, got {type(text).__name__} at place {place}")
+                raise InvalidTypeError(f"encode: expected texts, got {type(text).__name__} at place {place}")
         yield Block(start, texts)
         start += len(texts)
 
@@ -156,7 +157,7 @@ class BlockEncoder:
             if weight is None
             else f"the model's weights are damaged (in {weight}): save it again"
         )
-        raise ValueError(
+        raise InvalidValueError(
             f"encode: expected finite vectors, got another for text {block.start + damaged[0]} "
             f"({text[:_QUOTED]!r}); {cause}"
         )
@@ -229,7 +230,7 @@ def join_blocks(blocks: Iterable[Tensor], total: int | None) -> Tensor | None:
             joined = block.new_empty(total, block.shape[1])
         joined[start:done] = block
     if done != total:
-        raise ValueError(
+        raise InvalidValueError(
             f"encode: expected {total:,} texts, as their len() says, got "
             f"{'more' if done > total else f'{done:,}'}; give an iterator over them"
         )

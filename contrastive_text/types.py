@@ -27,6 +27,8 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
+
 Role = Literal["anchor", "positive", "negative", "original"]
 ROLES: tuple[Role, ...] = get_args(Role)
 NO_LABEL = -100
@@ -66,7 +68,7 @@ class Tokens:
             return  # nearly all: there is one for each text
         for name, values in (("words", self.words), ("positions", self.positions), ("labels", self.labels)):
             if values is not None and len(values) != count:
-                raise ValueError(
+                raise InvalidValueError(
                     f"Tokens.{name}: expected one value per token ({count}), got {len(values)}; "
                     "use tokens.take(order) to keep the lists aligned"
                 )

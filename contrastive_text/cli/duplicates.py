@@ -12,6 +12,7 @@ from torch import Tensor
 from contrastive_text.cli.embed import add_encoding, index_of
 from contrastive_text.cli.options import Parser, check_apart
 from contrastive_text.cli.tables import table_row
+from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.search import check_threshold, group, near_duplicates
 from contrastive_text.vector_files import as_tensor, record_of, whole
@@ -85,18 +86,18 @@ def _write(path: Path, lines: Iterable[str]) -> int:
 
 def _check_name(path: Path, suffixes: tuple[str, ...]) -> None:
     if path.suffix not in suffixes:
-        raise ValueError(f"{path}: expected a name that ends in {' or '.join(suffixes)}, got {path.suffix!r}")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(
-            f"{path}: expected an existing folder, found none at {path.parent}; make it first"
+        raise InvalidValueError(
+            f"{path}: expected a name that ends in {' or '.join(suffixes)}, got {path.suffix!r}"
         )
+    if not path.parent.is_dir():
+        raise MissingFileError(f"{path}: expected an existing folder, found none at {path.parent}; make it first")
 
 
 def _check_lines(texts: TextStream, keep: Path) -> None:
     """Refuses a text that no line can hold, before any is encoded."""
     for line, text in texts.numbered():
         if re.search(r"[\r\n]", text):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{texts.path}:{line}: expected texts of one line for {keep}, got one of several; "
                 f"keep them in {keep.with_suffix('.jsonl')}"
             )

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from contrastive_text.cli.options import Parser, check_apart, check_device, load_model, warnings_as_notes
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.quantization import PRECISIONS
 from contrastive_text.sentence_encoder import SentenceEncoder
@@ -91,10 +92,10 @@ def _ranges(path: Path) -> Array:
     try:
         ranges = np.asarray(np.load(path))
         if ranges.dtype.kind not in "fiu":
-            raise ValueError(f"an array of {ranges.dtype}")
+            raise InvalidValueError(f"an array of {ranges.dtype}")
         return ranges
     except (OSError, ValueError) as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"--ranges {path}: expected a .npy file, such as lies beside vectors of a byte, got {error}"
         ) from error
 

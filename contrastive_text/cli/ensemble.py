@@ -12,6 +12,7 @@ from rich.text import Text
 
 from contrastive_text.cli.options import Parser
 from contrastive_text.cli.training import ContrastiveCLI, checkpoint_parts, laid_over
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.ensemble import Choice, build_ensemble, read_choices
 from contrastive_text.recipes.layers import Config
 from contrastive_text.scores import OVERALL
@@ -47,7 +48,7 @@ def run_members(command: str, words: Sequence[str], folder: str) -> None:
         ValueError: Another command, or options that no model can take.
     """
     if command not in _PARTS:
-        raise ValueError(
+        raise InvalidValueError(
             f"--ckpt_path: expected a checkpoint to resume from, got the ensemble {folder}; name one "
             "of its members"
         )
@@ -68,7 +69,7 @@ def run_members(command: str, words: Sequence[str], folder: str) -> None:
         cli = ContrastiveCLI([command, *options, f"--ckpt_path={path}"], below=config, folder=place)
         figures |= {name: float(figure) for name, figure in cli.trainer.callback_metrics.items()}
     if cli is None:
-        raise ValueError(
+        raise InvalidValueError(
             f"data.tasks: expected a file of {' or '.join(choices)}, got none; give --data.tasks."
             f"{next(iter(choices))}.{_PARTS[command]} FILE"
         )
@@ -83,12 +84,12 @@ def _check_data(
     data = config.get("data", {})
     for task in data.get("tasks") or {}:
         if task not in choices and task not in parts["data"]["tasks"]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"data.tasks.{task}: expected one of the ensemble's tasks ({', '.join(choices)}), got {task}"
             )
     typed = next((option for option in options if option.startswith(f"--data.{part}=")), None)
     if typed is not None or data.get(part) != parts["data"].get(part):
-        raise ValueError(
+        raise InvalidValueError(
             f"data.{part}: expected files of tasks, for an ensemble has no vectors of its own, got "
             f"{typed or data[part]}; give --data.tasks.NAME.{part} FILE"
         )

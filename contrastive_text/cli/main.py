@@ -11,9 +11,9 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 from contrastive_text import __version__
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.recipes import recipe_files, recipe_names
 
 _TRAINING = ("fit", "validate", "test", "predict")
@@ -77,7 +77,7 @@ def run(words: Sequence[str]) -> int:
         words: What stands behind ``contrastive-text``.
 
     Returns:
-        The exit status: 0, or 2 after an answer to a wrong input.
+        The exit status: 0, 2 after an answer to a wrong input, or 1 after a bug, whose traceback is printed.
     """
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # a console script, unlike python -m, doesn't see the user's own parts
@@ -93,8 +93,10 @@ def run(words: Sequence[str]) -> int:
         from contrastive_text.cli.suggestions import constructor_answer
 
         said = constructor_answer(str(error))
-        if said is None and not _is_answer(error):
+        if said is None and not isinstance(error, ContrastiveTextError):
             traceback.print_exc()
+            print("error: this is a bug, of the library or of a part of your own; see above", file=sys.stderr)
+            return 1
         print(f"error: {said or error}", file=sys.stderr)
         return 2
     return 0
@@ -111,15 +113,6 @@ def _dispatch(command: str, words: list[str]) -> None:
         from contrastive_text.cli.suggestions import nearest
 
         advice = nearest(command, (*_TRAINING, *_OTHERS))
-        raise ValueError(
+        raise InvalidValueError(
             f"contrastive-text: expected one of {', '.join((*_TRAINING, *_OTHERS))}, got {command!r}{advice}"
         )
-
-
-def _is_answer(error: BaseException) -> bool:
-    """Tells whether this package raised the error itself, with a message written for the user.
-
-    An error from the depths of another library, or from a user's own part, keeps its traceback.
-    """
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(__file__).parents[1])

@@ -12,6 +12,7 @@ from typing import NoReturn
 import torch
 
 from contrastive_text.cli.suggestions import nearest
+from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.sentence_encoder import SentenceEncoder
 
 
@@ -50,11 +51,9 @@ def check_output(path: Path | None) -> None:
         FileNotFoundError: A file in a folder that isn't there.
     """
     if path is not None and path.is_dir():
-        raise ValueError(f"{path}: expected a file, got a folder; name a file in it")
+        raise InvalidValueError(f"{path}: expected a file, got a folder; name a file in it")
     if path is not None and not path.parent.is_dir():
-        raise FileNotFoundError(
-            f"{path}: expected an existing folder, found none at {path.parent}; make it first"
-        )
+        raise MissingFileError(f"{path}: expected an existing folder, found none at {path.parent}; make it first")
 
 
 def check_apart(output: Path, *others: str | Path | None) -> None:
@@ -69,7 +68,7 @@ def check_apart(output: Path, *others: str | Path | None) -> None:
         there = Path(other)
         linked = output.exists() and there.exists() and output.samefile(there)
         if linked or output.resolve() == there.resolve():
-            raise ValueError(
+            raise InvalidValueError(
                 f"{output}: expected another file than {other}, got the same; it would be lost; name another"
             )
 
@@ -83,7 +82,9 @@ def check_device(name: str | None) -> None:
     try:
         torch.empty(0, device=name or "cpu")
     except (AssertionError, RuntimeError) as error:  # a build of torch without CUDA asserts it
-        raise ValueError(f"--device: expected a device of this machine, such as cpu, got {name!r}") from error
+        raise InvalidValueError(
+            f"--device: expected a device of this machine, such as cpu, got {name!r}"
+        ) from error
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from contrastive_text.cli.options import Parser, load_model, say_truncated
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Table, read_pairs, read_rows
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.metrics import mean_cosine
@@ -71,7 +72,9 @@ def postprocess(words: Sequence[str]) -> None:
 
 def _check_output(output: Path, model: str) -> None:
     if output.is_file() or output.resolve() == Path(model).resolve():
-        raise ValueError(f"{output}: expected another folder than the model's, got it or a file; name a new one")
+        raise InvalidValueError(
+            f"{output}: expected another folder than the model's, got it or a file; name a new one"
+        )
 
 
 def _score(model: SentenceEncoder, pairs: Table, batch_size: int) -> float:

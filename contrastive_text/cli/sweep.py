@@ -12,6 +12,7 @@ from contrastive_text.cli.options import Parser
 from contrastive_text.cli.sweep_checks import check_cells, check_words, validated
 from contrastive_text.cli.sweep_runs import Job, run_all
 from contrastive_text.cli.training import quieten
+from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.recipes.layers import Config
 from contrastive_text.report.heat_map import heat_map, picture, points
 from contrastive_text.sweeps import SweepFolder, SweepTable, parse_vary, plan
@@ -65,7 +66,7 @@ def sweep(words: Sequence[str]) -> None:
     first = configs[cells[0].name]
     score = options.score or _chosen_by(first)
     if not score.startswith("val/"):
-        raise ValueError(f"--score: expected a figure of the validation such as {PAIR_SCORE}, got {score}")
+        raise InvalidValueError(f"--score: expected a figure of the validation such as {PAIR_SCORE}, got {score}")
     job = Job(words, SweepFolder(options.output), options.keep_weights)
     print(f"{len(cells)} cells x {len(seeds)} seeds = {len(cells) * len(seeds)} runs, in {options.output}")
     if options.dry_run:
@@ -88,7 +89,7 @@ def sweep(words: Sequence[str]) -> None:
     draw(table, options.output)
     print(_FORMATS[options.format][1](table))
     if failures := table.failures():
-        raise RuntimeError(
+        raise RunError(
             f"sweep: {len(failures)} of {len(cells) * len(seeds)} runs failed, the first, "
             f"{' | '.join(failures[0].labels)}, with: {failures[0].error}; the same command tries them again"
         )
@@ -107,7 +108,7 @@ def read_seeds(given: Sequence[int]) -> list[int]:
     seeds = [*range(1, given[0] + 1)] if len(given) == 1 else [*given]
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         said = " ".join(map(str, given))
-        raise ValueError(f"--seeds: expected a number of 1 or more, or different seeds, got {said}")
+        raise InvalidValueError(f"--seeds: expected a number of 1 or more, or different seeds, got {said}")
     return seeds
 
 

@@ -14,6 +14,7 @@ from jsonargparse import get_loader
 from contrastive_text.cli.main import expand_recipes
 from contrastive_text.cli.suggestions import constructor_answer
 from contrastive_text.cli.training import ContrastiveCLI
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.recipes.layers import Config
 from contrastive_text.sweeps import Axis, Cell
 
@@ -36,16 +37,18 @@ def check_words(words: Sequence[str], axes: Sequence[Axis]) -> None:
         ValueError: Such an option, or several processes of one sweep.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("sweep: expected to be started once, got several processes; each run starts its own")
+        raise InvalidValueError(
+            "sweep: expected to be started once, got several processes; each run starts its own"
+        )
     given = [word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")]
     varied = [key for axis in axes for key in axis.name.split(",")]
     for key in (*given, *varied):
         if key in _OURS:
-            raise ValueError(f"--{key}: expected none, for a sweep sets it, got one; give {_OURS[key]}")
+            raise InvalidValueError(f"--{key}: expected none, for a sweep sets it, got one; give {_OURS[key]}")
     for option in given:
         for key in varied:
             if _plain(option).startswith(f"{_plain(key)}."):
-                raise ValueError(
+                raise InvalidValueError(
                     f"--{option}: expected no option inside of {key}, which varies, got one, that would override "
                     "every value; write it into the values, as in Class(rate=0.3)"
                 )
@@ -80,18 +83,18 @@ def check_cells(cells: Sequence[Cell], words: Sequence[str]) -> dict[str, Config
         for apart in ("n", "seed_everything"):  # of the command ``views``; and what differs from run to run
             del config[apart]
         if not validated(config):
-            raise ValueError(
+            raise InvalidValueError(
                 f"data.validation: expected a file to score the runs on, got none for {cell.name}; give "
                 "--data.validation PAIRS.tsv"
             )
         if config["trainer"]["logger"] not in (None, True):
-            raise ValueError(
+            raise InvalidValueError(
                 f"trainer.logger: expected none, got one for {cell.name}; leave it out, for the table is made of "
                 "the CSV files that runs write by default"
             )
         same = next((name for name, known in configs.items() if known == config), None)
         if same is not None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"--vary: expected different runs, got one configuration for {same} and {cell.name}; drop a "
                 "value, or the option that overrides it"
             )
@@ -117,9 +120,9 @@ def _accepted(build: type[ContrastiveCLI], cell: Cell, words: Sequence[str]) -> 
             return build(expand_recipes(cell.words(words)), show_views=True)
     except SystemExit as error:  # the parser's answer
         reason = said.getvalue().rpartition("error: ")[2].strip()
-        raise ValueError(f"in the cell {cell.name}: {reason}") from error
+        raise InvalidValueError(f"in the cell {cell.name}: {reason}") from error
     except ValueError as error:
-        raise ValueError(f"in the cell {cell.name}: {constructor_answer(str(error)) or error}") from error
+        raise InvalidValueError(f"in the cell {cell.name}: {constructor_answer(str(error)) or error}") from error
 
 
 @contextlib.contextmanager

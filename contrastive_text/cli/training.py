@@ -22,6 +22,7 @@ from contrastive_text.chunk_size import ChunkSize
 from contrastive_text.cli.predictions import write_predictions
 from contrastive_text.cli.suggestions import short_answer
 from contrastive_text.collapse import CollapseDoctor
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.ensemble import is_ensemble, tasks_of
 from contrastive_text.module import ContrastiveModule
@@ -143,7 +144,7 @@ class ContrastiveCLI(LightningCLI):
         if path is None:
             return
         if self._get(self.config_init, "ckpt_path") is not None:
-            raise ValueError(
+            raise InvalidValueError(
                 "--init_from: expected none beside --ckpt_path, which resumes a run with its own weights, got "
                 "both; drop one of them, or set init_from to null"
             )
@@ -270,7 +271,7 @@ def train(words: list[str]) -> None:
     command, *rest = words
     checkpoint = option_value(rest, "--ckpt_path")
     if command != "fit" and option_value(rest, "--init_from") is not None:
-        raise ValueError(f"--init_from: expected it with fit, got it with {command}; give --ckpt_path")
+        raise InvalidValueError(f"--init_from: expected it with fit, got it with {command}; give --ckpt_path")
     if checkpoint is not None and is_ensemble(checkpoint):
         from contrastive_text.cli.ensemble import run_members
 

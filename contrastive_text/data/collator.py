@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.random import fold, fold_each, generator, text_id
 from contrastive_text.types import NO_LABEL, Batch, Example, Role, Row, Slot, StepBatch, Text, Tokens
@@ -118,7 +119,7 @@ class Collator:
     def _refuse(self, rows: Sequence[Sequence[Example]]) -> NoReturn:
         counts = sorted({(len(row), len(example_texts(each, self.originals))) for row in rows for each in row})
         got = ", ".join(f"{number} of {texts} texts" for number, texts in counts) or "none at all"
-        raise ValueError(
+        raise InvalidValueError(
             f"pairing {type(self.pairing).__name__}: expected every row to give as many examples with "
             f"the same number of positives and negatives, got {got}; leave out rows that can't give them"
         )
@@ -269,7 +270,7 @@ def collate_texts(tokenizer: TextTokenizer, texts: Sequence[Text]) -> Batch:
     batch = assemble(texts, slots=slots, keys=keys, tokenizer=tokenizer, plan=ViewPlan())
     if int(batch.lengths.min()) == 0:
         where = int(batch.lengths.argmin())
-        raise ValueError(
+        raise InvalidValueError(
             f"texts[{where}]: expected at least one token, got {tokenizer.text(texts[where])!r}; this tokenizer "
             "adds no special tokens, so leave empty texts out"
         )

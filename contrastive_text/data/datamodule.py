@@ -11,6 +11,7 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.loader import ResumableLoader
 from contrastive_text.data.mixture import AllTasks, Mixture, Step, TaskSize, cut, describe_steps
@@ -100,16 +101,16 @@ class TextDataModule(pl.LightningDataModule):
             ("num_workers", num_workers, 0),
         ):
             if number < least:
-                raise ValueError(f"data.{name}: expected {least} or more, got {number}")
+                raise InvalidValueError(f"data.{name}: expected {least} or more, got {number}")
         for name in tasks or ():
             if name in _TAKEN or not re.fullmatch(r"[\w-]+", name):
-                raise ValueError(
+                raise InvalidValueError(
                     f"data.tasks.{name}: expected a name of letters, digits and dashes, other than "
                     f"{', '.join(_TAKEN)}, got {name!r}; call it something else"
                 )
         for name, given in (("train", train), ("columns", columns), ("labels", labels), ("pairing", pairing)):
             if tasks and given is not None:
-                raise ValueError(
+                raise InvalidValueError(
                     f"data.{name}: expected none beside tasks, got one; give each task its own under data.tasks"
                 )
         self.train = train
@@ -174,12 +175,12 @@ class TextDataModule(pl.LightningDataModule):
             self._tables.read(part, self._target, lambda name: by_task.predicts(self._known_as(name)))
             for name, table in self.table(part).items():
                 if part in ("validation", "test") and len(table) < world_size():
-                    raise ValueError(
+                    raise InvalidValueError(
                         f"data.{part}: expected a row for each of {world_size()} processes in {name}, got "
                         f"{len(table)}; use fewer devices, or another file"
                     )
             if not self.table(part) and (stage, part) != ("fit", "validation"):
-                raise ValueError(f"data.{part}: expected a file, got none; give --data.{part} FILE")
+                raise InvalidValueError(f"data.{part}: expected a file, got none; give --data.{part} FILE")
         if stage == "fit":
             self._learn_vocabulary()
             self.training = {name: self._prepare(name, task) for name, task in self.each_task.items()}
@@ -201,7 +202,7 @@ class TextDataModule(pl.LightningDataModule):
         trainer: pl.Trainer | None = self.trainer
         module = self._module if trainer is None else trainer.lightning_module
         if not isinstance(module, BatchConsumer):
-            raise TypeError(
+            raise InvalidTypeError(
                 "TextDataModule: expected a trainer that runs a ContrastiveModule, which holds the views and the "
                 f"tokenizer, got {type(module).__name__}"
             )
@@ -379,7 +380,7 @@ class TextDataModule(pl.LightningDataModule):
             raise RuntimeError('TextDataModule: expected setup("fit") before the training rows are asked for')
         name = next(iter(self.training)) if task is None and len(self.training) == 1 else task
         if name not in self.training:
-            raise ValueError(f"task: expected one of {', '.join(self.training)}, got {task}")
+            raise InvalidValueError(f"task: expected one of {', '.join(self.training)}, got {task}")
         return self.training[name]
 
     def collator(self, task: str | None = None) -> Collator:
@@ -392,7 +393,7 @@ class TextDataModule(pl.LightningDataModule):
     def _collator(self, task: str, pairing: Pairing, plan: ViewPlan, training: bool = False) -> Collator:
         tokenizer = self._consumer().text_tokenizer(training=training)
         if tokenizer is None:
-            raise ValueError(
+            raise InvalidValueError(
                 "encoder.tokenizer_name_or_path: expected a tokenizer, got none; an encoder made from a config "
                 "learns one when it is trained, so load a checkpoint with --ckpt_path"
             )

@@ -15,6 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeAlias, cast
 
+from contrastive_text.core.errors import InvalidValueError, MissingFileError
+
 Record: TypeAlias = tuple[int, Sequence[object]]
 """The line, and a cell for each name of the header."""
 
@@ -28,7 +30,7 @@ def suffix_of(path: Path) -> str:
         names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         near = listed(difflib.get_close_matches(path.name, names))
         todo = f"did you mean {near}?" if near else f"look into {path.parent.resolve()}"
-        raise FileNotFoundError(f"{path}: expected a file, got nothing there; {todo}")
+        raise MissingFileError(f"{path}: expected a file, got nothing there; {todo}")
     suffix = Path(path.stem if _packed(path) else path.name).suffix.lower()
     if suffix not in FORMATS:
         expected = f"a name that ends in {listed(FORMATS)}, or in one of these and .gz"
@@ -234,4 +236,4 @@ def short(text: str) -> str:
 
 
 def reading_error(where: str, expected: str, got: str, todo: str) -> ValueError:
-    return ValueError(f"{where}: expected {expected}, got {got}; {todo}")
+    return InvalidValueError(f"{where}: expected {expected}, got {got}; {todo}")

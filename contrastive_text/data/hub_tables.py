@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from contrastive_text.core.errors import MissingLibraryError
 from contrastive_text.data.formats import Content, reading_error
 
 PREFIX = "hub:"
@@ -62,7 +63,7 @@ def hub_content(path: str) -> Content:
     try:
         datasets = import_module("datasets")  # optional, and it takes a second
     except ImportError:
-        raise ImportError(
+        raise MissingLibraryError(
             f"{path}: expected the library datasets, got none; pip install contrastive-text[datasets]"
         ) from None
     try:

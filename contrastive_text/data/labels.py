@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.formats import listed, reading_error, short
 from contrastive_text.targets import Target, plain_label
 
@@ -56,7 +57,7 @@ class Labels:
         try:
             return self._target.read(name)
         except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
+            raise InvalidValueError(f"{where}: {error}") from None
 
     def without_gold(self, rows: Mapping[str, int]) -> int:
         """Gives how many of so many rows of each label have no gold label."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.collator import KeyedRow
 from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows
 from contrastive_text.types import Batch, StepBatch
@@ -69,7 +70,7 @@ class ResumableLoader(DataLoader[KeyedRow]):
         """
         ended = state["given"] >= state["batches"]
         if not ended and state["given"] and state.get("order") != self.order.identity:
-            raise ValueError(
+            raise InvalidValueError(
                 f"ckpt_path: expected the {state['batches']:,} batches an epoch of the checkpoint, which is from "
                 f"behind {state['given']:,} of them, got {len(self.order):,}, or others; take the same data, "
                 "batch_size, mixture and seed, or start from the weights alone with --init_from"

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from contrastive_text.core.errors import InvalidValueError
+
 
 @dataclass(frozen=True, slots=True)
 class TaskSize:
@@ -75,7 +77,7 @@ def cut(sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
         steps.append(Step({task: (starts[task], min(ends[task], sizes[task].rows)) for task in sizes}))
     if not steps:
         named = next(task for task, size in sizes.items() if size is shortest) if len(sizes) > 1 else ""
-        raise ValueError(
+        raise InvalidValueError(
             f"batch_size: expected at most the number of rows, {shortest.rows}, got {shortest.batch_size}"
             f"{f' for {named}' if named else ''}; lower batch_size or give more text"
         )
@@ -107,11 +109,13 @@ class AllTasks(Mixture):
 
     def __init__(self, weights: dict[str, float] | None = None, temperature: float | None = None) -> None:
         if weights is not None and temperature is not None:
-            raise ValueError("AllTasks: expected weights or a temperature, got both; drop one")
+            raise InvalidValueError("AllTasks: expected weights or a temperature, got both; drop one")
         if temperature is not None and not temperature > 0:
-            raise ValueError(f"AllTasks.temperature: expected a positive number, got {temperature}; 1 is by size")
+            raise InvalidValueError(
+                f"AllTasks.temperature: expected a positive number, got {temperature}; 1 is by size"
+            )
         if any(not 0 < weight < math.inf for weight in (weights or {}).values()):
-            raise ValueError(
+            raise InvalidValueError(
                 f"AllTasks.weights: expected positive numbers, got {weights}; leave a task out of tasks"
             )
         self.weights = weights
@@ -125,7 +129,7 @@ class AllTasks(Mixture):
         if self.weights is None and self.temperature is None:
             return dict(sizes)
         if self.weights is not None and set(self.weights) != set(sizes):
-            raise ValueError(
+            raise InvalidValueError(
                 f"AllTasks.weights: expected one for each of {', '.join(sizes)}, got {', '.join(self.weights)}"
             )
         weights = self.weights or {
@@ -206,7 +210,7 @@ class Fusion(Mixture):
 
     def __init__(self, turns: list[list[str]], mixture: Mixture | None = None) -> None:
         if len(turns) < 2 or not all(turns):
-            raise ValueError(
+            raise InvalidValueError(
                 f"Fusion.turns: expected two groups of objectives or more, got {turns}; such as "
                 "[[sentiment], [contrastive]]"
             )

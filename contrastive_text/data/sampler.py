@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from torch.utils.data import Dataset
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.collator import KeyedRow
 from contrastive_text.data.mixture import Step
 from contrastive_text.random import fold, generator, text_id
@@ -88,7 +89,7 @@ class EpochBatchSampler:
         for step in steps if shuffle else ():
             for task, (start, stop) in step.parts.items():
                 if stop - start < world_size:
-                    raise ValueError(
+                    raise InvalidValueError(
                         f"batch_size: expected a row of {task} for each of {world_size} ranks in every step, got "
                         f"{stop - start}; raise batch_size, or set drop_last"
                     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch.utils.data import Subset
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.collator import example_slots
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.token_cache import TokenTable
@@ -23,7 +24,7 @@ def served(table: TokenTable, pairing: Pairing) -> tuple[Rows, str]:
     lengths = table.lengths.tolist()
     kept = [number for number, length in enumerate(lengths) if pairing.serves(length)]
     if not kept:
-        raise ValueError(
+        raise InvalidValueError(
             f"data.train: expected a document long enough for {describe(pairing)}, got {len(table):,} of at most "
             f"{int(table.lengths.max(initial=0)):,} tokens; lower max_length or anchors, or set too_short: shrink"
         )
@@ -57,7 +58,7 @@ def check_roles(
     """
     name = type(pairing).__name__
     if not examples:
-        raise ValueError(
+        raise InvalidValueError(
             f"pairing {name}: expected an example or more of every row, got none of the first; leave out rows "
             "that can't give one"
         )
@@ -66,7 +67,7 @@ def check_roles(
     altered = {plan.chain_name(slot) for slot in slots}
     for chain in plan.chains:
         if chain not in altered and not chain.startswith("original"):
-            raise ValueError(
+            raise InvalidValueError(
                 f"views.{chain}: expected a slot that the pairing {name} gives "
                 f"({', '.join(sorted({*given, 'original'}))}), got {chain}; give the data such texts or drop "
                 "the views"
@@ -75,18 +76,18 @@ def check_roles(
         (text, each.anchor, plan.chain_name(slot)) for each in examples for slot, text in example_slots(each)
     ]
     if any(text != anchor for text, anchor, chain in repeating if chain in plan.fixed_dropout):
-        raise ValueError(
+        raise InvalidValueError(
             f"FixedDropout: expected a pairing that repeats the anchor, got {name}; masks are laid over places, "
             "so take SameText"
         )
     if predicts_pairs and all(set(each.positives) == {each.anchor} for each in examples):
-        raise ValueError(
+        raise InvalidValueError(
             f"pairing {name}: expected two texts for an objective that predicts their label or score, got one "
             "text twice; set pairing: Given"
         )
     for role in reads:
         if role not in given:
-            raise ValueError(
+            raise InvalidValueError(
                 f"objectives: expected a pairing that gives {role}, got {describe(pairing)}; take another "
                 f"pairing, or leave out the objective that compares {role}"
             )

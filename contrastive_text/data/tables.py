@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.readers import Table, read_pairs, read_rows
 from contrastive_text.data.tasks import SPLITS, Paths, TextTask, files_of, read_task
 from contrastive_text.targets import Target
@@ -55,7 +56,7 @@ class RunTables:
         """
         for name, task in self.tasks.items():
             if part == "train" and self.named and not task.train:
-                raise ValueError(
+                raise InvalidValueError(
                     f"data.tasks.{name}.train: expected a file, got none; give one, or drop the task"
                 )
             if task.files(part) and (part, name) not in self._tables:
@@ -72,7 +73,7 @@ class RunTables:
         names = [file_name(path) for path in files]
         taken = set(self.tasks) if self.named else set()
         if twice := [name for i, name in enumerate(names) if name in {*names[:i], *taken}]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"data.{part}: expected files of different names, got {', '.join(names)}; no task's name either: "
                 f"rename {twice[0]}"
             )

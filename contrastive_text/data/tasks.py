@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.readers import Table, read_rows
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.tokenizing import TextTokenizer
@@ -85,7 +86,7 @@ def read_task(
         return read_rows(task.files(part), reads=texts, columns=columns, split=SPLITS[part])
     if (target is None and task.labels) or (part != "train" and not predicted):
         lacking, dropped = ("the labels", "labels") if part == "train" else (name, "files")
-        raise ValueError(
+        raise InvalidValueError(
             f"{where}: expected an objective that predicts {lacking}, got none; add one under model.objectives "
             f"or drop the {dropped}"
         )

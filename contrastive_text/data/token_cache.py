@@ -21,6 +21,7 @@ import tokenizers
 from rich.progress import track
 from transformers import PreTrainedTokenizerFast
 
+from contrastive_text.core.errors import DiskError, InvalidTypeError
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.types import Row, Tokens
 
@@ -126,7 +127,7 @@ def tokenize_documents(
         _sweep(folder)
         scratch = TemporaryDirectory(dir=folder, prefix=f".{entry.name}-", ignore_cleanup_errors=True)
     except OSError as error:
-        raise OSError(
+        raise DiskError(
             f"cache_dir: expected a folder that can be written, got {folder} ({error}); name another one"
         ) from None
     with scratch as beside:
@@ -145,7 +146,7 @@ def default_cache_dir() -> Path:
 def _key(texts: Sequence[str], tokenizer: TextTokenizer) -> str:
     fast = tokenizer.tokenizer
     if not isinstance(fast, PreTrainedTokenizerFast):
-        raise TypeError(
+        raise InvalidTypeError(
             f"tokenizer: expected a fast tokenizer, which can be told from others, got {type(fast).__name__}; "
             "convert it to a tokenizer.json"
         )

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.types import NO_LABEL, NO_WORD, Text, Tokens, Vocabulary
 
 _SPECIALS = {
@@ -41,7 +42,7 @@ class TextTokenizer:
         self.suffix = tuple(whole[start + len(bare) :])
         room = None if max_length is None else max_length - len(self.prefix) - len(self.suffix)
         if room is not None and room < 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"max_length: expected room for a token beside the {len(self.prefix) + len(self.suffix)} special "
                 f"tokens, got {max_length}"
             )
@@ -55,7 +56,7 @@ class TextTokenizer:
         """
         table = self.tokenizer.get_vocab()
         if lacking := [token for token in new_tokens if token not in table]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"views: expected a vocabulary with {', '.join(lacking)}, got one learned without; start anew, "
                 "or leave out the views that need it"
             )
@@ -193,7 +194,7 @@ def learn_vocabulary(
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, words
     tokenizer.add_special_tokens(specials)
     if tokenizer.get_vocab_size() > vocabulary_size:
-        raise ValueError(
+        raise InvalidValueError(
             f"encoder.config.vocab_size: expected room for the corpus's characters, at least "
             f"{tokenizer.get_vocab_size()}, got {vocabulary_size}; give a larger vocab_size"
         )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders.layouts import FixedLayout
 from contrastive_text.types import Alter, Batch, Hidden
 
@@ -73,11 +74,13 @@ class Encoder(nn.Module, ABC):
     def add_tokens(self, tokens: Sequence[str]) -> None:
         """Gives the vocabulary the tokens that it lacks, each with an embedding of its own to learn."""
         if tokens:
-            raise ValueError(f"{type(self).__name__}: expected views without new tokens, got {', '.join(tokens)}")
+            raise InvalidValueError(
+                f"{type(self).__name__}: expected views without new tokens, got {', '.join(tokens)}"
+            )
 
     def build_token_head(self) -> None:
         """Makes the head that predicts tokens; called once, where an objective needs it."""
-        raise ValueError(
+        raise InvalidValueError(
             f"{type(self).__name__}: expected a network with a masked-language-model head, got none; use another "
             "encoder, or leave MaskedLM out"
         )

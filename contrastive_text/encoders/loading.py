@@ -20,6 +20,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.hub import quiet
 
 
@@ -27,8 +28,10 @@ def _not_found(what: str, name: str, error: Exception) -> ValueError:
     near = Path(name)
     if near.is_dir():
         found = ", ".join(sorted(path.name for path in near.iterdir())[:8]) or "nothing"
-        return ValueError(f"{what}: expected a whole model folder, got {name} with {found}; {_first_line(error)}")
-    return ValueError(
+        return InvalidValueError(
+            f"{what}: expected a whole model folder, got {name} with {found}; {_first_line(error)}"
+        )
+    return InvalidValueError(
         f"{what}: expected a local model folder or a name on the Hugging Face hub, got {name!r}; there is no "
         f"such folder, and the hub gave none: {_first_line(error)}"
     )
@@ -41,13 +44,13 @@ def _first_line(error: Exception) -> str:
 def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: float | None) -> PreTrainedConfig:
     if config is not None:
         if "model_type" not in config:
-            raise ValueError(
+            raise InvalidValueError(
                 f"encoder.config: expected model_type (bert, roberta, ...), got {', '.join(config) or 'nothing'}"
             )
         known = list(CONFIG_MAPPING.keys())
         if config["model_type"] not in known:
             near = ", ".join(get_close_matches(str(config["model_type"]), known)) or "bert, roberta, ..."
-            raise ValueError(
+            raise InvalidValueError(
                 f"encoder.config.model_type: expected an architecture of Transformers (nearest: {near}), "
                 f"got {config['model_type']!r}"
             )
@@ -82,7 +85,7 @@ def load_model(name: str | None, architecture: PreTrainedConfig) -> PreTrainedMo
     except TypeError:
         model, lacking = _load(AutoModel, name, architecture)
     if lacking:
-        raise ValueError(
+        raise InvalidValueError(
             f"encoder.model_name_or_path: expected all weights of the encoder in {name}, but {len(lacking)} are "
             f"missing or of another shape ({', '.join(lacking[:3])}, ...); they would have started at random"
         )
@@ -96,7 +99,7 @@ def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[Pr
         ValueError: An architecture that has none, such as a decoder.
     """
     if type(architecture) not in MODEL_FOR_MASKED_LM_MAPPING:
-        raise ValueError(
+        raise InvalidValueError(
             f"MaskedLM: expected an architecture with a masked-language-model head, got "
             f"{architecture.model_type}; use another encoder, or leave MaskedLM out"
         )
@@ -139,5 +142,5 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     except (OSError, ValueError) as error:
         raise _not_found("encoder.tokenizer_name_or_path", name, error) from error
     if not tokenizer.is_fast:
-        raise ValueError(f"encoder: expected a fast tokenizer, got {type(tokenizer).__name__} from {name}")
+        raise InvalidValueError(f"encoder: expected a fast tokenizer, got {type(tokenizer).__name__} from {name}")
     return tokenizer

@@ -10,6 +10,7 @@ from tokenizers import AddedToken
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.dropout import replace_dropouts
 from contrastive_text.encoders.layouts import (
@@ -84,15 +85,17 @@ class TransformerEncoder(Encoder):
     ) -> None:
         super().__init__()
         if layout not in get_args(Layout):
-            raise ValueError(f"encoder.layout: expected one of {', '.join(get_args(Layout))}, got {layout!r}")
+            raise InvalidValueError(
+                f"encoder.layout: expected one of {', '.join(get_args(Layout))}, got {layout!r}"
+            )
         if (model_name_or_path is None) == (config is None):
-            raise ValueError(
+            raise InvalidValueError(
                 "encoder: expected either model_name_or_path (pretrained) or config (random start), got "
                 f"{'neither' if config is None else 'both'}; set --model.encoder.model_name_or_path, and the "
                 "other to null"
             )
         if dropout is not None and not 0 <= dropout < 1:
-            raise ValueError(f"encoder.dropout: expected a probability in [0, 1) or null, got {dropout}")
+            raise InvalidValueError(f"encoder.dropout: expected a probability in [0, 1) or null, got {dropout}")
         self.model_name_or_path = model_name_or_path
         self.config = config
         self.tokenizer_name_or_path = tokenizer_name_or_path
@@ -107,7 +110,7 @@ class TransformerEncoder(Encoder):
         source = tokenizer_name_or_path or model_name_or_path
         self.tokenizer = None if source is None else load_tokenizer(source)
         if config is not None and self.tokenizer is not None and len(self.tokenizer) > architecture.vocab_size:
-            raise ValueError(
+            raise InvalidValueError(
                 f"encoder.config.vocab_size: expected the tokenizer's {len(self.tokenizer)} entries or more, got "
                 f"{architecture.vocab_size}"
             )
@@ -116,7 +119,7 @@ class TransformerEncoder(Encoder):
         self.dropout_in_effect = dropouts(architecture)
         self.limit = _limit(self.model, self.tokenizer)
         if max_length is not None and not 3 <= max_length <= (self.limit or max_length):
-            raise ValueError(
+            raise InvalidValueError(
                 f"encoder.max_length: expected 3 to {self.limit} tokens for {type(self.model).__name__}, "
                 f"got {max_length}"
             )
@@ -136,7 +139,7 @@ class TransformerEncoder(Encoder):
             for block in next(part for part in self.model.modules() if isinstance(part, nn.ModuleList)):
                 block.compile(dynamic=True)
         if layout == "packed" and self._why_not_packed:
-            raise ValueError(
+            raise InvalidValueError(
                 f"encoder.layout: expected bucketed, padded or auto, for {self._why_not_packed}, got packed"
             )
 

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.sentence_encoder import SentenceEncoder
 
 _KEY_BYTES = 16
@@ -55,7 +56,7 @@ class CachedEncoder:
     ) -> None:
         for place in () if folder is None else (Path(folder), *Path(folder).parents):
             if place.is_file():
-                raise ValueError(f"{place}: expected a folder for vectors, got a file; name another")
+                raise InvalidValueError(f"{place}: expected a folder for vectors, got a file; name another")
         self.model = model
         self.folder = None if folder is None else Path(folder) / model.identity
         self.batch_size = batch_size
@@ -115,7 +116,7 @@ class CachedEncoder:
 
 def _key(text: str, place: int) -> bytes:
     if not isinstance(text, str):
-        raise TypeError(f"CachedEncoder: expected texts, got {type(text).__name__} at place {place}")
+        raise InvalidTypeError(f"CachedEncoder: expected texts, got {type(text).__name__} at place {place}")
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()
 
 
@@ -126,6 +127,6 @@ def _read(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], i
             metadata = file.metadata() or {}
             return file.get_tensor("keys"), file.get_tensor("vectors"), int(metadata[_TRUNCATED])
     except (OSError, SafetensorError, KeyError) as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"{path}: expected whole vectors of an earlier evaluation, got {error}; delete the file"
         ) from error

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.extras import require
 
 
@@ -45,7 +46,7 @@ class Protocol:
         least = {"folds": 3, "batch_size": 1, "tenacity": 0, "epoch_size": 1, "max_epochs": 1, "seed": 0}
         for name, lowest in least.items():
             if (value := int(getattr(self, name))) < lowest:
-                raise ValueError(f"Protocol.{name}: expected {lowest} or more, got {value}")
+                raise InvalidValueError(f"Protocol.{name}: expected {lowest} or more, got {value}")
 
 
 STANDARD = Protocol(folds=10, optimizer=torch.optim.Adam, batch_size=64, tenacity=5, epoch_size=4)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.comparison import NEIGHBOURS, Agreement, Comparison, Difference
 from contrastive_text.evaluation.results import AVERAGE, ScoreTable, TaskScore
@@ -78,9 +79,13 @@ def compare(
         [('STS12', 1.8, True), ...]
     """
     if len(models) < 2:
-        raise ValueError(f"compare.models: expected two or more, got {len(models)}; the first is the baseline")
+        raise InvalidValueError(
+            f"compare.models: expected two or more, got {len(models)}; the first is the baseline"
+        )
     if sts is None and correct is None:
-        raise ValueError("compare: expected tasks in sts or correct, got none; give scored pairs, for example")
+        raise InvalidValueError(
+            "compare: expected tasks in sts or correct, got none; give scored pairs, for example"
+        )
     baseline, *others = models
     check_resamples(resamples)
     if sts is not None:
@@ -128,7 +133,9 @@ def check_pairs(where: str, sts: Mapping[str, STSPairs | str], setting: str) -> 
         for subset, size in sizes.items():
             if size < 2:
                 place = f"{task}, {subset}" if subset else task
-                raise ValueError(f"{place}: expected two pairs or more, got {size}; leave it out, or add pairs")
+                raise InvalidValueError(
+                    f"{place}: expected two pairs or more, got {size}; leave it out, or add pairs"
+                )
 
 
 def check_some(where: str, tasks: Mapping[str, object]) -> None:
@@ -136,7 +143,7 @@ def check_some(where: str, tasks: Mapping[str, object]) -> None:
     missing = [f"{task}: {said}" for task, said in tasks.items() if isinstance(said, str)]
     if len(missing) == len(tasks):
         said = missing[0] if missing else "no task is named"
-        raise ValueError(f"{where}: expected the data of one task or more, got none; {said}")
+        raise InvalidValueError(f"{where}: expected the data of one task or more, got none; {said}")
 
 
 def _sts(
@@ -243,7 +250,7 @@ def _vectors(name: str, embed: CachedEncoder, texts: Sequence[str]) -> Tensor:
     try:
         return embed(texts)
     except ValueError as error:  # such as NaN, of one model among several
-        raise ValueError(f"{name}: {error}") from error
+        raise InvalidValueError(f"{name}: {error}") from error
 
 
 def _drawn(texts: Sequence[str], seed: int) -> tuple[list[str], int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.classifiers import STANDARD, Classifier, Protocol
 from contrastive_text.evaluation.labelled_texts import LabelledTexts
@@ -146,7 +147,7 @@ def image_retrieval(image_to_text: Sequence[float], text_to_image: Sequence[floa
     for name, recalls in (("image_to_text", image_to_text), ("text_to_image", text_to_image)):
         if len(recalls) != 3:
             got = f"{len(recalls)}; leave the median rank out"
-            raise ValueError(f"image_retrieval.{name}: expected R@1, R@5 and R@10, got {got}")
+            raise InvalidValueError(f"image_retrieval.{name}: expected R@1, R@5 and R@10, got {got}")
     return TaskScore(COCO, "mean recall", fmean([*image_to_text, *text_to_image]), parts={"dev": dev_sum / 6})
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Table, collate_texts
 from contrastive_text.encoders.layouts import pad
 from contrastive_text.metrics import pair_similarity, spearman
@@ -50,7 +51,7 @@ def frequency_bias(
         ValueError: A pooler that takes no mean.
     """
     if not takes_mean(model):
-        raise ValueError(
+        raise InvalidValueError(
             "frequency_bias: expected a pooler that takes the mean over tokens, of which some can be left out, "
             f"got {type(model.pooler).__name__}"
         )

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text import metrics
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Table
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.frequency import frequency_bias, takes_mean
@@ -110,10 +111,10 @@ def diagnose(
             none counts as a positive.
     """
     if limit < 2:
-        raise ValueError(f"diagnose.limit: expected 2 texts or more, got {limit}")
+        raise InvalidValueError(f"diagnose.limit: expected 2 texts or more, got {limit}")
     distinct = list(dict.fromkeys(texts))
     if len(distinct) < 2:
-        raise ValueError(
+        raise InvalidValueError(
             f"diagnose.texts: expected two different texts or more, got {len(distinct)} among {len(texts):,}; "
             "give some 1,000 texts as the model will meet them"
         )
@@ -159,7 +160,7 @@ def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> 
     target = torch.tensor([float(str(row["target"])) for row in pairs])
     positive = metrics.positive_pairs(target)
     if not positive.any():
-        raise ValueError(
+        raise InvalidValueError(
             "diagnose.pairs: expected scores above 0, of which those above four fifths of the largest make a "
             f"positive, got scores up to {float(target.max()):g}; move the scale, or leave the pairs out"
         )

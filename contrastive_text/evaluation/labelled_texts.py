@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.data.formats import listed, reading_error, short
 
 ALL, TRAIN, DEV, TEST = "all", "train", "dev", "test"
@@ -72,7 +73,7 @@ def naming(task: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{task}: {error}") from error
+        raise InvalidValueError(f"{task}: {error}") from error
 
 
 def only(paths: Sequence[Path]) -> Path | None:
@@ -95,7 +96,7 @@ def find(folder: str | Path, name: str) -> list[Path]:
     """
     root = Path(folder)
     if not root.is_dir():
-        raise FileNotFoundError(f"{root}: expected a folder of data sets, found none; check its name")
+        raise MissingFileError(f"{root}: expected a folder of data sets, found none; check its name")
     inside = [path for place in (root, root / "data") if place.is_dir() for path in sorted(place.iterdir())]
     places = dict.fromkeys([root, *(path for path in inside if path.is_dir())])
     return [path for place in places if (path := place / name).is_file()]

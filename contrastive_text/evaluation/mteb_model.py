@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.extras import require
 from contrastive_text.metrics import pair_similarity
 from contrastive_text.sentence_encoder import SentenceEncoder, Vectors
@@ -37,7 +38,7 @@ class MTEBModel:
 
     def __init__(self, model: SentenceEncoder, name: str) -> None:
         if len([part for part in name.split("/") if part]) != 2 or name.count("/") != 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"MTEBModel.name: expected organisation/name, got {name!r}; take mine/model, for example"
             )
         self.model = model
@@ -75,7 +76,7 @@ class MTEBModel:
         texts: list[str] = []
         for batch in inputs:
             if "text" not in batch:
-                raise ValueError(
+                raise InvalidValueError(
                     f"MTEBModel.encode: expected texts, got {', '.join(batch)}; choose tasks of text"
                 )
             texts += batch["text"]

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from contrastive_text.core.errors import InvalidValueError
+
 AVERAGE = "Avg."
 """Name of the column of means, as the papers have it."""
 
@@ -71,7 +73,7 @@ class ScoreTable:
         first = next(iter(named.values()), [])
         for name, tasks in named.items():
             if tasks != first:
-                raise ValueError(
+                raise InvalidValueError(
                     f"ScoreTable.rows: expected the tasks {', '.join(first)} in every row, got "
                     f"{', '.join(tasks)} for {name}; make a table of each"
                 )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Table
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import TaskScore
@@ -73,7 +74,7 @@ def aggregate(similarities: Tensor, pairs: STSPairs, setting: str) -> tuple[floa
     if setting == "all":
         return whole, parts
     if single := [name for name, group in groups.items() if len(group) < 2]:
-        raise ValueError(
+        raise InvalidValueError(
             f"aggregate.pairs: expected two pairs or more in each sub-set for the setting {setting}, got one in "
             f"{single[0]}; take the setting all"
         )
@@ -84,10 +85,12 @@ def aggregate(similarities: Tensor, pairs: STSPairs, setting: str) -> tuple[floa
 def check_setting(setting: str, tasks: Iterable[STSPairs]) -> None:
     """Refuses a setting that isn't one, or that asks for sub-sets where they aren't known."""
     if setting not in SETTINGS:
-        raise ValueError(f"setting: expected {', '.join(SETTINGS)}, got {setting!r}; the papers mostly have all")
+        raise InvalidValueError(
+            f"setting: expected {', '.join(SETTINGS)}, got {setting!r}; the papers mostly have all"
+        )
     for pairs in tasks:
         if setting != "all" and "" in pairs.subsets:
-            raise ValueError(
+            raise InvalidValueError(
                 f"setting: expected pairs whose sub-sets are named for {setting}, got "
                 f"{pairs.understood or 'pairs without names'}; take all, or files with a column subset"
             )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.data import Table, read_rows
 from contrastive_text.data.formats import counted, decode, listed, reading_error
 from contrastive_text.data.hub_tables import PREFIX
@@ -156,7 +157,7 @@ def find_pairs(task: str, folder: str | Path, split: str = "test") -> STSPairs |
         return _on_hub(task, f"{place or 'mteb'}/{data.hub}", split)
     root = Path(folder)
     if not root.is_dir():
-        raise FileNotFoundError(f"{root}: expected a folder of data sets, found none; check its name")
+        raise MissingFileError(f"{root}: expected a folder of data sets, found none; check its name")
     names = [f"{data.table}.{split}{suffix}" for suffix in _SUFFIXES]
     tables = [path for place in _TABLES for name in names if (path := root / place / name).is_file()]
     if len(tables) > 1:
@@ -212,7 +213,7 @@ def _read_senteval(task: str, files: Sequence[Path], split: str) -> STSPairs:
             try:
                 number = _Gold().read(score)
             except ValueError as error:
-                raise ValueError(f"{where}: {error}") from None
+                raise InvalidValueError(f"{where}: {error}") from None
             if number is None:
                 empty += 1
                 continue

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.evaluation.classifiers import Classifier, Protocol, Rows, Split, accuracies, predict
 
 
@@ -44,7 +45,7 @@ def stratified_folds(labels: Tensor, count: int, seed: int) -> Tensor:
         tensor([2, 1, 0, 0, 2, 1])
     """
     if len(labels) < count:
-        raise ValueError(f"stratified_folds: expected {count} rows or more, one a fold, got {len(labels)}")
+        raise InvalidValueError(f"stratified_folds: expected {count} rows or more, one a fold, got {len(labels)}")
     random = np.random.RandomState(seed)
     folds = torch.empty_like(labels)
     dealt = 0

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses.blocks import NO_CLASS, Alike, Comparison, Forbid, FurtherNegatives, Triples
 from contrastive_text.losses.temperature import LearnedTemperature
 
@@ -34,7 +35,7 @@ def reduce(total: Tensor, count: Tensor | int, reduction: Reduction) -> Tensor:
 def check_temperature(temperature: float) -> None:
     """Refuses a temperature that is not a positive finite number (ValueError)."""
     if not (math.isfinite(temperature) and temperature > 0):
-        raise ValueError(
+        raise InvalidValueError(
             f"temperature: expected a number above 0, got {temperature}; it divides the cosine similarity, "
             "and 0.05 is the usual value"
         )
@@ -43,7 +44,7 @@ def check_temperature(temperature: float) -> None:
 def check_reduction(reduction: str) -> None:
     """Refuses a reduction that isn't one of the three (ValueError)."""
     if reduction not in get_args(Reduction):
-        raise ValueError(f"reduction: expected one of {', '.join(get_args(Reduction))}, got {reduction!r}")
+        raise InvalidValueError(f"reduction: expected one of {', '.join(get_args(Reduction))}, got {reduction!r}")
 
 
 class Loss(nn.Module, ABC):

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
+
 _FEW_ENTRIES = 2**16
 """Entries of a matrix up to which a mask is no slower than looking for places."""
 
@@ -164,7 +166,7 @@ class Triples:
             ValueError: Shapes that don't belong together.
         """
         if anchor.ndim != 2 or anchor.shape != positive.shape:
-            raise ValueError(
+            raise InvalidValueError(
                 "loss: expected anchor and positive of one shape (N, D), got "
                 f"{tuple(anchor.shape)} and {tuple(positive.shape)}"
             )
@@ -174,7 +176,7 @@ class Triples:
             return cls(anchor, positive, None, ids[:n], ids[n:], None)
         negative = negative.unsqueeze(1) if negative.ndim == 2 else negative
         if negative.ndim != 3 or negative.shape[0] != n or negative.shape[2] != anchor.shape[1]:
-            raise ValueError(
+            raise InvalidValueError(
                 "loss: expected hard negatives of shape (N, D) or (N, K, D) with N, D = "
                 f"{tuple(anchor.shape)}, got {tuple(negative.shape)}"
             )

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses.base import check_temperature
 from contrastive_text.losses.similarity import at_least_float32
 
@@ -48,7 +49,7 @@ class ScoreLoss(nn.Module, ABC):
             ValueError: Shapes other than (N,) for both.
         """
         if cosines.ndim != 1 or cosines.shape != scores.shape:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{type(self).__name__}: expected cosines and scores of one shape (N,), got "
                 f"{tuple(cosines.shape)} and {tuple(scores.shape)}"
             )

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.metrics.spread import neighbour_parts
 
 
@@ -90,7 +91,7 @@ def neighbour_overlap(x: Tensor, y: Tensor, k: int = 10) -> Tensor:
     _check("neighbour_overlap", x, y, least=2)
     x, y = x.detach().cpu(), y.detach().cpu()
     if not 1 <= k < len(x):
-        raise ValueError(
+        raise InvalidValueError(
             f"neighbour_overlap.k: expected 1 to {len(x) - 1} neighbours of {len(x)} texts, got {k}; give more "
             "texts"
         )
@@ -102,13 +103,13 @@ def neighbour_overlap(x: Tensor, y: Tensor, k: int = 10) -> Tensor:
 
 def _check(name: str, x: Tensor, y: Tensor, least: int) -> None:
     if x.ndim != 2 or y.ndim != 2 or len(x) != len(y) or len(x) < least:
-        raise ValueError(
+        raise InvalidValueError(
             f"{name}: expected two models' vectors (n, D) and (n, D') of the same n >= {least} texts, got "
             f"{tuple(x.shape)} and {tuple(y.shape)}; give one row per text on both sides"
         )
     for place, side in (("first", x), ("second", y)):
         if not bool(side.isfinite().all()):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name}: expected finite vectors, got NaN or infinity in the {place} argument; check that "
                 "training has not diverged"
             )

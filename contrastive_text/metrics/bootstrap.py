@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.metrics.similarity import spearman
 
 _BLOCK_VALUES = 2**18
@@ -47,7 +48,7 @@ class PairedBootstrap:
             ValueError: No tasks, or tasks of another number of resamples.
         """
         if len({len(part.resampled) for part in parts}) != 1:
-            raise ValueError(
+            raise InvalidValueError(
                 "PairedBootstrap.mean: expected one or more tasks of as many resamples each, got "
                 f"{[len(part.resampled) for part in parts]}; draw as many for each task"
             )
@@ -63,7 +64,7 @@ class PairedBootstrap:
             ValueError: A confidence that is not between 0 and 1.
         """
         if not 0 < confidence < 1:
-            raise ValueError(f"interval.confidence: expected a share between 0 and 1, got {confidence}")
+            raise InvalidValueError(f"interval.confidence: expected a share between 0 and 1, got {confidence}")
         ends = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64)
         low, high = self.resampled.quantile(ends).tolist()
         return low, high
@@ -120,7 +121,7 @@ def paired_bootstrap_spearman(
     """
     names = list(subsets) if subsets is not None else [""] * len(target)
     if not len(first) == len(second) == len(target) == len(names):
-        raise ValueError(
+        raise InvalidValueError(
             "paired_bootstrap_spearman: expected two similarities, a gold score and a sub-set for each pair, got "
             f"{len(first)}, {len(second)}, {len(target)} and {len(names)}; give both models the same pairs"
         )
@@ -166,13 +167,15 @@ def paired_bootstrap_mean(
         -0.5
     """
     if first.ndim != 1 or first.shape != second.shape or len(first) == 0:
-        raise ValueError(
+        raise InvalidValueError(
             f"paired_bootstrap_mean: expected two tensors (n,) of one score per row, got {tuple(first.shape)} "
             f"and {tuple(second.shape)}; give both models the same rows"
         )
     gain = second.detach().cpu().double() - first.detach().cpu().double()
     if not bool(gain.isfinite().all()):
-        raise ValueError("paired_bootstrap_mean: expected finite scores, got NaN or infinity; check both models")
+        raise InvalidValueError(
+            "paired_bootstrap_mean: expected finite scores, got NaN or infinity; check both models"
+        )
     means = [gain[drawn].mean(dim=0) for (drawn,) in draw_rows([len(gain)], resamples, generator)]
     return PairedBootstrap(float(gain.mean()), torch.cat(means))
 
@@ -206,7 +209,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def check_resamples(resamples: int) -> None:
     """Refuses fewer than one resample."""
     if resamples < 1:
-        raise ValueError(f"resamples: expected 1 or more, got {resamples}; with 1,000 the smallest p is 0.002")
+        raise InvalidValueError(
+            f"resamples: expected 1 or more, got {resamples}; with 1,000 the smallest p is 0.002"
+        )
 
 
 def draw_rows(

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses.similarity import EPSILON, at_least_float32, cosine_similarity_matrix
 
 _BLOCK_VALUES = 2**24
@@ -203,7 +204,7 @@ def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
     check_rows("answer_ranks", rows, least=1)
     check_rows("answer_ranks", columns, least=1)
     if rows.shape[1] != columns.shape[1] or target.shape != rows.shape[:1]:
-        raise ValueError(
+        raise InvalidValueError(
             f"answer_ranks: expected (R, D), (C, D) and (R,), got {tuple(rows.shape)}, "
             f"{tuple(columns.shape)} and {tuple(target.shape)}; give one target per row"
         )
@@ -242,14 +243,14 @@ def in_batch_accuracy(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
 def check_positive(name: str, value: float) -> None:
     """Refuses a number that is not positive and finite."""
     if not 0 < value < math.inf:
-        raise ValueError(f"{name}: expected a positive number, got {value}; the papers use 2")
+        raise InvalidValueError(f"{name}: expected a positive number, got {value}; the papers use 2")
 
 
 def check_pairs(name: str, x: Tensor, y: Tensor) -> None:
     """Refuses tensors that are not the same number of paired vectors."""
     check_rows(name, x, least=1)
     if x.shape != y.shape:
-        raise ValueError(
+        raise InvalidValueError(
             f"{name}: expected paired vectors of one shape (n, D), got {tuple(x.shape)} and "
             f"{tuple(y.shape)}; row i of the second argument is the partner of row i of the first"
         )
@@ -258,7 +259,7 @@ def check_pairs(name: str, x: Tensor, y: Tensor) -> None:
 def check_rows(name: str, x: Tensor, least: int) -> None:
     """Refuses what is not so many vectors, (n, D)."""
     if x.ndim != 2 or len(x) < least:
-        raise ValueError(
+        raise InvalidValueError(
             f"{name}: expected vectors (n, D) with n >= {least}, got {tuple(x.shape)}; give one row per text"
         )
 

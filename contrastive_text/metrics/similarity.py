@@ -10,6 +10,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses.similarity import at_least_float32
 from contrastive_text.metrics.functional import check_pairs
 
@@ -84,13 +85,13 @@ def spearman(x: Tensor, y: Tensor) -> Tensor:
         tensor(0.8333)
     """
     if x.ndim != 1 or x.shape != y.shape or len(x) < 2:
-        raise ValueError(
+        raise InvalidValueError(
             f"spearman: expected two tensors (n,) of two values or more, got {tuple(x.shape)} and "
             f"{tuple(y.shape)}; evaluate on at least two pairs"
         )
     for name, values in (("first", x), ("second", y)):
         if not bool(values.isfinite().all()):
-            raise ValueError(
+            raise InvalidValueError(
                 f"spearman: expected finite values, got NaN or infinity in the {name} argument; "
                 "check that training has not diverged and that every pair has a score"
             )
@@ -147,7 +148,7 @@ class SpearmanSimilarity(Metric):
         """
         similarity = pair_similarity(u.detach(), v.detach())
         if target.shape != similarity.shape:
-            raise ValueError(
+            raise InvalidValueError(
                 f"SpearmanSimilarity.target: expected one score per pair {tuple(similarity.shape)}, got "
                 f"{tuple(target.shape)}; flatten the scores"
             )

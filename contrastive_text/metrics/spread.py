@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses.similarity import cosine_similarity_matrix, full_precision, unit_vectors
 from contrastive_text.metrics.functional import check_rows, row_blocks
 
@@ -46,7 +47,7 @@ def iso_score(x: Tensor) -> Tensor:
     """
     check_rows("iso_score", x, least=2)
     if x.shape[1] < 2:
-        raise ValueError(f"iso_score: expected vectors of 2 features or more, got {tuple(x.shape)}")
+        raise InvalidValueError(f"iso_score: expected vectors of 2 features or more, got {tuple(x.shape)}")
     with full_precision(x.device):
         unit = unit_vectors(x)
         centred = unit - unit.mean(dim=0)
@@ -126,7 +127,9 @@ def k_occurrences(x: Tensor, k: int = NEIGHBOURS) -> Tensor:
     """
     check_rows("k_occurrences", x, least=2)
     if not 1 <= k < len(x):
-        raise ValueError(f"k_occurrences.k: expected 1 to {len(x) - 1} neighbours of {len(x)} vectors, got {k}")
+        raise InvalidValueError(
+            f"k_occurrences.k: expected 1 to {len(x) - 1} neighbours of {len(x)} vectors, got {k}"
+        )
     return torch.stack([parts.sum(dim=0) for parts in neighbour_parts(x, k)]).sum(dim=0)
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.heads import Head, apply_exactly, build_head, check_train_only, linear_exactly
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.targets import Classes
@@ -73,7 +74,7 @@ class TextClassification(Objective):
         if self.head is None:
             self.linear = nn.Linear(features, wanted)
         elif (width := build_head(self.head, features)) != wanted:
-            raise ValueError(
+            raise InvalidValueError(
                 f"TextClassification.head: expected out_features: {wanted}, one for each class, got {width}; set "
                 f"out_features of {type(self.head).__name__}, or leave the head out for one linear layer"
             )
@@ -100,7 +101,7 @@ def read_classes(classes: int | list[str] | list[int], where: str) -> Classes:
 def check_view(view: int, where: str) -> None:
     """Refuses a number below 1 (ValueError)."""
     if view < 1:
-        raise ValueError(f"{where}: expected the number of a view, 1 or more, got {view}; 1 is the first")
+        raise InvalidValueError(f"{where}: expected the number of a view, 1 or more, got {view}; 1 is the first")
 
 
 def view_of(encoded: Encoded, role: Role, view: int, where: str) -> Tensor:
@@ -111,7 +112,7 @@ def view_of(encoded: Encoded, role: Role, view: int, where: str) -> Tensor:
     """
     vectors = encoded.role(role)
     if view > (slots := vectors.shape[1]):
-        raise ValueError(
+        raise InvalidValueError(
             f"{where}: expected one of the {slots} slots of {role}, got {view}; set view, or the pairing's "
             "views_per_text"
         )
@@ -125,7 +126,7 @@ def known_target(encoded: Encoded, where: str) -> Tensor:
         ValueError: The batch has none.
     """
     if encoded.target is None:
-        raise ValueError(
+        raise InvalidValueError(
             f"{where}: expected a label or a score for every example, got a batch without; give a file with such "
             "a column, and a pairing that reads it"
         )

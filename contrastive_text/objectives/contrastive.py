@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text import metrics
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.distributed import gather_rows, gather_sizes, rank
 from contrastive_text.heads import Head
 from contrastive_text.losses import InfoNCE, Loss, Triples, at_least_float32, cosine_similarity_matrix
@@ -82,7 +83,7 @@ class Contrastive(Objective):
     ) -> None:
         super().__init__(task)
         if head is not None and not head.train_only:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Contrastive.head: expected a head with train_only: true, got {type(head).__name__} with false; "
                 "a head that inference keeps stands in the module: set --model.head instead"
             )
@@ -102,40 +103,40 @@ class Contrastive(Objective):
 
     def _check_queue(self) -> None:
         if self.queue < 0:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Contrastive.queue: expected 0 or more past columns, got {self.queue}; 0 keeps none"
             )
         if self.queue and self.pair_labels is not None and not self.pair_labels.takes_queue:
             name = type(self.pair_labels).__name__
-            raise ValueError(
+            raise InvalidValueError(
                 f"Contrastive.queue: expected pair_labels that take a queue, got {name}; arrange its pairs with "
                 "pairs.comparisons(loss, ...) and set takes_queue = True, or leave the queue out"
             )
 
     def _check_between_and_target(self) -> None:
         if self.between not in get_args(Between):
-            raise ValueError(
+            raise InvalidValueError(
                 f"Contrastive.between: expected {' or '.join(get_args(Between))}, got {self.between!r}; views "
                 "compares the two views of each text, texts an example's texts"
             )
         if self.pair_labels is not None and self.between == "views":
-            raise ValueError(
+            raise InvalidValueError(
                 f"Contrastive.pair_labels: expected between: texts for {type(self.pair_labels).__name__}, got "
                 "views; two views of a text always belong together, so leave one of the two out"
             )
         name = type(self.loss).__name__
         if self.pair_labels is not None and self.loss.reads_labels:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Contrastive.pair_labels: expected a loss that doesn't read the target itself, got {name}; use "
                 "NTXent with pair_labels, or leave pair_labels out"
             )
         if self.loss.reads_labels and self.classes is None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Contrastive.classes: expected the number or the names of the target's classes for {name}, got "
                 "none; set classes, or take NTXent, which needs none"
             )
         if self.classes is not None and not self.loss.reads_labels:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Contrastive.classes: expected a loss that compares by classes, got {name}; take SupCon, or "
                 "leave classes out"
             )
@@ -220,7 +221,7 @@ class Contrastive(Objective):
     def _views(self, encoded: Encoded, role: Role) -> Triples:
         vectors, ids = self._project(encoded.role(role)), encoded.role_ids(role)
         if vectors.shape[1] != 2:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Contrastive.between: expected two views of one text as {role}, got {vectors.shape[1]} slots; "
                 "give a pairing with views_per_text: 2, or set between: texts"
             )
@@ -238,7 +239,7 @@ class Contrastive(Objective):
         if self.target is None:
             return None
         if encoded.target is None:
-            raise ValueError(
+            raise InvalidValueError(
                 "Contrastive: expected a batch with a target, for labels or classes, got one without; give a "
                 "pairing that reads the column target"
             )

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses import at_least_float32
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.types import Encoded, Role
@@ -41,14 +42,14 @@ class MaskedLM(Objective):
     def __init__(self, block: int = 1024, task: str | None = None) -> None:
         super().__init__(task)
         if block < 1:
-            raise ValueError(f"MaskedLM.block: expected 1 place or more, got {block}; 1024 is usual")
+            raise InvalidValueError(f"MaskedLM.block: expected 1 place or more, got {block}; 1024 is usual")
         self.block = block
 
     def forward(self, encoded: Encoded) -> Terms:
         """Gives the summed cross entropy of the local hidden tokens."""
         hidden, labels, logits = encoded.masked_hidden, encoded.masked_labels, encoded.token_logits
         if hidden is None or labels is None or logits is None:
-            raise ValueError(
+            raise InvalidValueError(
                 "MaskedLM: expected a batch with masked tokens, got none; put MaskTokens on anchor or original"
             )
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses import Comparison, FurtherNegatives, Loss, Triples, reduce
 from contrastive_text.objectives.base import Terms
 from contrastive_text.objectives.queue import Queue, arrange
@@ -175,12 +176,12 @@ class SignedPairs(PairLabels):
 
     def __init__(self, weight: float = 1.0, bound: float | None = None) -> None:
         if not 0 <= weight < math.inf:
-            raise ValueError(
+            raise InvalidValueError(
                 f"SignedPairs.weight: expected a finite number of 0 or more, got {weight}; 1 weighs positive "
                 "and negative pairs alike"
             )
         if bound is not None and not bound > 0:
-            raise ValueError(
+            raise InvalidValueError(
                 f"SignedPairs.bound: expected a number above 0, got {bound}; leave it out for a guess, or give "
                 ".inf for none"
             )

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.distributed import gather_rows, gather_sizes
 from contrastive_text.heads import Head, apply_exactly, build_head, check_train_only
 from contrastive_text.losses import CosineMSE, ScoreLoss, at_least_float32
@@ -102,7 +103,7 @@ class PairClassification(Objective):
             # log-odds z of the second class as scores (0, z): their cross entropy is the binary one of z
             return F.pad(scores, (1, 0))
         if scores.shape[1] != classes:
-            raise ValueError(
+            raise InvalidValueError(
                 f"PairClassification.scorer: expected {classes} outputs, one for each class, got "
                 f"{scores.shape[1]} of {type(self.scorer).__name__}; make as many as its build is told"
             )

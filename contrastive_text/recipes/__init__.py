@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from itertools import accumulate
 from pathlib import Path
 
+from contrastive_text.core.errors import InvalidValueError
+
 BASE = Path(__file__).parent / "base.yaml"
 """What every run starts from."""
 
@@ -46,4 +48,4 @@ def recipe_files(name: str) -> list[Path]:
         return [BASE.parent / f"{start}.yaml" for start in starts if start in names]
     near = get_close_matches(name, names, n=1)
     advice = f"did you mean {near[0]}?" if near else "a file of your own goes with --config"
-    raise ValueError(f"recipe: expected one of {', '.join(names)}, got {name!r}; {advice}")
+    raise InvalidValueError(f"recipe: expected one of {', '.join(names)}, got {name!r}; {advice}")

@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 from jsonargparse import get_loader
 
+from contrastive_text.core.errors import InvalidValueError
+
 Config: TypeAlias = dict[str, Any]  # Any: what YAML can hold
 
 _NAMED_ALONE = frozenset({"tasks", "views", "objectives", "weights", "columns", "eval_columns", "labels"})
@@ -28,13 +30,13 @@ def read_config(path: str | Path) -> Config:
     """
     file = Path(path)
     if not file.is_file():
-        raise ValueError(f"--config: expected a YAML file, got {path}, which isn't there")
+        raise InvalidValueError(f"--config: expected a YAML file, got {path}, which isn't there")
     try:
         content = get_loader("yaml")(file.read_text(encoding="utf-8"))
     except Exception as error:  # whatever the YAML parser raises
-        raise ValueError(f"--config: expected YAML in {path}, got: {error}") from error
+        raise InvalidValueError(f"--config: expected YAML in {path}, got: {error}") from error
     if content is not None and not isinstance(content, Mapping):
-        raise ValueError(f"--config: expected names and values in {path}, got {type(content).__name__}")
+        raise InvalidValueError(f"--config: expected names and values in {path}, got {type(content).__name__}")
     return dict(content or {})
 
 
@@ -84,7 +86,7 @@ def option_over(config: Config, key: str, value: str) -> Config | None:
         try:
             above = get_loader("yaml")(value)
         except Exception as error:  # whatever the YAML parser raises
-            raise ValueError(
+            raise InvalidValueError(
                 f"--{key}: expected YAML, such as {{a: 1}} with a blank, got {value}: {error}"
             ) from error
         return _put(config, key, _over(there, above, alone=key.rpartition(".")[2] in _NAMED_ALONE))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Table, read_pairs, read_rows
 from contrastive_text.random import generator
 from contrastive_text.report.inside import Inside, row_texts
@@ -48,7 +49,7 @@ def gather(
         ValueError: A named file that can't be read, or a limit that leaves too little to look at.
     """
     if limit < 20:
-        raise ValueError(f"report.limit: expected 20 texts or more, got {limit}")
+        raise InvalidValueError(f"report.limit: expected 20 texts or more, got {limit}")
     scored, of_pairs = _named_pairs(pairs) if pairs is not None else _run_pairs(insides)
     known, of_texts = _named_texts(texts) if texts is not None else _run_texts(insides)
     if not known and scored is not None:

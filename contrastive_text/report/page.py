@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.report.curves import training
 from contrastive_text.report.inside import look_inside
 from contrastive_text.report.markup import Html, Note, tag
@@ -53,7 +54,7 @@ def write_report(
     found = read_runs(runs)
     folder = Path(output or (found[0].folder / "report" if found[0].alone else "report"))
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"report.output: expected a folder, got the file {folder}; name another")
+        raise InvalidValueError(f"report.output: expected a folder, got the file {folder}; name another")
     sections, top = _sections(found, pairs_file, texts_file, limit, device)
     folder.mkdir(parents=True, exist_ok=True)
     for chart in (chart for section in sections for chart in section.charts):

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.recipes.layers import Config, read_config
 from contrastive_text.report.style import SERIES
 from contrastive_text.training.checkpoints import Checkpoint, best_checkpoint, read_checkpoint
@@ -91,7 +92,7 @@ def run_folder(path: str | Path) -> Path:
     """
     path = Path(path)
     if not path.is_dir():
-        raise FileNotFoundError(f"report: expected a run's folder, as fit leaves it, found none at {path}")
+        raise MissingFileError(f"report: expected a run's folder, as fit leaves it, found none at {path}")
     inner = [path, *sorted(path.iterdir())]
     found = [
         place for place in inner if any((place / name).exists() for name in (CONFIG, METRICS, "checkpoints"))
@@ -100,7 +101,7 @@ def run_folder(path: str | Path) -> Path:
         return path
     if len(found) != 1:
         names = ", ".join(place.name for place in found[:6])
-        raise ValueError(
+        raise InvalidValueError(
             f"report: expected a run's folder, with {CONFIG}, {METRICS} or checkpoints in it, got "
             + (
                 f"a folder of {len(found)} runs at {path} ({names}); name one"
@@ -120,10 +121,12 @@ def read_runs(paths: Sequence[str | Path]) -> list[Run]:
             given twice; or more runs than there are colours.
     """
     if not 1 <= len(paths) <= SERIES:
-        raise ValueError(f"report: expected 1 to {SERIES} runs on a page, got {len(paths)}; name fewer")
+        raise InvalidValueError(f"report: expected 1 to {SERIES} runs on a page, got {len(paths)}; name fewer")
     folders = [run_folder(path) for path in paths]
     if len({folder.resolve() for folder in folders}) < len(folders):
-        raise ValueError(f"report: expected different runs, got {', '.join(map(str, folders))}; name each once")
+        raise InvalidValueError(
+            f"report: expected different runs, got {', '.join(map(str, folders))}; name each once"
+        )
     named = enumerate(zip(folders, _names(folders), strict=True))
     return [_read(number, len(folders) == 1, name, folder) for number, (folder, name) in named]
 
@@ -147,7 +150,7 @@ def read_metrics(path: Path) -> tuple[dict[str, Series], int | None]:
                 row.pop("epoch", None)
                 cells = {name: float(cell) for name, cell in row.items() if cell}
             except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{path}:{line}: expected a step and numbers, as Lightning's CSV logger writes them, "
                     f"got {error}; take the file as the run left it"
                 ) from error

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.recipes.layers import Config
 from contrastive_text.sweeps.plan import Cell
 
@@ -76,14 +77,14 @@ class SweepFolder:
             if file.exists():
                 known = json.loads(file.read_text(encoding="utf-8"))
             if known["axes"] != [*axes]:
-                raise ValueError(
+                raise InvalidValueError(
                     f"--output {self.path}: expected the sweep that it holds, over "
                     f"{' and '.join(known['axes'])}, got one over {' and '.join(axes)}; name another folder"
                 )
             for name, config in configs.items():
                 if changes := _changes(known["cells"].get(name, config), config):
                     said = "; ".join(changes[:3]) + (f" and {len(changes) - 3} more" if len(changes) > 3 else "")
-                    raise ValueError(
+                    raise InvalidValueError(
                         f"--output {self.path}: expected the configuration that it holds for the cell {name}, "
                         f"got another: {said}; name another folder, or give the options of then"
                     )
@@ -140,7 +141,9 @@ def read_validations(folder: Path) -> list[dict[str, float]]:
     """
     file = next(iter(sorted(folder.rglob("metrics.csv"))), None)
     if file is None:
-        raise ValueError(f"sweep: expected metrics.csv in {folder}, got none; leave trainer.logger to the sweep")
+        raise InvalidValueError(
+            f"sweep: expected metrics.csv in {folder}, got none; leave trainer.logger to the sweep"
+        )
     by_step: dict[int, dict[str, float]] = {}
     with file.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.sweeps.values import Axis
 
 _FIRST = ("recipe",)
@@ -51,11 +52,15 @@ def plan(axes: Sequence[Axis]) -> list[Cell]:
         ('--model.pooler=CLSPooler', '--data.batch_size=32')
     """
     if not axes:
-        raise ValueError("--vary: expected KEY=VALUE,VALUE,... once or more, got none; fit runs one setting")
+        raise InvalidValueError(
+            "--vary: expected KEY=VALUE,VALUE,... once or more, got none; fit runs one setting"
+        )
     keys = [key for axis in axes for key in axis.name.split(",")]
     for key in keys:
         if keys.count(key) > 1:
-            raise ValueError(f"--vary {key}: expected a key once, got it twice; list all its values in one place")
+            raise InvalidValueError(
+                f"--vary {key}: expected a key once, got it twice; list all its values in one place"
+            )
     cells = []
     for labels in itertools.product(*(axis.values for axis in axes)):
         options: dict[bool, list[str]] = {True: [], False: []}

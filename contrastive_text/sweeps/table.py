@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.sweeps.folder import Run
 from contrastive_text.sweeps.noise import Difference, paired_difference
 from contrastive_text.sweeps.plan import Cell
@@ -69,7 +70,7 @@ class SweepTable:
         scored = [each for each in run.validations if self.score in each]
         if not scored:
             known = ", ".join(sorted({name for each in run.validations for name in each} - {"step"}))
-            raise ValueError(f"--score: expected one of {known or 'no figure at all'}, got {self.score}")
+            raise InvalidValueError(f"--score: expected one of {known or 'no figure at all'}, got {self.score}")
         if self.take == "last":
             return scored[-1]
         real = [each for each in scored if not math.isnan(each[self.score])]

@@ -12,6 +12,8 @@ from typing import Any
 
 from jsonargparse import get_loader
 
+from contrastive_text.core.errors import InvalidValueError
+
 _CALL = re.compile(r"[\w.]+\(.*\)", flags=re.DOTALL)
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _NONE = ("none", "null")
@@ -69,17 +71,19 @@ def parse_vary(typed: str) -> Axis:
     name, _, rest = typed.partition("=")
     keys = name.split(",")
     if not rest or not all(re.fullmatch(r"[\w.-]+", key) for key in keys):
-        raise ValueError(
+        raise InvalidValueError(
             f"--vary: expected KEY=VALUE,VALUE,..., got {typed!r}; such as model.optimizer.lr=1e-5,3e-5"
         )
     chains = {_is_chain(key) for key in keys}
     if len(chains) > 1:
-        raise ValueError(f"--vary: expected keys of one kind, got views and others in {name}; vary them apart")
+        raise InvalidValueError(
+            f"--vary: expected keys of one kind, got views and others in {name}; vary them apart"
+        )
     values: dict[str, str] = {}
     for label in split_values(rest, name):
         if not label or label in values:
             said = f"{label} twice" if label else "an empty one"
-            raise ValueError(f"--vary {name}: expected different values, got {said}")
+            raise InvalidValueError(f"--vary {name}: expected different values, got {said}")
         values[label] = _value(label, name, chain=chains == {True})
     return Axis(name, values)
 
@@ -106,13 +110,15 @@ def split_values(typed: str, where: str) -> list[str]:
         elif not quoted and (letter in _PAIRS or letter in "'\""):
             open_ends.append(_PAIRS.get(letter, letter))
         elif not quoted and letter in _PAIRS.values():
-            raise ValueError(f"--vary {where}: expected {letter!r} behind its opening bracket, got {typed!r}")
+            raise InvalidValueError(
+                f"--vary {where}: expected {letter!r} behind its opening bracket, got {typed!r}"
+            )
         if letter == "," and len(open_ends) == 1:
             found.append("")
         else:
             found[-1] += letter
     if len(open_ends) > 1:
-        raise ValueError(f"--vary {where}: expected a closing {open_ends[-1]!r}, got {typed!r}")
+        raise InvalidValueError(f"--vary {where}: expected a closing {open_ends[-1]!r}, got {typed!r}")
     return [value.strip() for value in found]
 
 
@@ -136,18 +142,18 @@ def _value(label: str, where: str, chain: bool) -> str:
 
 def _read(path: str, where: str) -> Any:  # Any: what YAML can hold
     if not Path(path).is_file():
-        raise ValueError(f"--vary {where}: expected a YAML file behind @, got {path}, which isn't there")
+        raise InvalidValueError(f"--vary {where}: expected a YAML file behind @, got {path}, which isn't there")
     try:
         return get_loader("yaml")(Path(path).read_text(encoding="utf-8"))
     except Exception as error:  # whatever the YAML parser raises
-        raise ValueError(f"--vary {where}: expected YAML in {path}, got: {error}") from error
+        raise InvalidValueError(f"--vary {where}: expected YAML in {path}, got: {error}") from error
 
 
 def _parsed(label: str, where: str) -> ast.expr:
     try:
         return ast.parse(label, mode="eval").body
     except SyntaxError as error:
-        raise ValueError(f"--vary {where}: {_EXPECTED}, got {label!r}") from error
+        raise InvalidValueError(f"--vary {where}: {_EXPECTED}, got {label!r}") from error
 
 
 _EXPECTED = "expected a part such as Class or Class(rate=0.3), or a chain of views such as Class+Class"
@@ -163,13 +169,13 @@ def _part(node: ast.expr, where: str) -> dict[str, Any]:
     """Gives a part as a configuration names it."""
     called = node.func if isinstance(node, ast.Call) else node
     if not isinstance(called, ast.Name | ast.Attribute):
-        raise ValueError(f"--vary {where}: {_EXPECTED}, got {ast.unparse(node)!r}")
+        raise InvalidValueError(f"--vary {where}: {_EXPECTED}, got {ast.unparse(node)!r}")
     spec: dict[str, Any] = {"class_path": ast.unparse(called)}
     if not isinstance(node, ast.Call):
         return spec
     arguments = {keyword.arg: keyword.value for keyword in node.keywords}
     if node.args or None in arguments:
-        raise ValueError(f"--vary {where}: expected arguments with their names, got {ast.unparse(node)!r}")
+        raise InvalidValueError(f"--vary {where}: expected arguments with their names, got {ast.unparse(node)!r}")
     return spec | {"init_args": {str(name): _argument(value, where) for name, value in arguments.items()}}
 
 
@@ -183,6 +189,6 @@ def _argument(node: ast.expr, where: str) -> Any:  # Any: what YAML can hold
     try:
         return ast.literal_eval(node)
     except ValueError as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"--vary {where}: expected a plain value or a part, got {ast.unparse(node)!r}"
         ) from error

@@ -18,6 +18,7 @@ from typing import IO, Any, BinaryIO, cast
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
+from contrastive_text.core.errors import DiskError, InvalidValueError
 from contrastive_text.training.checkpoints import END_SIZE, ends_plainly, seal, verify_checkpoint
 
 _TEMPORARY = re.compile(r"\.contrastive-text\.(?P<host>.+)\.(?P<process>\d+)\.\d+\.tmp")
@@ -64,7 +65,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             except Exception as error:
                 if sealed.failure is None:
                     raise
-                raise OSError(
+                raise DiskError(
                     sealed.failure.errno or errno.EIO,
                     f"{place}: expected room for a checkpoint, got {sealed.failure.strerror or sealed.failure}; "
                     "earlier checkpoints are untouched, so free some space and resume",
@@ -99,7 +100,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 place, map_location=map_location, weights_only=weights_only is not False
             )
         except Exception as error:  # whatever the unpickler raises
-            raise ValueError(
+            raise InvalidValueError(
                 f"{place}: expected a checkpoint of weights and plain data, got a file that can't be read as one "
                 f"({str(error).strip().partition(chr(10))[0]}); where you trust what else it holds, load it with "
                 "weights_only=False"

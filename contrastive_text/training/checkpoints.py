@@ -14,6 +14,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError, MissingFileError
+
 END_SIZE = 22
 """Bytes of the record that ends a zip archive; the last two are the length of the comment behind it."""
 _END = b"PK\x05\x06"
@@ -49,10 +51,10 @@ def verify_checkpoint(path: str | Path) -> None:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"checkpoint: expected a file, found none at {path}; check --ckpt_path")
+        raise MissingFileError(f"checkpoint: expected a file, found none at {path}; check --ckpt_path")
     damage = _damage(path)
     if damage is not None:
-        raise ValueError(
+        raise InvalidValueError(
             f"{path}: expected a whole checkpoint, got {damage}; it was cut short or changed after it was "
             "written, so use another checkpoint"
         )
@@ -158,12 +160,12 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     try:
         saved = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # whatever the unpickler raises
-        raise ValueError(
+        raise InvalidValueError(
             f"{path}: expected a checkpoint of this library, got a file that can't be read as one: "
             f"{str(error).strip().partition(chr(10))[0]}"
         ) from error
     if not isinstance(saved, dict) or not {"state_dict", "hyper_parameters"} <= set(saved):
-        raise ValueError(
+        raise InvalidValueError(
             f"{path}: expected a checkpoint of this library, got a file without weights and parts; name a "
             ".ckpt file that fit wrote"
         )
@@ -214,20 +216,22 @@ def best_checkpoint(path: str | Path, where: str) -> Path:
     if path.is_file():
         return path
     if not path.is_dir():
-        raise FileNotFoundError(f"{where}: expected a run's folder or a .ckpt file, found nothing at {path}")
+        raise MissingFileError(f"{where}: expected a run's folder or a .ckpt file, found nothing at {path}")
     folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
     files = sorted(folder.glob("*.ckpt"))
     if not files:
         runs = sorted(str(inner.parent) for inner in path.glob("*/checkpoints"))
         got = f"a folder of runs ({', '.join(runs[:6])}); name one of them" if runs else "none; name a .ckpt file"
-        raise ValueError(f"{where}: expected a run's folder with checkpoints, or one run at {path}, got {got}")
+        raise InvalidValueError(
+            f"{where}: expected a run's folder with checkpoints, or one run at {path}, got {got}"
+        )
     if len(files) == 1:
         return files[0]
     latest = max((read_checkpoint(file) for file in files), key=lambda read: read.step)
     known = latest.best.path if latest.best is not None else ""
     best = next((file for file in files if file.name == Path(known).name), Path(known))
     if not best.is_file():
-        raise ValueError(
+        raise InvalidValueError(
             f"{where}: expected to learn from {latest.path} which of the {len(files)} checkpoints in {folder} is "
             f"the best, got {known or 'none'}, which isn't there; name a .ckpt file"
         )

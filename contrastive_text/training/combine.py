@@ -9,6 +9,8 @@ from typing import Literal, final, get_args
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.errors import InvalidValueError
+
 SumReduction = Literal["sum", "mean"]
 """How the losses of a step make one: added up, or divided by their number too."""
 
@@ -124,7 +126,7 @@ class Uncertainty(Combine):
         terms = []
         for name, value in values.items():
             if name not in self.log_variances:
-                raise ValueError(
+                raise InvalidValueError(
                     f"Uncertainty: expected objectives named in build, got {name!r} with "
                     f"{', '.join(self.log_variances) or 'none'} built; call build(names) first"
                 )
@@ -143,4 +145,4 @@ def add_up(values: Mapping[str, Tensor], mean: bool) -> Tensor:
 def check_choice(where: str, choice: str, choices: Sequence[str]) -> None:
     """Refuses a word that isn't one of the choices (ValueError)."""
     if choice not in choices:
-        raise ValueError(f"{where}: expected one of {', '.join(choices)}, got {choice!r}")
+        raise InvalidValueError(f"{where}: expected one of {', '.join(choices)}, got {choice!r}")

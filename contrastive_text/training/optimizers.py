@@ -10,6 +10,7 @@ from typing import final
 import torch
 from torch import nn
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.training.uncorrected_adamw import UncorrectedAdamW
 
 
@@ -80,11 +81,13 @@ class AdamW(Optimizer):
     ) -> None:
         for name, value, usual in (("lr", lr, 3e-5), ("eps", eps, 1e-8)):
             if not 0 < value < math.inf:
-                raise ValueError(f"AdamW.{name}: expected a positive number, got {value}; try {usual}")
+                raise InvalidValueError(f"AdamW.{name}: expected a positive number, got {value}; try {usual}")
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"AdamW.betas: expected two numbers in [0, 1), got {betas}; try (0.9, 0.999)")
+            raise InvalidValueError(f"AdamW.betas: expected two numbers in [0, 1), got {betas}; try (0.9, 0.999)")
         if not 0 <= weight_decay < math.inf:
-            raise ValueError(f"AdamW.weight_decay: expected 0 or more, got {weight_decay}; 0 switches it off")
+            raise InvalidValueError(
+                f"AdamW.weight_decay: expected 0 or more, got {weight_decay}; 0 switches it off"
+            )
         self.lr = lr
         self.betas = betas
         self.eps = eps
@@ -106,7 +109,7 @@ class AdamW(Optimizer):
         """
         trained = [parameter for _, parameter in parameters if parameter.requires_grad]
         if not trained:
-            raise ValueError(
+            raise InvalidValueError(
                 "AdamW.build: expected a parameter that requires a gradient, got none; unfreeze a layer"
             )
         groups = [

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import final
 
+from contrastive_text.core.errors import InvalidValueError
+
 
 class Schedule(ABC):
     """Base class of learning-rate schedules.
@@ -164,12 +166,12 @@ class SlantedTriangularSchedule(Schedule):
 
     def __init__(self, cut_fraction: float = 0.1, ratio: float = 32) -> None:
         if not 0 < cut_fraction < 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"SlantedTriangularSchedule.cut_fraction: expected a share in (0, 1), got {cut_fraction}; "
                 "DeCLUTR uses 0.1"
             )
         if not 1 <= ratio < math.inf:
-            raise ValueError(
+            raise InvalidValueError(
                 f"SlantedTriangularSchedule.ratio: expected a number from 1, got {ratio}; DeCLUTR uses 32"
             )
         self.cut_fraction = cut_fraction
@@ -225,7 +227,7 @@ def lr_lambda(schedule: Schedule, total: float | None) -> Callable[[int], float]
     """
     known = total is not None and 1 <= total < math.inf
     if not known and schedule.needs_total:
-        raise ValueError(
+        raise InvalidValueError(
             f"{type(schedule).__name__}: expected the number of optimiser steps of the run, got {total}; "
             "set trainer.max_steps, or trainer.max_epochs with a data set that has a length"
         )
@@ -235,16 +237,16 @@ def lr_lambda(schedule: Schedule, total: float | None) -> Callable[[int], float]
 
 def _check_warmup(name: str, warmup_steps: int, warmup_ratio: float) -> None:
     if warmup_steps < 0:
-        raise ValueError(
+        raise InvalidValueError(
             f"{name}.warmup_steps: expected 0 or more optimiser steps, got {warmup_steps}; 0 is no warm-up"
         )
     if not 0 <= warmup_ratio <= 1:
-        raise ValueError(
+        raise InvalidValueError(
             f"{name}.warmup_ratio: expected a share of the run in [0, 1], got {warmup_ratio}; "
             "give a number of steps as warmup_steps"
         )
     if warmup_steps and warmup_ratio:
-        raise ValueError(
+        raise InvalidValueError(
             f"{name}: expected warmup_steps or warmup_ratio, got both ({warmup_steps} and {warmup_ratio}); "
             "leave one at 0"
         )

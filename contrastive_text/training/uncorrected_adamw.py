@@ -8,6 +8,8 @@ from typing import Any, cast, final, overload
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.errors import InvalidTypeError
+
 
 @final
 class UncorrectedAdamW(torch.optim.Optimizer):
@@ -100,7 +102,7 @@ class UncorrectedAdamW(torch.optim.Optimizer):
     def _moments(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Gives the running means of a weight's gradient and of its square."""
         if cast(Tensor, weight.grad).is_sparse:
-            raise TypeError(
+            raise InvalidTypeError(
                 "AdamW.bias_correction: expected dense gradients to train without it, got a sparse one; build "
                 "the embedding with sparse=False"
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.quantization import Precision, check_precision, check_ranges, value_ranges
 from contrastive_text.sentence_encoder import SentenceEncoder
@@ -93,7 +94,7 @@ class EmbeddingRun:
         self.ranges = ranges
         check_precision(self.encoding.precision)
         if ranges is not None and not self.is_byte:
-            raise ValueError(
+            raise InvalidValueError(
                 f"ranges: expected int8 or uint8 for them, got {self.encoding.precision}; leave them out"
             )
         if ranges is not None:
@@ -174,7 +175,7 @@ class EmbeddingRun:
     def _changed(self) -> ValueError:
         """Throws the vectors away, for nobody knows which of them are of the texts that there were."""
         self._vectors.discard()
-        return ValueError(
+        return InvalidValueError(
             f"{self.texts.path}: expected the texts that were there at the start, got others: the file was "
             "changed while it was encoded; do it once more"
         )

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.extras import require
 
 Array: TypeAlias = npt.NDArray[Any]  # Any: of float32, or of a byte where a precision asks for it
@@ -28,11 +29,11 @@ def check_suffix(path: Path) -> None:
         ValueError: Another suffix than ``.npy``, ``.tsv`` and ``.parquet``.
     """
     if path.suffix not in (".npy", ".tsv", ".parquet"):
-        raise ValueError(f"{path}: expected a name that ends in .npy, .tsv or .parquet, got {path.suffix!r}")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(
-            f"{path}: expected an existing folder, found none at {path.parent}; make it first"
+        raise InvalidValueError(
+            f"{path}: expected a name that ends in .npy, .tsv or .parquet, got {path.suffix!r}"
         )
+    if not path.parent.is_dir():
+        raise MissingFileError(f"{path}: expected an existing folder, found none at {path.parent}; make it first")
     if path.suffix == ".parquet":
         require("pyarrow", str(path))
 

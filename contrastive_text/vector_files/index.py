@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.search import top_k as nearest
 from contrastive_text.sentence_encoder import Hit, SentenceEncoder
@@ -61,7 +62,9 @@ class VectorIndex:
         """
         place = index_path(path)
         if encoding is not None and encoding.precision != "float32":
-            raise ValueError(f"{place}: expected float32 for an index, got {encoding.precision}; leave it out")
+            raise InvalidValueError(
+                f"{place}: expected float32 for an index, got {encoding.precision}; leave it out"
+            )
         texts = corpus if isinstance(corpus, TextStream) else TextStream(corpus)
         EmbeddingRun(model, texts, place, encoding, restart=restart).finish(show_progress_bar)
         return cls.load(model, texts, place)
@@ -76,10 +79,10 @@ class VectorIndex:
         """
         place = index_path(path)
         if not place.exists():
-            raise FileNotFoundError(f"{place}: expected an index, got nothing there; build it first")
+            raise MissingFileError(f"{place}: expected an index, got nothing there; build it first")
         record = record_of(place)
         if not record.exists():
-            raise ValueError(
+            raise InvalidValueError(
                 f"{place}: expected {record.name} beside it, which says of what it was made, got none; "
                 "delete it to have it made anew, or name another file"
             )
@@ -88,7 +91,7 @@ class VectorIndex:
         asked = {"model": model.identity, "texts": summary.digest, "precision": "float32"}
         kept = json.loads(record.read_text(encoding="utf-8"))["made_of"]
         if said := differences({name: kept.get(name) for name in asked}, asked):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{place}: expected an index of this model and these texts, got {said}; delete it to have it "
                 "made anew, or name another file"
             )
@@ -133,6 +136,8 @@ def index_path(path: str | Path) -> Path:
         ValueError: Another suffix than ``.npy``.
     """
     if Path(path).suffix != ".npy":
-        raise ValueError(f"{path}: expected a name that ends in .npy for an index, got {Path(path).suffix!r}")
+        raise InvalidValueError(
+            f"{path}: expected a name that ends in .npy for an index, got {Path(path).suffix!r}"
+        )
     check_suffix(Path(path))
     return Path(path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from contrastive_text.core.errors import DiskError, InvalidValueError
+
 
 def take_lock(path: Path) -> int:
     """Makes the file of a lock and holds it; where the system has no locks, nothing is held.
@@ -20,14 +22,14 @@ def take_lock(path: Path) -> int:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise OSError(
+            raise DiskError(
                 f"{path}: expected a name that can be written to, got {error.strerror}; name another file"
             ) from error
         try:
             _flock(descriptor)
         except BlockingIOError as error:
             os.close(descriptor)
-            raise ValueError(
+            raise InvalidValueError(
                 f"{path.with_suffix('')}: expected to be alone with it, got another process that is writing it; "
                 "let that one end, or name another file"
             ) from error

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from contrastive_text.core.errors import DiskError, InvalidValueError
 from contrastive_text.vector_files.formats import (
     Array,
     mapped_blocks,
@@ -86,7 +87,7 @@ class UnfinishedVectors:
     def _take_up(self) -> None:
         kept = json.loads(self._record.read_text(encoding="utf-8"))
         if said := differences(kept["made_of"], self.made_of):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{self._data}: expected vectors of these texts and options, got {said}; give what it was begun "
                 "with, or begin anew with --restart (restart=True)"
             )
@@ -96,7 +97,7 @@ class UnfinishedVectors:
         except ValueError:  # shorter than its header says
             held = 0
         if held != self.count:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{self._data}: expected a file of {self.count:,} rows, got a damaged one; begin anew with "
                 "--restart (restart=True)"
             )
@@ -146,7 +147,7 @@ class UnfinishedVectors:
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             expected, todo = ("room for", "make room") if full else ("a disk that takes", "put that right")
-            raise OSError(
+            raise DiskError(
                 f"{self._data}: expected {expected} {self.count:,} vectors, got {error.strerror or error}; "
                 f"{todo} and do the same again: it goes on behind the first {self.done:,}"
             ) from error
@@ -203,7 +204,7 @@ def _need(folder: Path, size: int) -> None:
     """Refuses a disk that would be full before the end."""
     free = shutil.disk_usage(folder).free
     if free < size:
-        raise OSError(errno.ENOSPC, f"{free / 1e9:.1f} GB free of {size / 1e9:.1f} GB")
+        raise DiskError(errno.ENOSPC, f"{free / 1e9:.1f} GB free of {size / 1e9:.1f} GB")
 
 
 def _header(count: int, rows: Array) -> bytes:

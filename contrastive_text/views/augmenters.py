@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError, MissingLibraryError
 from contrastive_text.views.base import TextView
 
 
@@ -48,7 +49,7 @@ class NlpaugView(TextView):
         try:
             signature.bind(**(arguments or {}))
         except TypeError as error:
-            raise TypeError(
+            raise InvalidTypeError(
                 f"NlpaugView.arguments: expected some of {', '.join(signature.parameters)}, got "
                 f"{', '.join(arguments or {}) or 'none'}: {error}"
             ) from error
@@ -95,17 +96,19 @@ def _find(path: str) -> type[_Augmenter]:
     try:
         from nlpaug import Augmenter  # type: ignore[import-untyped]  # theirs
     except ImportError as error:
-        raise ImportError(
+        raise MissingLibraryError(
             f"NlpaugView: expected the package nlpaug, got {error}; pip install 'contrastive-text[augment]'"
         ) from error
     module, _, name = path.rpartition(".")
     try:
         found = vars(import_module(module))[name]
     except (ImportError, KeyError, ValueError) as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"NlpaugView.augmenter: expected the path of a class, such as nlpaug.augmenter.word.SynonymAug, got "
             f"{path!r}: {error!r}"
         ) from error
     if not (isinstance(found, type) and issubclass(found, Augmenter)):
-        raise TypeError(f"NlpaugView.augmenter: expected an augmenter of nlpaug, got {path}, which is none")
+        raise InvalidTypeError(
+            f"NlpaugView.augmenter: expected an augmenter of nlpaug, got {path}, which is none"
+        )
     return found

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.random import RowRandom
 from contrastive_text.types import Tokens, Vocabulary
 
@@ -16,7 +17,7 @@ from contrastive_text.types import Tokens, Vocabulary
 def check_rate(where: str, rate: float) -> None:
     """Refuses a rate outside [0, 1] (ValueError)."""
     if not 0 <= rate <= 1:
-        raise ValueError(f"{where}.rate: expected a share between 0 and 1, got {rate}")
+        raise InvalidValueError(f"{where}.rate: expected a share between 0 and 1, got {rate}")
 
 
 class View:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.views.base import TextView, check_rate
 from contrastive_text.views.filler import Filler, Gaps, check_architecture
 from contrastive_text.views.text import is_word, match_case, split_words
@@ -51,9 +52,9 @@ class ContextualSubstitute(TextView):
         check_rate("ContextualSubstitute", rate)
         for name, number in (("top_k", top_k), ("batch_size", batch_size)):
             if number is not None and number < 1:
-                raise ValueError(f"ContextualSubstitute.{name}: expected 1 or more, got {number}")
+                raise InvalidValueError(f"ContextualSubstitute.{name}: expected 1 or more, got {number}")
         if not temperature > 0:
-            raise ValueError(f"ContextualSubstitute.temperature: expected more than 0, got {temperature}")
+            raise InvalidValueError(f"ContextualSubstitute.temperature: expected more than 0, got {temperature}")
         check_architecture(model_name_or_path)
         self.model_name_or_path = model_name_or_path
         self.rate = rate

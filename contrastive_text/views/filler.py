@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.hub import quiet
 from contrastive_text.views.text import is_word
 
@@ -36,7 +37,7 @@ class Filler:
         for column, word in enumerate(self._without_case(self.words)):
             self._same.setdefault(word, []).append(column)
         if len(self._same) < 2:
-            raise ValueError(
+            raise InvalidValueError(
                 "ContextualSubstitute.model_name_or_path: expected a vocabulary with words of letters, got "
                 f"{len(ids)} of them in {name}"
             )
@@ -94,12 +95,12 @@ def check_architecture(name: str) -> None:
     try:
         architecture = AutoConfig.from_pretrained(name)
     except (OSError, ValueError) as error:
-        raise ValueError(
+        raise InvalidValueError(
             "ContextualSubstitute.model_name_or_path: expected a model folder or a name on the Hugging Face hub, "
             f"got {name!r}: {str(error).partition(chr(10))[0]}"
         ) from error
     if type(architecture) not in MODEL_FOR_MASKED_LM_MAPPING:
-        raise ValueError(
+        raise InvalidValueError(
             "ContextualSubstitute.model_name_or_path: expected an architecture with a masked-language-model "
             f"head, such as BERT's, got {architecture.model_type} in {name}"
         )
@@ -112,13 +113,13 @@ def _load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
         model, report = AutoModelForMaskedLM.from_pretrained(name, dtype=torch.float32, output_loading_info=True)
     if lacking := sorted(report["missing_keys"]):
-        raise ValueError(
+        raise InvalidValueError(
             "ContextualSubstitute.model_name_or_path: expected all weights of a masked language model, got "
             f"{name} without {len(lacking)} ({', '.join(lacking[:3])}, ...); its words would be random ones: use "
             "a checkpoint that was saved with its head"
         )
     if tokenizer.mask_token is None or not tokenizer.is_fast:
-        raise ValueError(
+        raise InvalidValueError(
             f"ContextualSubstitute.model_name_or_path: expected a fast tokenizer with a mask token, got "
             f"{type(tokenizer).__name__} with {tokenizer.mask_token} in {name}"
         )

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.random import RowRandom
 from contrastive_text.views.base import GradientView
 
@@ -65,7 +66,7 @@ class Adversarial(GradientView):
 
     def __init__(self, norm: float = 1.0, objective: str | None = None, same_dropout: bool = False) -> None:
         if not 0 <= norm < math.inf:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Adversarial.norm: expected a finite length of 0 or more, got {norm}; 1.0 is ConSERT's"
             )
         self.norm = norm

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.views.text import is_word
 
 SynonymTable: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -56,7 +57,9 @@ class SynonymFile(SynonymSource):
     def __init__(self, path: str) -> None:
         self.path = path
         if not Path(path).is_file():
-            raise ValueError(f"SynonymFile.path: expected a tab-separated file, got {path!r}, which is no file")
+            raise InvalidValueError(
+                f"SynonymFile.path: expected a tab-separated file, got {path!r}, which is no file"
+            )
 
     def table(self) -> SynonymTable:
         """Gives the synonyms of the file, in its order."""
@@ -67,14 +70,14 @@ class SynonymFile(SynonymSource):
             header = next(rows, [])
             columns = next((pair for pair in _COLUMNS if set(pair) <= set(header)), None)
             if columns is None:
-                raise ValueError(
+                raise InvalidValueError(
                     f"SynonymFile.path: expected columns word and synonyms, or word1 and word2, in {self.path}, "
                     f"got {', '.join(header) or 'nothing'}"
                 )
             word, synonyms = (header.index(name) for name in columns)
             for row in rows:
                 if len(row) != len(header):
-                    raise ValueError(
+                    raise InvalidValueError(
                         f"SynonymFile.path: expected {len(header)} columns in line {rows.line_num} of "
                         f"{self.path}, got {len(row)}"
                     )

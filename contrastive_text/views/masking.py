@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.types import NO_LABEL, Tokens, Vocabulary
 from contrastive_text.views.base import TokenView, check_rate
 from contrastive_text.views.tokens import unit_bounds, unit_places
@@ -46,7 +47,7 @@ class MaskTokens(TokenView):
     ) -> None:
         check_rate("MaskTokens", rate)
         if not (mask >= 0 and random >= 0 and mask + random <= 1):
-            raise ValueError(
+            raise InvalidValueError(
                 "MaskTokens: expected shares mask and random of 0 or more and at most 1 together, got "
                 f"{mask} and {random}; BERT's are 0.8 and 0.1"
             )
@@ -65,7 +66,7 @@ class MaskTokens(TokenView):
             ValueError: A tokenizer without a mask token.
         """
         if vocabulary.mask_id is None:
-            raise ValueError(
+            raise InvalidValueError(
                 "MaskTokens: expected a tokenizer with a mask token, got one without; choose a checkpoint that "
                 "has one, or add it with tokenizer.add_special_tokens({'mask_token': '[MASK]'})"
             )

@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.targets import NLI, Classes
 from contrastive_text.types import Example, Row
 from contrastive_text.views.pairing import Pairing
@@ -55,7 +56,9 @@ class NLITriples(Pairing):
 
     def __init__(self, per_premise: int | None = None) -> None:
         if per_premise is not None and per_premise < 1:
-            raise ValueError(f"NLITriples.per_premise: expected 1 or more, got {per_premise}; None for all")
+            raise InvalidValueError(
+                f"NLITriples.per_premise: expected 1 or more, got {per_premise}; None for all"
+            )
         self.per_premise = per_premise
 
     def arrange(self, files: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
@@ -80,7 +83,7 @@ class NLITriples(Pairing):
             triples += [{"anchor": premise, "positive": yes, "negative": no} for yes, no in found]
         reasons = ", ".join(f"{reason} {number:,}" for reason, number in left_out.items() if number)
         if not triples:
-            raise ValueError(
+            raise InvalidValueError(
                 "data.train: expected a premise with an entailed and a contradicting hypothesis, got none "
                 f"({reasons}); NLITriples needs both among the rows of one premise"
             )

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.random import RowRandom
 from contrastive_text.types import Vocabulary
 from contrastive_text.views.base import EmbeddingView
@@ -38,7 +39,7 @@ class GaussianNoise(EmbeddingView):
 
     def __init__(self, scale: float = 0.1, specials: bool = True) -> None:
         if not 0 <= scale < math.inf:
-            raise ValueError(
+            raise InvalidValueError(
                 f"GaussianNoise.scale: expected a finite share of 0 or more, got {scale}; 0.1 is a tenth of a "
                 "token's size"
             )

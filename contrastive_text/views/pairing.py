@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.targets import Target
 from contrastive_text.types import Example, Row
 
@@ -95,7 +96,9 @@ class Given(Pairing):
 
     def __init__(self, views_per_text: int = 1) -> None:
         if views_per_text < 1:
-            raise ValueError(f"Given.views_per_text: expected 1 or more, got {views_per_text}; 2 in ConSERT")
+            raise InvalidValueError(
+                f"Given.views_per_text: expected 1 or more, got {views_per_text}; 2 in ConSERT"
+            )
         self.views_per_text = views_per_text
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
@@ -128,7 +131,7 @@ class Neighbours(Pairing):
             {**row, "next": after["text"]} for file in files for row, after in itertools.pairwise(file)
         ]
         if not rows:
-            raise ValueError(
+            raise InvalidValueError(
                 "data.train: expected two texts or more, one after the other, got one; give more text"
             )
         return rows, f"{len(rows):,} texts with their successor"

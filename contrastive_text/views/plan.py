@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.random import RowRandom
 from contrastive_text.types import ROLES, Alter, Batch, Role, Slot, Tokens, Vocabulary
 from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View
@@ -38,7 +39,7 @@ def _level(view: View, where: str) -> int:
         return 4
     if isinstance(view, FixedDropout):
         return 5
-    raise TypeError(
+    raise InvalidTypeError(
         f"{where}: expected a TextView, TokenView, EmbeddingView or GradientView, got {type(view).__name__}; "
         "derive it from the base class of the level it alters"
     )
@@ -80,7 +81,7 @@ class ViewPlan:
         self.chains: dict[str, tuple[View, ...]] = {}
         for name, chain in (views or {}).items():
             if role_of(name) is None:
-                raise ValueError(
+                raise InvalidValueError(
                     f"views.{name}: expected one of the roles {', '.join(ROLES)}, got {name!r}; "
                     "a chain of views belongs to a role, or to one of its slots, such as anchor_2"
                 )
@@ -102,14 +103,14 @@ class ViewPlan:
         repeating = self.fixed_dropout
         first = self.chain_name(_FIRST) or "anchor"
         if first in repeating:
-            raise ValueError(
+            raise InvalidValueError(
                 f"views.{first}: expected no FixedDropout, got one; it repeats the anchor's dropout masks, so "
                 "put it on positive"
             )
         for name in (first, *repeating) if repeating else ():
             chain = self.chains.get(name, ())
             if any(map(_may_change_length, chain)):
-                raise ValueError(
+                raise InvalidValueError(
                     f"views.{name}: expected no view that may change a text's length beside FixedDropout, got "
                     f"{', '.join(type(view).__name__ for view in chain)}; masks are laid over places"
                 )
@@ -120,12 +121,14 @@ class ViewPlan:
         for i in range(1, len(levels)):
             late, early = (type(chain[j]).__name__ for j in (i, i - 1))
             if levels[i] < levels[i - 1]:
-                raise ValueError(
+                raise InvalidValueError(
                     f"views.{role}: expected {_LEVELS[levels[i]]} before {_LEVELS[levels[i - 1]]}, "
                     f"got {late} after {early}; move {late} before {early}"
                 )
             if levels[i] == levels[i - 1] >= 4:
-                raise ValueError(f"views.{role}: expected one {early} at most, got {late} after it; drop one")
+                raise InvalidValueError(
+                    f"views.{role}: expected one {early} at most, got {late} after it; drop one"
+                )
 
     @property
     def roles(self) -> tuple[Role, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.types import Tokens
 from contrastive_text.views.base import TokenView, check_rate
 from contrastive_text.views.tokens import Unit, check_unit, draw_spans, unit_bounds, unit_places
@@ -55,7 +56,7 @@ class ReorderSpans(TokenView):
         check_rate("ReorderSpans", rate)
         check_unit("ReorderSpans", unit)
         if pairs < 0:
-            raise ValueError(f"ReorderSpans.pairs: expected 0 pairs or more, got {pairs}; 5 is CLEAR's")
+            raise InvalidValueError(f"ReorderSpans.pairs: expected 0 pairs or more, got {pairs}; 5 is CLEAR's")
         self.pairs = pairs
         self.rate = rate
         self.unit: Unit = unit

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.types import Example, Row, Tokens
 from contrastive_text.views.pairing import Pairing
 from contrastive_text.views.tokens import draw_spans
@@ -166,17 +167,21 @@ class Spans(Pairing):
             ("max_length", max_length, min_length),
         ):
             if number < least:
-                raise ValueError(f"Spans.{name}: expected {least} or more, got {number}")
+                raise InvalidValueError(f"Spans.{name}: expected {least} or more, got {number}")
         for name, beta in (("anchor_beta", anchor_beta), ("positive_beta", positive_beta)):
             if len(beta) != 2 or not all(0 < parameter < math.inf for parameter in beta):
-                raise ValueError(f"Spans.{name}: expected two positive numbers, got {beta}; see numpy's beta")
+                raise InvalidValueError(
+                    f"Spans.{name}: expected two positive numbers, got {beta}; see numpy's beta"
+                )
         for name, word, choice in (
             ("strategy", strategy, Strategy),
             ("start", start, Start),
             ("too_short", too_short, TooShort),
         ):
             if word not in get_args(choice):
-                raise ValueError(f"Spans.{name}: expected one of {', '.join(get_args(choice))}, got {word!r}")
+                raise InvalidValueError(
+                    f"Spans.{name}: expected one of {', '.join(get_args(choice))}, got {word!r}"
+                )
         self.anchors = anchors
         self.positives = positives
         self.min_length = min_length
@@ -201,7 +206,7 @@ class Spans(Pairing):
             ValueError: It hasn't, and ``too_short`` is ``error``.
         """
         if tokens < self.min_tokens and self.too_short == "error":
-            raise ValueError(
+            raise InvalidValueError(
                 f"Spans.too_short: expected documents of {self.min_tokens:,} tokens or more (2 x anchors x "
                 f"max_length), got one of {tokens:,}; set skip to leave it out or shrink to take shorter spans "
                 "of it, or lower anchors or max_length"
@@ -219,7 +224,7 @@ class Spans(Pairing):
             ValueError: A document that is too short.
         """
         if not self.serves(tokens):
-            raise ValueError(
+            raise InvalidValueError(
                 f"Spans: expected {self.min_tokens:,} tokens or more, got {tokens:,}; leave shorter documents out"
             )
         longest = min(self.max_length, tokens // (2 * self.anchors))
@@ -247,7 +252,9 @@ class Spans(Pairing):
         """
         document = row["text"]
         if not isinstance(document, Tokens):
-            raise TypeError(f"Spans: expected Tokens, got {type(document).__name__}; tokenise the document first")
+            raise InvalidTypeError(
+                f"Spans: expected Tokens, got {type(document).__name__}; tokenise the document first"
+            )
         return [
             Example(anchor=document.take(anchor), positives=tuple(document.take(span) for span in positives))
             for anchor, positives in self.place(len(document), rng)

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.views.base import TextView, check_rate
 
 _WORD = re.compile(r"(\w+(?:['\u2019-]\w+)*)")
@@ -64,7 +65,7 @@ class Prompt(TextView):
     def __init__(self, template: str = "{text}") -> None:
         found = template.count("{text}")
         if found != 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Prompt.template: expected {{text}} exactly once, got {template!r}, which has it "
                 f"{found} times; {{text}} is where the text goes"
             )

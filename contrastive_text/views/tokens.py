@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.types import NO_LABEL, Tokens, Vocabulary
 from contrastive_text.views.base import TokenView, check_rate
 
@@ -21,7 +22,7 @@ Unit = Literal["token", "word"]
 def check_unit(where: str, unit: str) -> None:
     """Refuses a unit that is none (ValueError)."""
     if unit not in get_args(Unit):
-        raise ValueError(f"{where}.unit: expected token or word, got {unit!r}; choose one of the two")
+        raise InvalidValueError(f"{where}.unit: expected token or word, got {unit!r}; choose one of the two")
 
 
 def unit_bounds(tokens: Tokens, unit: Unit) -> Sequence[int]:
@@ -110,7 +111,7 @@ def _check_deletion(where: str, rate: float, mark: str | None, unit: str) -> Non
     check_rate(where, rate)
     check_unit(where, unit)
     if mark == "":
-        raise ValueError(f"{where}.mark: expected a token such as [DEL], got ''; None leaves no trace")
+        raise InvalidValueError(f"{where}.mark: expected a token such as [DEL], got ''; None leaves no trace")
 
 
 class DeleteTokens(TokenView):
@@ -195,7 +196,7 @@ class DeleteSpans(TokenView):
     ) -> None:
         _check_deletion("DeleteSpans", rate, mark, unit)
         if spans < 0:
-            raise ValueError(f"DeleteSpans.spans: expected 0 spans or more, got {spans}; 5 is CLEAR's")
+            raise InvalidValueError(f"DeleteSpans.spans: expected 0 spans or more, got {spans}; 5 is CLEAR's")
         self.spans = spans
         self.rate = rate
         self.mark = mark

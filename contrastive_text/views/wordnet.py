@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.views.inflection import base_form, invert, noun_forms, verb_forms
 from contrastive_text.views.lexicon import SynonymSource, SynonymTable
 from contrastive_text.views.text import is_word
@@ -80,7 +81,7 @@ class WordNetSynonyms(SynonymSource):
         self, folder: str | None = None, same_part_of_speech: bool = False, senses: int | None = 2
     ) -> None:
         if senses is not None and senses < 1:
-            raise ValueError(f"WordNetSynonyms.senses: expected 1 or more, or null for all, got {senses}")
+            raise InvalidValueError(f"WordNetSynonyms.senses: expected 1 or more, or null for all, got {senses}")
         self.folder = folder
         self.same_part_of_speech = same_part_of_speech
         self.senses = senses
@@ -154,7 +155,7 @@ def _find(folder: str | None, kind: str, name: str) -> _Folder:
             return zipfile.Path(zipped, f"{name}/")
     where = "one of the folders that NLTK searches" if folder is None else folder
     option = "" if folder is None else f"-d {folder} "
-    raise ValueError(
+    raise InvalidValueError(
         f"WordNetSynonyms.folder: expected {kind}/{name} in {where}, got none; fetch it once with: "
         f"python -m nltk.downloader {option}{name}"
     )

@@ -1,0 +1,293 @@
+"""Files and folders that are whole or not there, locks on names, and what killed processes leave behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from contrastive_text.core.errors import ContrastiveTextError, DiskError
+
+_TEMPORARY = re.compile(r"\.contrastive-text\.(?P<host>.+)\.(?P<process>\d+)\.[0-9a-f]+\.tmp")
+# The target's name is no part of it: SLURM's auto-requeue reads numbers out of every name with "hpc_ckpt_" in it.
+_UNTOUCHED = 3600.0
+"""Seconds after which a temporary that nobody has written to is given up, whoever made it."""
+_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # not on all systems
+_in_use: set[str] = set()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Gives an open file that takes a place, and that of an older file there, once it is whole and on the disk.
+
+    It is written beside its place under a name that nobody can foretell, flushed, and renamed. Whenever the
+    process is killed, there is the older file or the newer one. A link at the place is replaced, not followed.
+
+    Args:
+        path: The place; its folder is there.
+
+    Raises:
+        DiskError: The folder can't be written to, or the disk is full; what was there is untouched.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with replacing(Path(folder, "a.txt")) as file:
+        ...         _ = file.write(b"whole")
+        ...     Path(folder, "a.txt").read_text()
+        'whole'
+    """
+    temporary = _temporary_beside(path)
+    with _told(path):
+        descriptor = os.open(temporary, _FLAGS | os.O_EXCL, 0o666)
+        try:
+            with os.fdopen(descriptor, "w+b") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        finally:
+            _in_use.discard(temporary.name)
+        _flush_folder(path.parent)
+
+
+@contextmanager
+def replacing_folder(
+    path: Path, last: str, first: str | None = None, stale: Iterable[str] = ()
+) -> Iterator[Path]:
+    """Gives a folder to write to, whose files take their places one by one when all are whole and on the disk.
+
+    The key file ``last``, without which nobody takes the folder for a whole one, goes first and comes last. What
+    else lies in an older folder stays there, but for what ``stale`` names. All files get the permissions of
+    any new file.
+
+    Args:
+        path: The folder's place.
+        last: Name of the key file.
+        first: Name of a file that takes its place before all others, such as a manifest of them.
+        stale: Names or patterns, relative to the folder, of older files that go unless new ones replace them.
+
+    Raises:
+        DiskError: The place can't be written to, or the disk is full.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     with replacing_folder(Path(root, "model"), last="key") as folder:
+        ...         _ = (folder / "weights").write_text("1"), (folder / "key").write_text("2")
+        ...     sorted(file.name for file in Path(root, "model").iterdir())
+        ['key', 'weights']
+    """
+    temporary = _temporary_beside(path)
+    try:
+        with _told(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.mkdir(mode=0o700)
+            yield temporary
+            _flush_all(temporary)
+            _move_all(temporary, path, last, first, list(stale))
+    finally:
+        _in_use.discard(temporary.name)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _flush_all(folder: Path) -> None:
+    """Puts every file below a folder on the disk, with the permissions that a new file gets."""
+    probe = folder / secrets.token_hex(8)
+    os.close(os.open(probe, _FLAGS | os.O_EXCL, 0o666))
+    permissions = probe.stat().st_mode & 0o777
+    probe.unlink()
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            file.chmod(permissions)
+            with file.open("rb+") as opened:
+                os.fsync(opened.fileno())
+
+
+def _move_all(source: Path, target: Path, last: str, first: str | None, stale: list[str]) -> None:
+    files = sorted(path.relative_to(source) for path in source.rglob("*") if not path.is_dir())
+    folders = sorted(path.relative_to(source) for path in source.rglob("*") if path.is_dir())
+    files.sort(key=lambda path: (path == Path(last), path != Path(first or "")))
+    target.mkdir(exist_ok=True)
+    for name in files:
+        if (target / name).is_dir() and not (target / name).is_symlink():
+            raise DiskError(
+                errno.EISDIR, f"{target / name}: expected a file or nothing, got a folder; move it away"
+            )
+    _unlink(target / last)
+    old = {path for pattern in stale for path in target.glob(pattern)} - {target / name for name in files}
+    for path in sorted(old):
+        if path.is_symlink() or not path.is_dir():
+            path.unlink(missing_ok=True)
+    for name in folders:
+        if (target / name).is_symlink() or (target / name).is_file():
+            (target / name).unlink()  # nothing is written through a link, nor in place of what a link leads to
+        (target / name).mkdir(exist_ok=True)
+    for name in files:
+        os.replace(source / name, target / name)
+        if str(name) in (first, last):
+            _flush_folder(target)
+    for folder in {*folders, *(path.parent for path in old)}:
+        with suppress(OSError):
+            (target / folder).rmdir() if folder not in folders else _flush_folder(target / folder)
+
+
+def _unlink(path: Path) -> None:
+    """Removes a file, and returns when that is on the disk."""
+    if os.path.lexists(path):
+        path.unlink(missing_ok=True)
+        _flush_folder(path.parent)
+
+
+@contextmanager
+def held(path: Path, wait: bool = False) -> Iterator[bool]:
+    """Holds the lock of a name and tells whether it does; of all processes one at a time holds it.
+
+    The lock is a file beside the name. It ends with the block or with its process, however that ends.
+
+    Args:
+        path: What it is the lock of; its folder is there, it need not be.
+        wait: Whether to wait until another process lets go, where one holds it.
+
+    Yields:
+        Whether the lock is held; without ``wait`` False where another process has it. Where the system, or
+        the file system, has no locks, True.
+
+    Raises:
+        DiskError: The lock's file can't be made.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, held(Path(folder, "a")) as mine:
+        ...     with held(Path(folder, "a")) as again:
+        ...         print(mine, again)
+        True False
+    """
+    place = path.with_name(f".{path.name}.lock")
+    with _told(path):
+        descriptor = _take_lock(place, wait)
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            place.unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+def _take_lock(place: Path, wait: bool) -> int | None:
+    while True:
+        descriptor = os.open(place, _FLAGS, 0o666)
+        if not _flock(descriptor, wait):
+            os.close(descriptor)
+            return None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(place)):
+                return descriptor
+        os.close(descriptor)  # its holder has deleted it between the two steps
+
+
+def _flock(descriptor: int, wait: bool) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:  # some network file systems have no locks
+        return True
+    return True
+
+
+def remove_abandoned(folder: Path) -> list[Path]:
+    """Removes what killed processes left unfinished in a folder, and nothing else; gives what it removed.
+
+    Args:
+        folder: Where ``replacing`` or ``replacing_folder`` wrote; it may be missing.
+    """
+    abandoned = [path for path in folder.glob(".contrastive-text.*.tmp") if _is_abandoned(path)]
+    for path in abandoned:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)  # another process may remove it too
+        else:
+            path.unlink(missing_ok=True)
+    return abandoned
+
+
+def _temporary_beside(path: Path) -> Path:
+    """Gives a new name in the folder of a path that tells who writes it: this program, machine and process."""
+    name = f".contrastive-text.{platform.node()}.{os.getpid()}.{secrets.token_hex(8)}.tmp"
+    _in_use.add(name)
+    return path.parent / name
+
+
+def _is_abandoned(path: Path) -> bool:
+    named = _TEMPORARY.fullmatch(path.name)
+    if named is None or path.name in _in_use:
+        return False
+    if named["host"] == platform.node() and not _is_alive(int(named["process"])):
+        return True
+    try:
+        return time.time() - path.lstat().st_mtime > _UNTOUCHED
+    except FileNotFoundError:
+        return False
+
+
+def _is_alive(process: int) -> bool:
+    """Tells whether a process of this machine runs; of this very one only what it writes now counts."""
+    if process == os.getpid():
+        return False
+    if os.name == "nt":
+        return True  # there signal 0 would end it
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turns what a disk says into an answer that names the file; errors of other files pass."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, ContrastiveTextError):
+            raise
+        ours = error.filename is not None and Path(os.fsdecode(error.filename)).parent == path.parent
+        if error.errno in _OF_THE_DISK:
+            expected, todo = "room for it", "make room, and do the same again; what was there is untouched"
+        elif ours:
+            expected, todo = "a place that can be written to", "name another, or allow writing there"
+        else:
+            raise
+        raise DiskError(
+            error.errno or errno.EIO, f"{path}: expected {expected}, got {error.strerror or error}; {todo}"
+        ) from error
+
+
+def _flush_folder(folder: Path) -> None:
+    """Puts the names in a folder on the disk too; file systems that can't flush a folder order it themselves."""
+    if os.name == "nt":
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            os.fsync(opened)
+    finally:
+        os.close(opened)

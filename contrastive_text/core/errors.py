@@ -1,0 +1,48 @@
+"""The errors that are answers: what a user can put right, told in a few lines.
+
+Every error that the library raises on purpose for what it was given is a ``ContrastiveTextError``, and also the
+built-in error that fits, so that ``except ValueError`` goes on working. The shell prints these, and nothing else,
+as answers; any other exception is a bug, of the library or of a part of the user's own, and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class ContrastiveTextError(Exception):
+    """Base class of all answers: the message says where, what was expected, what came and what to do.
+
+    Example:
+        >>> try:
+        ...     raise InvalidValueError("batch_size: expected a number above 0, got 0; give another")
+        ... except ContrastiveTextError as error:
+        ...     isinstance(error, ValueError), str(error).partition(":")[0]
+        (True, 'batch_size')
+    """
+
+
+class InvalidValueError(ContrastiveTextError, ValueError):
+    """A value, an option, or the content of a file that can't be used."""
+
+
+class InvalidTypeError(ContrastiveTextError, TypeError):
+    """A value of another type than is needed."""
+
+
+class MissingFileError(ContrastiveTextError, FileNotFoundError):
+    """A file or a folder that isn't there."""
+
+
+class ExistingFileError(ContrastiveTextError, FileExistsError):
+    """A file or a folder that is there already, and would be lost."""
+
+
+class DiskError(ContrastiveTextError, OSError):
+    """A disk that is full, a folder that can't be written to, a file that can't be read."""
+
+
+class MissingLibraryError(ContrastiveTextError, ImportError):
+    """A library that isn't installed; the message has the command that installs it."""
+
+
+class RunError(ContrastiveTextError, RuntimeError):
+    """A run that can't go on, such as one whose loss is no number any more."""

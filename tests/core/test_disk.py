@@ -1,0 +1,169 @@
+"""Files and folders are whole or not there, whenever a process ends; locks end with their holder."""
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from contrastive_text.core import disk
+from contrastive_text.core.disk import held, remove_abandoned, replacing, replacing_folder
+from contrastive_text.core.errors import DiskError
+
+
+def write(path: Path, content: bytes) -> None:
+    with replacing(path) as file:
+        file.write(content)
+
+
+def write_model(folder: Path, content: str) -> None:
+    with replacing_folder(folder, last="key", first="list", stale=["*.bin", "sub/old"]) as made:
+        (made / "sub").mkdir()
+        for name in ("list", "a", "sub/b", "key"):
+            (made / name).write_text(content)
+
+
+def test_a_failed_write_leaves_the_older_file_and_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path / "a", b"old")
+    with pytest.raises(RuntimeError), replacing(tmp_path / "a") as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"old"
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("untouched")
+    (tmp_path / "a").symlink_to(tmp_path / "theirs")
+    write(tmp_path / "a", b"ours")
+    assert (tmp_path / "theirs").read_text() == "untouched"
+    assert not (tmp_path / "a").is_symlink()
+
+
+def test_the_name_of_a_temporary_cannot_be_foretold(tmp_path: Path) -> None:
+    names = set()
+    for _ in range(3):
+        with replacing(tmp_path / "a"):
+            names |= {path.name for path in tmp_path.glob(".contrastive-text.*")}
+    assert len(names) == 3
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+    with pytest.raises(DiskError, match="a: expected room for it") as caught, replacing(tmp_path / "a"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_an_error_of_another_file_passes(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="elsewhere"), replacing(tmp_path / "a"):
+        Path("/elsewhere/b").read_bytes()
+
+
+def test_a_missing_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DiskError, match="expected a place that can be written to"):
+        write(tmp_path / "none" / "a", b"")
+
+
+def test_a_folder_takes_its_place_with_one_permission_and_without_stale_files(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    (folder / "sub").mkdir(parents=True)
+    for name in ("x.bin", "notes.txt", "sub/old"):
+        (folder / name).write_text("older")
+    with replacing_folder(folder, last="key", stale=["*.bin", "sub/old"]) as made:
+        (made / "key").write_text("1")
+        (made / "key").chmod(0o600)
+        (made / "weights").write_text("2")
+    assert sorted(path.name for path in folder.iterdir()) == ["key", "notes.txt", "weights"]
+    modes = {stat.S_IMODE((folder / name).stat().st_mode) for name in ("key", "weights")}
+    assert modes == {stat.S_IMODE((folder / "notes.txt").stat().st_mode)}
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_nothing_is_written_through_a_linked_folder(tmp_path: Path) -> None:
+    theirs, folder = tmp_path / "theirs", tmp_path / "model"
+    theirs.mkdir()
+    folder.mkdir()
+    (folder / "sub").symlink_to(theirs)
+    write_model(folder, "new")
+    assert not list(theirs.iterdir())
+    assert (folder / "sub" / "b").read_text() == "new"
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_kill_at_any_step_leaves_no_key_over_files_of_two_kinds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every flush, rename and unlink in turn: with the key there, all files are of one save."""
+    mixtures = 0
+    for stop in range(200):
+        folder = tmp_path / str(stop)
+        write_model(folder, "old")
+        (folder / "stale.bin").write_text("old")
+        done = kill_at(stop, monkeypatch, lambda folder=folder: write_model(folder, "new"))
+        if (folder / "key").exists():
+            assert len({(folder / name).read_text() for name in ("list", "a", "sub/b", "key")}) == 1
+        else:
+            mixtures += 1
+        if done:
+            assert (folder / "key").read_text() == "new"
+            assert not (folder / "stale.bin").exists()
+            break
+    else:
+        pytest.fail("the save has no end")
+    assert mixtures
+
+
+def kill_at(stop: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> bool:
+    """Runs work that is killed at a number of its steps on the disk; tells whether it came to its end."""
+    steps = 0
+
+    def counted(call: Callable[..., object]) -> Callable[..., object]:
+        def run(*arguments: object, **options: object) -> object:
+            nonlocal steps
+            if steps == stop:
+                raise Killed
+            steps += 1
+            return call(*arguments, **options)
+
+        return run
+
+    with monkeypatch.context() as patch:
+        for name in ("fsync", "replace", "unlink"):
+            patch.setattr(os, name, counted(getattr(os, name)))
+        patch.setattr(Path, "unlink", counted(Path.unlink))
+        patch.setattr(disk.shutil, "rmtree", lambda *_, **__: None)
+        try:
+            work()
+        except Killed:
+            return False
+    return True
+
+
+def test_a_lock_is_held_by_one_and_leaves_nothing(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", "import sys, pathlib\nfrom contrastive_text.core.disk import held\n"
+             "with held(pathlib.Path(sys.argv[1])) as mine:\n    print(mine)", str(tmp_path / "a")]  # fmt: skip
+    with held(tmp_path / "a") as mine:
+        assert mine
+        assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "False\n"
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "True\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    with replacing(tmp_path / "a"):
+        own = next(tmp_path.glob(".contrastive-text.*"))
+        left = tmp_path / own.name.replace(f".{os.getpid()}.", f".{dead.pid}.")
+        left.write_text("half")
+        (tmp_path / ".contrastive-text.notes").write_text("a user's")
+        assert remove_abandoned(tmp_path) == [left]
+        assert own.exists()
+    assert remove_abandoned(tmp_path / "none") == []
