@@ -78,7 +78,7 @@ def sealed(content: Mapping[str, Any]) -> str:  # Any: JSON
         ValueError: A number that JSON has no word for, such as NaN.
 
     Example:
-        >>> print(sealed({"rows": 2})[:26])
+        >>> print(sealed({"rows": 2})[:24])
         {
          "rows": 2,
          "sha256":
