@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from contrastive_text.core.disk import remove_abandoned, replacing_folder
 from contrastive_text.core.errors import InvalidTypeError
 from contrastive_text.data import TextDataModule
 from contrastive_text.distributed import world_size
@@ -27,7 +24,7 @@ from contrastive_text.objectives import Objective
 from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.specs import describe
 from contrastive_text.training import Schedule
-from contrastive_text.training.checkpoint_io import copy_checkpoint, local_path, sweep, temporary_beside
+from contrastive_text.training.checkpoint_io import copy_checkpoint, local_path
 from contrastive_text.training.checkpoints import verify_checkpoint
 
 PAIR_SCORE = "val/spearman"
@@ -243,7 +240,7 @@ class BestCheckpoint(ModelCheckpoint):
         super().setup(trainer, pl_module, stage)
         folder = local_path(self.dirpath or "")
         if stage == "fit" and trainer.is_global_zero and folder is not None:
-            sweep(folder)
+            remove_abandoned(folder)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Notes the figures before a checkpoint is written."""
@@ -310,8 +307,8 @@ class ExportModel(Callback):
         if not isinstance(pl_module.encoder, TransformerEncoder):
             Console().print(f"No model folder: {type(pl_module.encoder).__name__} has no format for one.")
             return
-        sweep(folder.parent)
-        with _whole_folder(folder) as unfinished:
+        remove_abandoned(folder.parent)
+        with replacing_folder(folder, last=_MODULES) as unfinished:
             export(pl_module).save_pretrained(unfinished)
         said = ""
         if checkpoint is not None and checkpoint.best_model_score is not None:
@@ -319,29 +316,6 @@ class ExportModel(Callback):
         console = Console(soft_wrap=True)
         console.print(f"Model saved to {folder}{said}. Next:")
         console.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}", highlight=False)
-
-
-@contextmanager
-def _whole_folder(folder: Path) -> Iterator[Path]:
-    """Gives a folder to write a model to, which takes its place when it is whole.
-
-    What else lies in an older folder stays there; ``modules.json``, by which a model is known, goes first and
-    comes last.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = temporary_beside(folder)
-    try:
-        yield unfinished
-        (folder / _MODULES).unlink(missing_ok=True)
-        files = sorted(path.relative_to(unfinished) for path in unfinished.rglob("*"))
-        for path in sorted(files, key=lambda path: path.name == _MODULES):
-            if (unfinished / path).is_dir():
-                (folder / path).mkdir(parents=True, exist_ok=True)
-            else:
-                (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(unfinished / path, folder / path)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def export(module: ContrastiveModule) -> SentenceEncoder:

@@ -22,6 +22,7 @@ from contrastive_text.chunk_size import ChunkSize
 from contrastive_text.cli.predictions import write_predictions
 from contrastive_text.cli.suggestions import short_answer
 from contrastive_text.collapse import CollapseDoctor
+from contrastive_text.core.disk import remove_abandoned
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.ensemble import is_ensemble, tasks_of
@@ -32,7 +33,6 @@ from contrastive_text.scores import predicting
 from contrastive_text.stages import start_from
 from contrastive_text.stopping import SaveWhenStopped
 from contrastive_text.training import AtomicCheckpointIO
-from contrastive_text.training.checkpoint_io import sweep
 from contrastive_text.training.checkpoints import read_checkpoint
 from contrastive_text.vector_files import write_vectors
 
@@ -132,8 +132,8 @@ class ContrastiveCLI(LightningCLI):
         return trainer
 
     def before_fit(self) -> None:
-        """Sweeps, heeds ``--chunk``, and takes over ``--init_from``'s weights before a vocabulary is learned."""
-        self._sweep()
+        """Removes leftovers, heeds ``--chunk``, and takes over ``--init_from``'s weights before a vocabulary is learned."""
+        self._remove_leftovers()
         assert isinstance(self.model, ContrastiveModule)
         chunk = self._get(self.config_init, "chunk")
         if chunk == "auto":
@@ -150,12 +150,17 @@ class ContrastiveCLI(LightningCLI):
             )
         self.summary.starts_from = start_from(self.model, path)
 
-    def _sweep(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Removes what killed runs beside this one left unfinished."""
         for logger in self.trainer.loggers if self.trainer.is_global_zero else ():
             if isinstance(logger, CSVLogger):
                 runs = Path(logger.root_dir).glob("*/")
-                removed = [path for run in runs for place in (run, run / "checkpoints") for path in sweep(place)]
+                removed = [
+                    path
+                    for run in runs
+                    for place in (run, run / "checkpoints")
+                    for path in remove_abandoned(place)
+                ]
                 for path in removed:
                     print(f"Removed: {path}, left unfinished by a killed run")
 

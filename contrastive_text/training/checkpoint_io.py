@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import itertools
 import os
-import platform
-import re
 import shutil
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
+from contrastive_text.core.disk import remove_abandoned, replacing
 from contrastive_text.core.errors import DiskError, InvalidValueError
 from contrastive_text.training.checkpoints import END_SIZE, ends_plainly, seal, verify_checkpoint
-
-_TEMPORARY = re.compile(r"\.contrastive-text\.(?P<host>.+)\.(?P<process>\d+)\.\d+\.tmp")
-# The target's name is no part of it: SLURM's auto-requeue reads numbers out of every name with "hpc_ckpt_" in it.
-_UNTOUCHED = 3600.0
-"""Seconds after which a temporary that nobody has written to is given up, whoever made it."""
-_numbers = itertools.count()
-_in_use: set[str] = set()
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -57,7 +45,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
         place.parent.mkdir(parents=True, exist_ok=True)
-        sweep(place.parent)
+        remove_abandoned(place.parent)
         with replacing(place) as file:
             sealed = _SealedFile(file)
             try:
@@ -94,7 +82,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             remote: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only)
             return remote
         verify_checkpoint(place)
-        sweep(place.parent)
+        remove_abandoned(place.parent)
         try:
             loaded: dict[str, Any] = torch.load(
                 place, map_location=map_location, weights_only=weights_only is not False
@@ -157,46 +145,6 @@ def local_path(path: str | Path) -> Path | None:
     return None if "://" in plain else Path(plain)
 
 
-def temporary_beside(path: Path) -> Path:
-    """Gives a name in the folder of a path that tells who writes it: this program, machine and process."""
-    return path.parent / f".contrastive-text.{platform.node()}.{os.getpid()}.{next(_numbers)}.tmp"
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Gives an open file that takes a place, and that of an older file there, once it is whole and on the disk.
-
-    Args:
-        path: The place; its folder is there.
-    """
-    temporary = temporary_beside(path)
-    _in_use.add(temporary.name)
-    try:
-        with open(temporary, "w+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    finally:
-        _in_use.discard(temporary.name)
-    _flush_folder(path.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    """Puts the new name on the disk too; file systems that can't flush a folder order it themselves."""
-    if os.name == "nt":
-        return
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
 def copy_checkpoint(source: Path, target: Path) -> None:
     """Copies a checkpoint so that the copy is whole or not there.
 
@@ -208,41 +156,3 @@ def copy_checkpoint(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target) as file, source.open("rb") as whole:
         shutil.copyfileobj(whole, file, length=1 << 20)
-
-
-def sweep(folder: Path) -> list[Path]:
-    """Removes what killed processes left unfinished in a folder, and nothing else; gives what it removed."""
-    found = [path for path in folder.glob(".contrastive-text.*.tmp") if _is_abandoned(path)]
-    for path in found:
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)  # another process may sweep it too
-        else:
-            path.unlink(missing_ok=True)
-    return found
-
-
-def _is_abandoned(path: Path) -> bool:
-    named = _TEMPORARY.fullmatch(path.name)
-    if named is None or path.name in _in_use:
-        return False
-    if named["host"] == platform.node() and not _is_alive(int(named["process"])):
-        return True
-    try:
-        return time.time() - path.stat().st_mtime > _UNTOUCHED
-    except FileNotFoundError:
-        return False
-
-
-def _is_alive(process: int) -> bool:
-    """Tells whether a process of this machine runs; of this very one only what it writes now counts."""
-    if process == os.getpid():
-        return False
-    if os.name == "nt":
-        return True  # there signal 0 would end it
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
