@@ -10,15 +10,24 @@ import io
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypeAlias, cast
+from typing import BinaryIO, NamedTuple, Protocol, TypeAlias, cast
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 
-Record: TypeAlias = tuple[int, Sequence[object]]
-"""The line, and a cell for each name of the header."""
+
+class Cells(Protocol):
+    """A cell for each name of a header, by the name's place."""
+
+    def __getitem__(self, place: int, /) -> object: ...
+
+
+Record: TypeAlias = tuple[int, Cells]
+"""The line, and its cells."""
 
 
 def suffix_of(path: Path) -> str:
@@ -161,7 +170,7 @@ def _csv(where: str, lines: Iterable[str]) -> Parsed:
 def _table(where: str, lines: Iterator[tuple[int, list[str]]]) -> Parsed:
     """Gives the records below a header, each with a field for each name."""
     _, header = next(lines, (1, []))
-    if twice := [name for name in header if header.count(name) > 1]:
+    if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise reading_error(
             f"{where}:1", "every name once", f"{short(twice[0])} twice", "rename one of the columns"
         )
@@ -182,13 +191,24 @@ def _table(where: str, lines: Iterator[tuple[int, list[str]]]) -> Parsed:
 
 def _jsonl(where: str, lines: Iterable[str]) -> Parsed:
     """Gives one object a line; the header, which has the names of all objects, is a first loop over the lines."""
-    names = dict.fromkeys(key for found in _objects(where, lines) if found for key in found[1])
+    names = list(dict.fromkeys(key for found in _objects(where, lines) if found for key in found[1]))
 
     def records() -> Iterator[Record | None]:
         for found in _objects(where, lines):
-            yield found and (found[0], [found[1].get(name) for name in names])
+            yield found and (found[0], _ObjectCells(names, found[1]))
 
-    return Parsed(list(names), records())
+    return Parsed(names, records())
+
+
+@dataclass(frozen=True, slots=True)
+class _ObjectCells:
+    """The cells of an object, None for keys of others: a list of them would grow with the keys of all objects."""
+
+    names: Sequence[str]
+    values: Mapping[str, object]
+
+    def __getitem__(self, place: int, /) -> object:
+        return self.values.get(self.names[place])
 
 
 def _objects(where: str, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, object]] | None]:

@@ -9,6 +9,9 @@ from contrastive_text.data.columns import plain
 from contrastive_text.data.formats import counted, listed, short
 from contrastive_text.data.hub_tables import PREFIX
 
+_NAMED = 24
+"""Ignored columns that are named; objects of differing keys can have thousands."""
+
 
 def say_left_out(blank: int, empty: int, folder: bool) -> list[str]:
     """Gives what to say of blank lines, or empty files of a folder, and of rows with an empty text."""
@@ -21,8 +24,10 @@ def say_left_out(blank: int, empty: int, folder: bool) -> list[str]:
 
 def say_ignored(header: Sequence[str], used: Collection[str], splits: Sequence[str], unread: int) -> list[str]:
     """Gives what to say of columns, or of a folder's other files, that are not read."""
-    columns = (name for name in header if name not in used and not (splits and plain(name) == "split"))
-    ignored = counted(unread, "other file") if unread else listed(map(short, columns))
+    columns = [name for name in header if name not in used and not (splits and plain(name) == "split")]
+    more = [f"{len(columns) - _NAMED:,} more"] if len(columns) > _NAMED else []
+    named = listed([*map(short, columns[:_NAMED]), *more])
+    ignored = counted(unread, "other file") if unread else named
     return [f"{ignored} ignored"] if ignored else []
 
 
