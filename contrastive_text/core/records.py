@@ -1,0 +1,261 @@
+"""Records that others wrote, such as JSON of a model folder: read field by field, each with its type."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar, overload
+
+from contrastive_text.core.errors import InvalidValueError, MissingFileError
+
+MOST_BYTES = 1 << 26
+"""Of a JSON file: 64 MiB, some ten times the longest vocabulary in use."""
+MOST_LEVELS = 100
+"""Of lists and mappings inside each other."""
+_T = TypeVar("_T")
+
+
+class _Required:
+    """Stands for a field that must be there."""
+
+
+_REQUIRED = _Required()
+
+
+def read_json(path: Path, todo: str, most_bytes: int = MOST_BYTES, most_levels: int = MOST_LEVELS) -> object:
+    """Reads a JSON file of bounded size and depth, in which no key stands twice.
+
+    Args:
+        path: A regular file.
+        todo: What to do about a damaged one, for the error.
+        most_bytes: Largest file that is read.
+        most_levels: Most lists and mappings inside each other.
+
+    Raises:
+        FileNotFoundError: There is no regular file.
+        ValueError: It is no such JSON.
+    """
+    if not path.is_file():
+        raise MissingFileError(f"{path}: expected a file, got {_nature(path)}; {todo}")
+    size = path.stat().st_size
+    if size > most_bytes:
+        raise InvalidValueError(f"{path}: expected at most {most_bytes:,} bytes of JSON, got {size:,}; {todo}")
+    try:
+        content: object = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once_each)
+    except (ValueError, OSError) as error:  # no UTF-8, no JSON, a key twice, a number of thousands of digits
+        raise InvalidValueError(f"{path}: expected JSON, got {error}; {todo}") from error
+    except RecursionError:
+        levels = most_levels + 1
+    else:
+        levels = _levels(content, most_levels)
+    if levels > most_levels:
+        raise InvalidValueError(f"{path}: expected JSON of at most {most_levels} levels, got more; {todo}")
+    return content
+
+
+def _nature(path: Path) -> str:
+    return "a folder" if path.is_dir() else "something else" if path.exists() else "none"
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    read: dict[str, object] = {}
+    for name, value in pairs:
+        if name in read:
+            raise ValueError(f"the key {name!r} twice")
+        read[name] = value
+    return read
+
+
+def _levels(content: object, most: int) -> int:
+    """Counts the lists and mappings inside each other, no further than one above ``most``."""
+    level, count = [content], 0
+    while count <= most:
+        inner = [value for value in level if isinstance(value, dict | list)]
+        if not inner:
+            break
+        count += 1
+        level = [child for value in inner for child in (value.values() if isinstance(value, dict) else value)]
+    return count
+
+
+def shown(value: object) -> str:
+    """Says in words what a value is, for the "got" of an error.
+
+    Example:
+        >>> shown(217), shown(None), shown([1, 2])
+        ('the number 217', 'null', 'a list')
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        digits = repr(value) if isinstance(value, float) or abs(value) < 10**20 else "of many digits"
+        return f"the number {digits}"
+    if isinstance(value, str):
+        return f"the text {value[:60]!r}{'...' if len(value) > 60 else ''}"
+    return (
+        "a mapping" if isinstance(value, Mapping) else "a list" if isinstance(value, list) else repr(value)[:60]
+    )
+
+
+class Record:
+    """A mapping that others wrote; each field is read with its type, and errors name record and field.
+
+    A field that is null counts as one that isn't there. One that isn't there gives the ``default``, if there is
+    any, else an error.
+
+    Args:
+        values: Name -> value.
+        where: What errors begin with: a file, or a file and a place in it.
+        todo: What to do about a damaged record, for errors.
+
+    Raises:
+        ValueError: Something else than a mapping with texts as keys.
+
+    Example:
+        >>> record = Record({"path": "1_Pooling", "idx": "one"}, where="modules.json", todo="save it again")
+        >>> record.text("path")
+        '1_Pooling'
+        >>> record.integer("idx")
+        Traceback (most recent call last):
+        contrastive_text.core.errors.InvalidValueError: modules.json: idx: expected an integer, got the text 'one'; save it again
+    """  # noqa: E501  # the error stands in one line
+
+    def __init__(self, values: object, where: str, todo: str) -> None:
+        self.where = where
+        self.todo = todo
+        if not isinstance(values, Mapping):
+            raise self.refusal("a mapping of names to values", values)
+        if not all(isinstance(name, str) for name in values):
+            other = next(name for name in values if not isinstance(name, str))
+            raise self.refusal("texts as names", other)
+        self.values: Mapping[str, object] = values
+
+    @classmethod
+    def read(cls, path: Path, todo: str) -> Record:
+        """Reads a JSON file that holds a mapping; see ``read_json``."""
+        return cls(read_json(path, todo), where=str(path), todo=todo)
+
+    def __contains__(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def refusal(self, expected: str, got: object, name: str | None = None) -> InvalidValueError:
+        """Gives the error that says what was expected of a field, or of the whole record."""
+        place = self.where if name is None else f"{self.where}: {name}"
+        came = "nothing" if name is not None and name not in self.values else shown(got)
+        return InvalidValueError(f"{place}: expected {expected}, got {came}; {self.todo}")
+
+    @overload
+    def text(self, name: str) -> str: ...
+    @overload
+    def text(self, name: str, default: _T) -> str | _T: ...
+    def text(self, name: str, default: object = _REQUIRED) -> object:
+        """Gives a text."""
+        return self._one(name, default, str, "a text")
+
+    @overload
+    def flag(self, name: str) -> bool: ...
+    @overload
+    def flag(self, name: str, default: _T) -> bool | _T: ...
+    def flag(self, name: str, default: object = _REQUIRED) -> object:
+        """Gives true or false."""
+        return self._one(name, default, bool, "true or false")
+
+    @overload
+    def integer(self, name: str, *, least: int | None = None, most: int | None = None) -> int: ...
+    @overload
+    def integer(
+        self, name: str, default: _T, *, least: int | None = None, most: int | None = None
+    ) -> int | _T: ...
+    def integer(
+        self, name: str, default: object = _REQUIRED, *, least: int | None = None, most: int | None = None
+    ) -> object:
+        """Gives an integer within bounds, both included."""
+        expected = f"an integer{_bounds(least, most)}"
+        value = self._one(name, default, int, expected)
+        too_small = least is not None and isinstance(value, int) and value < least
+        too_large = most is not None and isinstance(value, int) and value > most
+        if name in self and (too_small or too_large):
+            raise self.refusal(expected, value, name)
+        return value
+
+    @overload
+    def number(self, name: str) -> float: ...
+    @overload
+    def number(self, name: str, default: _T) -> float | _T: ...
+    def number(self, name: str, default: object = _REQUIRED) -> object:
+        """Gives a finite number; an integer counts as one."""
+        value = self._one(name, default, int | float, "a finite number")
+        if name not in self:
+            return value
+        try:
+            number = float(value)  # type: ignore[arg-type]  # it is one of the two
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise self.refusal("a finite number", value, name)
+        return number
+
+    @overload
+    def texts(self, name: str) -> list[str]: ...
+    @overload
+    def texts(self, name: str, default: _T) -> list[str] | _T: ...
+    def texts(self, name: str, default: object = _REQUIRED) -> object:
+        """Gives a list of texts."""
+        value = self._one(name, default, list, "a list of texts")
+        if name in self and isinstance(value, list) and not all(isinstance(each, str) for each in value):
+            other = next(each for each in value if not isinstance(each, str))
+            raise self.refusal("a list of texts", other, name)
+        return value
+
+    @overload
+    def record(self, name: str) -> Record: ...
+    @overload
+    def record(self, name: str, default: _T) -> Record | _T: ...
+    def record(self, name: str, default: object = _REQUIRED) -> object:
+        """Gives a record inside this one."""
+        value = self._one(name, default, Mapping, "a mapping of names to values")
+        return Record(value, f"{self.where}: {name}", self.todo) if name in self else value
+
+    def _one(self, name: str, default: object, kind: object, expected: str) -> object:
+        value = self.values.get(name)
+        if value is None:
+            if default is _REQUIRED:
+                raise self.refusal(expected, value, name)
+            return default
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):  # type: ignore[arg-type]  # a class or several
+            raise self.refusal(expected, value, name)
+        return value
+
+
+def _bounds(least: int | None, most: int | None) -> str:
+    if least is None:
+        return "" if most is None else f" of at most {most:,}"
+    return f" of {least:,} or more" if most is None else f" from {least:,} to {most:,}"
+
+
+def records(values: object, of: str, where: str, todo: str) -> Sequence[Record]:
+    """Gives the records of a list.
+
+    Args:
+        values: The list.
+        of: What they are, for the error: "modules".
+        where: What errors begin with.
+        todo: What to do about a damaged one, for errors.
+
+    Raises:
+        ValueError: Something else than a list of mappings.
+
+    Example:
+        >>> [record.text("path") for record in records([{"path": "a"}], of="modules", where="x", todo="y")]
+        ['a']
+    """
+    if not isinstance(values, list):
+        raise InvalidValueError(f"{where}: expected a list of {of}, got {shown(values)}; {todo}")
+    return [Record(value, f"{where}: {of} {number}", todo) for number, value in enumerate(values)]
