@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+from pytorch_lightning.trainer.states import TrainerFn
+from pytorch_lightning.utilities import rank_zero_warn
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from typing_extensions import Self
@@ -20,6 +22,7 @@ from contrastive_text.combination import (
     split_views,
 )
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.setting import current_setting, other_setting
 from contrastive_text.data import TextDataModule, TextTokenizer
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.distributed import rank, sum_over_ranks, world_size
@@ -50,6 +53,7 @@ from contrastive_text.types import Batch, Encoded, StepBatch
 from contrastive_text.views import View, ViewPlan
 
 _TOKENIZER = "tokenizer"
+_SETTING = "setting"
 
 
 class ContrastiveModule(ScoredModule):
@@ -336,14 +340,24 @@ class ContrastiveModule(ScoredModule):
         return loaded
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # Any: what Lightning puts into it
-        """Keeps a tokenizer that was learned from the corpus."""
+        """Keeps the setting of the run, and a tokenizer that was learned from the corpus."""
+        checkpoint[_SETTING] = current_setting(self.device)
         if self._learned_tokenizer is not None:
             checkpoint[_TOKENIZER] = self._learned_tokenizer
 
     def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:  # Any: what Lightning put into it
-        """Takes the learned tokenizer back."""
+        """Takes the learned tokenizer back; a run that goes on under another setting is told so."""
+        self._say_other_setting(checkpoint.get(_SETTING))
         if _TOKENIZER in checkpoint:
             self.adopt_tokenizer(checkpoint[_TOKENIZER])
+
+    def _say_other_setting(self, kept: object) -> None:
+        trainer = self._trainer
+        if trainer is None or trainer.state.fn != TrainerFn.FITTING:
+            return
+        # Before training the module may still be on the CPU.
+        if differs := other_setting(kept, current_setting(trainer.strategy.root_device)):
+            rank_zero_warn(f"the run goes on under another setting, so its last bits may differ: {differs}")
 
 
 def _checked(chunk_tokens: int | None) -> int | None:

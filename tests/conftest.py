@@ -11,15 +11,28 @@ from typing import Any
 # Read when the hub client is first imported, so set before anything imports it.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# One, unless it is set, for two threads take half as long again over matrices of 16 columns. Processes that tests
+# start inherit it, so that parent and child take their sums in one order.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="contrastive_text_cache_")  # never the user's
 
 import pytest
+import torch
 from hypothesis import settings
 from transformers import PreTrainedTokenizerFast
 
+from contrastive_text.core.setting import current_setting
 from contrastive_text.data import learn_vocabulary
 
 SHARED = Path(os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2] / "shared"))
+
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # torch may have been imported before it was set
+
+
+def pytest_report_header() -> str:
+    """Says on which processor, with how many threads and with which versions the numbers are made."""
+    return "setting: " + ", ".join(f"{name} {value}" for name, value in current_setting().items())
+
 
 # Derandomised: a failure is a bug of the change under test, never of the day's luck. No deadline, because
 # the first example of a test pays for torch's warm-up.

@@ -593,7 +593,6 @@ def meeting(number: int, world: int, port: int) -> Iterator[None]:
 
 def work(number: int, ports: dict[int, int], folder: str, executions: list[tuple[str, ...]]) -> None:
     """One of four processes: a rank among four, three and two; those left over take what needs one process."""
-    torch.set_num_threads(1)
     plain: dict[tuple[str, str], Found] = torch.load(Path(folder) / "plain.pt", weights_only=False)
     wanted = [Execution(*names) for names in executions]
     results: dict[Any, Any] = {}  # Any: by execution its outcome, and the weights of D19

@@ -315,7 +315,6 @@ def meet(number: int, world: int, port: int, vectors: dict[str, Any]) -> dict[st
 
 def work(number: int, ports: dict[int, int], folder: str, vectors: dict[str, Any]) -> None:
     """One process: a rank among three, then, but for the last, among two."""
-    torch.set_num_threads(1)
     results = {
         world: meet(number, world=world, port=port, vectors=vectors)
         for world, port in ports.items()

@@ -121,7 +121,6 @@ DDP_CASES = ("batch round robin", "pcgrad", "fusion", "uncertainty")
 
 def work(number: int, port: int, bert: str, folder: str) -> None:
     """One rank's results."""
-    torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
         init_method=f"tcp://127.0.0.1:{port}",

@@ -28,7 +28,9 @@ from torch import Tensor
 
 from contrastive_text.callbacks import BestCheckpoint
 from contrastive_text.cli import run as shell
+from contrastive_text.core.setting import current_setting
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture, TextTask
+from contrastive_text.module import ContrastiveModule
 from contrastive_text.stopping import SaveWhenStopped
 from contrastive_text.training import AtomicCheckpointIO, Combine, PCGrad, Uncertainty
 from contrastive_text.training.checkpoints import best_checkpoint, read_checkpoint
@@ -118,6 +120,25 @@ def test_a_resumed_run_ends_with_the_same_weights(
             resume=str(tmp_path / "whole" / f"step={step}.ckpt"),
         )
         check_equal(whole, resumed)
+
+
+def test_a_run_that_goes_on_under_another_setting_is_told_so(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    whole = run(tmp_path / "whole", bert, tasks, steps=2)
+    path = tmp_path / "whole" / "step=1.ckpt"
+    saved = torch.load(path, weights_only=True)
+    assert saved["setting"] == current_setting()
+    saved["setting"] |= {"threads": "17"}
+    torch.save(saved, path)
+    said = "the run goes on under another setting, so its last bits may differ: threads 17 then, "
+    with pytest.warns(UserWarning, match=said) as warned:
+        check_equal(whole, run(tmp_path / "again", bert, tasks, steps=2, resume=str(path)))
+    assert len([each for each in warned if "another setting" in str(each.message)]) == 1
+    ContrastiveModule.load_from_checkpoint(path)  # nothing goes on, so nothing is said
+    del saved["setting"]  # of an older version
+    torch.save(saved, path)
+    check_equal(whole, run(tmp_path / "older", bert, tasks, steps=2, resume=str(path)))
 
 
 @pytest.mark.parametrize("combine", [PCGrad(), Uncertainty()], ids=["pcgrad", "uncertainty"])
@@ -320,7 +341,6 @@ def exact(folder: Path, bert: str, tasks: dict[str, TextTask], **options: Any) -
 
 def rank_of_two(number: int, port: int, bert: str, folder: str, resume: str) -> None:
     """One of two ranks: a run from the start, and one from the checkpoint of a process alone."""
-    torch.set_num_threads(1)
     place = {
         "LOCAL_RANK": number,
         "NODE_RANK": 0,

@@ -18,8 +18,6 @@ from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.training import Optimizer
 
-torch.set_num_threads(1)  # two threads take half as long again over matrices of 16 columns
-
 _WHO = ("an old bird", "the young woman", "a small dog", "the tall man", "one quiet child")
 _WHAT = (
     "sings in the green tree",

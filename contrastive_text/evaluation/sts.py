@@ -62,8 +62,9 @@ def aggregate(similarities: Tensor, pairs: STSPairs, setting: str) -> tuple[floa
         >>> import torch
         >>> gold = torch.tensor([1.0, 2, 3, 0, 1])
         >>> pairs = STSPairs(first=[""] * 5, second=[""] * 5, gold=gold, subsets=["a", "a", "a", "b", "b"])
-        >>> aggregate(torch.tensor([0.1, 0.2, 0.3, 0.9, 0.8]), pairs, "mean")
-        (0.0, {'a': 100.0, 'b': -100.0})
+        >>> mean, parts = aggregate(torch.tensor([0.1, 0.3, 0.2, 0.9, 0.8]), pairs, "mean")
+        >>> round(mean), {name: round(part) for name, part in parts.items()}
+        (-25, {'a': 50, 'b': -100})
     """
     check_setting(setting, [pairs])
     groups: defaultdict[str, list[int]] = defaultdict(list)

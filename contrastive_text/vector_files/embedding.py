@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.setting import current_setting
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.quantization import Precision, check_precision, check_ranges, value_ranges
 from contrastive_text.sentence_encoder import SentenceEncoder
@@ -47,9 +49,10 @@ class Encoding:
 class EmbeddingRun:
     """Writes the vectors of a file's texts, and goes on where an earlier run for the same was broken off.
 
-    Blocks of texts are encoded and saved one after the other; memory holds one. The bytes at the end are the same
-    however often the run was broken off. A byte for each feature needs ranges, which without ``ranges`` are those
-    of the first texts' vectors; they lie beside the output as ``OUT.ranges.npy``.
+    Blocks of texts are encoded and saved one after the other; memory holds one. On one processor, with one number
+    of threads and one set of versions, the bytes at the end are the same however often the run was broken off. A
+    byte for each feature needs ranges, which without ``ranges`` are those of the first texts' vectors; they lie
+    beside the output as ``OUT.ranges.npy``.
 
     Args:
         model: The encoder.
@@ -101,7 +104,8 @@ class EmbeddingRun:
             width = self.encoding.truncate_dim or model.truncate_dim or model.features
             check_ranges(ranges, width, self.encoding.precision)
         self.summary = texts.summary or texts.scan()
-        self._vectors = UnfinishedVectors(path, self._made_of(), self.summary.texts, restart)
+        setting = current_setting(self._devices()[0])
+        self._vectors = UnfinishedVectors(path, self._made_of(), self.summary.texts, restart, setting)
 
     @property
     def done(self) -> int:
@@ -115,16 +119,18 @@ class EmbeddingRun:
     def truncated(self) -> int:
         return self._vectors.truncated
 
+    def _devices(self) -> list[str]:
+        device = self.encoding.device
+        return list(device) if isinstance(device, list | tuple) else [str(device or self.model.device)]
+
     def _made_of(self) -> dict[str, object]:
         """Gives all that the bytes depend on; of devices the kinds, for one GPU computes as the next."""
-        device = self.encoding.device
-        names = list(device) if isinstance(device, list | tuple) else [str(device or self.model.device)]
         made_of = {
             "model": self.model.identity,
             "texts": self.summary.digest,
             "count": self.summary.texts,
             **asdict(self.encoding),
-            "device": sorted({torch.device(name).type for name in names}),
+            "device": sorted({torch.device(name).type for name in self._devices()}),
         }
         if self.is_byte:
             given = self.ranges
@@ -163,6 +169,12 @@ class EmbeddingRun:
             self._vectors.close()
 
     def _finish(self, show_progress_bar: bool) -> tuple[int, ...]:
+        if differs := self._vectors.other_setting:
+            warnings.warn(
+                f"{self.path}: what is there was made under another setting, so the last bits of what follows "
+                f"may differ: {differs}",
+                stacklevel=3,
+            )
         before = self.truncated
         for vectors in self._blocks(show_progress_bar):
             if self.done + len(vectors) > self.count:

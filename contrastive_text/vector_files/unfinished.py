@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from contrastive_text.core.errors import DiskError, InvalidValueError
+from contrastive_text.core.setting import current_setting, other_setting
 from contrastive_text.vector_files.formats import (
     Array,
     mapped_blocks,
@@ -39,8 +40,11 @@ class UnfinishedVectors:
         made_of: All that the vectors depend on, as JSON's types.
         count: Number of vectors.
         restart: Whether what is there is thrown away.
+        setting: As ``current_setting`` gives it; None for that of this processor.
 
     Attributes:
+        other_setting: How the setting under which what is there was made differs from this one; empty if it
+            doesn't.
         done: Number of vectors on the disk.
         truncated: How many of their texts were cut to the model's limit.
 
@@ -48,8 +52,18 @@ class UnfinishedVectors:
         ValueError: What is there is made of something else, or damaged, or another process is writing it.
     """
 
-    def __init__(self, path: Path, made_of: Mapping[str, object], count: int, restart: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        made_of: Mapping[str, object],
+        count: int,
+        restart: bool = False,
+        setting: Mapping[str, str] | None = None,
+    ) -> None:
         self.path = path
+        self.setting = dict(setting or current_setting())
+        self.other_setting = ""
+        self._settings: list[object] = [self.setting]  # of all processes that had a part in what is there
         self.made_of = dict(made_of)
         self.count = count
         self.done = self.truncated = 0
@@ -92,6 +106,9 @@ class UnfinishedVectors:
                 "with, or begin anew with --restart (restart=True)"
             )
         self.done, self.truncated = kept["rows"], kept["truncated"]
+        others = [each for each in kept.get("settings", []) if each != self.setting]
+        self._settings = [*others, self.setting]
+        self.other_setting = "; ".join(other_setting(each, self.setting) for each in others)
         try:
             held = len(np.load(self._data, mmap_mode="r"))
         except ValueError:  # shorter than its header says
@@ -105,6 +122,7 @@ class UnfinishedVectors:
     def discard(self) -> None:
         """Throws away what is not finished."""
         self.done = self.truncated = 0
+        self._settings, self.other_setting = [self.setting], ""
         self._remove()
 
     def _remove(self) -> None:
@@ -155,7 +173,7 @@ class UnfinishedVectors:
         self.truncated = truncated
 
     def _write_record(self, path: Path, rows: int, truncated: int) -> None:
-        kept = {"made_of": self.made_of, "rows": rows, "truncated": truncated}
+        kept = {"made_of": self.made_of, "rows": rows, "truncated": truncated, "settings": self._settings}
         with whole(path) as partial:
             partial.write_text(json.dumps(kept, indent=1), encoding="utf-8")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 import tiny
 
 from contrastive_text.cli import run
+from contrastive_text.core.setting import current_setting
 from contrastive_text.quantization import quantize
 from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.vector_files import EmbeddingRun
@@ -98,10 +100,34 @@ def test_a_killed_process_is_taken_up_again_with_the_same_bytes(
     assert kill_and_resume(words, here / "v.npy.unfinished.json", after=[500]) == 1
     kept = rows_in(here / "v.npy.unfinished.json")
     assert 500 <= kept < 3000
+    there = json.loads((here / "v.npy.unfinished.json").read_text())["settings"]
+    assert there == [current_setting()]  # the bytes are equal under one setting; its threads are the parent's
     assert run(words) == 0
     assert f"{kept:,} of 3,000 texts are encoded already" in capsys.readouterr().out
     assert run(words_of(files, many, "whole.npy")) == 0
     assert (here / "v.npy").read_bytes() == (here / "whole.npy").read_bytes()
+
+
+def test_vectors_that_another_setting_takes_up_are_said_to_differ_in_their_last_bits(
+    files: dict[str, str],
+    many: str,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with monkeypatch.context() as patched:
+        stop_after(3, patched, KeyboardInterrupt)
+        patched.setattr("contrastive_text.vector_files.embedding.current_setting", lambda _: {"threads": "17"})
+        with pytest.raises(SystemExit):
+            run(words_of(files, many, "v.npy"))
+    capsys.readouterr()
+    assert run(words_of(files, many, "v.npy")) == 0
+    said = (
+        "note: v.npy: what is there was made under another setting, so the last bits of what follows may differ"
+    )
+    assert said in capsys.readouterr().out
+    kept = json.loads((here / "v.npy.json").read_text())["settings"]
+    assert kept == [{"threads": "17"}, current_setting()]
 
 
 @pytest.mark.slow

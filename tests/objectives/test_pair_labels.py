@@ -397,7 +397,6 @@ def step(case: Case, part: slice) -> dict[str, Tensor]:
 
 def work(number: int, port: int, folder: str) -> None:
     """One of two ranks: every case in both splits."""
-    torch.set_num_threads(1)
     where = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", init_method=where, rank=number, world_size=2, timeout=timedelta(seconds=60))
     results = {}

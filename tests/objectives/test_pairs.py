@@ -429,7 +429,6 @@ def step(name: str, part: slice) -> dict[str, Tensor]:
 
 
 def work(number: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", f"tcp://127.0.0.1:{port}", rank=number, world_size=2, timeout=timedelta(seconds=60)
     )

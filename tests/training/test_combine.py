@@ -502,7 +502,6 @@ def run(name: str, rows: Mapping[str, slice]) -> dict[str, Tensor]:
 
 
 def work(number: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
         init_method=f"tcp://127.0.0.1:{port}",

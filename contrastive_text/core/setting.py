@@ -1,0 +1,72 @@
+"""The setting of a computation: what its bits depend on beside its inputs and its seed."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from contrastive_text import __version__
+
+_LIBRARIES = ("torch", "pytorch-lightning", "transformers", "tokenizers", "numpy")
+_LIMITS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
+"""Variables that keep the kernels under torch from instructions that the processor has."""
+
+
+def current_setting(device: torch.device | str = "cpu") -> dict[str, str]:
+    """Gives the setting of this process: processor, GPU, number of threads and versions.
+
+    Under an equal setting equal inputs and seeds give equal bits. Under another one sums are taken in another
+    order, and the last bits may differ.
+
+    Args:
+        device: Where it computes; the name of a GPU is asked for on a GPU only.
+
+    Example:
+        >>> current_setting()["threads"] == str(torch.get_num_threads())
+        True
+    """
+    limits = [f"{name}={os.environ[name]}" for name in _LIMITS if name in os.environ]
+    found = {"processor": " ".join([_processor(), torch.backends.cpu.get_cpu_capability(), *limits])}
+    if torch.device(device).type == "cuda":
+        found["GPU"] = torch.cuda.get_device_name(device)
+    found["threads"] = str(torch.get_num_threads())
+    return {**found, "contrastive-text": __version__, **{name: version(name) for name in _LIBRARIES}}
+
+
+def other_setting(kept: object, current: Mapping[str, str]) -> str:
+    """Says how the setting that a record keeps differs from the current one; nothing where it doesn't.
+
+    Args:
+        kept: What a record keeps as its setting; anything that isn't one, as from an older version, says nothing.
+        current: As ``current_setting`` gives it.
+
+    Example:
+        >>> other_setting({"threads": "2", "torch": "2.13.0"}, {"threads": "1", "torch": "2.13.0"})
+        'threads 2 then, 1 now'
+    """
+    if not isinstance(kept, Mapping):
+        return ""
+    names = [name for name in dict.fromkeys([*current, *kept]) if kept.get(name) != current.get(name)]
+    each = [f"{_shown(name)} {_shown(kept.get(name))} then, {_shown(current.get(name))} now" for name in names]
+    return "; ".join(each)
+
+
+def _shown(value: object) -> str:
+    """Gives a value of a record that another may have written, without what a terminal would obey."""
+    text = "none" if value is None else str(value)
+    return text if text.isprintable() else ascii(text)
+
+
+def _processor() -> str:
+    """Gives the architecture, with the processor's name where the system tells it."""
+    named = ""
+    listing = Path("/proc/cpuinfo")
+    if listing.is_file():
+        lines = listing.read_text(encoding="utf-8", errors="replace").splitlines()
+        named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return " ".join(part for part in (platform.machine(), named or platform.processor()) if part)

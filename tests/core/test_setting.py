@@ -1,0 +1,45 @@
+"""What bits depend on: told, kept, and compared."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from contrastive_text.core.setting import current_setting, other_setting
+
+
+def test_tests_have_the_threads_and_the_instructions_that_are_asked_for() -> None:
+    assert current_setting()["threads"] == os.environ["OMP_NUM_THREADS"] == str(torch.get_num_threads())
+    wanted = os.environ.get("ATEN_CPU_CAPABILITY")
+    assert wanted is None or torch.backends.cpu.get_cpu_capability() == wanted.upper()
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    assert limit is None or f"ONEDNN_MAX_CPU_ISA={limit}" in current_setting()["processor"]
+
+
+def test_a_setting_names_processor_threads_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = current_setting("cpu")
+    assert torch.backends.cpu.get_cpu_capability() in here["processor"].split()
+    assert here["torch"] == torch.__version__
+    assert list(here)[:2] == ["processor", "threads"]  # no GPU is asked for on a CPU
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    assert current_setting()["processor"] == f"{here['processor']} MKL_CBWR=COMPATIBLE"
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        ({"threads": "1", "torch": "2.0"}, ""),
+        ({"threads": "2", "torch": "2.0"}, "threads 2 then, 1 now"),
+        ({"threads": "2", "torch": "2.1"}, "threads 2 then, 1 now; torch 2.1 then, 2.0 now"),
+        ({"threads": "1", "torch": "2.0", "GPU": "H200"}, "GPU H200 then, none now"),
+        ({"threads": "1"}, "torch none then, 2.0 now"),
+        ({"threads": "1", "torch": "\x1b[2J"}, r"torch '\x1b[2J' then, 2.0 now"),
+        (None, ""),
+        ("of an older version", ""),
+    ],
+)
+def test_what_differs_is_said(kept: Any, said: str) -> None:
+    assert other_setting(kept, {"threads": "1", "torch": "2.0"}) == said
