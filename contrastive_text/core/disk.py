@@ -69,15 +69,17 @@ def replacing_folder(
 ) -> Iterator[Path]:
     """Gives a folder to write to, whose files take their places one by one when all are whole and on the disk.
 
-    The key file ``last``, without which nobody takes the folder for a whole one, goes first and comes last. What
-    else lies in an older folder stays there, but for what ``stale`` names. All files get the permissions of
-    any new file.
+    The key file ``last``, without which nobody takes the folder for a whole one, goes before any other file moves
+    and comes last. What else lies in an older folder stays there, but for what ``stale`` names. All files get the
+    permissions of any new file.
 
     Args:
-        path: The folder's place.
+        path: The folder's place; of a link to a folder, that folder.
         last: Name of the key file.
-        first: Name of a file that takes its place before all others, such as a manifest of them.
-        stale: Names or patterns, relative to the folder, of older files that go unless new ones replace them.
+        first: Name of a manifest of the files. It takes its place before anything else is done, so that every
+            state between the older files and the newer ones is known by it.
+        stale: Names or patterns, relative to the folder, of older files that go unless new ones replace them;
+            read when all is written.
 
     Raises:
         DiskError: The place can't be written to, or the disk is full.
@@ -90,6 +92,7 @@ def replacing_folder(
         ...     sorted(file.name for file in Path(root, "model").iterdir())
         ['key', 'weights']
     """
+    path = path.resolve() if path.is_dir() else path
     temporary = _temporary_beside(path)
     try:
         with _told(path):
@@ -117,31 +120,44 @@ def _flush_all(folder: Path) -> None:
 
 
 def _move_all(source: Path, target: Path, last: str, first: str | None, stale: list[str]) -> None:
-    files = sorted(path.relative_to(source) for path in source.rglob("*") if not path.is_dir())
-    folders = sorted(path.relative_to(source) for path in source.rglob("*") if path.is_dir())
-    files.sort(key=lambda path: (path == Path(last), path != Path(first or "")))
+    inside = sorted(path.relative_to(source) for path in source.rglob("*"))
+    folders = [path for path in inside if (source / path).is_dir()]
+    files = [path for path in inside if path not in folders]
     target.mkdir(exist_ok=True)
     for name in files:
         if (target / name).is_dir() and not (target / name).is_symlink():
             raise DiskError(
                 errno.EISDIR, f"{target / name}: expected a file or nothing, got a folder; move it away"
             )
+    if first is not None:
+        os.replace(source / first, target / first)
+        _flush_folder(target)
     _unlink(target / last)
-    old = {path for pattern in stale for path in target.glob(pattern)} - {target / name for name in files}
-    for path in sorted(old):
-        if path.is_symlink() or not path.is_dir():
-            path.unlink(missing_ok=True)
+    _remove_stale(target, stale, new=files)
     for name in folders:
         if (target / name).is_symlink() or (target / name).is_file():
             (target / name).unlink()  # nothing is written through a link, nor in place of what a link leads to
         (target / name).mkdir(exist_ok=True)
     for name in files:
-        os.replace(source / name, target / name)
-        if str(name) in (first, last):
-            _flush_folder(target)
-    for folder in {*folders, *(path.parent for path in old)}:
+        if str(name) not in (first, last):
+            os.replace(source / name, target / name)
+    for name in (*folders, Path()):
+        _flush_folder(target / name)
+    os.replace(source / last, target / last)
+    _flush_folder(target)
+
+
+def _remove_stale(folder: Path, patterns: list[str], new: list[Path]) -> None:
+    """Removes the files that patterns name and new ones don't replace, and folders that are then empty."""
+    found = {path.relative_to(folder) for pattern in patterns for path in folder.glob(pattern)} - set(new)
+    for name in sorted(found):
+        linked = any((folder / above).is_symlink() for above in name.parents if above != Path())
+        if linked or ((folder / name).is_dir() and not (folder / name).is_symlink()):
+            continue  # what a link leads to is another's
+        (folder / name).unlink(missing_ok=True)
         with suppress(OSError):
-            (target / folder).rmdir() if folder not in folders else _flush_folder(target / folder)
+            if name.parent != Path():
+                (folder / name.parent).rmdir()
 
 
 def _unlink(path: Path) -> None:

@@ -57,7 +57,8 @@ class FileDigest:
         if size != self.size:
             return f"{size:,} bytes instead of {self.size:,}"
         last = len(self.blocks) - 1
-        chosen = range(last + 1) if whole else sorted({i * last // (_SAMPLE - 1) for i in range(_SAMPLE)})
+        sample = {i * last // (_SAMPLE - 1) for i in range(_SAMPLE)} if self.blocks else set()
+        chosen = range(last + 1) if whole else sorted(sample)
         with path.open("rb") as file:
             for number in chosen:
                 file.seek(number * BLOCK)
@@ -186,10 +187,17 @@ class Manifest:
         """
         if whole is None:
             whole = sum(digest.size for digest in self.files.values()) <= READ_WHOLE
-        lines = {name: digest.damage(folder / name, whole) for name, digest in self.files.items()}
+        lines = {name: _damage(folder / name, digest, whole) for name, digest in self.files.items()}
         return [f"{name}: {line}" for name, line in lines.items() if line is not None]
+
+
+def _damage(path: Path, digest: FileDigest, whole: bool) -> str | None:
+    try:
+        return digest.damage(path, whole)
+    except OSError as error:  # a place of the disk that can't be read, or that may not be
+        return f"can't be read ({error.strerror})"
 
 
 def _stays_inside(name: str) -> bool:
     path = PurePosixPath(name)
-    return bool(name) and "\\" not in name and not path.is_absolute() and ".." not in path.parts
+    return bool(path.parts) and "\\" not in name and not path.is_absolute() and ".." not in path.parts

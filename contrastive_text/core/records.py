@@ -63,7 +63,7 @@ def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
     read: dict[str, object] = {}
     for name, value in pairs:
         if name in read:
-            raise ValueError(f"the key {name!r} twice")
+            raise InvalidValueError(f"the key {name!r} twice")
         read[name] = value
     return read
 
