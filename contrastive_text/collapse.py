@@ -1,4 +1,4 @@
-"""Warns in words, while training, of a space that collapses, of trivial positives, and of a loss that is NaN."""
+"""Warns in words, while training, of a space that collapses and of trivial positives."""
 
 from __future__ import annotations
 
@@ -37,11 +37,6 @@ encoder that started at -3.2 with a loss of 0.003 still won 11 points of Spearma
 MOST_TEXTS = 8192
 """Held-out texts that are measured at most, of all ranks: every pair of them counts."""
 
-_DIVERGED = (
-    "training has diverged and the weights are lost; start again from an earlier checkpoint with a lower "
-    "learning rate or a stronger clipping (trainer.gradient_clip_val), and with bf16-mixed in place of 16-mixed "
-    "precision"
-)
 _REMEDY = "try a lower learning rate, a larger batch or a lower temperature, from an earlier checkpoint"
 
 
@@ -53,8 +48,8 @@ class TrainingSigns:
 
     Example:
         >>> signs = TrainingSigns()
-        >>> signs.read(50, {"train/loss": float("nan")})["nan"][:25]
-        'the loss is NaN at step 5'
+        >>> signs.read(50, {"train/loss": 0.5})
+        {}
     """
 
     def __init__(self) -> None:
@@ -69,8 +64,6 @@ class TrainingSigns:
             figures: What is logged under ``train/``.
         """
         found = {}
-        if math.isnan(figures.get("train/loss", 0.0)):
-            found["nan"] = f"the loss is NaN at step {step:,}: {_DIVERGED}"
         for key, uniformity in figures.items():
             place, _, figure = key.rpartition("/")
             part, _, name = place.partition("/")
@@ -118,8 +111,7 @@ class CollapseDoctor(Callback):
     all ranks, of ``MOST_TEXTS`` texts at most. Nothing is measured where a file has fewer pairs than there are
     ranks.
 
-    It warns when the space collapses, held out or in training, when positives are trivial, and when the loss is
-    NaN.
+    It warns when the space collapses, held out or in training, and when positives are trivial.
     """
 
     def __init__(self) -> None:
@@ -176,8 +168,7 @@ class CollapseDoctor(Callback):
         mean_cosine, uniformity, effective_rank = self._spread
         figures = {"mean_cosine": float(mean_cosine.compute())}
         if math.isnan(figures["mean_cosine"]):
-            self._warn(trainer, "nan", f"held-out vectors are NaN at step {trainer.global_step:,}: {_DIVERGED}")
-            return
+            return  # no scores either, which is refused
         figures |= {"uniformity": float(uniformity.compute()), "effective_rank": float(effective_rank.compute())}
         alignments = [float(metric.compute()) for metric in self._alignments.values()]
         if known := [each for each in alignments if not math.isnan(each)]:

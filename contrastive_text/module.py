@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities import rank_zero_warn
@@ -26,6 +27,7 @@ from contrastive_text.core.setting import current_setting, other_setting
 from contrastive_text.data import TextDataModule, TextTokenizer
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.distributed import rank, sum_over_ranks, world_size
+from contrastive_text.divergence import EndWhenDiverged, check_weights
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoding import encode_views, in_place_read, read_slots
 from contrastive_text.heads import Head, build_head, share_layers
@@ -289,6 +291,10 @@ class ContrastiveModule(ScoredModule):
         }  # Any: Lightning's options
         self.log("train/truncated", truncated, batch_size=1, sync_dist=several, **of_epoch)
 
+    def configure_callbacks(self) -> list[Callback]:
+        """Gives what watches over every run, whoever made its trainer."""
+        return [EndWhenDiverged()]
+
     def on_fit_start(self) -> None:
         """Refuses what the trainer can't run: split weights, PCGrad in float16, DDP that waits for absent losses.
 
@@ -340,7 +346,8 @@ class ContrastiveModule(ScoredModule):
         return loaded
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # Any: what Lightning puts into it
-        """Keeps the setting of the run, and a tokenizer that was learned from the corpus."""
+        """Refuses weights that are no numbers; keeps the setting, and a tokenizer learned from the corpus."""
+        check_weights(self.trainer, self)
         checkpoint[_SETTING] = current_setting(self.device)
         if self._learned_tokenizer is not None:
             checkpoint[_TOKENIZER] = self._learned_tokenizer

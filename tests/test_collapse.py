@@ -107,11 +107,6 @@ def test_a_random_network_that_spreads_out_later_is_no_collapse() -> None:
     assert read(TrainingSigns(), *readings, {**USUAL, "uniformity": -2.0}) == []
 
 
-def test_a_loss_that_is_nan_is_told_at_once() -> None:
-    found = TrainingSigns().read(7, {"train/loss": math.nan, "train/contrastive": math.nan})
-    assert found["nan"].startswith("the loss is NaN at step 7: training has diverged")
-
-
 def test_an_objective_that_a_step_leaves_out_is_passed_over() -> None:
     absent = dict.fromkeys(logged(USUAL, "other"), math.nan) | logged(USUAL)
     assert TrainingSigns().read(0, absent) == {}
@@ -264,35 +259,6 @@ def test_trivial_positives_are_told_once(
     fit(module, tmp_path, CollapseDoctor(), max_steps=IN_A_ROW + 4, train=files["train"])
     (message,) = told(recwarn)
     assert message.startswith("contrastive: loss 0.0000 and accuracy 1.000 at step 4, but uniformity")
-
-
-def test_a_loss_that_is_nan_is_told_once_before_validation_refuses_the_vectors(
-    bert: str, files: dict[str, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    module = tiny.module(bert)
-    with torch.no_grad():
-        next(module.parameters()).fill_(torch.nan)
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        fit(module, tmp_path, CollapseDoctor(), max_steps=3, **files)
-    (message,) = told(recwarn)
-    assert message.startswith("the loss is NaN at step 1: training has diverged and the weights are lost")
-
-
-class Poison(pl.Callback):
-    """Damages the weights after the first step."""
-
-    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002  # the base's signature
-        with torch.no_grad():
-            next(pl_module.parameters()).fill_(torch.nan)
-
-
-def test_held_out_vectors_that_are_nan_are_told_in_words(
-    bert: str, files: dict[str, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    with pytest.raises(ValueError, match="NaN or infinity"):
-        fit(tiny.module(bert), tmp_path, CollapseDoctor(), Poison(), **files)
-    (message,) = told(recwarn)
-    assert message.startswith("held-out vectors are NaN at step 1: training has diverged")
 
 
 def test_tasks_have_no_vectors_to_measure_but_pairs_beside_them_have(

@@ -132,7 +132,7 @@ class ContrastiveCLI(LightningCLI):
         return trainer
 
     def before_fit(self) -> None:
-        """Removes leftovers, heeds ``--chunk``, and takes over ``--init_from``'s weights before a vocabulary is learned."""
+        """Removes leftovers, heeds ``--chunk``, takes ``--init_from`` before a vocabulary is learned."""
         self._remove_leftovers()
         assert isinstance(self.model, ContrastiveModule)
         chunk = self._get(self.config_init, "chunk")
