@@ -25,6 +25,10 @@ from contrastive_text.core.setting import current_setting
 from contrastive_text.data import learn_vocabulary
 
 SHARED = Path(os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2] / "shared"))
+DATA = SHARED / "data"
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason=f"needs data of others, which are in no repository of ours; {DATA} isn't there"
+)
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # torch may have been imported before it was set
 
@@ -53,18 +57,15 @@ CORPUS = (
 
 @pytest.fixture(scope="session")
 def vectors() -> dict[str, Any]:
-    """The conformance vectors of the specification sheet, by key."""
-    path = SHARED / "spec" / "vectors.json"
-    if not path.is_file():
-        pytest.skip("the conformance vectors are not here; set CONTRASTIVE_TEXT_SHARED to the folder with spec/")
-    loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    """The conformance vectors of the specification sheet, by key: numbers and made texts."""
+    loaded: dict[str, Any] = json.loads((Path(__file__).parent / "vectors.json").read_text(encoding="utf-8"))
     return loaded
 
 
 @pytest.fixture(scope="session")
 def nltk_data() -> Path:
     """Folder of NLTK's resources; a test that needs it skips where it isn't there."""
-    return SHARED / "data" / "nltk_data"
+    return DATA / "nltk_data"
 
 
 @pytest.fixture(scope="session")

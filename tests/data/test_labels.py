@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from conftest import DATA, needs_data
 
 from contrastive_text.data import Table, read_pairs, read_rows
 from contrastive_text.targets import NLI, Classes, Scores, Target
 
-REAL = Path(os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2] / ".." / "shared")) / "data"
 INFERENCE = Classes(NLI)
 YES_NO = Classes.of(2, "classes")
 PAIRS = ("anchor", "positive", "target")
@@ -381,35 +380,28 @@ def test_a_mapping_without_an_objective_is_refused(tmp_path: Path) -> None:
             read(path, target=target, labels={"0": "neutral"}, reads=reads)
 
 
-@pytest.mark.parametrize(
-    ("name", "target", "rows", "said"),
-    [
+@needs_data
+def test_every_real_labelled_file_is_read_whole() -> None:
+    for name, target, rows, said in (
         ("nli/snli_sample.train.tsv", INFERENCE, 18_000, "entailment ("),
         ("nli/rte.dev.tsv", Classes(("entailment", "not_entailment")), 1_767, "not_entailment ("),
         ("paraphrase/quora.dev.tsv", YES_NO, 2_019, "0 ("),
         ("paraphrase/mrpc.dev.tsv", YES_NO, 500, "0 ("),
         ("cs224n/sts.dev.tsv", Scores(), 863, "target: 0 to 5 (863)"),
         ("sts/sick.train.tsv", Scores(low=1), 4_500, "target: 1 to 5 (4,500)"),
-    ],
-)
-def test_a_real_labelled_file_is_read_whole(name: str, target: Target, rows: int, said: str) -> None:
-    if not (REAL / name).exists():
-        pytest.skip(f"the real data set {name} is not on this machine")
-    table = read(REAL / name, target)
-    assert len(table) == rows
-    assert said in table.understood and "left out" not in table.understood and "no row" not in table.understood
+    ):
+        table = read(DATA / name, target)
+        assert len(table) == rows, name
+        assert said in table.understood, name
+        assert "left out" not in table.understood and "no row" not in table.understood, name
 
 
-@pytest.mark.parametrize(
-    ("name", "classes", "rows"),
-    [
+@needs_data
+def test_every_real_file_of_labelled_texts_is_read_whole() -> None:
+    for name, classes, rows in (
         ("classification/trec.train.tsv", ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"), 5_452),
         ("cs224n/sst.train.tsv", ("0", "1", "2", "3", "4"), 8_544),
-    ],
-)
-def test_a_real_file_of_labelled_texts_is_read_whole(name: str, classes: tuple[str, ...], rows: int) -> None:
-    if not (REAL / name).exists():
-        pytest.skip(f"the real data set {name} is not on this machine")
-    table = read(REAL / name, Classes(classes), reads=("text", "target"))
-    assert len(table) == rows
-    assert {row["target"] for row in table} == set(range(len(classes)))
+    ):
+        table = read(DATA / name, Classes(classes), reads=("text", "target"))
+        assert len(table) == rows, name
+        assert {row["target"] for row in table} == set(range(len(classes))), name

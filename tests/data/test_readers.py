@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import os
 import re
 import tracemalloc
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from conftest import DATA, needs_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +21,6 @@ from contrastive_text.data.readers import ALIASES, Table, read_rows
 PAIR = ("anchor", "positive")
 SCORED = ("anchor", "positive", "target")
 FORMATS = (".tsv", ".csv", ".jsonl")
-REAL = Path(os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2] / ".." / "shared")) / "data"
 
 
 def write(path: Path, data: str | bytes) -> Path:
@@ -582,61 +581,60 @@ def test_no_files_are_refused() -> None:
         read_rows([], ["text"])
 
 
-@pytest.mark.parametrize(
-    ("name", "reads", "count"),
-    [
-        ("sts/sts12.train.tsv", SCORED, 2_234),
-        ("sts/sts12.test.tsv", SCORED, 3_108),
-        ("sts/sts14.test.tsv", SCORED, 3_750),
-        ("sts/sts15.test.tsv", SCORED, 3_000),
-        ("sts/stsb.train.tsv", SCORED, 5_749),
-        ("sts/stsb.dev.tsv", SCORED, 1_500),
-        ("sts/stsb.test.tsv", SCORED, 1_379),
-        ("sts/sick.train.tsv", SCORED, 4_500),
-        ("sts/sick.dev.tsv", SCORED, 500),
-        ("sts/sick.test.tsv", SCORED, 4_927),
-        ("paraphrase/mrpc.train.tsv", SCORED, 3_576),
-        ("paraphrase/mrpc.dev.tsv", SCORED, 500),
-        ("paraphrase/quora.train.tsv", SCORED, 16_119),
-        ("paraphrase/quora.dev.tsv", SCORED, 2_019),
-        ("paraphrase/quora.test.tsv", SCORED, 2_074),
-        ("nli/snli_triplets.dev.tsv", PAIR, 2_954),
-        ("nli/snli_sample.train.tsv", PAIR, 18_000),
-        ("nli/snli_sample.dev.tsv", PAIR, 2_000),
-        ("nli/snli.dev.tsv", PAIR, 9_842),
-        ("nli/rte.dev.tsv", PAIR, 1_767),
-        ("nli/rte.test.tsv", PAIR, 2_400),
-        ("nli/snli_triplets.dev.tsv", ["text"], 3 * 2_954),
-        ("unlabeled/wiki1m_head.tsv.gz", ["text"], 11_914),
-        ("unlabeled/wikitext2_sentences.tsv.gz", ["text"], 72_974),
-        ("documents/wikitext2.train.jsonl.gz", ["text"], 600),
-        ("documents/brown.jsonl.gz", ["text"], 250),
-        ("documents/gutenberg.jsonl.gz", ["text"], 154),
-        ("documents/sotu.jsonl.gz", ["text"], 98),
-        ("classification/mr.tsv", ["text", "target"], 10_662),
-        ("classification/cr.tsv", ["text", "target"], 3_771),
-        ("classification/trec.train.tsv", ["text"], 5_452),
-        ("classification/trec.test.tsv", ["text"], 500),
-        ("classification/sst2.train.tsv.gz", ["text", "target"], 67_349),
-        ("classification/sst5.test.tsv", ["text", "target"], 2_210),
-        ("cs224n/sst.dev.tsv", ["text", "target"], 1_101),
-        ("cs224n/sts.test.tsv", SCORED, 1_725),
-    ],
+REAL_FILES: tuple[tuple[str, Sequence[str], int], ...] = (
+    ("sts/sts12.train.tsv", SCORED, 2_234),
+    ("sts/sts12.test.tsv", SCORED, 3_108),
+    ("sts/sts14.test.tsv", SCORED, 3_750),
+    ("sts/sts15.test.tsv", SCORED, 3_000),
+    ("sts/stsb.train.tsv", SCORED, 5_749),
+    ("sts/stsb.dev.tsv", SCORED, 1_500),
+    ("sts/stsb.test.tsv", SCORED, 1_379),
+    ("sts/sick.train.tsv", SCORED, 4_500),
+    ("sts/sick.dev.tsv", SCORED, 500),
+    ("sts/sick.test.tsv", SCORED, 4_927),
+    ("paraphrase/mrpc.train.tsv", SCORED, 3_576),
+    ("paraphrase/mrpc.dev.tsv", SCORED, 500),
+    ("paraphrase/quora.train.tsv", SCORED, 16_119),
+    ("paraphrase/quora.dev.tsv", SCORED, 2_019),
+    ("paraphrase/quora.test.tsv", SCORED, 2_074),
+    ("nli/snli_triplets.dev.tsv", PAIR, 2_954),
+    ("nli/snli_sample.train.tsv", PAIR, 18_000),
+    ("nli/snli_sample.dev.tsv", PAIR, 2_000),
+    ("nli/snli.dev.tsv", PAIR, 9_842),
+    ("nli/rte.dev.tsv", PAIR, 1_767),
+    ("nli/rte.test.tsv", PAIR, 2_400),
+    ("nli/snli_triplets.dev.tsv", ["text"], 3 * 2_954),
+    ("unlabeled/wiki1m_head.tsv.gz", ["text"], 11_914),
+    ("unlabeled/wikitext2_sentences.tsv.gz", ["text"], 72_974),
+    ("documents/wikitext2.train.jsonl.gz", ["text"], 600),
+    ("documents/brown.jsonl.gz", ["text"], 250),
+    ("documents/gutenberg.jsonl.gz", ["text"], 154),
+    ("documents/sotu.jsonl.gz", ["text"], 98),
+    ("classification/mr.tsv", ["text", "target"], 10_662),
+    ("classification/cr.tsv", ["text", "target"], 3_771),
+    ("classification/trec.train.tsv", ["text"], 5_452),
+    ("classification/trec.test.tsv", ["text"], 500),
+    ("classification/sst2.train.tsv.gz", ["text", "target"], 67_349),
+    ("classification/sst5.test.tsv", ["text", "target"], 2_210),
+    ("cs224n/sst.dev.tsv", ["text", "target"], 1_101),
+    ("cs224n/sts.test.tsv", SCORED, 1_725),
 )
-def test_a_real_file_has_its_published_number_of_rows(name: str, reads: Sequence[str], count: int) -> None:
-    if not (REAL / name).exists():
-        pytest.skip(f"the real data set {name} is not on this machine")
-    table = read_rows(REAL / name, reads)
-    assert len(table) == count
-    assert "left out" not in table.understood
-    assert set(reads) <= set(table[0])
-    assert ("negative" in table[0]) == ("triplets" in name and "anchor" in reads)
+"""File, what is read of it, and its published number of rows."""
 
 
+@needs_data
+def test_every_real_file_has_its_published_number_of_rows() -> None:
+    for name, reads, count in REAL_FILES:
+        table = read_rows(DATA / name, reads)
+        assert len(table) == count, name
+        assert "left out" not in table.understood, name
+        assert set(reads) <= set(table[0]), name
+        assert ("negative" in table[0]) == ("triplets" in name and "anchor" in reads), name
+
+
+@needs_data
 def test_real_scores_and_subsets_are_read() -> None:
-    if not (REAL / "sts/sts15.test.tsv").exists():
-        pytest.skip("the real data set sts/sts15.test.tsv is not on this machine")
-    table = read_rows(REAL / "sts/sts15.test.tsv", SCORED)
+    table = read_rows(DATA / "sts/sts15.test.tsv", SCORED)
     assert all(isinstance(row["target"], float) and 0 <= row["target"] <= 5 for row in table)
     assert {row["subset"] for row in table} == {
         "answers-forums",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conftest import SHARED
+from conftest import DATA, needs_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -186,12 +186,8 @@ def test_memory_holds_a_few_lines(tmp_path: Path, suffix: str) -> None:
     assert peak < 300_000
 
 
-@pytest.mark.parametrize(
-    "name", ["sts/stsb.dev.tsv", "unlabeled/wiki1m_head.tsv.gz", "nli/snli_triplets.dev.tsv"]
-)
-def test_a_real_file_is_read_alike(name: str) -> None:
-    path = SHARED / "data" / name
-    if not path.exists():
-        pytest.skip(f"the real data set {name} is not on this machine")
-    streamed, read = both(path)
-    assert streamed == read
+@needs_data
+def test_real_files_are_read_alike() -> None:
+    for name in ("sts/stsb.dev.tsv", "unlabeled/wiki1m_head.tsv.gz", "nli/snli_triplets.dev.tsv"):
+        streamed, read = both(DATA / name)
+        assert streamed == read, name

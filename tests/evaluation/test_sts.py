@@ -13,7 +13,7 @@ import pytest
 import sts_files
 import tiny
 import torch
-from conftest import SHARED
+from conftest import DATA, SHARED, needs_data
 from scipy.stats import spearmanr
 from torch import Tensor
 
@@ -208,14 +208,10 @@ def senteval(u: npt.NDArray[np.float64], v: npt.NDArray[np.float64], pairs: STSP
 
 @pytest.fixture(scope="module")
 def local_sets() -> dict[str, STSPairs]:
-    folder = SHARED / "data" / "sts"
-    found = find_sts(folder) if folder.is_dir() else {}
-    there = {task: pairs for task, pairs in found.items() if isinstance(pairs, STSPairs)}
-    if not there:
-        pytest.skip("no STS data are here; set CONTRASTIVE_TEXT_SHARED to the folder with data/sts")
-    return there
+    return {task: pairs for task, pairs in find_sts(DATA / "sts").items() if isinstance(pairs, STSPairs)}
 
 
+@needs_data
 def test_the_scores_of_the_real_sets_are_senteval_s_in_all_settings(
     local_sets: dict[str, STSPairs], tmp_path: Path
 ) -> None:
@@ -224,7 +220,7 @@ def test_the_scores_of_the_real_sets_are_senteval_s_in_all_settings(
         tiny.save_bert(tmp_path, texts, num_hidden_layers=1), pooler=MeanPooler()
     )
     embed = CachedEncoder(model, batch_size=256)
-    found = {setting: sts_scores(embed, SHARED / "data", setting) for setting in SETTINGS}
+    found = {setting: sts_scores(embed, DATA, setting) for setting in SETTINGS}
     for task, pairs in local_sets.items():
         u, v = (embed(side).double().numpy() for side in (pairs.first, pairs.second))
         expected = senteval(u, v, pairs)
@@ -308,9 +304,9 @@ def test_k16_plain_bert_base_scores_what_consert_reports() -> None:
     weights = SHARED / "models" / "bert-base-uncased"
     if not weights.is_dir():
         pytest.skip(f"BERT-base is not here; put bert-base-uncased into {weights.parent}")
-    found = find_sts(SHARED / "data")
+    found = find_sts(DATA)
     if missing := [task for task, pairs in found.items() if isinstance(pairs, str)]:
         pytest.skip(f"data sets are not here: {', '.join(missing)}")
     model = SentenceEncoder.from_pretrained(weights, pooler=LastTwoPooler())
-    scores = [score.score for score in sts_scores(CachedEncoder(model), SHARED / "data")]
+    scores = [score.score for score in sts_scores(CachedEncoder(model), DATA)]
     assert sum(scores) / 7 == pytest.approx(53.86, abs=0.1)  # two digits, and texts that differ in their blanks

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from conftest import SHARED
+from conftest import DATA, needs_data
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import KFold, cross_val_predict
@@ -31,10 +31,7 @@ from contrastive_text.evaluation.validation import Outcome
 from contrastive_text.poolers import MeanPooler
 
 SMALL = replace(FAST, folds=3, max_epochs=4)
-REAL = SHARED / "data" / "classification"
-needs_data = pytest.mark.skipif(
-    not (REAL / "cr.tsv").is_file(), reason="needs classification/ of the shared data"
-)
+REAL = DATA / "classification"
 WORDS = ("bad", "good", "fine")
 
 

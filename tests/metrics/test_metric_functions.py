@@ -1,10 +1,7 @@
 """The formulas of the metrics against slow loops and the values of the specification."""
 
 import itertools
-import json
 import math
-import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -47,15 +44,6 @@ def slow_ranks(rows, columns, target):
         1 + sum(cosine(row, c) >= cosine(row, columns[own]) for j, c in enumerate(columns) if j != own)
         for row, own in zip(rows, target.tolist(), strict=True)
     ]
-
-
-@pytest.fixture(scope="module")
-def vectors():
-    shared = os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2].parent / "shared")
-    path = Path(shared) / "spec" / "vectors.json"
-    if not path.exists():
-        pytest.skip("the specification's vectors.json is not here; its values also stand in this file")
-    return json.loads(path.read_text())
 
 
 class TestSpecification:

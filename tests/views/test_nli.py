@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import DATA, needs_data
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,8 +14,6 @@ from contrastive_text.data import read_rows
 from contrastive_text.targets import NLI
 from contrastive_text.types import Example, Row
 from contrastive_text.views import NLITriples
-
-REAL = Path(os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2] / ".." / "shared")) / "data/nli"
 
 
 def row(premise: str, label: str, hypothesis: str) -> Row:
@@ -113,13 +110,12 @@ def test_no_hypothesis_is_used_twice_and_every_triple_is_in_the_files(
     assert max(per_premise) <= (limit or 3)
 
 
+@needs_data
 def test_the_triples_of_snli_dev_are_the_given_ones_but_for_four_that_repeat_a_text() -> None:
-    if not (REAL / "snli.dev.tsv").exists():
-        pytest.skip("the real data set nli/snli.dev.tsv is not on this machine")
     pairing = NLITriples()
-    table = read_rows(REAL / "snli.dev.tsv", reads=pairing.reads, target=pairing.target)
+    table = read_rows(DATA / "nli" / "snli.dev.tsv", reads=pairing.reads, target=pairing.target)
     made, said = pairing.arrange(table.files)
-    theirs = read_rows(REAL / "snli_triplets.dev.tsv", reads=("anchor", "positive"))
+    theirs = read_rows(DATA / "nli" / "snli_triplets.dev.tsv", reads=("anchor", "positive"))
     ours = [tuple(each.values()) for each in made]
     missing = [each for each in theirs if tuple(each.values()) not in set(ours)]
     assert len(theirs) == 2_954 and len(ours) == 2_950

@@ -6,11 +6,12 @@ import gzip
 import pickle
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import wordnet_files
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
@@ -276,67 +277,11 @@ def test_a_verb_s_past_is_safe_where_it_is_the_participle_too(
 
 # WordNet
 
-Senses = Mapping[str, Sequence[tuple[str, int]]]
-"""Part of speech -> words of a sense, joined by blanks, and how often each is used so."""
-
-SMALL: Senses = {
-    "noun": [
-        ("dog hound domestic_dog", 42),
-        ("dog frump", 1),
-        ("dog pawl", 0),
-        ("city metropolis", 9),
-        ("box carton", 9),
-        ("China Taiwan", 5),
-        ("china porcelain chinaware", 3),
-        ("found casting", 1),
-        ("can tin", 9),
-        ("in inch", 9),
-        ("water H2O", 20),
-        ("baseball ball", 2),
-    ],
-    "verb": [
-        ("find discover go", 50),
-        ("found establish", 3),
-        ("stop halt", 9),
-        ("water irrigate", 3),
-        ("run flow scat", 9),
-    ],
-    "adj": [("big large", 9), ("good(p) fine", 9), ("better improved", 2)],
-    "adv": [("quickly rapidly", 9)],
-}
-IRREGULAR = {
-    "noun": "",
-    "verb": "found find\nwent go\ngone go\nstopped stop\nstopping stop\nran run\n",
-    "adj": "",
-    "adv": "",
-}
-
-
-def write_wordnet(folder: Path, senses: Senses = SMALL) -> str:
-    """Writes senses as WordNet's files, in a folder of NLTK's layout; gives its name."""
-    root = folder / "corpora" / "wordnet"
-    root.mkdir(parents=True)
-    index, ranks = [], Counter[str]()
-    kinds = {"noun": ("n", 1), "verb": ("v", 2), "adj": ("s", 5), "adv": ("r", 4)}
-    for pos, (letter, number) in kinds.items():
-        lines = ["  1 a licence stands first"]
-        for i, (words, count) in enumerate(senses[pos]):
-            each = words.split()
-            pairs = " ".join(f"{word} 0" for word in each)
-            lines.append(f"{i:08d} 03 {letter} {len(each):02x} {pairs} 001 @ 00000000 n 0000 | a gloss  ")
-            for word in (word.partition("(")[0].lower() for word in each):
-                ranks[f"{word}{pos}"] += 1
-                index.append(f"{word}%{number}:03:00:: {i:08d} {ranks[f'{word}{pos}']} {count}")
-        (root / f"data.{pos}").write_text("\n".join(lines) + "\n")
-        (root / f"{pos}.exc").write_text(IRREGULAR[pos])
-    (root / "index.sense").write_text("\n".join(sorted(index)) + "\n")
-    return str(folder)
-
 
 @pytest.fixture
 def small(tmp_path: Path) -> str:
     """A WordNet of a few senses."""
-    return write_wordnet(tmp_path / "nltk_data")
+    return wordnet_files.write_wordnet(tmp_path / "nltk_data")
 
 
 def test_the_most_frequent_senses_of_all_parts_of_speech_count(small: str) -> None:
