@@ -1,0 +1,8 @@
+"""All hostile cases."""
+
+from __future__ import annotations
+
+from hostile import encodings, escapes, kinds_of_files, names, sizes, tables, values
+
+THEMES = (encodings, sizes, kinds_of_files, tables, values, escapes, names)
+CASES = tuple(case for theme in THEMES for case in theme.CASES)

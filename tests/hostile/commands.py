@@ -1,0 +1,19 @@
+"""What the hostile cases share: the commands over a file, and small sound contents."""
+
+from __future__ import annotations
+
+from hostile.case import Case, answer
+
+TWO = "a small dog\nthe cold river\n"
+HEAD = "sentence1\tsentence2\tscore\n"
+TABLE = HEAD + "a small dog\tthe cold river\t1\nthe man\tan old bird\t3\na dog\ta tree\t2\n"
+
+
+def embedded(name: str, *options: str) -> str:
+    """Gives the command that embeds a file."""
+    return " ".join(["embed", name, "v.npy --model $bert --device cpu", *options])
+
+
+def texts_file(name: str, content: str | bytes, *says: str) -> Case:
+    """Gives a case of a file of texts that is refused."""
+    return answer(name, embedded("in.txt"), {"in.txt": content}, "in.txt", *says)

@@ -1,0 +1,213 @@
+"""Runs a command as a user's shell does, in this process, and says what is wrong with what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import logging
+import os
+import random
+import re
+import resource
+import shlex
+import shutil
+import signal
+import stat
+import sys
+import tempfile
+import types
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from hostile.case import Case
+
+from contrastive_text.cli import run
+
+LIMIT = 10
+"""Seconds that a command may take at most."""
+_MEMORY = 6 << 30
+"""Bytes of addresses that a command may take on top of what the process has: a bomb ends as a MemoryError, and
+not the machine. Threads and arenas reserve some GB without using them."""
+_LONGEST = 10_000
+"""Characters that a command may print at most: a hostile file isn't poured over the terminal."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_LEFT_OVER = re.compile(r"unfinished|partial|\.lock$|\.tmp$|\.vectors\.npy")
+
+
+class Hang(BaseException):
+    """Nothing catches it but the test."""
+
+
+class Result(NamedTuple):
+    """What came of a command.
+
+    Args:
+        status: Its exit status.
+        said: What it printed on both streams.
+        trouble: An exception that left it; empty for none.
+    """
+
+    status: object
+    said: str
+    trouble: str
+
+
+def judge(case: Case, place: Path, sound: Mapping[str, str]) -> list[str]:
+    """Runs a case in an empty folder and gives what is wrong, nothing if all is as expected."""
+    for name, content in case.files.items():
+        path = place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str):
+            path.write_text(content, encoding="utf-8", newline="")
+        elif isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            content(path, sound)
+    words = [_filled(word, sound) for word in shlex.split(case.command)]
+    before, sound_before = state(place), sound_state(sound)
+    result = shell(words, place, case.environment)
+    after = state(place)
+    wrong = [result.trouble] if result.trouble else []
+    wrong += ["a sound file was changed"] if sound_state(sound) != sound_before else []
+    wrong += [f"it didn't say {word!r}" for word in case.says if word not in " ".join(result.said.split())]
+    if found := _CONTROL.search(result.said):
+        wrong.append(f"it printed {found[0]!r}")
+    if len(result.said) > _LONGEST:
+        wrong.append(f"it printed {len(result.said):,} characters")
+    wrong += _wrong_answer(case, result, before, after) if case.outcome == "answer" else []
+    wrong += _wrong_result(case, result, before, after, place) if case.outcome != "answer" else []
+    return [*wrong, f"status {result.status}, said:\n{result.said[-3000:]}"] if wrong else []
+
+
+def _wrong_answer(case: Case, result: Result, before: dict[str, object], after: dict[str, object]) -> list[str]:
+    assert case.says, "an answer names the file or the option"
+    answers = len(re.findall(r"^error: ", result.said, flags=re.MULTILINE))
+    changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    wrong = [f"status {result.status} instead of 2"] if result.status != 2 else []
+    wrong += [f"{answers} answers instead of one"] if answers != 1 else []
+    wrong += ["a traceback"] if "Traceback" in result.said else []
+    return wrong + ([f"changed or left: {', '.join(changed)}"] if changed else [])
+
+
+def _wrong_result(
+    case: Case, result: Result, before: dict[str, object], after: dict[str, object], place: Path
+) -> list[str]:
+    wrong = [f"status {result.status} instead of 0"] if result.status not in (0, None) else []
+    wrong += [f"input changed: {name}" for name in before if after.get(name) != before[name]]
+    wrong += [f"left over: {name}" for name in after if name not in before and _LEFT_OVER.search(name)]
+    if not wrong and case.check is not None and not case.check(place, result.said):
+        wrong.append("not the right result")
+    return wrong
+
+
+def _filled(word: str, sound: Mapping[str, str]) -> str:
+    return re.sub(r"\$([a-z_]+)", lambda found: sound[found[1]], word)
+
+
+def state(place: Path) -> dict[str, object]:
+    """Gives all that lies in a folder, with what it holds."""
+    found: dict[str, object] = {}
+    for above, folders, files in os.walk(place):
+        for name in (*folders, *files):
+            path = Path(above, name)
+            mode = path.lstat().st_mode
+            holds: object = None
+            if stat.S_ISLNK(mode):
+                holds = os.readlink(path)
+            elif stat.S_ISREG(mode):
+                holds = path.stat().st_size, path.stat().st_mtime_ns
+            found[str(path.relative_to(place))] = stat.S_IFMT(mode), holds
+    return found
+
+
+def sound_state(sound: Mapping[str, str]) -> dict[str, object]:
+    """Gives the state of the files that all cases share; only those that have been made."""
+    return state(Path(sound["folder"]))
+
+
+def shell(words: list[str], place: Path, environment: Mapping[str, str] | None = None) -> Result:
+    """Runs a command in a folder as a process of its own would, without leaving a trace in this one."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict", write_through=True)
+    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", write_through=True)
+    status: object = None
+    trouble = ""
+    with undisturbed(place, environment or {}), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            with limited():
+                status = run(words)
+        except SystemExit as error:
+            status = error.code
+        except Hang:
+            trouble = f"a hang above {LIMIT} s"
+        except BaseException as error:
+            trouble = f"{type(error).__name__} left the command: {error!s:.500}"
+    said = "".join(stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err))
+    return Result(status, said.replace("\r\n", "\n"), trouble)
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """Ends what takes more than ``LIMIT`` seconds or more memory than a command may."""
+
+    def ring(*_: object) -> None:
+        raise Hang
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    earlier = signal.signal(signal.SIGALRM, ring)
+    resource.setrlimit(resource.RLIMIT_AS, (taken + _MEMORY, hard))
+    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        signal.signal(signal.SIGALRM, earlier)
+
+
+@contextlib.contextmanager
+def undisturbed(place: Path, environment: Mapping[str, str]) -> Iterator[None]:
+    """Works in a folder, and then puts back what a command changes of a process."""
+    here, path, modules, variables = os.getcwd(), [*sys.path], {*sys.modules}, dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    threads, field = torch.get_num_threads(), csv.field_size_limit()
+    loggers = [logging.getLogger(), *map(logging.getLogger, ("pytorch_lightning.utilities.rank_zero",))]
+    kept = [(logger, logger.level, [*logger.handlers], [*logger.filters]) for logger in loggers]
+    os.chdir(place)
+    os.environ.update({"COLUMNS": "200", **environment})
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")  # as in a user's shell, not as in a test
+            yield
+    finally:
+        os.chdir(here)
+        sys.path[:] = path
+        for name in {*sys.modules} - modules:
+            if _made(sys.modules[name], place):
+                del sys.modules[name]
+        os.environ.clear()
+        os.environ.update(variables)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(False)
+        csv.field_size_limit(field)
+        for logger, level, had, filters in kept:
+            logger.setLevel(level)
+            logger.handlers[:], logger.filters[:] = had, filters
+        for left in Path(tempfile.gettempdir()).glob("contrastive_text_hostile_*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _made(module: types.ModuleType, place: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return bool(file) and str(file).startswith(str(place))

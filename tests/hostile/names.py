@@ -1,0 +1,35 @@
+"""Odd names of files."""
+
+from __future__ import annotations
+
+from hostile.case import Case, answer, right
+from hostile.commands import TABLE, TWO
+from hostile.makers import vectors
+
+
+def _named(name: str, file: str) -> Case:
+    quoted = "'" + file.replace("'", "'\\''") + "'"
+    return right(name, f"embed {quoted} v.npy --model $bert", {file: TWO}, check=vectors(2))
+
+
+CASES = (
+    _named("a file's name with blanks", "my own texts .txt"),
+    _named("a file's name with a newline", "two\nlines.txt"),
+    _named("a file's name with quotes", 'it\'s "so".txt'),
+    _named("a file's name with markup", "[/bold]x[red].txt"),
+    _named("a file's name with the start of markup", "[red]x[.txt"),
+    _named("a file's name of other letters", "\u6587\u7ae0\U0001f600.txt"),
+    _named("a file's name that looks like an option, behind ./", "./--model.txt"),
+    _named("a file's name of a format's braces", "{0}%s{x}.txt"),
+    _named("a file's name with a backslash", "a\\nb.txt"),
+    right(
+        "pairs whose file's name is markup", "evaluate $bert '[red]x.tsv'", {"[red]x.tsv": TABLE}, "[red]x.tsv"
+    ),
+    answer("a missing file whose name is no UTF-8", "embed 'a\udcff.txt' v.npy --model $bert", {}, ".txt"),
+    right(
+        "an output's name with blanks and quotes",
+        'embed $texts "it\'s v.npy" --model $bert',
+        {},
+        check=vectors(40, name="it's v.npy"),
+    ),
+)
