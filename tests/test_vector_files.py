@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
-import json
+import os
+import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +24,12 @@ from contrastive_text.vector_files import (
     Encoding,
     UnfinishedVectors,
     VectorIndex,
+    VectorRecord,
     check_suffix,
     formats,
     unfinished,
     write_vectors,
 )
-from contrastive_text.vector_files.lock import release_lock, take_lock
 
 MANY = tuple(f"{text} and {i}" for i in range(6) for text in tiny.TEXTS)
 SMALL = Encoding(block_size=50, batch_size=16)
@@ -54,30 +55,22 @@ class Killed(BaseException):
 def killed_at(step: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets a call of the operating system, of one kind or any, be the last one of the process."""
     calls = {"fsync": 0, "replace": 0, "unlink": 0, "any": 0}
-    fsync, replace, unlink = formats.os.fsync, Path.replace, Path.unlink
 
-    def count(name: str) -> None:
-        calls[name] += 1
-        calls["any"] += 1
-        if step in (name, "any") and calls[step] == number:
-            raise Killed
+    def counted(name: str, call: Callable[..., None]) -> Callable[..., None]:
+        def run(*arguments: object) -> None:
+            passing = isinstance(arguments[0], Path) and arguments[0].name.endswith((".tmp", ".lock"))
+            if name == "unlink" and passing:
+                return None  # a killed process would leave it there
+            calls[name] += 1
+            calls["any"] += 1
+            if step in (name, "any") and calls[step] == number:
+                raise Killed
+            return call(*arguments)
 
-    def counted_fsync(number: int) -> None:
-        count("fsync")
-        fsync(number)
+        return run
 
-    def counted_replace(path: Path, target: Path) -> Path:
-        count("replace")
-        return replace(path, target)
-
-    def counted_unlink(path: Path, missing_ok: bool = False) -> None:
-        if not path.name.endswith((".partial", ".lock")):  # which a killed process would leave there
-            count("unlink")
-            unlink(path, missing_ok=missing_ok)
-
-    monkeypatch.setattr(formats.os, "fsync", counted_fsync)
-    monkeypatch.setattr(Path, "replace", counted_replace)
-    monkeypatch.setattr(Path, "unlink", counted_unlink)
+    for name in ("fsync", "replace", "unlink"):
+        monkeypatch.setattr(os, name, counted(name, getattr(os, name)))
 
 
 def embedded(model: SentenceEncoder, texts: TextStream, path: Path, encoding: Encoding = SMALL) -> bytes:
@@ -175,7 +168,7 @@ def test_ranges_without_a_byte_are_refused(model: SentenceEncoder, texts: TextSt
         EmbeddingRun(model, texts, tmp_path / "v.npy", ranges=np.zeros((2, 16)))
 
 
-KILLS = {"fsync": (1, 2, 3, 10, 11), "replace": (1, 2, 6, 7), "unlink": (1, 2, 3)}
+KILLS = {"fsync": (1, 2, 3, 13, 17), "replace": (1, 2, 6, 7), "unlink": (1, 2, 3)}
 """Calls at which a run of five blocks dies: of the first blocks, of their records, and of all that ends it."""
 
 
@@ -261,21 +254,20 @@ def test_no_two_kills_make_vectors_of_nothing_or_part_vectors_from_their_record(
         died = attempt(EmbeddingRun(model, texts, out, *new_run), "any", number)
         assert not out.exists() or beside(out) in (older, new)
         again = EmbeddingRun(model, texts, out, *new_run)
-        assert attempt(again, "fsync", 1 if again.done else 2)  # a first block comes behind the ranges
+        assert attempt(again, "fsync", 1 if again.done else 3)  # a first block comes behind the ranges
         assert not out.exists() or beside(out) in (older, new)
         EmbeddingRun(model, texts, out, *new_run).finish()
         assert beside(out) == new
         assert len(list(out.parent.iterdir())) == 3
-    assert number == {".npy": 19, ".tsv": 21}[suffix]  # one more than there are calls
+    assert number == {".npy": 25, ".tsv": 28}[suffix]  # one more than there are calls
 
 
 def test_a_record_without_vectors_counts_for_nothing(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path
 ) -> None:
     expected = embedded(model, texts, tmp_path / "expected.npy")
-    record = json.loads((tmp_path / "expected.npy.json").read_text())
     out, left = tmp_path / "v.npy", tmp_path / "v.npy.unfinished.json"
-    left.write_text(json.dumps(record))  # as where the vectors were deleted by hand
+    shutil.copy(tmp_path / "expected.npy.json", left)  # as where the vectors were deleted by hand
     assert attempt(EmbeddingRun(model, texts, out, SMALL), "fsync", 1)
     assert EmbeddingRun(model, texts, out, SMALL).done == 0
     assert embedded(model, texts, out) == expected
@@ -285,34 +277,12 @@ def test_one_run_at_a_time_writes_a_file(model: SentenceEncoder, texts: TextStre
     out = tmp_path / "v.npy"
     run = EmbeddingRun(model, texts, out, SMALL)
     for restart in (False, True):
-        with pytest.raises(
-            ValueError, match=r"v\.npy\.unfinished: .* got another process that is writing it; let"
-        ):
+        with pytest.raises(ValueError, match=r"v\.npy: .* got another process that is writing it; let"):
             EmbeddingRun(model, texts, out, SMALL, restart=restart)
     EmbeddingRun(model, texts, tmp_path / "w.npy", SMALL).finish()
     run.finish()
     assert embedded(model, texts, out) == (tmp_path / "w.npy").read_bytes()
     assert not list(tmp_path.glob("*.lock"))
-
-
-def test_a_lock_that_its_holder_deleted_meanwhile_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, flock, left = tmp_path / "v.lock", fcntl.flock, [True]
-
-    def deleted_before(descriptor: int, operation: int) -> None:
-        if left:
-            left.pop()
-            path.unlink()
-        flock(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", deleted_before)
-    mine = take_lock(path)
-    with pytest.raises(ValueError, match="another process"):
-        take_lock(path)
-    release_lock(mine, path)
-    release_lock(take_lock(path), path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_name_too_long_is_told(model: SentenceEncoder, texts: TextStream, tmp_path: Path) -> None:
@@ -345,7 +315,7 @@ def test_ranges_are_those_of_the_features_that_are_kept(
 def stopped(model: SentenceEncoder, texts: TextStream, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves two blocks of an unfinished output."""
     with monkeypatch.context() as patched:
-        killed_at("fsync", 5, patched)  # a block and its record are two
+        killed_at("fsync", 7, patched)  # a block, its record and the folder are three
         with pytest.raises(Killed):
             embedded(model, texts, out)
     assert EmbeddingRun(model, texts, out, SMALL).done == 100
@@ -409,21 +379,105 @@ def test_texts_that_change_while_they_are_encoded_give_no_output(
     assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
 
 
-@pytest.mark.parametrize("cut", [True, False])
+def zero_half(path: Path) -> None:
+    content = path.read_bytes()
+    half = len(content) // 2
+    path.write_bytes(content[:half] + bytes(len(content) - half))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
+
+
+def of_few_features(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.ones((240, 7), np.float32))
+
+
+def of_others(path: Path) -> None:
+    """Replaces all vectors by others of their shape."""
+    with path.open("rb+") as file:
+        np.lib.format.read_magic(file)
+        np.lib.format.read_array_header_1_0(file)
+        rest = np.fromfile(file, np.float32)
+        file.seek(-rest.nbytes, os.SEEK_END)
+        file.write((rest * 2).tobytes())
+
+
+DAMAGES = (zero_half, cut, of_few_features, of_others)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_unfinished_file_is_refused(
-    model: SentenceEncoder, texts: TextStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool
+    model: SentenceEncoder,
+    texts: TextStream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[Path], None],
 ) -> None:
     stopped(model, texts, tmp_path / "v.npy", monkeypatch)
     kept = tmp_path / "v.npy.unfinished"
-    if cut:
-        kept.write_bytes(kept.read_bytes()[:-1])
-    else:
-        with kept.open("wb") as file:
-            np.save(file, np.zeros((3, 16), np.float32))
-    with pytest.raises(
-        ValueError, match="expected a file of 240 rows, got a damaged one; begin anew with --rest"
-    ):
+    with kept.open("rb+") as file:
+        file.truncate(128 + 100 * 16 * 4)  # nobody vouches for what is behind
+    damage(kept)
+    with pytest.raises(ValueError, match=r"expected 100 vectors as they were written, got .*begin anew"):
         EmbeddingRun(model, texts, tmp_path / "v.npy", SMALL)
+
+
+def test_what_lies_behind_the_last_saved_block_of_an_unfinished_file_does_not_count(
+    model: SentenceEncoder, texts: TextStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped(model, texts, tmp_path / "v.npy", monkeypatch)
+    with (tmp_path / "v.npy.unfinished").open("rb+") as file:
+        file.seek(128 + 100 * 16 * 4)
+        file.write(b"half a block")
+    assert embedded(model, texts, tmp_path / "v.npy") == embedded(model, texts, tmp_path / "w.npy")
+
+
+def test_an_unfinished_file_that_is_a_link_is_not_written_through(
+    model: SentenceEncoder, texts: TextStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped(model, texts, tmp_path / "v.npy", monkeypatch)
+    kept = tmp_path / "v.npy.unfinished"
+    kept.rename(tmp_path / "theirs")
+    kept.symlink_to(tmp_path / "theirs")
+    before = (tmp_path / "theirs").read_bytes()
+    with pytest.raises(ValueError, match="unfinished: a link"):
+        EmbeddingRun(model, texts, tmp_path / "v.npy", SMALL)
+    EmbeddingRun(model, texts, tmp_path / "v.npy", SMALL, restart=True).finish()
+    assert (tmp_path / "theirs").read_bytes() == before
+
+
+def changed_bytes(files: Sequence[Path], sizes: Sequence[int], count: int = 100) -> Iterator[Path]:
+    """Changes one byte drawn from all of the files at a time, and puts it back."""
+    draw = random.Random(7)
+    for _ in range(count):
+        (at,) = draw.choices(range(len(files)), weights=sizes)
+        whole = files[at].read_bytes()
+        changed = bytearray(whole)
+        changed[draw.randrange(sizes[at])] ^= draw.randrange(1, 256)
+        files[at].write_bytes(changed)
+        yield files[at]
+        files[at].write_bytes(whole)
+
+
+def test_every_changed_byte_of_an_unfinished_output_is_found(
+    model: SentenceEncoder, texts: TextStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, byte = tmp_path / "v.npy", Encoding(block_size=50, batch_size=16, precision="int8")
+    with monkeypatch.context() as patched:
+        killed_at("fsync", 9, patched)  # the ranges are two more
+        with pytest.raises(Killed):
+            embedded(model, texts, out, byte)
+    run = EmbeddingRun(model, texts, out, byte)
+    assert run.done == 100
+    run._vectors.close()
+    files = [tmp_path / f"v.npy.unfinished{suffix}" for suffix in ("", ".json", ".ranges.npy")]
+    sizes = [128 + 100 * 16, *(path.stat().st_size for path in files[1:])]
+    for file in changed_bytes(files, sizes):
+        with pytest.raises(ValueError, match=f"{file.name}: .*; begin anew"):
+            EmbeddingRun(model, texts, out, byte)
+    assert EmbeddingRun(model, texts, out, byte).done == 100
 
 
 def test_a_disk_that_would_be_full_is_told_of_before_much_is_encoded(
@@ -438,14 +492,14 @@ def test_a_disk_that_would_be_full_is_told_of_before_much_is_encoded(
 def test_a_full_disk_keeps_the_blocks_before_and_the_next_run_goes_on(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = iter([None, None, None, None, OSError(28, "No space left on device")])
+    written = iter([*[None] * 6, OSError(28, "No space left on device")])
 
     def fails_at_last(_: int) -> None:
         if (error := next(written)) is not None:
             raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(formats.os, "fsync", fails_at_last)
+        patched.setattr(os, "fsync", fails_at_last)
         with pytest.raises(OSError, match=r"No space left on device; make room .* goes on behind the first 100"):
             embedded(model, texts, tmp_path / "v.npy")
     assert embedded(model, texts, tmp_path / "v.npy") == embedded(model, texts, tmp_path / "w.npy")
@@ -458,7 +512,7 @@ def test_another_failure_of_the_disk_is_not_called_a_lack_of_room(
         raise OSError(errno.EIO, "Input/output error")
 
     run = EmbeddingRun(model, texts, tmp_path / "v.npy", SMALL)
-    monkeypatch.setattr(Path, "replace", fails)
+    monkeypatch.setattr(os, "replace", fails)
     with pytest.raises(
         OSError, match=r"a disk that takes 240 .* got Input/output error; put .* behind the first 0$"
     ):
@@ -516,9 +570,9 @@ def test_an_index_of_fewer_features_is_asked_with_as_many(
 def refusals(folder: Path) -> Iterator[tuple[type[Exception], str]]:
     """Makes an index useless in several ways, one after the other."""
     place, record = folder / "corpus.npy", folder / "corpus.npy.json"
-    made = json.loads(record.read_text())
+    made = VectorRecord.read(place, "")
     for name, value in (("model", "x"), ("texts", "y"), ("precision", "int8")):
-        record.write_text(json.dumps({**made, "made_of": {**made["made_of"], name: value}}))
+        replace(made, made_of={**made.made_of, name: value}).write(place)
         yield (
             ValueError,
             f"expected an index of this model and these texts, got {name} {value} instead of .*; delete",
@@ -536,6 +590,50 @@ def test_an_index_of_something_else_is_refused(
         with pytest.raises(kind, match=said):
             VectorIndex.load(model, texts, tmp_path / "corpus.npy")
     del index
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_index_is_refused(
+    model: SentenceEncoder,
+    texts: TextStream,
+    index: VectorIndex,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+) -> None:
+    del index
+    damage(tmp_path / "corpus.npy")
+    with pytest.raises(ValueError, match=r"expected the vectors as they were written, got .*; delete it"):
+        VectorIndex.load(model, texts, tmp_path / "corpus.npy")
+
+
+def test_every_changed_byte_of_an_index_and_its_record_is_found(
+    model: SentenceEncoder, texts: TextStream, index: VectorIndex, tmp_path: Path
+) -> None:
+    del index
+    files = [tmp_path / "corpus.npy", tmp_path / "corpus.npy.json"]
+    for _ in changed_bytes(files, [path.stat().st_size for path in files]):
+        with pytest.raises(ValueError, match="; delete it"):
+            VectorIndex.load(model, texts, tmp_path / "corpus.npy")
+    assert len(VectorIndex.load(model, texts, tmp_path / "corpus.npy")) == 240
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".tsv", ".parquet"])
+def test_a_record_knows_the_bytes_of_its_vectors_and_ranges(
+    model: SentenceEncoder, texts: TextStream, tmp_path: Path, suffix: str
+) -> None:
+    out = tmp_path / f"v{suffix}"
+    EmbeddingRun(model, texts, out, Encoding(block_size=100, precision="int8")).finish()
+    record = VectorRecord.read(out, "")
+    assert record.damage(out) == []
+    files = [out, tmp_path / f"v{suffix}.ranges.npy"]
+    for file in changed_bytes(files, [path.stat().st_size for path in files], count=20):
+        assert [line.partition(": ")[0] for line in record.damage(out)] == [str(file)]
+
+
+def test_vectors_that_no_query_can_be_compared_with_are_no_index(model: SentenceEncoder) -> None:
+    for vectors in (np.zeros((3, 17), np.float32), np.zeros((3, 16)), np.zeros(16, np.float32)):
+        with pytest.raises(ValueError, match="VectorIndex: expected float32 of 1 to 16 features, got"):
+            VectorIndex(model, vectors)
 
 
 def test_other_vectors_over_an_index_take_its_record_away(index: VectorIndex, tmp_path: Path) -> None:

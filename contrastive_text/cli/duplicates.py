@@ -12,10 +12,11 @@ from torch import Tensor
 from contrastive_text.cli.embed import add_encoding, index_of
 from contrastive_text.cli.options import Parser, check_apart
 from contrastive_text.cli.tables import table_row
+from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.search import check_threshold, group, near_duplicates
-from contrastive_text.vector_files import as_tensor, record_of, whole
+from contrastive_text.vector_files import as_tensor, record_of
 
 
 def duplicates(words: Sequence[str]) -> None:
@@ -80,8 +81,8 @@ def _pair_rows(texts: TextStream, pairs: Tensor, cosines: Tensor) -> Iterator[st
 
 def _write(path: Path, lines: Iterable[str]) -> int:
     """Writes lines; gives their number."""
-    with whole(path) as partial, partial.open("w", encoding="utf-8", newline="\n") as file:
-        return sum(file.write(f"{line}\n") > 0 for line in lines)
+    with replacing(path) as file:
+        return sum(file.write(f"{line}\n".encode()) > 0 for line in lines)
 
 
 def _check_name(path: Path, suffixes: tuple[str, ...]) -> None:

@@ -41,12 +41,34 @@ class FileDigest:
             blocks = tuple(iter(lambda: _next_digest(file), None))
             return cls(file.tell(), tuple(block for block in blocks if block is not None))
 
-    def damage(self, path: Path, whole: bool = True) -> str | None:
+    @classmethod
+    def of_json(cls, content: Any) -> FileDigest:  # Any: JSON that others may have changed
+        """Gives the digest that ``to_json`` wrote.
+
+        Raises:
+            ValueError: It is none.
+        """
+        try:
+            size, blocks = content["size"], tuple(content["blocks"])
+        except (TypeError, KeyError):
+            size, blocks = None, ()
+        known = isinstance(size, int) and all(isinstance(block, str) for block in blocks)
+        if not known or len(blocks) != -(-size // BLOCK):
+            raise InvalidValueError("expected the size of a file and a digest of each of its blocks, got others")
+        return cls(size, blocks)
+
+    def to_json(self) -> dict[str, object]:
+        """Gives its fields, for a record."""
+        return {"size": self.size, "blocks": list(self.blocks)}
+
+    def damage(self, path: Path, whole: bool | None = True, grows: bool = False) -> str | None:
         """Says what is wrong with a file; None if it is what was written.
 
         Args:
             path: The file.
-            whole: Whether to read every block, or the first, the last and some between.
+            whole: Whether to read every block, or the first, the last and some between; None for every block of
+                up to ``READ_WHOLE`` bytes.
+            grows: Whether more bytes may follow those that the digest is of.
 
         Raises:
             OSError: It can't be read.
@@ -54,22 +76,76 @@ class FileDigest:
         if not path.is_file():
             return "no file"
         size = path.stat().st_size
-        if size != self.size:
+        if size < self.size or (size > self.size and not grows):
             return f"{size:,} bytes instead of {self.size:,}"
         last = len(self.blocks) - 1
-        sample = {i * last // (_SAMPLE - 1) for i in range(_SAMPLE)} if self.blocks else set()
-        chosen = range(last + 1) if whole else sorted(sample)
+        if whole is None:
+            whole = self.size <= READ_WHOLE
+        few = whole or last < _SAMPLE
+        chosen = range(last + 1) if few else sorted({i * last // (_SAMPLE - 1) for i in range(_SAMPLE)})
         with path.open("rb") as file:
             for number in chosen:
                 file.seek(number * BLOCK)
-                if _next_digest(file) != self.blocks[number]:
+                if _next_digest(file, min(BLOCK, self.size - number * BLOCK)) != self.blocks[number]:
                     return f"changed bytes behind byte {number * BLOCK:,}"
         return None
 
 
-def _next_digest(file: BinaryIO) -> str | None:
-    content = file.read(BLOCK)
+def _next_digest(file: BinaryIO, size: int | None = None) -> str | None:
+    content = file.read(BLOCK if size is None else size)
     return hashlib.sha256(content).hexdigest() if content else None
+
+
+class GrowingDigest:
+    """The digest of a file that is written piece by piece; nothing is read again.
+
+    Example:
+        >>> growing = GrowingDigest()
+        >>> growing.update(b"one"), growing.update(b"two")
+        (None, None)
+        >>> growing.digest().size
+        6
+    """
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._blocks: list[str] = []
+        self._last = hashlib.sha256()
+
+    @classmethod
+    def behind(cls, digest: FileDigest, path: Path) -> GrowingDigest:
+        """Goes on behind the bytes that a digest is of; the last block of them is read."""
+        growing = cls()
+        whole = digest.size // BLOCK
+        growing._blocks = list(digest.blocks[:whole])
+        growing._size = whole * BLOCK
+        with path.open("rb") as file:
+            file.seek(growing._size)
+            growing.update(file.read(digest.size - growing._size))
+        return growing
+
+    def copy(self) -> GrowingDigest:
+        """Gives another that goes its own way from here."""
+        other = GrowingDigest()
+        other._size, other._blocks, other._last = self._size, list(self._blocks), self._last.copy()
+        return other
+
+    def update(self, content: bytes | memoryview) -> None:
+        """Takes the next bytes."""
+        left = memoryview(content).cast("B")
+        while left:
+            part = left[: BLOCK - self._size % BLOCK]
+            self._last.update(part)
+            self._size += len(part)
+            left = left[len(part) :]
+            if self._size % BLOCK == 0:
+                self._blocks.append(self._last.hexdigest())
+                self._last = hashlib.sha256()
+
+    def digest(self) -> FileDigest:
+        """Gives the digest of all bytes so far."""
+        begun = self._size % BLOCK > 0
+        return FileDigest(self._size, (*self._blocks, self._last.hexdigest()) if begun else tuple(self._blocks))
 
 
 def sealed(content: Mapping[str, Any]) -> str:  # Any: JSON
@@ -147,9 +223,7 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Writes it into the folder."""
-        files = {
-            name: {"size": digest.size, "blocks": list(digest.blocks)} for name, digest in self.files.items()
-        }
+        files = {name: digest.to_json() for name, digest in self.files.items()}
         write_sealed(folder / MANIFEST, {"block": BLOCK, "files": files})
 
     @classmethod
@@ -166,10 +240,7 @@ class Manifest:
         try:
             if record["block"] != BLOCK:
                 raise ValueError
-            files = {
-                str(name): FileDigest(int(digest["size"]), tuple(map(str, digest["blocks"])))
-                for name, digest in record["files"].items()
-            }
+            files = {str(name): FileDigest.of_json(digest) for name, digest in record["files"].items()}
             if not all(_stays_inside(name) for name in files):
                 raise ValueError
         except (AttributeError, KeyError, TypeError, ValueError):

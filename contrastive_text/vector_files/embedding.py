@@ -128,7 +128,6 @@ class EmbeddingRun:
         made_of = {
             "model": self.model.identity,
             "texts": self.summary.digest,
-            "count": self.summary.texts,
             **asdict(self.encoding),
             "device": sorted({torch.device(name).type for name in self._devices()}),
         }

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import errno
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.disk import replacing
+from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError
 from contrastive_text.extras import require
 
 Array: TypeAlias = npt.NDArray[Any]  # Any: of float32, or of a byte where a precision asks for it
@@ -26,6 +26,7 @@ def check_suffix(path: Path) -> None:
     Raises:
         FileNotFoundError: No such folder.
         ImportError: ``.parquet`` without pyarrow.
+        OSError: A name that no file can have, or that is too long for those beside it.
         ValueError: Another suffix than ``.npy``, ``.tsv`` and ``.parquet``.
     """
     if path.suffix not in (".npy", ".tsv", ".parquet"):
@@ -36,6 +37,14 @@ def check_suffix(path: Path) -> None:
         raise MissingFileError(f"{path}: expected an existing folder, found none at {path.parent}; make it first")
     if path.suffix == ".parquet":
         require("pyarrow", str(path))
+    for file in files_of(path):
+        try:
+            file.exists()
+        except OSError as error:
+            raise DiskError(
+                error.errno or errno.EIO,
+                f"{path}: expected a name that can be written to, got {error.strerror}; name another file",
+            ) from error
 
 
 def write_vectors(path: Path, vectors: Array) -> None:
@@ -55,11 +64,11 @@ def write_vectors(path: Path, vectors: Array) -> None:
     """
     check_suffix(path)
     record_of(path).unlink(missing_ok=True)  # of other vectors that were there
-    with whole(path) as partial:
+    with replacing(path) as file:
         if path.suffix == ".npy":
-            _save(partial, vectors)
+            np.save(file, vectors)
         else:
-            write_blocks(partial, path.suffix, (vectors[at : at + _ROWS] for at in range(0, len(vectors), _ROWS)))
+            write_blocks(file, path.suffix, (vectors[at : at + _ROWS] for at in range(0, len(vectors), _ROWS)))
 
 
 def record_of(path: Path) -> Path:
@@ -72,15 +81,16 @@ def ranges_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.ranges.npy")
 
 
-def write_array(path: Path, array: Array) -> None:
-    """Writes a ``.npy`` file whole or not at all."""
-    with whole(path) as partial:
-        _save(partial, array)
+def unfinished_of(path: Path) -> Path:
+    """Gives the name of the file in which vectors grow until all are there."""
+    return path.with_name(f"{path.name}.unfinished")
 
 
-def _save(path: Path, array: Array) -> None:
-    with path.open("wb") as file:  # np.save alone would add a suffix
-        np.save(file, array)
+def files_of(path: Path) -> list[Path]:
+    """Gives the names of all files that may be written for a file of vectors, itself the first."""
+    growing = unfinished_of(path)
+    converted = growing.with_name(f"{growing.name}{path.suffix}")
+    return [each for name in (path, growing) for each in (name, record_of(name), ranges_of(name))] + [converted]
 
 
 def mapped_blocks(path: Path) -> Iterator[Array]:
@@ -91,34 +101,19 @@ def mapped_blocks(path: Path) -> Iterator[Array]:
         yield np.array(np.load(path, mmap_mode="r")[start : start + _ROWS])
 
 
-def write_blocks(path: Path, suffix: str, blocks: Iterable[Array]) -> None:
+def write_blocks(file: BinaryIO, suffix: str, blocks: Iterable[Array]) -> None:
     """Writes blocks of rows (n, D) one after the other, as ``.tsv`` or ``.parquet``."""
     if suffix == ".tsv":
-        with path.open("w", encoding="utf-8") as file:
-            for block in blocks:
-                # Nine digits hold a float32.
-                np.savetxt(file, block, fmt="%.9g" if block.dtype.kind == "f" else "%d", delimiter="\t")
+        for block in blocks:
+            # Nine digits hold a float32.
+            np.savetxt(file, block, fmt="%.9g" if block.dtype.kind == "f" else "%d", delimiter="\t")
         return
     pyarrow, parquet = require("pyarrow", ".parquet"), require("pyarrow.parquet", ".parquet")
     writer = None
     for block in blocks:
         flat = pyarrow.array(block.ravel())
         table = pyarrow.table({"embedding": pyarrow.FixedSizeListArray.from_arrays(flat, block.shape[1])})
-        writer = writer or parquet.ParquetWriter(path, table.schema)
+        writer = writer or parquet.ParquetWriter(file, table.schema)
         writer.write_table(table)
     if writer is not None:
         writer.close()
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Gives a name to write to; what was written there becomes the file when all of it is on the disk."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        yield partial
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    partial.replace(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,10 @@ from contrastive_text.search import top_k as nearest
 from contrastive_text.sentence_encoder import Hit, SentenceEncoder
 from contrastive_text.vector_files.embedding import EmbeddingRun, Encoding
 from contrastive_text.vector_files.formats import Array, check_suffix, record_of
+from contrastive_text.vector_files.records import VectorRecord
 from contrastive_text.vector_files.unfinished import differences
+
+_ANEW = "delete it to have it made anew, or name another file"
 
 
 class VectorIndex:
@@ -29,7 +31,10 @@ class VectorIndex:
 
     Args:
         model: Encodes the queries.
-        vectors: (C, D), of the corpus, in its order.
+        vectors: (C, D), float32, of the corpus, in its order; as many features as the model's, or fewer.
+
+    Raises:
+        ValueError: Vectors that no query of the model can be compared with.
 
     Example:
         >>> index = VectorIndex.build(model, "corpus.txt", "corpus.npy")  # doctest: +SKIP
@@ -39,6 +44,12 @@ class VectorIndex:
     """
 
     def __init__(self, model: SentenceEncoder, vectors: Array) -> None:
+        width = vectors.shape[1] if vectors.ndim == 2 else 0
+        if not 0 < width <= model.features or vectors.dtype != np.float32:
+            raise InvalidValueError(
+                f"VectorIndex: expected float32 of 1 to {model.features} features, got {vectors.dtype} of "
+                f"{vectors.shape}; give vectors of this model"
+            )
         self.model = model
         self.vectors = vectors
 
@@ -71,11 +82,15 @@ class VectorIndex:
 
     @classmethod
     def load(cls, model: SentenceEncoder, corpus: str | Path | TextStream, path: str | Path) -> Self:
-        """Maps the file of an index into memory.
+        """Maps the file of an index into memory, once its bytes are known to be those that were written.
+
+        Up to a gigabyte is read for that, which takes a second; of a larger file the size, the first and the last
+        block and some between.
 
         Raises:
             FileNotFoundError: No such file.
-            ValueError: A file without a record, of another model or another corpus, or of fewer bits.
+            ValueError: A file without a record, changed since it was written, of another model or another corpus,
+                or of fewer bits.
         """
         place = index_path(path)
         if not place.exists():
@@ -83,17 +98,20 @@ class VectorIndex:
         record = record_of(place)
         if not record.exists():
             raise InvalidValueError(
-                f"{place}: expected {record.name} beside it, which says of what it was made, got none; "
-                "delete it to have it made anew, or name another file"
+                f"{place}: expected {record.name} beside it, which says of what it was made, got none; {_ANEW}"
             )
         texts = corpus if isinstance(corpus, TextStream) else TextStream(corpus)
         summary = texts.summary or texts.scan()
         asked = {"model": model.identity, "texts": summary.digest, "precision": "float32"}
-        kept = json.loads(record.read_text(encoding="utf-8"))["made_of"]
-        if said := differences({name: kept.get(name) for name in asked}, asked):
+        kept = VectorRecord.read(place, _ANEW)
+        if said := differences({name: kept.made_of.get(name) for name in asked}, asked):
             raise InvalidValueError(
-                f"{place}: expected an index of this model and these texts, got {said}; delete it to have it "
-                "made anew, or name another file"
+                f"{place}: expected an index of this model and these texts, got {said}; {_ANEW}"
+            )
+        if damage := kept.damage(place):
+            raise InvalidValueError(
+                f"{place}: expected the vectors as they were written, got changed ones ({'; '.join(damage)}); "
+                f"{_ANEW}"
             )
         return cls(model, np.load(place, mmap_mode="r"))
 

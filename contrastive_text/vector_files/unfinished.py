@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import os
 import shutil
 import weakref
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
+from contrastive_text.core.disk import held, remove_abandoned, replacing
 from contrastive_text.core.errors import DiskError, InvalidValueError
+from contrastive_text.core.manifests import FileDigest, GrowingDigest
 from contrastive_text.core.setting import current_setting, other_setting
-from contrastive_text.vector_files.formats import (
-    Array,
-    mapped_blocks,
-    ranges_of,
-    record_of,
-    whole,
-    write_array,
-    write_blocks,
-)
-from contrastive_text.vector_files.lock import release_lock, take_lock
+from contrastive_text.vector_files.formats import Array, files_of, mapped_blocks, ranges_of, write_blocks
+from contrastive_text.vector_files.records import VectorRecord
+
+_ANEW = "begin anew with --restart (restart=True)"
 
 
 class UnfinishedVectors:
     """A file of vectors that grows block by block beside its final name, and is taken up again by its record.
 
     ``OUT.unfinished`` is the ``.npy`` file of all rows, of which the first ones are filled; how many, and of what
-    they are made, is in ``OUT.unfinished.json``, which is replaced after each block that is on the disk. So a
-    process that is killed loses the block at which it was. The ranges of bytes are kept likewise, as
-    ``OUT.unfinished.ranges.npy``. A lock, ``OUT.unfinished.lock``, keeps other processes away.
+    they are made and the digest of what is filled, is in ``OUT.unfinished.json``, which is replaced after each
+    block that is on the disk. So a process that is killed loses the block at which it was. The ranges of bytes
+    are kept likewise, as ``OUT.unfinished.ranges.npy``. A lock on the final name keeps other processes away.
 
     Args:
         path: The final name, as ``check_suffix`` takes it.
@@ -63,15 +59,14 @@ class UnfinishedVectors:
         self.path = path
         self.setting = dict(setting or current_setting())
         self.other_setting = ""
-        self._settings: list[object] = [self.setting]  # of all processes that had a part in what is there
-        self.made_of = dict(made_of)
+        self._settings = [self.setting]  # of all processes that had a part in what is there
+        self.made_of = {**made_of, "count": count}
         self.count = count
         self.done = self.truncated = 0
         self._unlock: weakref.finalize[..., UnfinishedVectors] | None = None
-        self._data = path.with_name(f"{path.name}.unfinished")
-        self._record = record_of(self._data)
-        self._ranges = ranges_of(self._data)
-        self._converted = self._data.with_name(f"{self._data.name}{path.suffix}")
+        self._digest = GrowingDigest()
+        self._ranges_digest: FileDigest | None = None
+        *_, self._data, self._record, self._ranges, self._converted = files_of(path)
         self.open(restart)
 
     def open(self, restart: bool = False) -> None:
@@ -82,8 +77,14 @@ class UnfinishedVectors:
         """
         if self._unlock is not None and self._unlock.alive:
             return
-        place = self._data.with_name(f"{self._data.name}.lock")
-        self._unlock = weakref.finalize(self, release_lock, take_lock(place), place)
+        lock = ExitStack()
+        if not lock.enter_context(held(self.path)):
+            raise InvalidValueError(
+                f"{self.path}: expected to be alone with it, got another process that is writing it; let that "
+                "one end, or name another file"
+            )
+        self._unlock = weakref.finalize(self, lock.close)
+        remove_abandoned(self.path.parent)
         try:
             if restart or not (self._record.exists() and self._data.exists()):
                 self.discard()
@@ -99,30 +100,31 @@ class UnfinishedVectors:
             self._unlock()
 
     def _take_up(self) -> None:
-        kept = json.loads(self._record.read_text(encoding="utf-8"))
-        if said := differences(kept["made_of"], self.made_of):
+        kept = VectorRecord.read(self._data, _ANEW)
+        if said := differences(kept.made_of, self.made_of):
             raise InvalidValueError(
                 f"{self._data}: expected vectors of these texts and options, got {said}; give what it was begun "
-                "with, or begin anew with --restart (restart=True)"
+                f"with, or {_ANEW}"
             )
-        self.done, self.truncated = kept["rows"], kept["truncated"]
-        others = [each for each in kept.get("settings", []) if each != self.setting]
+        damage = [f"{self._data}: a link"] if self._data.is_symlink() else kept.damage(self._data, grows=True)
+        if damage:
+            raise InvalidValueError(
+                f"{self._data}: expected {kept.rows:,} vectors as they were written, got changed ones "
+                f"({'; '.join(damage)}); {_ANEW}"
+            )
+        self.done, self.truncated = kept.rows, kept.truncated
+        self._digest = GrowingDigest.behind(kept.vectors, self._data)
+        self._ranges_digest = kept.ranges
+        others = [each for each in kept.settings if each != self.setting]
         self._settings = [*others, self.setting]
         self.other_setting = "; ".join(other_setting(each, self.setting) for each in others)
-        try:
-            held = len(np.load(self._data, mmap_mode="r"))
-        except ValueError:  # shorter than its header says
-            held = 0
-        if held != self.count:
-            raise InvalidValueError(
-                f"{self._data}: expected a file of {self.count:,} rows, got a damaged one; begin anew with "
-                "--restart (restart=True)"
-            )
 
     def discard(self) -> None:
         """Throws away what is not finished."""
         self.done = self.truncated = 0
         self._settings, self.other_setting = [self.setting], ""
+        self._digest = GrowingDigest()
+        self._ranges_digest = None
         self._remove()
 
     def _remove(self) -> None:
@@ -132,11 +134,13 @@ class UnfinishedVectors:
     @property
     def ranges(self) -> Array | None:
         """The ranges of the vectors that are done; None if there are none."""
-        return np.load(self._ranges) if self.done and self._ranges.exists() else None
+        return np.load(self._ranges) if self.done and self._ranges_digest is not None else None
 
     def keep_ranges(self, ranges: Array) -> None:
         """Keeps the ranges of the vectors' bytes, (2, D), which then come to lie beside them."""
-        write_array(self._ranges, ranges)
+        with replacing(self._ranges) as file:
+            np.save(file, ranges)
+        self._ranges_digest = FileDigest.of(self._ranges)
 
     def append(self, vectors: Array, truncated: int) -> None:
         """Writes the next vectors, (n, D), and returns when they would outlive a loss of power.
@@ -151,31 +155,41 @@ class UnfinishedVectors:
         rows = np.ascontiguousarray(vectors)
         assert self.done + len(rows) <= self.count
         header, width = _header(self.count, rows), rows[:1].nbytes
+        digest = self._digest.copy()
         try:
             if self.done == 0:
                 _need(self.path.parent, self.count * width)
-                self._data.write_bytes(header)
-                os.truncate(self._data, len(header) + self.count * width)
+                self._begin(header, len(header) + self.count * width)
+                digest = GrowingDigest()
+                digest.update(header)
             with self._data.open("rb+") as file:
                 file.seek(len(header) + self.done * width)
                 file.write(rows.data)
                 file.flush()
                 os.fsync(file.fileno())
-            self._write_record(self._record, self.done + len(rows), truncated)
+            digest.update(rows.data)
+            self._record_of(self.done + len(rows), truncated, digest.digest()).write(self._data)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             expected, todo = ("room for", "make room") if full else ("a disk that takes", "put that right")
+            reason = error.__cause__ if isinstance(error.__cause__, OSError) else error
             raise DiskError(
-                f"{self._data}: expected {expected} {self.count:,} vectors, got {error.strerror or error}; "
+                f"{self._data}: expected {expected} {self.count:,} vectors, got {reason.strerror or reason}; "
                 f"{todo} and do the same again: it goes on behind the first {self.done:,}"
             ) from error
         self.done += len(rows)
         self.truncated = truncated
+        self._digest = digest
 
-    def _write_record(self, path: Path, rows: int, truncated: int) -> None:
-        kept = {"made_of": self.made_of, "rows": rows, "truncated": truncated, "settings": self._settings}
-        with whole(path) as partial:
-            partial.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+    def _begin(self, header: bytes, size: int) -> None:
+        """Makes the file, of its final size from the start; a link of that name is not followed."""
+        self._data.unlink(missing_ok=True)
+        with self._data.open("xb") as file:
+            file.write(header)
+            file.truncate(size)
+
+    def _record_of(self, rows: int, truncated: int, vectors: FileDigest) -> VectorRecord:
+        return VectorRecord(self.made_of, rows, truncated, vectors, self._ranges_digest, self._settings)
 
     def finish(self) -> tuple[int, ...]:
         """Gives the vectors their final name and format, with the record beside them as ``OUT.json``.
@@ -188,18 +202,19 @@ class UnfinishedVectors:
         """
         assert self.done == self.count
         shape: tuple[int, ...] = np.load(self._data, mmap_mode="r").shape
-        ready = self._data
+        ready, digest = self._data, self._digest.digest()
         if self.path.suffix != ".npy":
             ready = self._converted
-            with whole(ready) as partial:
-                write_blocks(partial, self.path.suffix, mapped_blocks(self._data))
-        ranges = self.ranges
+            with replacing(ready) as file:
+                write_blocks(file, self.path.suffix, mapped_blocks(self._data))
+            digest = FileDigest.of(ready)
         self.path.unlink(missing_ok=True)
-        if ranges is None:
+        if self._ranges_digest is None:
             ranges_of(self.path).unlink(missing_ok=True)
         else:
-            write_array(ranges_of(self.path), ranges)
-        self._write_record(record_of(self.path), self.done, self.truncated)
+            with replacing(ranges_of(self.path)) as file:
+                file.write(self._ranges.read_bytes())
+        self._record_of(self.done, self.truncated, digest).write(self.path)
         ready.replace(self.path)
         self._remove()
         self.close()
