@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from scipy import stats
 
+from contrastive_text.core.manifests import write_sealed
 from contrastive_text.report.heat_map import heat_map, picture, points
 from contrastive_text.sweeps import (
     Cell,
@@ -159,6 +162,90 @@ def test_another_plan_is_refused_and_a_larger_one_joins(tmp_path: Path) -> None:
         folder.check_plan(["lr"], {"2": {"model": {"lr": 2}}})
     with pytest.raises(ValueError, match=r"expected the sweep that it holds, over lr, got one over lr and x"):
         folder.check_plan(["lr", "x"], {"1 | 2": {}})
+
+
+def test_a_figure_that_is_no_number_is_read_as_it_was(tmp_path: Path) -> None:
+    folder, cell = SweepFolder(tmp_path), Cell(("a",))
+    figures = [{"step": 1, "val/loss": math.inf, "val/spearman": math.nan}]
+    with folder.held(cell, 1) as place:
+        assert place is not None
+        folder.keep(place, Run(cell.labels, 1, 0.5, figures))
+    read = folder.read(cell, 1)
+    assert read is not None
+    assert repr(read.validations) == repr([{"step": 1.0, "val/loss": math.inf, "val/spearman": math.nan}])
+
+
+def test_a_changed_record_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    folder, cell = SweepFolder(tmp_path), Cell(("a",))
+    configs = {"a": {"data": {"batch_size": 4}}}
+    folder.check_plan(["data.batch_size"], configs)
+    with folder.held(cell, 1) as place:
+        assert place is not None
+        folder.keep(place, Run(cell.labels, 1, 2.5, [{"step": 1, "val/spearman": 71.5}]))
+    for file, text, changed, said in (
+        (place / "cell.json", "71.5", "91.5", "delete it to have this run done anew"),
+        (tmp_path / "plan.json", "4", "8", "name another folder, or delete it"),
+        (place / "cell.json", '"labels"', '"label"', "delete it to have this run done anew"),
+    ):
+        whole = file.read_text()
+        assert text in whole
+        file.write_text(whole.replace(text, changed))
+        with pytest.raises(ValueError, match=rf"{file.name}: expected a record .*; {said}"):
+            folder.check_plan(["data.batch_size"], configs)
+            folder.read(cell, 1)
+        file.write_text(whole)
+    (tmp_path / "plan.json").unlink()
+    folder.check_plan(["data.batch_size"], configs)
+    assert folder.finished(cell, 1)
+
+
+def test_a_record_of_other_fields_is_refused(tmp_path: Path) -> None:
+    folder, cell = SweepFolder(tmp_path), Cell(("a",))
+    with folder.held(cell, 1) as place:
+        assert place is not None
+        folder.keep(place, Run(cell.labels, 1))
+    write_sealed(place / "cell.json", {"labels": ["a"], "seed": "1"})
+    with pytest.raises(ValueError, match=r"cell\.json: validations: expected|cell\.json: expected a list of val"):
+        folder.read(cell, 1)
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_a_kill_at_any_step_leaves_the_older_record_or_the_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, cell = SweepFolder(tmp_path), Cell(("a",))
+    failed, done = Run(cell.labels, 1, 1.0, error="no"), Run(cell.labels, 1, 2.0)
+    for stop in range(20):
+        with folder.held(cell, 1) as place:
+            assert place is not None
+            folder.keep(place, failed)
+        steps = iter(range(20))
+
+        def counted(
+            call: Callable[..., object], stop: int = stop, steps: Iterator[int] = steps
+        ) -> Callable[..., object]:
+            def run(*arguments: object) -> object:
+                if next(steps) == stop:
+                    raise Killed
+                return call(*arguments)
+
+            return run
+
+        with monkeypatch.context() as patched:
+            for name in ("fsync", "replace"):
+                patched.setattr(os, name, counted(getattr(os, name)))
+            try:
+                folder.keep(place, done)
+                ended = True
+            except Killed:
+                ended = False
+        assert folder.read(cell, 1) in ((done,) if ended else (failed, done))
+        if ended:
+            break
+    assert stop == 3  # the file, its place, the folder
 
 
 def test_validations_are_read_step_by_step(tmp_path: Path) -> None:

@@ -65,11 +65,11 @@ def compare(words: Sequence[str]) -> None:
         check_folds(data, PROTOCOLS[protocol])
     texts = options.texts and [str(row["text"]) for row in read_rows(options.texts, reads=("text",))]
     with redirect_stdout(sys.stderr):  # the output is the comparison alone, for a file or another program
-        models = {
-            name: CachedEncoder(load_model(path, options.device), options.cache, options.batch_size, True)
-            for name, path in zip(_names(options.models), options.models, strict=True)
-        }
         with warnings_as_notes():
+            models = {
+                name: CachedEncoder(load_model(path, options.device), options.cache, options.batch_size, True)
+                for name, path in zip(_names(options.models), options.models, strict=True)
+            }
             found = measure(
                 models,
                 sts=tasks,

@@ -105,7 +105,8 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 def _load(options: argparse.Namespace) -> CachedEncoder:
     model = load_model(options.model, device=options.device)
     print(f"{options.model}: {type(model.pooler).__name__}, at most {model.max_length} tokens")
-    return CachedEncoder(model, folder=options.cache, batch_size=options.batch_size, show_progress_bar=True)
+    with warnings_as_notes():
+        return CachedEncoder(model, folder=options.cache, batch_size=options.batch_size, show_progress_bar=True)
 
 
 def _say_encoded(embed: CachedEncoder) -> None:

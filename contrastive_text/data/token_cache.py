@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import time
-import zlib
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, pairwise
@@ -22,17 +22,17 @@ from rich.progress import track
 from transformers import PreTrainedTokenizerFast
 
 from contrastive_text.core.errors import DiskError, InvalidTypeError
+from contrastive_text.core.manifests import MANIFEST, Manifest
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.types import Row, Tokens
 
 __all__ = ["TokenTable", "default_cache_dir", "tokenize_documents"]
 
-_FORMAT = 1
+_FORMAT = 2
 """Raised when the files mean something else than before."""
 
 _INT32, _INT64 = "<i4", "<i8"
 _FILES = ("ids", "words", "offsets")
-_SEALS = "meta.json"
 
 _BLOCK = 1 << 20
 """Characters that are tokenised at once: the tokenizers library keeps some 200 bytes for each of their tokens."""
@@ -93,9 +93,9 @@ def tokenize_documents(
     """Tokenises texts, uncut and without special tokens, or finds their tokens of an earlier call.
 
     The key is BLAKE2b over the texts in their order and the description of the tokenizer. An entry is made
-    beside its place and renamed, so that it is there as a whole or not at all; one whose sizes or checksums
-    are wrong is made anew. Two processes may make the same one: the first stays. On one slow core BERT's
-    tokenizer makes a million tokens in 3.5 s; to find them, with 5 MB of text to hash and 8 MB of files to
+    beside its place and renamed, so that it is there as a whole or not at all; one whose bytes aren't those of
+    its manifest is told of and made anew. Two processes may make the same one: the first stays. On one slow core
+    BERT's tokenizer makes a million tokens in 3.5 s; to find them, with 5 MB of text to hash and 8 MB of files to
     check, takes 0.02 s.
 
     Args:
@@ -105,6 +105,9 @@ def tokenize_documents(
 
     Returns:
         The tokens; ``source`` says whether they were made or found.
+
+    Warns:
+        UserWarning: A damaged entry.
 
     Raises:
         TypeError: A tokenizer that can't be described, because it is none of the tokenizers library.
@@ -120,8 +123,10 @@ def tokenize_documents(
     """
     folder = (default_cache_dir() if cache_dir is None else cache_dir.expanduser()).absolute()
     entry = folder / _key(texts, tokenizer)
-    if _is_whole(entry):
+    if not (damage := _damage(entry)):
         return TokenTable(entry, source=f"tokens read from {entry}")
+    if os.path.lexists(entry):
+        warnings.warn(f"{entry}: damaged tokens ({'; '.join(damage)}); they are made anew", stacklevel=2)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
@@ -176,18 +181,18 @@ def _write(folder: Path, texts: Sequence[str], tokenizer: TextTokenizer) -> None
             np.fromiter(chain.from_iterable(each.ids for each in tokens), dtype=_INT32).tofile(ids)
             np.fromiter(chain.from_iterable(each.words for each in tokens), dtype=_INT32).tofile(words)
     np.cumsum(lengths, dtype=_INT64).tofile(folder / "offsets")
-    (folder / _SEALS).write_text(json.dumps(_seals(folder)), encoding="utf-8")
+    Manifest.of(folder, _FILES).write(folder)
 
 
 def _place(made: Path, entry: Path, damaged: Path) -> None:
     """Renames what was made; an entry that another process has finished meanwhile stays."""
-    if os.path.lexists(entry) and not _is_whole(entry):
+    if os.path.lexists(entry) and _damage(entry):
         with suppress(FileNotFoundError):  # another process was as quick
             entry.rename(damaged)
     try:
         made.rename(entry)
     except OSError:
-        if not _is_whole(entry):
+        if _damage(entry):
             raise
 
 
@@ -199,24 +204,15 @@ def _sweep(folder: Path) -> None:
                 shutil.rmtree(left, ignore_errors=True)
 
 
-def _is_whole(entry: Path) -> bool:
+def _damage(entry: Path) -> list[str]:
+    """Gives what is wrong with an entry; nothing for a whole one."""
     try:
-        return bool(json.loads((entry / _SEALS).read_text(encoding="utf-8")) == _seals(entry))
+        manifest = Manifest.read(entry)
     except (OSError, ValueError):
-        return False
-
-
-def _seals(entry: Path) -> dict[str, list[int]]:
-    """Gives the size and the checksum of each file."""
-    return {name: [(entry / name).stat().st_size, _checksum(entry / name)] for name in _FILES}
-
-
-def _checksum(path: Path) -> int:
-    checksum = 0
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            checksum = zlib.crc32(chunk, checksum)
-    return checksum
+        return [f"{MANIFEST}: changed"]
+    if manifest is None or set(manifest.files) != set(_FILES):
+        return [f"{MANIFEST}: none of tokens"]
+    return manifest.damage(entry)
 
 
 def _mapped(path: Path, kind: str) -> npt.NDArray[np.int64]:

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 from torch import Tensor
 
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.disk import remove_abandoned, replacing
+from contrastive_text.core.errors import DiskError, InvalidTypeError, InvalidValueError
 from contrastive_text.sentence_encoder import SentenceEncoder
 
 _KEY_BYTES = 16
-_TRUNCATED = "truncated"
+_TRUNCATED, _MODEL = "truncated", "model"
 
 
 class CachedEncoder:
     """Gives the vectors of texts, and encodes no text twice.
 
     Vectors are found by the model's identity and the text itself, not by file or task: whatever shares a sentence
-    shares its vector, and another model, pooler or length limit never does.
+    shares its vector, and another model, pooler or length limit never does. A file on disk is named by the digest
+    of its bytes; one that was changed is told of, deleted, and its texts are encoded anew.
 
     Args:
         model: The encoder.
@@ -39,7 +42,11 @@ class CachedEncoder:
         truncated_earlier: How many texts were cut whose vectors earlier runs have left in the folder.
 
     Raises:
-        ValueError: A file where the folder should be, or a damaged file in it; the message names it.
+        OSError: The folder can't be made or written to.
+        ValueError: A file where the folder should be; the message names it.
+
+    Warns:
+        UserWarning: A damaged file.
 
     Example:
         >>> embed = CachedEncoder(model)  # doctest: +SKIP
@@ -66,8 +73,14 @@ class CachedEncoder:
         self.truncated_earlier = 0
         self._places: dict[bytes, int] = {}
         self._blocks: list[npt.NDArray[np.float32]] = []
-        for path in sorted(self.folder.glob("*.safetensors")) if self.folder is not None else ():
-            keys, vectors, truncated = _read(path)
+        for path in () if self.folder is None else _files(self.folder):
+            try:
+                keys, vectors, truncated = _read(path, model)
+            except (OSError, SafetensorError, KeyError, ValueError) as error:
+                warnings.warn(f"{path}: damaged ({error}); deleted, and its texts are encoded anew", stacklevel=2)
+                with suppress(OSError):  # of a folder that is only read
+                    path.unlink()
+                continue
             self._add(keys, vectors)
             self.truncated_earlier += truncated
 
@@ -97,15 +110,10 @@ class CachedEncoder:
         named = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(-1, _KEY_BYTES)
         self._add(named, vectors)
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            path = (
-                self.folder
-                / f"{hashlib.blake2b(named.tobytes(), digest_size=_KEY_BYTES).hexdigest()}.safetensors"
-            )
-            unfinished = path.with_suffix(f".{os.getpid()}")
-            metadata = {_TRUNCATED: str(self.model.truncated)}
-            save_file({"keys": named, "vectors": vectors}, unfinished, metadata)
-            unfinished.replace(path)  # whole or not at all
+            metadata = {_TRUNCATED: str(self.model.truncated), _MODEL: self.model.identity}
+            content = save({"keys": named, "vectors": vectors}, metadata)
+            with replacing(self.folder / f"{_digest(content)}.safetensors") as file:
+                file.write(content)
 
     def _add(self, keys: npt.NDArray[np.uint8], vectors: npt.NDArray[np.float32]) -> None:
         start = sum(map(len, self._blocks))
@@ -120,13 +128,30 @@ def _key(text: str, place: int) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()
 
 
-def _read(path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], int]:
-    """Gives keys, vectors, and how many of the texts were cut."""
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[: 2 * _KEY_BYTES]
+
+
+def _files(folder: Path) -> list[Path]:
+    """Makes the folder of a model's vectors, and gives the files that earlier runs have left there."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            return file.get_tensor("keys"), file.get_tensor("vectors"), int(metadata[_TRUNCATED])
-    except (OSError, SafetensorError, KeyError) as error:
-        raise InvalidValueError(
-            f"{path}: expected whole vectors of an earlier evaluation, got {error}; delete the file"
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(
+            f"{folder}: expected a folder that can be made, got {error.strerror}; name another for the vectors"
         ) from error
+    remove_abandoned(folder)
+    return sorted(folder.glob("*.safetensors"))
+
+
+def _read(path: Path, model: SentenceEncoder) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], int]:
+    """Gives keys, vectors, and how many of the texts were cut."""
+    with path.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()[: 2 * _KEY_BYTES]
+    if path.stem != digest:
+        raise InvalidValueError("changed since it was written")
+    with safe_open(path, framework="numpy") as file:
+        metadata, keys, vectors = file.metadata(), file.get_tensor("keys"), file.get_tensor("vectors")
+    if metadata[_MODEL] != model.identity:
+        raise InvalidValueError("of another model")
+    return keys, vectors, int(metadata[_TRUNCATED])

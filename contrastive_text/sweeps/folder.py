@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import json
-import os
+import math
 import re
 import shutil
 import zlib
@@ -15,7 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core import disk
+from contrastive_text.core.errors import DiskError, InvalidValueError
+from contrastive_text.core.manifests import read_sealed, write_sealed
+from contrastive_text.core.records import Record, records
 from contrastive_text.recipes.layers import Config
 from contrastive_text.sweeps.plan import Cell
 
@@ -42,8 +44,9 @@ class Run:
 class SweepFolder:
     """The runs of a sweep on disk, shared by any number of processes.
 
-    A run is finished once its ``cell.json`` is there; it is written in one go, behind everything else. While a
-    process works on a run it holds a lock, which ends with the process however that ends.
+    A run is finished once its ``cell.json`` is there; it is written in one go, behind everything else, with its
+    own digest: a figure of a table is one that a run has logged. While a process works on a run it holds a lock,
+    which ends with the process however that ends.
 
     Args:
         path: The folder.
@@ -69,35 +72,43 @@ class SweepFolder:
             configs: Name of a cell -> all that makes its run but the seed.
 
         Raises:
-            ValueError: The folder holds a sweep over other keys, or a cell of another configuration.
+            OSError: The folder can't be written to.
+            ValueError: The folder holds a sweep over other keys, or a cell of another configuration, or its plan
+                was changed.
         """
         file = self.path / "plan.json"
-        with _lock(file, wait=True):
-            known: Config = {"axes": [*axes], "cells": {}}
-            if file.exists():
-                known = json.loads(file.read_text(encoding="utf-8"))
-            if known["axes"] != [*axes]:
+        configs = {name: as_json(config) for name, config in configs.items()}
+        with _held(file, wait=True):
+            disk.remove_abandoned(self.path)
+            known_axes, known = self._read_plan() if file.exists() else ([*axes], {})
+            if known_axes != [*axes]:
                 raise InvalidValueError(
                     f"--output {self.path}: expected the sweep that it holds, over "
-                    f"{' and '.join(known['axes'])}, got one over {' and '.join(axes)}; name another folder"
+                    f"{' and '.join(known_axes)}, got one over {' and '.join(axes)}; name another folder"
                 )
             for name, config in configs.items():
-                if changes := _changes(known["cells"].get(name, config), config):
+                if changes := _changes(known.get(name, config), config):
                     said = "; ".join(changes[:3]) + (f" and {len(changes) - 3} more" if len(changes) > 3 else "")
                     raise InvalidValueError(
                         f"--output {self.path}: expected the configuration that it holds for the cell {name}, "
                         f"got another: {said}; name another folder, or give the options of then"
                     )
-            write(file, json.dumps({"axes": [*axes], "cells": {**known["cells"], **configs}}, indent=1) + "\n")
+            write_sealed(file, {"axes": [*axes], "cells": {**known, **configs}})
+
+    def _read_plan(self) -> tuple[list[str], Mapping[str, object]]:
+        file = self.path / "plan.json"
+        todo = "name another folder, or delete it to have the plan noted as it is given now"
+        kept = Record(read_sealed(file, todo), where=str(file), todo=todo)
+        return kept.texts("axes"), kept.record("cells").values
 
     def read(self, cell: Cell, seed: int) -> Run | None:
-        """Gives what came of a run; None while it is neither finished nor failed."""
+        """Gives what came of a run; None while it is neither finished nor failed.
+
+        Raises:
+            ValueError: Its record was changed.
+        """
         file = self._place(cell, seed) / "cell.json"
-        if not file.exists():
-            return None
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        names = ("seed", "seconds", "validations", "error")
-        return Run(tuple(kept["labels"]), **{name: kept[name] for name in names})
+        return _read_run(file) if file.exists() else None
 
     def finished(self, cell: Cell, seed: int) -> bool:
         """Tells whether a run needn't be done; a failed one is tried again."""
@@ -108,7 +119,7 @@ class SweepFolder:
     def held(self, cell: Cell, seed: int) -> Iterator[Path | None]:
         """Gives a run's folder to this process; None while another one is at work in it."""
         place = self._place(cell, seed)
-        with _lock(place, wait=False) as mine:
+        with _held(place, wait=False) as mine:
             yield place if mine else None
 
     def keep(self, place: Path, run: Run, **notes: Any) -> None:
@@ -119,8 +130,9 @@ class SweepFolder:
             run: What came of it.
             notes: What else a reader may want, as JSON.
         """
-        kept = {"labels": run.labels, "seed": run.seed, "seconds": run.seconds, "error": run.error}
-        write(place / "cell.json", json.dumps({**kept, **notes, "validations": run.validations}, indent=1) + "\n")
+        kept = {"labels": [*run.labels], "seed": run.seed, "seconds": run.seconds, "error": run.error}
+        place.mkdir(parents=True, exist_ok=True)
+        write_sealed(place / "cell.json", {**kept, **notes, "validations": as_json(run.validations)})
 
     def _place(self, cell: Cell, seed: int) -> Path:
         words = re.sub(r"[^\w.=-]+", "_", cell.name)[:60].strip("_.")
@@ -154,25 +166,51 @@ def read_validations(folder: Path) -> list[dict[str, float]]:
     return [by_step[step] for step in sorted(by_step)]
 
 
+def _read_run(file: Path) -> Run:
+    todo = "delete it to have this run done anew"
+    kept = Record(read_sealed(file, todo), where=str(file), todo=todo)
+    validations = records(kept.values.get("validations"), of="validations", where=str(file), todo=todo)
+    return Run(
+        labels=tuple(kept.texts("labels")),
+        seed=kept.integer("seed"),
+        seconds=kept.number("seconds"),
+        validations=[{name: float(str(value)) for name, value in each.values.items()} for each in validations],
+        error=kept.text("error"),
+    )
+
+
+def as_json(value: Any) -> Any:  # Any: JSON
+    """Gives a value in the words of JSON, which has none for what is no finite number: these become texts.
+
+    Example:
+        >>> as_json([{"step": 1, "val/spearman": float("nan")}])
+        [{'step': 1, 'val/spearman': 'nan'}]
+    """
+    if isinstance(value, Mapping):
+        return {name: as_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write(path: Path, content: str | bytes) -> None:
     """Writes a file that another process sees whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
-    unfinished.replace(path)
+    with disk.replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
-def _lock(path: Path, wait: bool) -> Iterator[bool]:
-    """Tells whether this process holds a path's lock; waits for it where it is told to."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+def _held(path: Path, wait: bool) -> Iterator[bool]:
+    """Holds a path's lock where no other process does; waits for it where it is told to."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(
+            f"--output: expected a folder that can be made, got {path.parent} ({error.strerror}); name another"
+        ) from error
+    with disk.held(path, wait) as mine:
+        yield mine
 
 
 def _changes(then: object, now: object, where: str = "") -> list[str]:

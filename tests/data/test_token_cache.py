@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
+import random
 import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,13 +20,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from contrastive_text.core.manifests import MANIFEST, Manifest
 from contrastive_text.data import TextTokenizer, learn_vocabulary, token_cache
 from contrastive_text.data.token_cache import TokenTable, default_cache_dir, tokenize_documents
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.types import Tokens
 
 TEXTS = ("the old bird sings in the tree", "", "a dog!", "Zebra 日本 [MASK]\n\nnext line", " ")
-FILES = ("ids", "words", "offsets", "meta.json")
+FILES = ("ids", "words", "offsets", MANIFEST)
 
 
 class Counting(TextTokenizer):
@@ -171,18 +173,36 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path, tokenizer: Counting, name: 
     made = tokenize_documents(TEXTS, tokenizer, tmp_path)
     whole = {file: (made.folder / file).read_bytes() for file in FILES}
     DAMAGES[damage](made.folder / name)
-    mended = tokenize_documents(TEXTS, tokenizer, tmp_path)
+    with pytest.warns(UserWarning, match=f"damaged tokens .{name}: .*; they are made anew"):
+        mended = tokenize_documents(TEXTS, tokenizer, tmp_path)
     assert mended.source.startswith("tokenised")
     assert tokens_of(mended) == tokenizer(TEXTS)
     assert {file: (made.folder / file).read_bytes() for file in FILES} == whole
     assert entries(tmp_path) == [made.folder.name]
 
 
+def test_every_changed_byte_is_found(tmp_path: Path, tokenizer: Counting) -> None:
+    folder = tokenize_documents(TEXTS, tokenizer, tmp_path).folder
+    draw = random.Random(3)
+    sizes = {name: (folder / name).stat().st_size for name in FILES}
+    for _ in range(100):
+        (name,) = draw.choices(list(sizes), weights=list(sizes.values()))
+        whole = (folder / name).read_bytes()
+        changed = bytearray(whole)
+        changed[draw.randrange(len(whole))] ^= draw.randrange(1, 256)
+        (folder / name).write_bytes(changed)
+        with pytest.warns(UserWarning, match=f"damaged tokens .{name}: "):
+            mended = tokenize_documents(TEXTS, tokenizer, tmp_path)
+        assert mended.source.startswith("tokenised")
+    assert tokenize_documents(TEXTS, tokenizer, tmp_path).source.startswith("tokens read")
+
+
 @pytest.mark.parametrize("content", ["", "[]", "null", '{"ids": [0, 0]}', "\xff"])
 def test_seals_that_are_none_are_made_anew(tmp_path: Path, tokenizer: Counting, content: str) -> None:
     made = tokenize_documents(TEXTS, tokenizer, tmp_path)
-    (made.folder / "meta.json").write_bytes(content.encode("latin-1"))
-    assert tokenize_documents(TEXTS, tokenizer, tmp_path).source.startswith("tokenised")
+    (made.folder / MANIFEST).write_bytes(content.encode("latin-1"))
+    with pytest.warns(UserWarning, match="damaged tokens"):
+        assert tokenize_documents(TEXTS, tokenizer, tmp_path).source.startswith("tokenised")
     assert tokenize_documents(TEXTS, tokenizer, tmp_path).source.startswith("tokens read")
 
 
@@ -196,7 +216,8 @@ def test_anything_else_in_the_place_of_an_entry_is_replaced(
         made.folder.write_text("not an entry")
     else:
         made.folder.mkdir()
-    assert tokens_of(tokenize_documents(TEXTS, tokenizer, tmp_path)) == tokenizer(TEXTS)
+    with pytest.warns(UserWarning, match="damaged tokens"):
+        assert tokens_of(tokenize_documents(TEXTS, tokenizer, tmp_path)) == tokenizer(TEXTS)
     assert entries(tmp_path) == [made.folder.name]
 
 
@@ -274,7 +295,7 @@ def test_what_a_killed_process_left_disturbs_nobody_and_goes_after_a_day(
     old, new, others = (tmp_path / name for name in (f".{made.name}-old", f".{made.name}-new", ".git-files"))
     for left in (old, new, others):
         shutil.copytree(made, left / "made")
-        (left / "made" / "meta.json").unlink()
+        (left / "made" / MANIFEST).unlink()
     two_days_ago = time.time() - 2 * 24 * 3600
     for left in (old, others):
         os.utime(left, (two_days_ago, two_days_ago))
@@ -294,7 +315,8 @@ def test_a_slower_process_takes_what_a_faster_one_has_made(
     faster: list[TokenTable] = []
     if damaged:
         flip(tokenize_documents(TEXTS, tokenizer, tmp_path).folder / "ids")
-    slower = tokenize_documents(TEXTS, Overtaken(learned_tokenizer, max_length=None), tmp_path)
+    with pytest.warns(UserWarning, match="damaged tokens") if damaged else nullcontext():
+        slower = tokenize_documents(TEXTS, Overtaken(learned_tokenizer, max_length=None), tmp_path)
     assert tokens_of(slower) == tokens_of(faster[0]) == tokenizer(TEXTS)
     assert slower.folder == faster[0].folder
     assert entries(tmp_path) == [slower.folder.name]
@@ -379,6 +401,8 @@ def test_a_tokenizer_without_a_description_is_refused(tmp_path: Path, tokenizer:
 def test_an_entry_is_small_files_that_say_their_sizes(tmp_path: Path, tokenizer: Counting) -> None:
     folder = tokenize_documents(TEXTS, tokenizer, tmp_path).folder
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
-    sizes = {name: seal[0] for name, seal in json.loads((folder / "meta.json").read_text()).items()}
+    manifest = Manifest.read(folder)
+    assert manifest is not None
+    sizes = {name: digest.size for name, digest in manifest.files.items()}
     total = sum(map(len, tokenizer(TEXTS)))
     assert sizes == {"ids": 4 * total, "words": 4 * total, "offsets": 8 * (len(TEXTS) + 1)}

@@ -1,10 +1,16 @@
 """Vectors that many tasks share: encoded once, kept by model and text, never another model's."""
 
+import os
+import platform
+import random
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
 import torch
+from safetensors.numpy import load_file, save_file
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.evaluation.cached import CachedEncoder
@@ -69,12 +75,85 @@ def test_the_identity_outlives_saving_and_encoding(bert: str, tmp_path: Path) ->
     assert SentenceEncoder.from_pretrained(tmp_path / "model", device="cpu").identity == before
 
 
-def test_a_damaged_file_is_named(bert: str, tmp_path: Path) -> None:
-    CachedEncoder(model(bert), tmp_path)(tiny.TEXTS)
+def zero_half(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2] + bytes(len(content) - len(content) // 2))
+
+
+def of_few_features(path: Path) -> None:
+    keys = load_file(path)["keys"]
+    save_file({"keys": keys, "vectors": np.ones((len(keys), 7), np.float32)}, path, {"truncated": "0"})
+
+
+def of_another_model(path: Path) -> None:
+    """Puts the vectors of another model in the folder of this one."""
+    other = CachedEncoder(model(tiny.save_bert(path.parents[2] / "other", seed=1)), path.parents[2] / "others")
+    other(tiny.TEXTS)
+    assert other.folder is not None
+    (theirs,) = other.folder.iterdir()
+    theirs.rename(path.parent / theirs.name)
+    path.unlink()
+
+
+DAMAGES: tuple[Callable[[Path], object], ...] = (
+    zero_half,
+    of_few_features,
+    of_another_model,
+    lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    lambda path: path.write_bytes(b""),
+)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_told_of_and_made_anew(
+    bert: str, tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    cache = tmp_path / "cache"
+    before = CachedEncoder(model(bert), cache)(tiny.TEXTS)
+    (file,) = cache.rglob("*.safetensors")
+    damage(file)
+    with pytest.warns(UserWarning, match="safetensors: damaged .*; deleted, and its texts are encoded anew"):
+        embed = CachedEncoder(model(bert), cache)
+    assert torch.equal(embed(tiny.TEXTS), before)
+    assert embed.encoded == len(tiny.TEXTS)
+    again = CachedEncoder(model(bert), cache)
+    assert torch.equal(again(tiny.TEXTS), before)
+    assert again.encoded == 0
+
+
+def test_every_changed_byte_is_found(bert: str, tmp_path: Path) -> None:
+    loaded = model(bert)
+    CachedEncoder(loaded, tmp_path)(tiny.TEXTS)
     (file,) = tmp_path.rglob("*.safetensors")
-    file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=f"{file.name}: expected whole vectors.*delete the file"):
-        CachedEncoder(model(bert), tmp_path)
+    whole, draw = file.read_bytes(), random.Random(5)
+    for _ in range(100):
+        changed = bytearray(whole)
+        changed[draw.randrange(len(whole))] ^= draw.randrange(1, 256)
+        file.write_bytes(changed)
+        with pytest.warns(UserWarning, match="damaged"):
+            CachedEncoder(loaded, tmp_path)
+        assert not file.exists()
+
+
+def test_a_kill_at_any_step_leaves_a_whole_file_or_none(
+    bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = model(bert)
+    for step in ("fsync", "replace"):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, step, stopped)
+            with pytest.raises(KeyboardInterrupt):
+                CachedEncoder(loaded, tmp_path)(tiny.TEXTS)
+        assert not list(tmp_path.rglob("*.safetensors"))
+    left = tmp_path / loaded.identity / f".contrastive-text.{platform.node()}.{os.getpid()}.ab.tmp"
+    left.write_text("half")  # as a process that is killed leaves it
+    CachedEncoder(loaded, tmp_path)(tiny.TEXTS)
+    assert not left.exists()
+    assert CachedEncoder(loaded, tmp_path)(tiny.TEXTS).shape == (len(tiny.TEXTS), 16)
+
+
+def stopped(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_texts_that_earlier_runs_have_cut_are_counted(bert: str, tmp_path: Path) -> None:
