@@ -168,7 +168,7 @@ def _encode(
         embeddings=pooled if network.head is None else network.head(pooled),
         slots=batch.slots,
         text_ids=batch.text_ids,
-        target=batch.target,
+        target=batch.target_for(pooled),
         masked_hidden=torch.cat(hidden_tokens) if labels else None,
         masked_labels=torch.cat(labels) if labels else None,
         token_logits=network.encoder.token_logits,

@@ -32,6 +32,7 @@ from contrastive_text.encoders import Encoder
 from contrastive_text.encoding import encode_views, in_place_read, read_slots
 from contrastive_text.heads import Head, build_head, share_layers
 from contrastive_text.losses import reduce
+from contrastive_text.losses.similarity import new_in_full_precision
 from contrastive_text.network import Network
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
@@ -245,6 +246,7 @@ class ContrastiveModule(ScoredModule):
         count = sum_over_ranks(torch.tensor(float(terms.count), device=self.device)).clamp(min=1)
         return reduce(terms.total * world_size(), count, terms.reduction), terms
 
+    @new_in_full_precision()
     def training_step(self, batch: Batch | StepBatch, batch_idx: int) -> Tensor:
         """Gives this rank's part of the loss; the mean over ranks is the loss of the whole batch."""
         batches = batch.batches if isinstance(batch, StepBatch) else {None: batch}
@@ -296,11 +298,17 @@ class ContrastiveModule(ScoredModule):
         return [EndWhenDiverged()]
 
     def on_fit_start(self) -> None:
-        """Refuses what the trainer can't run: split weights, PCGrad in float16, DDP that waits for absent losses.
+        """Refuses what the trainer can't run: float16 weights, split ones, DDP that waits for absent losses.
 
         Raises:
             ValueError: Such a precision or strategy, with the option that helps.
         """
+        if self.trainer.precision == "16-true":
+            raise InvalidValueError(
+                "trainer.precision: expected 32-true, 16-mixed, bf16-mixed or bf16-true, got 16-true; in float16 the "
+                "optimiser's eps of 1e-8 is 0 and so are squares of gradients below 2e-4: use 16-mixed, whose "
+                "weights are float32"
+            )
         if isinstance(self.combine, PCGrad) and str(self.trainer.precision).startswith("16"):
             raise InvalidValueError(
                 f"trainer.precision: expected bf16-mixed or 32-true for PCGrad, got {self.trainer.precision}; "

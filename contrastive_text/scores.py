@@ -16,6 +16,8 @@ from contrastive_text.combination import TaskParts
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Collator, StepCollator
 from contrastive_text.encoding import read_slots
+from contrastive_text.losses import at_least_float32
+from contrastive_text.losses.similarity import new_in_full_precision
 from contrastive_text.metrics import SpearmanSimilarity
 from contrastive_text.network import Network
 from contrastive_text.objectives import Objective
@@ -63,7 +65,7 @@ class HeldOutScores:
     def add_predictions(self, task: str, encoded: Encoded) -> None:
         """Adds the predictions of a task's objective for an encoded batch."""
         objective, _, metric = self.tasks[task]
-        predictions = objective.predict(encoded)
+        predictions = at_least_float32(objective.predict(encoded))
         assert encoded.target is not None
         of_classes = predictions.ndim == 2
         metric.update(predictions, encoded.target.long() if of_classes else encoded.target.to(predictions.dtype))
@@ -135,7 +137,8 @@ class ScoredModule(pl.LightningModule):
     def _plain(self, batch: Batch, task: str) -> Encoded:
         """Gives a task's batch as its objectives read it, without any view."""
         read = read_slots(batch, ViewPlan(), [predicting(self.by_task.objectives(task))])
-        return Encoded(self.network.pool(read), slots=read.slots, text_ids=read.text_ids, target=read.target)
+        vectors = self.network.pool(read)
+        return Encoded(vectors, slots=read.slots, text_ids=read.text_ids, target=read.target_for(vectors))
 
     def _begin_scores(self, loaders: object) -> None:
         each = [_task_and_name(loader, number) for number, loader in enumerate(_listed(loaders))]
@@ -161,6 +164,7 @@ class ScoredModule(pl.LightningModule):
         """Starts a score for every validation file and task."""
         self._begin_scores(self.trainer.val_dataloaders)
 
+    @new_in_full_precision()
     def validation_step(
         self,
         batch: Batch | StepBatch,
@@ -178,6 +182,7 @@ class ScoredModule(pl.LightningModule):
         """Starts a score for every test file and task."""
         self._begin_scores(self.trainer.test_dataloaders)
 
+    @new_in_full_precision()
     def test_step(self, batch: Batch | StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ARG002  # the base's signature
         """Adds a batch to its file's or task's score."""
         self._score(batch, dataloader_idx, self.trainer.test_dataloaders)
@@ -186,6 +191,7 @@ class ScoredModule(pl.LightningModule):
         """Logs the scores as validation does, under ``test``."""
         self._log_scores("test")
 
+    @new_in_full_precision()
     def predict_step(self, batch: Batch | StepBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:  # noqa: ARG002  # the base's signature
         """Gives the vectors of the anchors, (N, D), or what a task's objective predicts."""
         if isinstance(batch, StepBatch):

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -152,14 +152,14 @@ class Slot(NamedTuple):
     number: int
 
 
-@dataclass(slots=True)
 class Batch:
     """N examples as S ragged rows; no padding crosses the process border.
 
-    Not frozen, unlike its neighbours: under float64 Lightning copies a batch field by field.
-
     A whole batch has its rows slot by slot: row = slot * N + example. A part of one (``split``) keeps
     its rows' slots in ``row_slots``.
+
+    Not a dataclass: under ``bf16-true`` Lightning gives every field of one that holds floats the precision of the
+    weights, which rounds the targets: 3,000 classes become 700.
 
     Args:
         ids: Token ids of all rows with special tokens, (T,).
@@ -171,25 +171,48 @@ class Batch:
         seed: Seed of the step's dropout masks.
         positions: Positions of the tokens, (T,), or None for the natural order.
         labels: Labels for masked language modelling, (T,), or None.
-        target: Label or score of each example, (N,), or None.
+        target: Label or score of each example, (N,), float64, or None.
         truncated: Number of rows that were cut to the length limit.
     """
 
-    ids: Tensor
-    lengths: Tensor
-    slots: tuple[Slot, ...]
-    row_slots: Tensor
-    draw_keys: Tensor
-    text_ids: Tensor
-    seed: int = 0
-    positions: Tensor | None = None
-    labels: Tensor | None = None
-    target: Tensor | None = None
-    truncated: int = 0
+    def __init__(
+        self,
+        ids: Tensor,
+        lengths: Tensor,
+        slots: tuple[Slot, ...],
+        row_slots: Tensor,
+        draw_keys: Tensor,
+        text_ids: Tensor,
+        seed: int = 0,
+        positions: Tensor | None = None,
+        labels: Tensor | None = None,
+        target: Tensor | None = None,
+        truncated: int = 0,
+    ) -> None:
+        self.ids = ids
+        self.lengths = lengths
+        self.slots = slots
+        self.row_slots = row_slots
+        self.draw_keys = draw_keys
+        self.text_ids = text_ids
+        self.seed = seed
+        self.positions = positions
+        self.labels = labels
+        self.target = target
+        self.truncated = truncated
 
     def __len__(self) -> int:
         """Number of rows, S."""
         return len(self.lengths)
+
+    def replace(self, **changes: Any) -> Batch:  # Any: of the arguments above
+        """Gives the same batch with other values of some arguments."""
+        return Batch(**{**vars(self), **changes})
+
+    def target_for(self, vectors: Tensor) -> Tensor | None:
+        """Gives the targets in the precision of vectors, but in at least float32, (N,), or None."""
+        widened = torch.promote_types(vectors.dtype, torch.float32)
+        return None if self.target is None else self.target.to(widened)
 
     def by_role(self, role: Role) -> Tensor:
         """Gives the indices of the rows with the role, slot by slot, (rows,)."""
@@ -203,8 +226,7 @@ class Batch:
         ends = lengths.cumsum(0)
         offsets = torch.arange(int(ends[-1]) if len(ends) else 0, device=lengths.device)
         tokens = offsets + torch.repeat_interleave(starts - (ends - lengths), lengths)
-        return replace(
-            self,
+        return self.replace(
             ids=self.ids[tokens],
             lengths=lengths,
             row_slots=self.row_slots[rows],
@@ -223,21 +245,23 @@ class Batch:
         part = self.split(torch.cat(rows or [self.lengths[:0]]))
         numbers = torch.arange(len(kept), device=self.lengths.device)
         lengths = torch.tensor([len(each) for each in rows], device=self.lengths.device)
-        return replace(
-            part, slots=tuple(self.slots[i] for i in kept), row_slots=numbers.repeat_interleave(lengths)
+        return part.replace(
+            slots=tuple(self.slots[i] for i in kept), row_slots=numbers.repeat_interleave(lengths)
         )
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Gives the same batch on a device."""
-        return self._each(lambda t: t.to(device, non_blocking=non_blocking))
+        moved = self
+        if self.target is not None and torch.device(device).type == "mps":
+            moved = self.replace(target=self.target.float())  # Apple's GPUs have no float64
+        return moved._each(lambda t: t.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
         """Gives the same batch in page-locked memory."""
         return self._each(lambda t: t.pin_memory())
 
     def _each(self, move: Callable[[Tensor], Tensor]) -> Batch:
-        return replace(
-            self,
+        return self.replace(
             ids=move(self.ids),
             lengths=move(self.lengths),
             row_slots=move(self.row_slots),
@@ -260,7 +284,7 @@ class StepKind(NamedTuple):
 class StepBatch:
     """What one step of a run over several data sets is trained on.
 
-    Not frozen, as ``Batch``.
+    Not frozen, unlike its neighbours: under ``64-true`` Lightning copies it field by field.
 
     Args:
         batches: Task -> its batch; tasks that the step leaves out have none.
@@ -304,7 +328,7 @@ class Encoded:
         embeddings: Sentence vectors, (S, D), row = slot * N + example.
         slots: The slots, in row order.
         text_ids: 64-bit hash of each row's text, (S,).
-        target: Label or score of each example, (N,), or None.
+        target: Label or score of each example, (N,), in at least float32, or None.
         masked_hidden: Last-layer vectors of the tokens that have a label, (M, D), or None.
         masked_labels: Their labels, (M,), or None.
         token_logits: From such vectors to a score for every entry of the vocabulary, (M, D) -> (M, V), or None.

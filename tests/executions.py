@@ -332,7 +332,7 @@ def part_of(batch: Batch, examples: slice) -> Batch:
     """Gives some examples of a whole batch."""
     rows = torch.arange(len(batch)).reshape(len(batch.slots), -1)[:, examples].flatten()
     target = None if batch.target is None else batch.target[examples]
-    return replace(batch.split(rows), target=target)
+    return batch.split(rows).replace(target=target)
 
 
 @dataclass
@@ -520,7 +520,7 @@ def effective_weights() -> dict[str, dict[str, float]]:
     labels = torch.full_like(batch.ids, NO_LABEL)
     firsts = (batch.lengths.cumsum(0) - batch.lengths)[batch.by_role("original")]
     labels[firsts] = batch.ids[firsts]  # one for each example: all ranks have as many
-    batch = replace(batch, labels=labels)
+    batch = batch.replace(labels=labels)
     module = module_of(
         Execution("NTXent and masked tokens", "no views", "packed", "whole", "dense", "one process")
     )

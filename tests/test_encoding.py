@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +80,7 @@ def texts(count: int, slots: tuple[Slot, ...] = PAIR, equal: bool = False) -> Ba
     ids = torch.randint(5, 60, (len(slots), count, 9), generator=noise).tolist()
     rows = [tuple(ids[0 if equal else slot][i][:n]) for slot in range(len(slots)) for i, n in enumerate(lengths)]
     batch = ragged(*rows, slots=slots)
-    return replace(batch, text_ids=torch.arange(count).repeat(len(slots))) if equal else batch
+    return batch.replace(text_ids=torch.arange(count).repeat(len(slots))) if equal else batch
 
 
 def masked(batch: Batch) -> Batch:
@@ -89,7 +88,7 @@ def masked(batch: Batch) -> Batch:
     labels = torch.full_like(batch.ids, NO_LABEL)
     starts = (batch.lengths.cumsum(0) - batch.lengths)[batch.by_role("original")]
     labels[starts + 1] = batch.ids[starts + 1]
-    return replace(batch, labels=labels)
+    return batch.replace(labels=labels)
 
 
 def module_of(
@@ -317,7 +316,7 @@ def test_fixed_dropout_gives_a_text_and_its_copy_one_vector() -> None:
     anchor, positive = module.encode(batch).embeddings.split(24)
     assert torch.equal(anchor, positive)
     # Dropout is on, and another step has other masks.
-    assert not torch.equal(module.encode(replace(batch, seed=1)).embeddings[:24], anchor)
+    assert not torch.equal(module.encode(batch.replace(seed=1)).embeddings[:24], anchor)
 
 
 def test_fixed_dropout_leaves_views_of_other_levels_as_what_tells_two_texts_apart() -> None:
@@ -492,7 +491,7 @@ def joint(views: dict[str, list[View]]) -> tuple[ContrastiveModule, Batch]:
     for first, second in ((0, 6), (12, 18)):  # the second view of a text is that text
         for i in range(6):
             ids[second + i], lengths[second + i] = ids[first + i], lengths[first + i]
-    same = replace(batch, ids=torch.cat(ids), lengths=lengths, target=torch.tensor([0.0, 1, 2, 0, 1, 2]))
+    same = batch.replace(ids=torch.cat(ids), lengths=lengths, target=torch.tensor([0.0, 1, 2, 0, 1, 2]))
     torch.manual_seed(0)
     return module_of(views, objectives=objectives), same
 
@@ -598,7 +597,7 @@ def test_parts_are_computed_anew_with_the_same_masks_and_draws(
     assert anew.keys() == expected.keys()
     # Bit for bit: the same operations on the same numbers.
     assert all(torch.equal(anew[name], value) for name, value in expected.items())
-    other = all_gradients(module, replace(batch, seed=1), names=("c", "mlm"))
+    other = all_gradients(module, batch.replace(seed=1), names=("c", "mlm"))
     table = "encoder.model.embeddings.word_embeddings.weight"
     assert not torch.equal(other[table], expected[table])
 
@@ -624,7 +623,7 @@ def test_even_a_view_that_draws_from_torchs_generator_draws_the_same_anew(
 def test_a_second_batch_before_the_backward_pass_of_the_first_changes_no_view_of_it() -> None:
     # A hook that holds the views of the last call alters the first batch by the second's, silently.
     module = chunked({"anchor": [FeatureCutoff(rate=0.5)], "positive": [Along()]})
-    batches = [texts(24), replace(texts(23), seed=5)]
+    batches = [texts(24), texts(23).replace(seed=5)]
 
     def loss(batch: Batch) -> Tensor:
         return module.objective_value(module.encode(batch), "contrastive")[0]

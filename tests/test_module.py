@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -247,7 +246,7 @@ def test_one_batch_twice_has_one_loss_and_another_seed_another(bert: str, texts:
     batch, other = batches(module, texts)[:2]
 
     def encoded(part: Batch) -> Tensor:
-        return module.encode(replace(batch, seed=part.seed)).embeddings.detach()
+        return module.encode(batch.replace(seed=part.seed)).embeddings.detach()
 
     assert torch.equal(encoded(batch), encoded(batch))
     assert not torch.equal(encoded(batch), encoded(other))

@@ -319,7 +319,7 @@ def test_held_out_files_of_a_task_that_nothing_predicts_are_refused(
 
 def test_pcgrad_refuses_float16(bert: str, tasks: dict[str, TextTask], tmp_path: Path) -> None:
     module = several.module(bert, combine=PCGrad())
-    trainer = tiny.trainer(tmp_path, precision="16-true")
+    trainer = tiny.trainer(tmp_path, precision="16-mixed")
     with pytest.raises(
         ValueError, match=r"trainer\.precision: expected bf16-mixed or 32-true for PCGrad, got 16"
     ):

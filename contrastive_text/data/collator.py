@@ -205,7 +205,7 @@ def assemble(
         labels=_flat([row.labels or (NO_LABEL,) * len(row.ids) for row in rows])
         if any(row.labels is not None for row in rows)
         else None,
-        target=torch.tensor(targets) if targets and None not in targets else None,
+        target=torch.tensor(targets, dtype=torch.float64) if targets and None not in targets else None,
         truncated=sum(row.truncated for row in rows),
     )
 

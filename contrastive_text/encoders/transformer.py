@@ -144,10 +144,20 @@ class TransformerEncoder(Encoder):
             )
 
     def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
-        """Gives the layout of its rows on a device, and why."""
+        """Gives the layout of its rows on a device, and why.
+
+        Raises:
+            ValueError: ``packed``, and layers are checkpointed: they are computed anew without the packing.
+        """
+        checkpointed = any(vars(part).get("gradient_checkpointing") for part in self.model.modules())
+        if self.layout == "packed" and checkpointed:
+            raise InvalidValueError(
+                "encoder.layout: expected auto, bucketed or padded, for layers are checkpointed and their gradient "
+                "would be another, got packed; or set model.chunk_tokens in place of gradient_checkpointing_enable()"
+            )
         if self.layout != "auto":
             return self.layout, "as asked for"
-        if any(vars(part).get("gradient_checkpointing") for part in self.model.modules()):
+        if checkpointed:
             layout, why = super().layout_on(device)
             return layout, f"{why}; not packed, for layers are checkpointed: chunk_tokens does that better"
         if self._why_not_packed:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +24,20 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device_type=device.type, enabled=False)
     return nullcontext()
+
+
+@contextmanager
+def new_in_full_precision() -> Iterator[None]:
+    """Makes new tensors float32 where they would be half precision, as in a step under Lightning's ``bf16-true``.
+
+    Numbers of rows and logged figures keep 8 bits otherwise: 301 rows are 300.
+    """
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.promote_types(default, torch.float32))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default)
 
 
 class _UnitVectors(torch.autograd.Function):

@@ -153,7 +153,7 @@ class SpearmanSimilarity(Metric):
                 f"{tuple(target.shape)}; flatten the scores"
             )
         self.similarities.append(similarity)
-        self.targets.append(target.detach().to(similarity))
+        self.targets.append(target.detach().to(similarity.device))
 
     def compute(self) -> Tensor:
         """Gives the correlation of all pairs so far, in [-100, 100], a scalar."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -77,7 +77,7 @@ def row_ids(batch: Batch) -> list[list[int]]:
 
 
 def same(a: Batch, b: Batch) -> bool:
-    pairs = [(getattr(a, field.name), getattr(b, field.name)) for field in fields(Batch)]
+    pairs = [(vars(a)[name], vars(b)[name]) for name in vars(a)]
     return all(
         torch.equal(x, y) if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) else x == y
         for x, y in pairs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from contrastive_text.encoders import TransformerEncoder, layouts
 from contrastive_text.encoders.layouts import (
     ATTENTION,
     FixedLayout,
+    Layout,
     Packing,
     attention,
     band,
@@ -68,7 +68,7 @@ def texts(lengths: Sequence[int] = LENGTHS, positions: bool = False) -> Batch:
     rows = [tuple(torch.randint(5, 60, (length,), generator=noise).tolist()) for length in lengths]
     batch = ragged(*rows, slots=ragged(*ROWS).slots[:1])
     orders = [torch.randperm(length, generator=noise) for length in lengths]
-    return replace(batch, positions=torch.cat(orders)) if positions else batch
+    return batch.replace(positions=torch.cat(orders)) if positions else batch
 
 
 def vectors(
@@ -523,13 +523,33 @@ def test_attention_that_does_more_than_ours_is_found_and_left_as_it_was() -> Non
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable")  # Transformers 5's other name of it
-def test_layers_that_transformers_checkpoints_are_not_packed() -> None:
-    encoder = encoder_of("bert")
-    assert encoder.layout_on(torch.device("cpu"))[0] == "packed"
-    encoder.model.gradient_checkpointing_enable()
-    layout, why = encoder.layout_on(torch.device("cpu"))
-    assert layout == "bucketed"
-    assert "chunk_tokens" in why
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("layout", ["auto", "bucketed", "padded", "packed"])
+def test_where_transformers_checkpoints_layers_the_gradient_is_the_plain_one_or_refused(
+    layout: Layout, reentrant: bool
+) -> None:
+    def gradient_of(model: TransformerEncoder) -> dict[str, Tensor]:
+        vectors(model, texts())[-1].square().sum().backward()
+        return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+    plain = encoder_of("bert", layout="padded", dropout=0.0).train()
+    model = encoder_of("bert", layout=layout, dropout=0.0).train()
+    model.model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    model.model.enable_input_require_grads()  # or reentrant checkpoints have no gradient at all
+    if layout == "packed":
+        # Computed anew in the backward pass, attention would run over all rows at once.
+        with pytest.raises(ValueError, match=r"encoder\.layout: expected auto, .*checkpointed.*, got packed"):
+            gradient_of(model)
+        return
+    if layout == "auto":
+        chosen, why = model.layout_on(CPU)
+        assert chosen == "bucketed"
+        assert "chunk_tokens" in why
+    expected, reached = gradient_of(plain), gradient_of(model)
+    assert reached.keys() == expected.keys()
+    scale = max(float(g.abs().max()) for g in expected.values())
+    for name, g in expected.items():
+        torch.testing.assert_close(reached[name], g, rtol=0, atol=PROMISE * scale, msg=name)
 
 
 def test_a_compiled_network_is_not_packed_and_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

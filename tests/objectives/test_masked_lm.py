@@ -38,7 +38,7 @@ def labelled(*places: int) -> Batch:
     batch = ragged(*ROWS)
     labels = torch.full_like(batch.ids, NO_LABEL)
     labels[list(places)] = batch.ids[list(places)] + 20
-    return replace(batch, labels=labels)
+    return batch.replace(labels=labels)
 
 
 # In rows 0, 1, 1, 1, 3, 4 and 5; rows 2 (one token) and others have places without a label.

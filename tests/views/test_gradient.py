@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -120,7 +119,7 @@ def test_k17_with_a_stopped_second_view_its_embeddings_get_no_gradient(chain: tu
         for role, text in zip(roles, texts, strict=True)
     ]
     places = [place for row in rows for place in row.positions or range(len(row))]
-    batch = replace(ragged(*ROWS), positions=torch.tensor(places))
+    batch = ragged(*ROWS).replace(positions=torch.tensor(places))
     alter = plan.alter_embeddings(batch, gradient=torch.ones(6, 7, 16, dtype=torch.float64))
     entered: list[Tensor] = []
 

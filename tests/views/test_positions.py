@@ -88,7 +88,7 @@ def test_k5_the_network_gets_a_permutation_behind_its_padding_row_and_padding_it
     texts = [Tokens(ids=tuple(range(5, 5 + size)), words=tuple(range(size))) for size in (n, longest)]
     views = [ShufflePositions()(text, generator(7)) for text in texts]
     batch = ragged(*(view.ids for view in views), slots=PAIR[:1])
-    batch = replace(batch, positions=torch.tensor([place for view in views for place in view.positions or ()]))
+    batch = batch.replace(positions=torch.tensor([place for view in views for place in view.positions or ()]))
     encoder = encoder_of(name, layout="padded")
     seen: list[Tensor] = []
 
