@@ -10,9 +10,9 @@ SURFACE = {
         "SameText", "SentenceEncoder", "Spans", "TextDataModule", "TextView", "TokenView", "TransformerEncoder",
     ],
     ".data": [
-        "AllTasks", "BatchRoundRobin", "Collator", "EpochBatchSampler", "EpochRoundRobin", "Fusion", "KeyedRow",
-        "KeyedRows", "Mixture", "RowKey", "Step", "StepCollator", "Table", "TaskSize", "TextDataModule",
-        "TextTask", "TextTokenizer", "TrainingData", "collate_texts", "cut",
+        "AllTasks", "BatchRoundRobin", "Bounds", "Collator", "EpochBatchSampler", "EpochRoundRobin", "Fusion",
+        "KeyedRow", "KeyedRows", "Mixture", "RowKey", "Step", "StepCollator", "Table", "TaskSize",
+        "TextDataModule", "TextTask", "TextTokenizer", "TrainingData", "collate_texts", "cut",
         "learn_vocabulary", "read_pairs", "read_rows",
     ],
     ".encoders": ["Encoder", "TransformerEncoder"],

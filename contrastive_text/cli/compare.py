@@ -10,7 +10,9 @@ from pathlib import Path
 
 import torch
 
+from contrastive_text.cli.bounds import add_bounds, bounds_of
 from contrastive_text.cli.options import Parser, check_output, load_model, warnings_as_notes
+from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.classifiers import PROTOCOLS
@@ -45,6 +47,7 @@ def compare(words: Sequence[str]) -> None:
     parser.add_argument("--format", choices=_FORMATS, default="text")
     parser.add_argument("--output", type=Path, help="file to write to; the terminal without it")
     parser.add_argument("--cache", type=Path, help="folder where vectors stay for the next run")
+    add_bounds(parser)
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
     options = parser.understand(words)
@@ -55,15 +58,17 @@ def compare(words: Sequence[str]) -> None:
     check_resamples(options.resamples)
     if "transfer" in options.suite and Path(options.data).is_file():
         parser.error(f"--data: expected a folder with --suite transfer, got the file {options.data}")
+    bounds = bounds_of(options)
     setting, protocol = options.setting or "all", options.protocol or "standard"
-    tasks = _sts_tasks(options.data) if "sts" in options.suite else None
+    tasks = _sts_tasks(options.data, bounds) if "sts" in options.suite else None
     if tasks is not None:
         check_pairs("--data", tasks, setting)
     data = find_transfer(options.data) if "transfer" in options.suite else None
     if data is not None:
         check_some("--data", data)
         check_folds(data, PROTOCOLS[protocol])
-    texts = options.texts and [str(row["text"]) for row in read_rows(options.texts, reads=("text",))]
+    rows = read_rows(options.texts, reads=("text",), bounds=bounds) if options.texts else None
+    texts = None if rows is None else [str(row["text"]) for row in rows]
     with redirect_stdout(sys.stderr):  # the output is the comparison alone, for a file or another program
         with warnings_as_notes():
             models = {
@@ -95,11 +100,11 @@ def compare(words: Sequence[str]) -> None:
         print(f"comparison written to {options.output}")
 
 
-def _sts_tasks(data: str) -> Mapping[str, STSPairs | str]:
+def _sts_tasks(data: str, bounds: Bounds) -> Mapping[str, STSPairs | str]:
     path = Path(data)
     if not path.is_file():
         return find_sts(data)
-    return {path.name: STSPairs.of_table(read_pairs(path))}
+    return {path.name: STSPairs.of_table(read_pairs(path, bounds=bounds))}
 
 
 def _answers(

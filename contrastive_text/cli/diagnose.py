@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from contrastive_text.cli.bounds import add_bounds, bounds_of
 from contrastive_text.cli.options import Parser, check_output, load_model
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
@@ -31,12 +32,14 @@ def diagnose(words: Sequence[str]) -> None:
     parser.add_argument("--output", type=Path, help="file to write to; the terminal without it")
     parser.add_argument("--limit", type=int, default=LIMIT, help="texts that are measured at most")
     parser.add_argument("--seed", type=int, default=42, help="of the draw, where there are more texts than that")
+    add_bounds(parser)
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
     options = parser.understand(words)
     check_output(options.output)
-    table = read_rows(options.texts, reads=("text",))
-    pairs = None if options.pairs is None else read_pairs(options.pairs)
+    bounds = bounds_of(options)
+    table = read_rows(options.texts, reads=("text",), bounds=bounds)
+    pairs = None if options.pairs is None else read_pairs(options.pairs, bounds=bounds)
     as_json = options.format == "json"
     if not as_json:
         print("\n".join(each.understood for each in (table, pairs) if each is not None))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from contrastive_text.cli.bounds import bounds_of
 from contrastive_text.cli.embed import add_encoding, index_of
 from contrastive_text.cli.options import Parser, check_apart
 from contrastive_text.cli.tables import table_row
@@ -39,7 +40,9 @@ def duplicates(words: Sequence[str]) -> None:
     if options.keep is not None:
         _check_name(options.keep, (".txt", ".jsonl"))
         check_apart(options.keep, options.input, options.output)
-    texts = TextStream(options.input, options.column, distinct=True, split=options.split)
+    texts = TextStream(
+        options.input, options.column, distinct=True, split=options.split, bounds=bounds_of(options)
+    )
     if options.keep is not None and options.keep.suffix == ".txt":
         _check_lines(texts, options.keep)
     summary = texts.scan()

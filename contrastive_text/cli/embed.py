@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from contrastive_text.cli.bounds import add_bounds, bounds_of
 from contrastive_text.cli.options import Parser, check_apart, check_device, load_model, warnings_as_notes
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.streaming import TextStream
@@ -29,6 +30,7 @@ def add_encoding(parser: Parser) -> None:
     parser.add_argument(
         "--split", help="rows of a file with several in a column split: train, dev, test, another, or all"
     )
+    add_bounds(parser)
     parser.add_argument("--batch_size", type=int, default=64, help="texts that are encoded at once")
     parser.add_argument(
         "--block_size", type=int, default=BLOCK_SIZE, help="texts that are encoded and then saved together"
@@ -123,7 +125,7 @@ def embed(words: Sequence[str]) -> None:
     check_suffix(options.output)
     check_apart(options.output, options.input, options.ranges)
     ranges = None if options.ranges is None else _ranges(options.ranges)
-    texts = TextStream(options.input, options.column, split=options.split)
+    texts = TextStream(options.input, options.column, split=options.split, bounds=bounds_of(options))
     print(texts.scan().understood)
     model, devices = encoder_of(options)
     encoding = Encoding(

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from contrastive_text.cli.bounds import add_bounds, bounds_of
 from contrastive_text.cli.options import Parser, check_output, load_model, warnings_as_notes
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
@@ -39,6 +40,7 @@ _SUITES = ("sts", "trained-sts", *_CLASSIFIED)
 _FILES = "files"
 _READ_BY: Mapping[str, Sequence[str]] = {
     "columns": (_FILES,),
+    "bounds": (_FILES,),
     "data": _SUITES,
     "setting": ("sts",),
     "subsets": ("sts",),
@@ -72,6 +74,7 @@ def evaluate(words: Sequence[str]) -> None:
     parser.add_argument("--format", choices=tuple(FORMATS), help="of the suites' tables; text")
     parser.add_argument("--output", type=Path, help="file for them, instead of the terminal")
     parser.add_argument("--cache", type=Path, help="folder where vectors stay for the next run")
+    add_bounds(parser)
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
     options = parser.understand(words)
@@ -117,7 +120,7 @@ def _say_encoded(embed: CachedEncoder) -> None:
 
 def _evaluate_files(options: argparse.Namespace) -> None:
     columns = dict(named.split("=", 1) for named in options.columns or ())
-    tables = {path: read_pairs(path, columns=columns) for path in options.files}
+    tables = {path: read_pairs(path, columns=columns, bounds=bounds_of(options)) for path in options.files}
     embed = _load(options)
     shown = Table("file", "sub-set", "pairs", "Spearman x 100", title="cosine similarity against gold score")
     names = Counter(Path(path).name for path in tables)

@@ -17,7 +17,7 @@ from contrastive_text.sentence_encoder import SentenceEncoder
 
 
 class Parser(argparse.ArgumentParser):
-    """Answers a wrong option in a few lines."""
+    """Answers a wrong option in a few lines. Behind ``--`` nothing is an option."""
 
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
@@ -25,10 +25,15 @@ class Parser(argparse.ArgumentParser):
     def understand(self, words: Sequence[str]) -> argparse.Namespace:
         """Parses the words; an unknown option is named before a missing one."""
         known = [option for action in self._actions for option in action.option_strings]
-        for word in words:
+        end = words.index("--") if "--" in words else len(words)
+        before, behind = words[:end], words[end + 1 :]
+        for word in before:
             if word.startswith("--") and (option := word.partition("=")[0]) not in known:
                 self.error(f"no option {option}{nearest(option, known)}")
-        return self.parse_args(words)
+        # argparse takes "--" for the end of options, but then loses the words behind it if there are some before.
+        hidden = ["--", *(f"{_NO_OPTION}{word}" for word in behind)] if behind else []
+        found = self.parse_intermixed_args([*before, *hidden])
+        return argparse.Namespace(**{name: _uncovered(value) for name, value in vars(found).items()})
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}\n{self.format_usage()}")
@@ -41,6 +46,16 @@ class Parser(argparse.ArgumentParser):
             if vars(options)[name] and not set(reads) & set(asked):
                 todo = f"leave it out, or score {' or '.join(reads)}"
                 self.error(f"--{name}: expected something that reads it, got {' '.join(asked)}; {todo}")
+
+
+_NO_OPTION = "\0"
+"""What no word of a shell begins with: before a word that isn't to be taken for an option."""
+
+
+def _uncovered(value: object) -> object:
+    if isinstance(value, list):
+        return [_uncovered(each) for each in value]
+    return type(value)(str(value).removeprefix(_NO_OPTION)) if isinstance(value, str | Path) else value
 
 
 def check_output(path: Path | None) -> None:

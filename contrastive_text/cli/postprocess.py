@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from contrastive_text.cli.bounds import add_bounds, bounds_of
 from contrastive_text.cli.options import Parser, load_model, say_truncated
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Table, read_pairs, read_rows
@@ -36,17 +37,22 @@ def postprocess(words: Sequence[str]) -> None:
     parser.add_argument("--features", type=int, help="how many to keep, with --whiten; all where left out")
     parser.add_argument("--column", help="column of the text, where its name isn't a usual one")
     parser.add_argument("--pairs", metavar="PAIRS", help="scored pairs: print Spearman before and after")
+    add_bounds(parser)
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
     options = parser.understand(words)
     if options.features is not None and not options.whiten:
         parser.error("--features: expected it with --whiten, got it without; components leave all features")
     _check_output(options.output, options.model)
+    bounds = bounds_of(options)
     table = read_rows(
-        options.texts, reads=("text",), columns={"text": options.column} if options.column else None
+        options.texts,
+        reads=("text",),
+        columns={"text": options.column} if options.column else None,
+        bounds=bounds,
     )
     print(table.understood)
-    pairs = read_pairs(options.pairs) if options.pairs else None
+    pairs = read_pairs(options.pairs, bounds=bounds) if options.pairs else None
     texts = list(dict.fromkeys(str(row["text"]) for row in table))
     model = load_model(options.model, device=options.device)
     plain = unnormalised(model)

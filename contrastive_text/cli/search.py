@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
+from contrastive_text.cli.bounds import bounds_of
 from contrastive_text.cli.embed import add_encoding, index_of
 from contrastive_text.cli.options import Parser, check_apart
 from contrastive_text.cli.tables import table_row
@@ -46,13 +47,14 @@ def search(words: Sequence[str]) -> None:
     if options.index is not None:
         check_apart(options.index, options.corpus, options.queries)
         index_path(options.index)
+    bounds = bounds_of(options)
     # The index may still be mapped when its folder goes.
     with redirect_stdout(sys.stderr), TemporaryDirectory(ignore_cleanup_errors=True) as made:
-        corpus = TextStream(options.corpus, options.column, split=options.split)
+        corpus = TextStream(options.corpus, options.column, split=options.split, bounds=bounds)
         print(corpus.scan().understood)
         queries = [*options.query]
         if options.queries is not None:
-            asked = TextStream(options.queries, options.query_column, split=options.split)
+            asked = TextStream(options.queries, options.query_column, split=options.split, bounds=bounds)
             print(asked.scan().understood)
             queries += asked
         path = options.index or Path(made, "corpus.npy")

@@ -35,7 +35,8 @@ def part_classes() -> dict[str, type]:
 
     rooms = (encoders, heads, losses, mixture, objectives, poolers, training, views)
     found = {name: value for room in rooms for name, value in vars(room).items() if inspect.isclass(value)}
-    return {name: cls for name, cls in found.items() if cls.__module__.startswith("contrastive_text.")}
+    ours = {name: cls for name, cls in found.items() if cls.__module__.startswith("contrastive_text.")}
+    return {name: cls for name, cls in ours.items() if not cls.__module__.startswith("contrastive_text.core.")}
 
 
 def option_names() -> dict[str, str]:

@@ -212,6 +212,11 @@ def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
 
     Files come in their order, and options after them, wherever they stand.
     """
+    if "--" in words:
+        raise InvalidValueError(
+            f"--: expected options alone, got {shlex.join(words[words.index('--') :])}; join a value that begins "
+            "with a dash to its option: --data.train=-texts.txt"
+        )
     layers = [below]
     options: list[list[str]] = []
     rest = iter(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator, collate_texts
 from contrastive_text.data.mixture import (
     AllTasks,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AllTasks",
     "BatchRoundRobin",
+    "Bounds",
     "Collator",
     "EpochBatchSampler",
     "EpochRoundRobin",

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.loader import ResumableLoader
 from contrastive_text.data.mixture import AllTasks, Mixture, Step, TaskSize, cut, describe_steps
@@ -63,6 +64,7 @@ class TextDataModule(pl.LightningDataModule):
             each text are CLEAR's "double MLM".
         cache_dir: Where the tokens of long documents are kept, for pairings that read tokens; None for
             ``contrastive_text/tokens`` in the user's cache folder.
+        bounds: How large what is in a file may be, by the names of ``Bounds``: ``line``, ``depth``, ``ratio``.
 
     Raises:
         ValueError: Both tasks and a training file, or a number out of range. On setup: a file that can't be read
@@ -90,6 +92,7 @@ class TextDataModule(pl.LightningDataModule):
         drop_last: bool = True,
         originals: int = 1,
         cache_dir: str | None = None,
+        bounds: dict[str, int] | None = None,
     ) -> None:
         super().__init__()
         sizes = {f"tasks.{name}.batch_size": task.batch_size for name, task in (tasks or {}).items()}
@@ -130,6 +133,7 @@ class TextDataModule(pl.LightningDataModule):
         self.drop_last = drop_last
         self.originals = originals
         self.cache_dir = cache_dir
+        self.bounds = bounds
         # Plain data and the one instantiator that Lightning allows: the module is made again from a checkpoint.
         named = {"_instantiator": "pytorch_lightning.cli.instantiate_module"}
         self.save_hyperparameters({**part_spec(self, "data")["init_args"], **named})
@@ -143,6 +147,7 @@ class TextDataModule(pl.LightningDataModule):
             named=bool(tasks),
             files={"validation": validation, "test": test, "predict": predict},
             eval_columns=eval_columns,
+            bounds=Bounds.of(bounds),
         )
         if num_workers:
             single_threaded_tokenizers()

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
 import difflib
-import gzip
 import io
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol, TypeAlias, cast
+from typing import NamedTuple, Protocol, TypeAlias
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.text_files import (
+    USUAL,
+    Bounds,
+    check_has_an_end,
+    decoded_lines,
+    is_blank,
+    naming_file,
+    read_text,
+)
 
 
 class Cells(Protocol):
@@ -32,7 +38,7 @@ Record: TypeAlias = tuple[int, Cells]
 
 def suffix_of(path: Path) -> str:
     """Gives the suffix that names the format of a file, which is there and not a folder."""
-    if path.is_dir():
+    if is_folder(path):
         inside = listed(sorted(short(p.name) for p in path.iterdir())[:12]) or "none"
         raise reading_error(str(path), "a file", "a folder", f"name its files ({inside})")
     if not path.exists():
@@ -40,38 +46,34 @@ def suffix_of(path: Path) -> str:
         near = listed(difflib.get_close_matches(path.name, names))
         todo = f"did you mean {near}?" if near else f"look into {path.parent.resolve()}"
         raise MissingFileError(f"{path}: expected a file, got nothing there; {todo}")
-    suffix = Path(path.stem if _packed(path) else path.name).suffix.lower()
+    check_has_an_end(path)
+    suffix = Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
     if suffix not in FORMATS:
         expected = f"a name that ends in {listed(FORMATS)}, or in one of these and .gz"
         raise reading_error(str(path), expected, repr(suffix), "write it in one of these formats")
     return suffix
 
 
-def _packed(path: Path) -> bool:
-    return path.suffix.lower() == ".gz"
+def is_folder(path: Path) -> bool:
+    """Tells whether a path is a folder, as far as the system lets one look."""
+    with naming_file(path):
+        return path.is_dir()
 
 
-def decode(path: Path) -> tuple[str, str]:
-    """Gives the text of a file, unpacked, and the suffix that names its format."""
-    suffix = suffix_of(path)
-    return "".join(decoded_lines(path)), suffix
+def parse(path: Path, bounds: Bounds = USUAL) -> Parsed:
+    """Gives the header and records of a file, which its name says how to read."""
+    return FORMATS[suffix_of(path)](str(path), _Lines(path, bounds), bounds)
 
 
-def decoded_lines(path: Path) -> Iterator[str]:
-    """Gives the lines of a file, unpacked, each with its newline; memory holds one of them."""
-    # gzip's own type is no BinaryIO, but is read like one.
-    with cast("BinaryIO", gzip.open(path)) if _packed(path) else path.open("rb") as file:
-        number = 0
-        try:
-            for number, line in enumerate(file, start=1):
-                yield (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).decode("utf-8")
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise reading_error(
-                str(path), "a whole gzip file", f"a broken one ({error})", "fetch it again"
-            ) from None
-        except UnicodeDecodeError as error:
-            got = f"the byte 0x{error.object[error.start]:02x}"
-            raise reading_error(f"{path}:{number}", "UTF-8", got, "save the file as UTF-8") from None
+class _Lines:
+    """The lines of a file, read anew by each loop over them."""
+
+    def __init__(self, path: Path, bounds: Bounds) -> None:
+        self._path = path
+        self._bounds = bounds
+
+    def __iter__(self) -> Iterator[str]:
+        return decoded_lines(self._path, self._bounds)
 
 
 class Parsed(NamedTuple):
@@ -94,24 +96,33 @@ def whole(parsed: Parsed) -> Content:
     return Content(parsed.header, records, blank=len(found) - len(records), unread=parsed.unread)
 
 
-def documents(folder: Path) -> Parsed:
+def documents(folder: Path, bounds: Bounds = USUAL) -> Parsed:
     """Gives each ``.txt`` file in a folder or below it as one text, by name; hidden ones are not read."""
-    inside = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    with naming_file(folder):
+        inside = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     names = [name for name in inside if re.search(r"\.txt(\.gz)?$", name, re.IGNORECASE)]
     names = sorted(name for name in names if not re.search(r"(^|/)\.", name))
     if not names:
         found = listed(map(short, sorted(inside)[:12])) or "no file"
         todo = "name its files, or write every document as a .txt file"
         raise reading_error(str(folder), "a folder with .txt files, a document each", found, todo)
-    texts = (decode(inside[name])[0] for name in names)
-    records = ((number, [text]) if text.strip() else None for number, text in enumerate(texts, start=1))
+    texts = (read_text(inside[name], bounds) for name in names)
+    records = (None if is_blank(text) else (number, [text]) for number, text in enumerate(texts, start=1))
     return Parsed(["text"], records, unread=len(inside) - len(names))
 
 
-def _fields(lines: Iterable[str], separator: str | None) -> Iterator[tuple[int, list[str]]]:
-    """Splits lines, which end at newlines alone: U+2028 and the like belong to a text."""
+def _numbered(where: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Gives lines without their ends, which are newlines alone: U+2028 and the like belong to a text."""
     for number, line in enumerate(lines, start=1):
         text = line.removesuffix("\n").removesuffix("\r")
+        if number == 1 and "\r" in text and not line.endswith("\n"):
+            todo = "let lines end in newlines"
+            raise reading_error(where, "lines that end in newlines", "carriage returns alone", todo)
+        yield number, text
+
+
+def _fields(where: str, lines: Iterable[str], separator: str | None) -> Iterator[tuple[int, list[str]]]:
+    for number, text in _numbered(where, lines):
         yield number, [text] if separator is None else text.split(separator)
 
 
@@ -119,29 +130,29 @@ _RELEASE = "gold_label\t"
 """How the ``.txt`` files of SNLI and MultiNLI begin, which are tables."""
 
 
-def _txt(where: str, lines: Iterable[str]) -> Parsed:
+def _txt(where: str, lines: Iterable[str], bounds: Bounds) -> Parsed:  # noqa: ARG001  # as all formats
     lines = iter(lines)
     first = [line for line in [next(lines, None)] if line is not None]
     lines = chain(first, lines)
     if first and first[0].startswith(_RELEASE):
         return _release(where, lines)
-    return _table(where, chain([(0, ["text"])], _fields(lines, separator=None)))
+    return _table(where, chain([(0, ["text"])], _fields(where, lines, separator=None)))
 
 
-def _tsv(where: str, lines: Iterable[str]) -> Parsed:
-    return _table(where, _fields(lines, separator="\t"))
+def _tsv(where: str, lines: Iterable[str], bounds: Bounds) -> Parsed:  # noqa: ARG001  # as all formats
+    return _table(where, _fields(where, lines, separator="\t"))
 
 
 def _release(where: str, lines: Iterable[str]) -> Parsed:
     """Gives a ``.txt`` file of SNLI or MultiNLI; a row may end before the labels of its last annotators."""
-    rows = _fields(lines, separator="\t")
+    rows = _fields(where, lines, separator="\t")
     first, names = next(rows)
     needed = sum(re.fullmatch(r"label\d+", name) is None for name in names)
     padded = ((line, row + [""] * (len(names) - len(row)) if len(row) >= needed else row) for line, row in rows)
     return _table(where, chain([(first, names)], padded))
 
 
-def _csv(where: str, lines: Iterable[str]) -> Parsed:
+def _csv(where: str, lines: Iterable[str], bounds: Bounds) -> Parsed:  # noqa: ARG001  # as all formats
     # A carriage return alone ends a record too, and here only.
     pieces = (piece for line in lines for piece in io.StringIO(line, newline=""))
     # Strict, or a quote that is never closed takes the rest of the file for one text.
@@ -189,12 +200,14 @@ def _table(where: str, lines: Iterator[tuple[int, list[str]]]) -> Parsed:
     return Parsed(header, records())
 
 
-def _jsonl(where: str, lines: Iterable[str]) -> Parsed:
+def _jsonl(where: str, lines: Iterable[str], bounds: Bounds) -> Parsed:
     """Gives one object a line; the header, which has the names of all objects, is a first loop over the lines."""
-    names = list(dict.fromkeys(key for found in _objects(where, lines) if found for key in found[1]))
+    names = list(
+        dict.fromkeys(key for found in _objects(where, lines, bounds.depth) if found for key in found[1])
+    )
 
     def records() -> Iterator[Record | None]:
-        for found in _objects(where, lines):
+        for found in _objects(where, lines, bounds.depth):
             yield found and (found[0], _ObjectCells(names, found[1]))
 
     return Parsed(names, records())
@@ -211,19 +224,19 @@ class _ObjectCells:
         return self.values.get(self.names[place])
 
 
-def _objects(where: str, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, object]] | None]:
+def _objects(where: str, lines: Iterable[str], depth: int) -> Iterator[tuple[int, dict[str, object]] | None]:
     """Gives the object of each line with its number, None for a blank line."""
-    for number, line in enumerate(lines, start=1):
+    for number, line in _numbered(where, lines):
         if not line.strip():
             yield None
             continue
-        line = line.removesuffix("\n").removesuffix("\r")
+        _check_depth(f"{where}:{number}", line, depth)
         try:
-            value = json.loads(line)
+            value = json.loads(line, object_pairs_hook=_once_each)
             if "\\u" in line:
                 # Half a surrogate pair is JSON but no text: it would fail later, where texts are hashed.
                 json.dumps(value, ensure_ascii=False).encode()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             todo = "write one object a line"
             raise reading_error(f"{where}:{number}", "a JSON object", f"invalid JSON ({error})", todo) from None
         if not isinstance(value, dict):
@@ -232,14 +245,39 @@ def _objects(where: str, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, 
         yield number, value
 
 
-FORMATS: Mapping[str, Callable[[str, Iterable[str]], Parsed]] = {
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Gives an object; the parser alone keeps the last of equal keys, and says nothing of it."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise InvalidValueError(f"the key {short(twice)} twice")
+    return found
+
+
+def _check_depth(where: str, line: str, bound: int) -> None:
+    if line.count("[") + line.count("{") <= bound:
+        return
+    depth = deepest = 0
+    for match in _BRACKETS.finditer(line):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(match[0], 0)
+        deepest = max(deepest, depth)
+    if deepest > bound:
+        expected = f"at most {bound:,} lists and objects within each other"
+        raise reading_error(where, expected, f"{deepest:,}", "flatten them, or raise the bound `depth`")
+
+
+_BRACKETS = re.compile(r'[][{}]|"[^"\\]*(?:\\.[^"\\]*)*"')
+"""A bracket, or a string, whose brackets are text."""
+
+
+FORMATS: Mapping[str, Callable[[str, Iterable[str], Bounds], Parsed]] = {
     ".txt": _txt,
     ".tsv": _tsv,
     ".csv": _csv,
     ".jsonl": _jsonl,
 }
-"""From the name of a file, for messages, and its lines, each with its newline, to header and records. What is
-given as lines can be looped over twice."""
+"""From the name of a file, for messages, its lines, each with its newline, and bounds, to header and records.
+What is given as lines can be looped over twice."""
 
 
 def listed(names: Iterable[str]) -> str:

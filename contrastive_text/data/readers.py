@@ -12,14 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from contrastive_text.core.text_files import USUAL, Bounds, is_blank
 from contrastive_text.data.columns import ALIASES, PAIR, plan_columns
 from contrastive_text.data.formats import (
-    FORMATS,
     Content,
     counted,
-    decoded_lines,
     documents,
+    is_folder,
     listed,
+    parse,
     reading_error,
     short,
     suffix_of,
@@ -81,6 +82,7 @@ def read_rows(
     labels: Mapping[str, str] | None = None,
     split: str | None = None,
     every_label: bool = True,
+    bounds: Bounds = USUAL,
 ) -> Table:
     r"""Reads data files, and folders of documents, into rows of one table.
 
@@ -106,6 +108,7 @@ def read_rows(
             ``test``, or ``all``.
         every_label: Whether each of ``labels`` must have a row; False where the mapping was written for other
             files of the data set too.
+        bounds: How large a line of a file may be, and what else may not grow without end.
 
     Raises:
         FileNotFoundError: A file is not there.
@@ -136,7 +139,7 @@ def read_rows(
     if not files:
         raise reading_error("paths", "at least one file", "none", "name one")
     numbers = Labels(target if "target" in reads else None, labels)
-    parts = [_read_file(path, reads, given, numbers, split) for path in files]
+    parts = [_read_file(path, reads, given, numbers, split, bounds) for path in files]
     notes = [understood for _, understood in parts]
     subset = ["subset" in rows[0] for rows, _ in parts]
     if any(subset) and not all(subset) and "subset" not in reads:
@@ -161,17 +164,24 @@ def read_pairs(
     paths: str | Path | Sequence[str | Path],
     columns: Mapping[str, str | Sequence[str]] | None = None,
     split: str | None = None,
+    bounds: Bounds = USUAL,
 ) -> Table:
     """Reads files of two texts and a gold score, for evaluation; see ``read_rows``."""
-    return read_rows(paths, reads=("anchor", "positive", "target"), columns=columns, split=split)
+    reads = ("anchor", "positive", "target")
+    return read_rows(paths, reads=reads, columns=columns, split=split, bounds=bounds)
 
 
 def _read_file(
-    path: Path, reads: Sequence[str], columns: Mapping[str, list[str]], labels: Labels, split: str | None
+    path: Path,
+    reads: Sequence[str],
+    columns: Mapping[str, list[str]],
+    labels: Labels,
+    split: str | None,
+    bounds: Bounds,
 ) -> tuple[list[Row], str]:
     """Gives the rows of a file, at least one, and the line that says how it was understood."""
-    folder = path.is_dir() and set(reads) == {"text"}
-    content = whole(documents(path)) if folder else _content(path, reads)
+    folder = is_folder(path) and set(reads) == {"text"}
+    content = whole(documents(path, bounds)) if folder else _content(path, reads, bounds)
     plan = plan_columns(str(path), content.header, reads, columns) if content.records else {}
     used = {column for sources in plan.values() for column in sources}
     content, splits = of_split(str(path), content, split, used)
@@ -195,12 +205,11 @@ def _read_file(
     return rows, say_understood(path, taken, [*splits, *ignored, counted(len(rows), "row"), *left_out])
 
 
-def _content(path: Path, reads: Sequence[str]) -> Content:
+def _content(path: Path, reads: Sequence[str], bounds: Bounds) -> Content:
     if str(path).startswith(PREFIX):
         return hub_content(str(path))
-    suffix = suffix_of(path)
-    content = whole(FORMATS[suffix](str(path), list(decoded_lines(path))))
-    if suffix == ".txt" and content.header == ["text"] and set(reads) != {"text"}:
+    content = whole(parse(path, bounds))
+    if suffix_of(path) == ".txt" and content.header == ["text"] and set(reads) != {"text"}:
         header = "<TAB>".join("label" if name == "target" else name for name in reads)
         todo = f"write a .tsv with a header, such as {header}, or read single texts"
         raise reading_error(
@@ -234,10 +243,10 @@ def _rows(
             cell = cells[place]
             found = texts_of_cell(f"{where}:{line}", name, column, cell)
             texts[name] = texts[name] + found if name in texts else found
-        kept = [text for text in texts[spread] if text.strip()]
+        kept = [text for text in texts[spread] if not is_blank(text)]
         if spread == "text":
             empty += len(texts[spread]) - len(kept)
-        elif not all(text.strip() for group in texts.values() for text in group):
+        elif any(is_blank(text) for group in texts.values() for text in group):
             empty += 1
             continue
         spreads.add(len(texts[spread]))
@@ -270,12 +279,12 @@ def _rows(
 
 def texts_of_cell(where: str, name: str, column: str, cell: object) -> list[str]:
     """Gives the texts of a cell, at least one: JSON's null and an empty list are an empty text."""
-    if isinstance(cell, str):
-        return [cell]
-    if cell is None or cell == []:
-        return [""]
-    if isinstance(cell, list) and name != "anchor" and all(isinstance(text, str) for text in cell):
-        return cell
+    texts = [cell] if isinstance(cell, str) else [""] if cell is None or cell == [] else cell
+    may_be = texts is not cell or name != "anchor"
+    if may_be and isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+        if any("\0" in text for text in texts):
+            raise reading_error(where, f"texts in {short(column)}", "the character U+0000", "take it out")
+        return texts
     expected = f"a text{'' if name == 'anchor' else ' or a list of texts'} in {short(column)}"
     raise reading_error(where, expected, short(json.dumps(cell, default=str)), "write it as JSON strings")
 

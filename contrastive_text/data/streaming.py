@@ -8,17 +8,17 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
+from contrastive_text.core.text_files import USUAL, Bounds, is_blank
 from contrastive_text.data.columns import plan_columns
 from contrastive_text.data.formats import (
-    FORMATS,
     Parsed,
     Record,
     counted,
-    decoded_lines,
     documents,
+    is_folder,
     listed,
+    parse,
     reading_error,
-    suffix_of,
 )
 from contrastive_text.data.hub_tables import PREFIX, hub_content
 from contrastive_text.data.readers import texts_of_cell
@@ -66,6 +66,7 @@ class TextStream:
         column: Column of the text, where its name isn't a usual one.
         distinct: Whether to leave out texts that an earlier one equals; takes some 150 bytes for each.
         split: Rows to read of a file that has several splits in a column ``split``, as for ``read_rows``.
+        bounds: As for ``read_rows``.
 
     Attributes:
         summary: Of the last loop that came to its end; None before.
@@ -85,12 +86,18 @@ class TextStream:
     """
 
     def __init__(
-        self, path: str | Path, column: str | None = None, distinct: bool = False, split: str | None = None
+        self,
+        path: str | Path,
+        column: str | None = None,
+        distinct: bool = False,
+        split: str | None = None,
+        bounds: Bounds = USUAL,
     ) -> None:
         self.path = Path(path)
         self.column = column
         self.distinct = distinct
         self.split = split
+        self.bounds = bounds
         self.summary: Summary | None = None
 
     def __iter__(self) -> Iterator[str]:
@@ -106,8 +113,8 @@ class TextStream:
     def numbered(self) -> Iterator[tuple[int, str]]:
         """Gives each text with the line that its record begins on, or its document's number in a folder."""
         where = str(self.path)
-        folder = self.path.is_dir()
-        parsed = _parsed(self.path)
+        folder = is_folder(self.path)
+        parsed = _parsed(self.path, self.bounds)
         places: list[tuple[str, int]] = []
         kept: tuple[int, list[str]] | None = None
         texts_a_line: set[int] = set()
@@ -134,7 +141,7 @@ class TextStream:
             ]
             texts_a_line.add(len(found))
             for text in found:
-                if not text.strip():
+                if is_blank(text):
                     empty += 1
                     continue
                 encoded = text.encode()
@@ -165,26 +172,18 @@ class TextStream:
         place = split_place(header, used)
         if place is None:
             return None, []
-        held = Counter(str(record[1][place]) for record in _parsed(self.path).records if record is not None)
+        held = Counter(
+            str(record[1][place]) for record in _parsed(self.path, self.bounds).records if record is not None
+        )
         read, said = choose_split(str(self.path), held, self.split)
         return (None if read is None else (place, read)), said
 
 
-class _Lines:
-    """The lines of a file, read anew by each loop over them."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __iter__(self) -> Iterator[str]:
-        return decoded_lines(self._path)
-
-
-def _parsed(path: Path) -> Parsed:
-    if path.is_dir():
-        return documents(path)
+def _parsed(path: Path, bounds: Bounds) -> Parsed:
+    if is_folder(path):
+        return documents(path, bounds)
     if str(path).startswith(PREFIX):
         content = hub_content(str(path))
         records: list[Record | None] = list(content.records)
         return Parsed(content.header, iter(records))
-    return FORMATS[suffix_of(path)](str(path), _Lines(path))
+    return parse(path, bounds)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.data.readers import Table, read_pairs, read_rows
 from contrastive_text.data.tasks import SPLITS, Paths, TextTask, files_of, read_task
 from contrastive_text.targets import Target
@@ -21,6 +22,7 @@ class RunTables:
         named: Whether the configuration has named the tasks, which then all need training files.
         files: Part -> files beside the tasks': scored pairs, each a table of its own, and texts to embed.
         eval_columns: Library column -> column of the files of scored pairs.
+        bounds: How large what is in a file may be.
     """
 
     def __init__(
@@ -29,11 +31,13 @@ class RunTables:
         named: bool,
         files: Mapping[str, Paths | None],
         eval_columns: Mapping[str, str] | None,
+        bounds: Bounds = USUAL,
     ) -> None:
         self.tasks = tasks
         self.named = named
         self.files = {part: files_of(paths) for part, paths in files.items()}
         self.eval_columns = eval_columns
+        self.bounds = bounds
         self._tables: dict[tuple[str, str], Table] = {}
 
     def of(self, part: str) -> dict[str, Table]:
@@ -62,10 +66,12 @@ class RunTables:
             if task.files(part) and (part, name) not in self._tables:
                 pairing = task.pairing or SameText()
                 target = target_of(name, pairing) if part != "predict" else None
-                self._tables[part, name] = read_task(name, task, pairing, part, target, predicts(name))
+                self._tables[part, name] = read_task(
+                    name, task, pairing, part, target, predicts(name), self.bounds
+                )
         files = self.files.get(part, [])
         if part == "predict" and files and (part, part) not in self._tables:
-            self._tables[part, part] = read_rows(files, reads=("text",), split="all")
+            self._tables[part, part] = read_rows(files, reads=("text",), split="all", bounds=self.bounds)
         elif part != "predict":
             self._read_pairs(part, files)
 
@@ -79,7 +85,9 @@ class RunTables:
             )
         for name, path in zip(names, files, strict=True):
             if (part, name) not in self._tables:
-                self._tables[part, name] = read_pairs(path, columns=self.eval_columns, split=SPLITS[part])
+                self._tables[part, name] = read_pairs(
+                    path, columns=self.eval_columns, split=SPLITS[part], bounds=self.bounds
+                )
 
 
 def file_name(path: str) -> str:

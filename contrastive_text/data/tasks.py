@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.data.readers import Table, read_rows
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.tokenizing import TextTokenizer
@@ -63,7 +64,13 @@ def files_of(paths: Paths | None) -> list[str]:
 
 
 def read_task(
-    name: str, task: TextTask, pairing: Pairing, part: str, target: Target | None, predicted: bool
+    name: str,
+    task: TextTask,
+    pairing: Pairing,
+    part: str,
+    target: Target | None,
+    predicted: bool,
+    bounds: Bounds = USUAL,
 ) -> Table:
     """Reads the files of a part of a task.
 
@@ -74,6 +81,7 @@ def read_task(
         part: ``train``, ``validation``, ``test`` or ``predict``.
         target: What is read of the labels, by the pairing or by an objective; None for no labels.
         predicted: Whether an objective predicts them.
+        bounds: How large what is in a file may be.
 
     Raises:
         ValueError: A file that can't be read as asked, labels that nothing reads, or held-out rows of a task
@@ -83,7 +91,7 @@ def read_task(
     texts = tuple(column for column in pairing.reads if column != "target")
     if part == "predict":
         columns = _without_target(task.columns)
-        return read_rows(task.files(part), reads=texts, columns=columns, split=SPLITS[part])
+        return read_rows(task.files(part), reads=texts, columns=columns, split=SPLITS[part], bounds=bounds)
     if (target is None and task.labels) or (part != "train" and not predicted):
         lacking, dropped = ("the labels", "labels") if part == "train" else (name, "files")
         raise InvalidValueError(
@@ -98,6 +106,7 @@ def read_task(
         labels=task.labels,
         split=SPLITS[part],
         every_label=part == "train",
+        bounds=bounds,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.text_files import decoded_lines, is_blank
 from contrastive_text.data.formats import listed, reading_error, short
 
 ALL, TRAIN, DEV, TEST = "all", "train", "dev", "test"
@@ -61,8 +62,8 @@ class LabelledTexts:
             got = short(strange[0])
             raise reading_error(source, f"a label of the training rows, {listed(sorted(known))}", got, "check it")
         columns = [list(texts) for texts in zip(*(row[1:] for row in rows), strict=True)]
-        sides = [[text if text.strip() else FULL_STOP for text in texts] for texts in columns]
-        empty = sum(not text.strip() for texts in columns for text in texts)
+        sides = [[FULL_STOP if is_blank(text) else text for text in texts] for texts in columns]
+        empty = sum(is_blank(text) for texts in columns for text in texts)
         sizes = {part: len(rows) for part, rows in parts.items()}
         return cls(task, source, [row[0] for row in rows], sides, sizes, empty)
 
@@ -72,7 +73,7 @@ def naming(task: str) -> Iterator[None]:
     """Puts the name of a task before an error."""
     try:
         yield
-    except ValueError as error:
+    except InvalidValueError as error:
         raise InvalidValueError(f"{task}: {error}") from error
 
 
@@ -108,10 +109,8 @@ def lines_of(path: Path, encoding: str = "utf-8") -> list[tuple[str, str]]:
     Raises:
         ValueError: Bytes that are not of the encoding.
     """
-    try:
-        text = path.read_text(encoding)
-    except UnicodeDecodeError as error:
-        raise reading_error(str(path), encoding, str(error), "fetch the file again") from None
+    # A carriage return alone ends a line too, as in SentEval's code.
+    text = "".join(decoded_lines(path, encoding=encoding)).replace("\r\n", "\n").replace("\r", "\n")
     lines = text.removesuffix("\n").split("\n") if text else []
     return [(f"{path}:{number}", line) for number, line in enumerate(lines, start=1)]
 

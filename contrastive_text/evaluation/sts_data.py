@@ -13,8 +13,9 @@ from torch import Tensor
 from typing_extensions import Self
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.text_files import read_text
 from contrastive_text.data import Table, read_rows
-from contrastive_text.data.formats import counted, decode, listed, reading_error
+from contrastive_text.data.formats import counted, listed, reading_error
 from contrastive_text.data.hub_tables import PREFIX
 from contrastive_text.targets import Scores
 
@@ -250,7 +251,7 @@ def _texts_of(path: Path) -> Path:
 
 
 def _lines(path: Path) -> list[str]:
-    return decode(path)[0].removesuffix("\n").split("\n")
+    return read_text(path).removesuffix("\n").split("\n")
 
 
 def _unpublished(task: str, split: str, pairs: int) -> str:

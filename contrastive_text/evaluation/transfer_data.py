@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from contrastive_text.data.formats import FORMATS, decoded_lines, listed, reading_error, short, suffix_of, whole
+from contrastive_text.data.formats import listed, parse, reading_error, short, whole
 from contrastive_text.evaluation.labelled_texts import (
     DEV,
     TEST,
@@ -82,7 +82,7 @@ def transfer_data(task: str, folder: str | Path) -> LabelledTexts | str:
 
 def _table(paths: Sequence[Path], columns: Sequence[str]) -> list[Row]:
     (path,) = paths
-    content = whole(FORMATS[suffix_of(path)](str(path), list(decoded_lines(path))))
+    content = whole(parse(path))
     if lacking := [name for name in columns if name not in content.header]:
         got = listed(map(short, content.header)) or "an empty file"
         raise reading_error(str(path), f"the columns {listed(columns)}", got, f"name a column {lacking[0]}")

@@ -42,7 +42,14 @@ class TextView(View, ABC):
 
     def alter_all(self, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
         """Gives the altered texts of a batch; for views that are faster on many texts at once."""
-        return [self(text, rng) for text, rng in zip(texts, rngs, strict=True)]
+        altered = []
+        for text, rng in zip(texts, rngs, strict=True):
+            try:
+                altered.append(self(text, rng))
+            except Exception as error:
+                error.add_note(f"on the text {text[:200]!r}")
+                raise
+        return altered
 
 
 class TokenView(View, ABC):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.text_files import decoded_lines
 from contrastive_text.views.text import is_word
 
 SynonymTable: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -64,24 +64,28 @@ class SynonymFile(SynonymSource):
     def table(self) -> SynonymTable:
         """Gives the synonyms of the file, in its order."""
         found: dict[str, dict[str, None]] = {}
-        opened = gzip.open if self.path.endswith(".gz") else open
-        with opened(self.path, "rt", encoding="utf-8", newline="") as file:
-            rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-            header = next(rows, [])
-            columns = next((pair for pair in _COLUMNS if set(pair) <= set(header)), None)
-            if columns is None:
+        rows = (re.sub(r"\r?\n\Z", "", line).split("\t") for line in decoded_lines(Path(self.path)))
+        header = next(rows, [])
+        columns = next((pair for pair in _COLUMNS if set(pair) <= set(header)), None)
+        if columns is None:
+            raise InvalidValueError(
+                f"SynonymFile.path: expected columns word and synonyms, or word1 and word2, in {self.path}, "
+                f"got {', '.join(header) or 'nothing'}"
+            )
+        if twice := [name for name in columns if header.count(name) > 1]:
+            raise InvalidValueError(
+                f"SynonymFile.path: expected one column {twice[0]} in {self.path}, got two; rename one"
+            )
+        word, synonyms = (header.index(name) for name in columns)
+        for number, row in enumerate(rows, start=2):
+            if row == [""]:
+                continue
+            if len(row) != len(header):
                 raise InvalidValueError(
-                    f"SynonymFile.path: expected columns word and synonyms, or word1 and word2, in {self.path}, "
-                    f"got {', '.join(header) or 'nothing'}"
+                    f"SynonymFile.path: expected {len(header)} columns in line {number} of "
+                    f"{self.path}, got {len(row)}"
                 )
-            word, synonyms = (header.index(name) for name in columns)
-            for row in rows:
-                if len(row) != len(header):
-                    raise InvalidValueError(
-                        f"SynonymFile.path: expected {len(header)} columns in line {rows.line_num} of "
-                        f"{self.path}, got {len(row)}"
-                    )
-                found.setdefault(row[word], {}).update(dict.fromkeys(row[synonyms].split("|")))
+            found.setdefault(row[word], {}).update(dict.fromkeys(row[synonyms].split("|")))
         return {"": {w: kept for w, each in found.items() if (kept := _usable(w, each))}}
 
 

@@ -188,9 +188,13 @@ class ViewPlan:
     def alter_texts(self, name: str, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
         """Gives the texts after the text views of the chain of that name, each with its own generator."""
         altered = list(texts)
-        for view in self.chains.get(name, ()):
+        for number, view in enumerate(self.chains.get(name, ())):
             if isinstance(view, TextView):
-                altered = view.alter_all(altered, rngs)
+                try:
+                    altered = view.alter_all(altered, rngs)
+                except Exception as error:
+                    error.add_note(f"raised by views.{name}[{number}], {type(view).__qualname__}")
+                    raise
         return altered
 
     def alter_tokens(
@@ -198,7 +202,13 @@ class ViewPlan:
     ) -> Tokens:
         """Gives the tokens after the token views of that chain, those before or those after special tokens."""
         for view in self._token_views.get((name, after_specials), ()):
-            tokens = view(tokens, rng)
+            try:
+                tokens = view(tokens, rng)
+            except Exception as error:
+                error.add_note(
+                    f"raised by views.{name}, {type(view).__qualname__}, on the tokens {tokens.ids[:40]}"
+                )
+                raise
         return tokens
 
     def alter_embeddings(self, batch: Batch, gradient: Tensor | None = None) -> Alter | None:

@@ -218,6 +218,35 @@ def test_a_model_that_is_not_there_is_said_before_any_text_is_encoded(
     assert "expected a local folder or a name on the Hugging Face hub, got 'no/such-model'" in said
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["embed", "a.jsonl", "o.npy", "--model", "x", "--bounds", "depth=2"],
+            "a.jsonl:1: expected at most 2 lists",
+        ),
+        (
+            ["embed", "a.jsonl", "o.npy", "--model", "x", "--bounds", "width=2"],
+            "expected line, depth, ratio, got 'width'",
+        ),
+        (["diagnose", "x", "a.jsonl", "--bounds", "line=9"], "a.jsonl:1: expected a line of at most 9 bytes"),
+        (["evaluate", "x", "a.jsonl", "--bounds", "line"], "--bounds: expected NAME=NUMBER, got line"),
+        (["search", "a.jsonl", "--model", "x", "--bounds", "line=9", "--", "-5"], "a.jsonl:1: expected a line"),
+        (["embed", "--model", "x", "--", "-a.txt", "--out.npy"], "-a.txt: expected a file, got nothing there"),
+        ([*FIT, "--", "a.jsonl"], "--: expected options alone, got -- a.jsonl"),
+        ([*FIT, "--data.train", "-a.jsonl"], "-a.jsonl: expected a file, got nothing there"),
+        ([*FIT, "--data.train", "a.jsonl", "--data.bounds.depth", "2"], "a.jsonl:1: expected at most 2 lists"),
+    ],
+    ids=lambda value: " ".join(value[-3:]) if isinstance(value, list) else "",
+)
+def test_bounds_are_options_and_behind_two_dashes_nothing_is_one(
+    answer: Answer, here: Path, files: dict[str, str], words: list[str], said: str
+) -> None:
+    (here / "a.jsonl").write_text('{"text": "one", "more": [[["two"]]]}\n')
+    encoder = ["--model.encoder.model_name_or_path", files["bert"]] if "--recipe" in words else []
+    assert said in answer([*words[:3], *encoder, *words[3:]])
+
+
 # What is not ours
 
 
@@ -232,11 +261,14 @@ def test_an_error_inside_a_user_s_own_part_keeps_its_traceback(
         "        raise ValueError('a slip of mine')\n"
     )
     views = '{"anchor": ["faulty_of_mine.Faulty"]}'
-    assert run([*FIT, *tiny_words, "--model.views", views, "--trainer.max_steps", "1"]) == 2
+    assert run([*FIT, *tiny_words, "--model.views", views, "--trainer.max_steps", "1"]) == 1
     said = capsys.readouterr().err
     assert "Traceback" in said
     assert "faulty_of_mine.py" in said
-    assert said.strip().endswith("error: a slip of mine")
+    told = said[said.rindex("ValueError: a slip of mine") :].splitlines()
+    assert told[1].startswith("on the text '") and told[1][len("on the text '") : -1] in tiny.TEXTS
+    assert told[2] == "raised by views.anchor[0], Faulty"
+    assert told[3].startswith("error: this is a bug, of the library or of a part of your own")
 
 
 def test_a_column_without_its_name_is_refused(answer: Callable[[Sequence[str]], str]) -> None:

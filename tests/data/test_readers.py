@@ -16,6 +16,8 @@ from conftest import DATA, needs_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.readers import ALIASES, Table, read_rows
 
 PAIR = ("anchor", "positive")
@@ -643,3 +645,50 @@ def test_real_scores_and_subsets_are_read() -> None:
         "headlines",
         "images",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.txt", "one\rtwo\rthree", "expected lines that end in newlines, got carriage returns alone"),
+        (
+            "a.jsonl",
+            '{"text": "1"}\n{"text": "2", "text": "3"}\n',
+            'a.jsonl:2: expected a JSON object, got .*"?text"? twice',
+        ),
+        ("a.jsonl", '{"text": "1", "m": {"k": 1, "k": 2}}\n', "the key k twice"),
+        ("a.jsonl", '{"text": "a\\u0000b"}\n', r"a.jsonl:1: expected texts in text, got the character U\+0000"),
+        (
+            "a.jsonl",
+            '{"text": "1", "m": ' + "[" * 101 + "]" * 101 + "}\n",
+            "at most 100 lists and objects .* got 102",
+        ),
+        ("a.jsonl", '{"text": ' + "[" * 100_000 + "}\n", "at most 100 lists and objects .* got 100,001"),
+    ],
+)
+def test_what_would_be_read_otherwise_than_it_was_meant_is_refused(
+    tmp_path: Path, name: str, content: str, said: str
+) -> None:
+    with pytest.raises(InvalidValueError, match=said):
+        read_rows(write(tmp_path / name, content), ["text"])
+
+
+def test_brackets_in_texts_are_no_depth_and_a_bound_is_an_option(tmp_path: Path) -> None:
+    text = "[" * 200 + '\\" {'
+    path = write(tmp_path / "a.jsonl", json.dumps({"text": text, "m": [[["deep"]]]}) + "\n")
+    assert texts(read_rows(path, ["text"])) == [text]
+    with pytest.raises(InvalidValueError, match=r"a\.jsonl:1: expected at most 2 lists and objects"):
+        read_rows(path, ["text"], bounds=Bounds(depth=2))
+    with pytest.raises(InvalidValueError, match=r"a\.jsonl:1: expected a line of at most 9 bytes"):
+        read_rows(path, ["text"], bounds=Bounds(line=9))
+
+
+def test_texts_that_cannot_be_seen_are_counted(tmp_path: Path) -> None:
+    table = read_rows(write(tmp_path / "a.txt", "one\n\u200b\n\n\ufeff\u2060\n"), ["text"])
+    assert texts(table) == ["one"]
+    assert (
+        table.understood
+        == "a.txt: text -> text; 1 row; 1 blank line left out; 2 rows with an empty text left out"
+    )
+    pairs = write(tmp_path / "a.tsv", "anchor\tpositive\na\tb\na\t\u200b\n")
+    assert "1 row with an empty text left out" in read_rows(pairs, ["anchor", "positive"]).understood

@@ -86,6 +86,23 @@ def test_a_stream_is_what_read_rows_reads_or_refuses(
     assert streamed == read
 
 
+ODD: tuple[str | bytes, ...] = (
+    "text\none\rtwo\n",
+    "text\rone\rtwo",
+    "text\none\0two\n",
+    "text\none\n".encode("utf-16"),
+    "text\none\n".encode("utf-32-le"),
+    "text\n\u200b\none\n \n\ufeff\u00ad\n",
+    '{"text": "one", "text": "two"}\n',
+    '{"text": "one"}\n{"text": "one\\u0000"}\n',
+    '{"text": "one", "more": ' + "[" * 200 + "]" * 200 + "}\n",
+    '{"text": "one", "more": "' + "[" * 200 + '"}\n',
+    '{"text": "\\u200b"}\n{"text": ["one", "\\u2060"]}\n',
+    '{"text": "one"}\r{"text": "two"}\r',
+)
+"""Contents of files, whatever their suffix."""
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -108,6 +125,7 @@ def test_a_stream_is_what_read_rows_reads_or_refuses(
         ("a.csv", "text,split\na,train\nb,test\n"),
         ("a.csv", "text,split\na,train\nb,\n"),
         ("a.csv", "text,split\na,x\nb,y\n"),
+        *((f"a{suffix}", content) for suffix in (".txt", ".tsv", ".csv", ".jsonl") for content in ODD),
     ],
 )
 def test_odd_files_are_read_and_refused_alike(tmp_path: Path, name: str, content: str | bytes) -> None:

@@ -333,7 +333,7 @@ def test_a_broken_line_of_senteval_is_named(
 def test_bytes_of_another_encoding_and_other_names_are_refused(tmp_path: Path) -> None:
     write_senteval(tmp_path)
     (tmp_path / "SST/binary/sentiment-dev").write_bytes(b"caf\xe9\t1\n")
-    with pytest.raises(ValueError, match=r"SST2: .*sentiment-dev: expected utf-8, got .*0xe9"):
+    with pytest.raises(ValueError, match=r"SST2: .*sentiment-dev:1: expected UTF-8, got .*0xe9"):
         transfer_data("SST2", tmp_path)
     with pytest.raises(FileNotFoundError, match="expected a folder of data sets, found none"):
         transfer_data("MR", tmp_path / "elsewhere")
