@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from jsonargparse import ArgumentParser
 from torch import Tensor
 from typing_extensions import Self
 
@@ -194,16 +193,17 @@ class TaskEnsemble:
         self.pairings = dict(pairings)
 
     @classmethod
-    def load(cls, folder: str | Path, device: str | None = None) -> Self:
+    def load(cls, folder: str | Path, device: str | None = None, trust: Sequence[str] | None = None) -> Self:
         """Loads a saved ensemble.
 
         Args:
             folder: What ``build_ensemble`` wrote.
             device: Where to put the models; None for the GPU if there is one, else the CPU.
+            trust: Modules whose classes the members may name, beside this library's and those that are imported.
 
         Raises:
             FileNotFoundError: No ensemble there, or a member is gone.
-            ValueError: A damaged list or member.
+            ValueError: A damaged list or member, or one that names a class of a module that isn't trusted.
         """
         choices = read_choices(folder)
         place = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -211,8 +211,8 @@ class TaskEnsemble:
         pairings: dict[str, Pairing] = {}
         for file in dict.fromkeys(choice.member for choice in choices.values()):
             path = Path(folder, file)
-            members[file] = ContrastiveModule.load_from_checkpoint(path, map_location=place).eval()
-            tasks = _data_of(read_checkpoint(path)).each_task
+            members[file] = ContrastiveModule.load_from_checkpoint(path, trust, map_location=place).eval()
+            tasks = TextDataModule.load_from_checkpoint(path, trust).each_task
             own = [task for task, choice in choices.items() if choice.member == file]
             pairings |= {task: tasks[task].pairing or SameText() for task in own}
         return cls(members, choices, pairings)
@@ -266,10 +266,3 @@ class TaskEnsemble:
     def predict(self, task: str, rows: Sequence[Row], batch_size: int = 128) -> list[str]:
         """Gives the name of each row's class, or its score; see ``scores``."""
         return self.target(task).write(self.scores(task, rows, batch_size))
-
-
-def _data_of(checkpoint: Checkpoint) -> TextDataModule:
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(TextDataModule, "data")
-    data: TextDataModule = parser.instantiate(parser.parse_object({"data": dict(checkpoint.data)})).data
-    return data

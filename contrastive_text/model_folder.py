@@ -5,9 +5,7 @@ Written are the names of its older versions, which version 6 loads; read are tho
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,8 @@ from tokenizers import normalizers
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
-from contrastive_text.core.errors import InvalidValueError, MissingLibraryError
+from contrastive_text.core.class_paths import resolve
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.poolers import CLSPooler, MaxPooler, MeanPooler, Pooler
 from contrastive_text.specs import part_spec
@@ -184,23 +183,14 @@ def _read_pooling(path: Path) -> Pooler:
 
 
 def _read_part(class_path: str, path: Path) -> Pooler:
-    """Makes a pooler of ours or of the working directory: a folder must not name any other code to run."""
-    module, _, name = class_path.rpartition(".")
-    top = module.partition(".")[0]
-    try:
-        if top != "contrastive_text" and module not in sys.modules and not Path(f"{top}.py").exists():
-            raise MissingLibraryError(f"no {top}.py in the working directory")
-        cls = vars(importlib.import_module(module))[name]
-    except (ImportError, KeyError) as error:
+    """Makes a pooler of ours, or of a module that is imported or trusted; a folder can name no other code."""
+    where = path.parent.parent / "modules.json"
+    if class_path.startswith("sentence_transformers."):
         raise InvalidValueError(
-            f"{path.parent.parent / 'modules.json'}: expected Transformer, Pooling, Dense, Normalize or a pooler "
-            f"that can be imported, got {class_path}; put its file into the working directory"
-        ) from error
-    if not (isinstance(cls, type) and issubclass(cls, Pooler)):
-        raise InvalidValueError(
-            f"{path}: expected a Pooler, got {class_path}; load this model with sentence-transformers"
+            f"{where}: expected Transformer, Pooling, Dense, Normalize or a pooler of yours, got {class_path}; "
+            "load this model with sentence-transformers"
         )
-    return cls(**_read_json(path))
+    return resolve(class_path, Pooler, str(where))(**_read_json(path))
 
 
 def _read_dense(folder: Path) -> list[nn.Module]:

@@ -22,6 +22,7 @@ from contrastive_text.combination import (
     check_parts,
     split_views,
 )
+from contrastive_text.core.class_paths import trusting
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.setting import current_setting, other_setting
 from contrastive_text.data import TextDataModule, TextTokenizer
@@ -51,7 +52,7 @@ from contrastive_text.training import (
     gradient_figures,
     lr_lambda,
 )
-from contrastive_text.training.checkpoints import verify_checkpoint
+from contrastive_text.training.checkpoints import read_arguments
 from contrastive_text.types import Batch, Encoded, StepBatch
 from contrastive_text.views import View, ViewPlan
 
@@ -338,19 +339,25 @@ class ContrastiveModule(ScoredModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     @classmethod
-    def load_from_checkpoint(cls, checkpoint_path: str | Path, **options: Any) -> Self:  # type: ignore[override]
-        """Loads a checkpoint after checking that it is whole.
+    def load_from_checkpoint(  # type: ignore[override]
+        cls, checkpoint_path: str | Path, trust: Sequence[str] | None = None, **options: Any
+    ) -> Self:
+        """Loads a checkpoint after checking that it is whole, and that it may name the classes that it names.
 
         Args:
             checkpoint_path: A local ``.ckpt`` file.
-            options: As in Lightning's method; ``weights_only`` is True unless given.
+            trust: Modules whose classes the file may name, beside this library's and those that are imported.
+            options: As in Lightning's method, but ``hparams_file``; ``weights_only`` is True unless given.
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueError: The file is damaged.
+            ValueError: The file is damaged, or names a class of a module that isn't trusted.
         """
-        verify_checkpoint(checkpoint_path)
-        loaded: Self = super().load_from_checkpoint(checkpoint_path, **{"weights_only": True, **options})
+        with trusting(trust):
+            parts = read_arguments(checkpoint_path, cls, "model", without=options)
+            loaded: Self = super().load_from_checkpoint(
+                checkpoint_path, **{"weights_only": True, **parts, **options}
+            )
         return loaded
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # Any: what Lightning puts into it

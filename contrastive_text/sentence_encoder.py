@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from contrastive_text.core.class_paths import trusting
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.data import TextTokenizer
 from contrastive_text.device_pool import check_devices
@@ -116,6 +117,7 @@ class SentenceEncoder(nn.Module):
         device: str | None = None,
         dtype: torch.dtype = torch.float32,
         truncate_dim: int | None = None,
+        trust: Sequence[str] | None = None,
     ) -> Self:
         """Loads a folder, or a name on the hub, saved by us, by sentence-transformers or by Transformers.
 
@@ -128,12 +130,15 @@ class SentenceEncoder(nn.Module):
                 where the processor computes in it, and moves a vector by a cosine of some 1e-4; vectors leave as
                 float32 anyway.
             truncate_dim: Features that ``encode`` keeps; None for the folder's number, or all.
+            trust: Modules whose poolers the folder may name, beside this library's and those that are imported.
 
         Raises:
-            ValueError: No such model, a damaged folder, a pooler other than the folder's own, a length beyond
-                the model's limit, or more features to keep than there are.
+            ValueError: No such model, a damaged folder, one that names a class of a module that isn't trusted, a
+                pooler other than the folder's own, a length beyond the model's limit, or more features to keep
+                than there are.
         """
-        parts = read_folder(local_folder(str(model_name_or_path)))
+        with trusting(trust):
+            parts = read_folder(local_folder(str(model_name_or_path)))
         if parts.pooler is not None and pooler is not None and type(parts.pooler) is not type(pooler):
             raise InvalidValueError(
                 f"from_pretrained.pooler: expected none, for {model_name_or_path} was saved with "

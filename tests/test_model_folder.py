@@ -327,11 +327,12 @@ def test_a_pooler_of_one_s_own_comes_back_where_its_file_is(
     assert loaded.pooler.n == 2
     assert np.array_equal(vectors(loaded), vectors(model))
     del sys.modules["pooler_of_mine"]
-    (tmp_path / "pooler_of_mine.py").unlink()
-    with pytest.raises(
-        ValueError, match=r"got pooler_of_mine\.NthToken; put its file into the working directory"
-    ):
+    with pytest.raises(ValueError, match=r'got pooler_of_mine\.NthToken.*trust=\["pooler_of_mine"\]'):
         SentenceEncoder.from_pretrained(tmp_path / "saved")
+    assert "pooler_of_mine" not in sys.modules
+    loaded = SentenceEncoder.from_pretrained(tmp_path / "saved", trust=["pooler_of_mine"])
+    assert type(loaded.pooler).__name__ == "NthToken"
+    del sys.modules["pooler_of_mine"]
 
 
 def test_a_module_that_is_no_pooler_is_refused(bert: str, tmp_path: Path) -> None:

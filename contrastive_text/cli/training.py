@@ -7,7 +7,7 @@ import logging
 import shlex
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -24,11 +24,12 @@ from contrastive_text.cli.suggestions import short_answer
 from contrastive_text.collapse import CollapseDoctor
 from contrastive_text.core.disk import remove_abandoned
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.places import check_words
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.ensemble import is_ensemble, tasks_of
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.recipes import BASE
-from contrastive_text.recipes.layers import Config, merge, option_over, read_config
+from contrastive_text.recipes.layers import Config, merge, option_over, put, read_config
 from contrastive_text.scores import predicting
 from contrastive_text.stages import start_from
 from contrastive_text.stopping import SaveWhenStopped
@@ -37,6 +38,14 @@ from contrastive_text.training.checkpoints import read_checkpoint
 from contrastive_text.vector_files import write_vectors
 
 _RUNS = "runs"
+_PLACES = {
+    "model": ContrastiveModule,
+    "data": TextDataModule,
+    "trainer": pl.Trainer,
+    "checkpoint": BestCheckpoint,
+    "export": ExportModel,
+}
+"""Places of a configuration that hold the arguments of a class."""
 
 
 class _Parser(LightningArgumentParser):
@@ -114,6 +123,7 @@ class ContrastiveCLI(LightningCLI):
         if below is None:
             below = {} if self.show_views else checkpoint_parts(option_value(rest, "--ckpt_path"))
         config, options = laid_over(below, rest)
+        check_parts(config, options)
         self.config = parser.parse_args(
             [*command, *(["--config", json.dumps(config)] if config else []), *options]
         )
@@ -197,14 +207,31 @@ def checkpoint_parts(path: str | None) -> Config:
     if path in (None, "best", "last"):
         return {}
     saved = read_checkpoint(str(path))
-    linked = ("_instantiator", "seed")  # the seed follows seed_everything
     parts: Config = {
-        place: {name: part for name, part in said.items() if name not in linked}
-        for place, said in (("model", saved.model), ("data", saved.data))
+        "model": saved.arguments(ContrastiveModule, "model"),
+        "data": saved.arguments(TextDataModule, "data", without=("seed",)),  # the seed follows seed_everything
     }
     if tasks := tasks_of(saved.data):
         parts["data"]["tasks"] = tasks  # as files and options have them
     return parts
+
+
+def check_parts(config: Config, options: Sequence[str]) -> None:
+    """Refuses parts where a run has plain values, before the parser imports what they name.
+
+    Args:
+        config: Files laid over each other, and what of the options was laid over them.
+        options: The other options.
+
+    Raises:
+        ValueError: Such a part.
+    """
+    known = merge([read_config(BASE), config])
+    single = [option.removeprefix("--").partition("=") for option in options if option.startswith("--")]
+    for layer in (known, *(put(known, name, value) for name, _, value in single)):
+        for place, cls in _PLACES.items():
+            if isinstance(inner := layer.get(place), Mapping):
+                check_words(inner, cls, place)
 
 
 def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:

@@ -10,7 +10,9 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
+from typing_extensions import Self
 
+from contrastive_text.core.class_paths import trusting
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
@@ -27,6 +29,7 @@ from contrastive_text.distributed import rank, world_size
 from contrastive_text.random import generator
 from contrastive_text.specs import part_spec
 from contrastive_text.targets import Target
+from contrastive_text.training.checkpoints import read_arguments
 from contrastive_text.types import ROLES, Batch, Row, StepBatch, StepKind
 from contrastive_text.views import Given, Pairing, SameText, ViewPlan
 
@@ -151,6 +154,28 @@ class TextDataModule(pl.LightningDataModule):
         )
         if num_workers:
             single_threaded_tokenizers()
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls, checkpoint_path: str | Path, trust: Sequence[str] | None = None, **options: Any
+    ) -> Self:
+        """Makes the data of a run again from a checkpoint, which is checked first.
+
+        Args:
+            checkpoint_path: A local ``.ckpt`` file.
+            trust: Modules whose classes the file may name, beside this library's and those that are imported.
+            options: As in Lightning's method, but ``hparams_file``; ``weights_only`` is True unless given.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: The file is damaged, or names a class of a module that isn't trusted.
+        """
+        with trusting(trust):
+            parts = read_arguments(checkpoint_path, cls, "data", without=options)
+            loaded: Self = super().load_from_checkpoint(
+                checkpoint_path, **{"weights_only": True, **parts, **options}
+            )
+        return loaded
 
     @property
     def each_task(self) -> dict[str, TextTask]:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser
 
+from contrastive_text.core.places import check_words
 from contrastive_text.recipes import recipe_files
 from contrastive_text.recipes.layers import Config, merge, read_config
 
@@ -43,5 +44,6 @@ def build_from_recipe(part: type[T], place: str, recipe: str, above: Config) -> 
         if other != place:
             parser.add_argument(f"--{other}", type=Any)
     config = merge([*(read_config(file) for file in files), above])
+    check_words(config.get(place) or {}, part, place)
     built: T = parser.instantiate(parser.parse_object(config))[place]
     return built

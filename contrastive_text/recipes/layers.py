@@ -89,14 +89,14 @@ def option_over(config: Config, key: str, value: str) -> Config | None:
             raise InvalidValueError(
                 f"--{key}: expected YAML, such as {{a: 1}} with a blank, got {value}: {error}"
             ) from error
-        return _put(config, key, _over(there, above, alone=key.rpartition(".")[2] in _NAMED_ALONE))
+        return put(config, key, _over(there, above, alone=key.rpartition(".")[2] in _NAMED_ALONE))
     if isinstance(there, Mapping) and "class_path" in there:
-        return _put(config, key, _over(there, {"class_path": value}))
+        return put(config, key, _over(there, {"class_path": value}))
     if not _opens_an_entry(config, key):
         return None
     word = None if value == "null" else value
     chain = word is not None and "views" in key.split(".")[:-1]
-    return _put(config, key, [word] if chain else word)
+    return put(config, key, [word] if chain else word)
 
 
 def _opens_an_entry(config: Config, key: str) -> bool:
@@ -118,15 +118,16 @@ def _at(config: Any, key: str) -> Any:  # Any: a place of a configuration holds 
     return config
 
 
-def _put(config: Config, key: str, value: object) -> Config:
+def put(config: Config, key: str, value: object) -> Config:
+    """Gives a configuration with a value at a place; on its way to it, ``init_args`` may be left out."""
     name, _, rest = key.partition(".")
     if _init_args(config, name) is not config:
-        return {**config, "init_args": _put(dict(_init_args(config, name)), key, value)}
+        return {**config, "init_args": put(dict(_init_args(config, name)), key, value)}
     if rest:
         below = config.get(name)
         if isinstance(below, str):
             below = {"class_path": below}
-        value = _put(dict(below) if isinstance(below, Mapping) else {}, rest, value)
+        value = put(dict(below) if isinstance(below, Mapping) else {}, rest, value)
     return {**config, name: value}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from contrastive_text.core.class_paths import UntrustedError
 from contrastive_text.data import Table, TextDataModule
 from contrastive_text.evaluation.edits import AlteredRows, altered_rows
 from contrastive_text.module import ContrastiveModule
@@ -57,6 +58,8 @@ def look_inside(run: Run, count: int = 3) -> Inside:
     try:
         module = ContrastiveModule.load_from_checkpoint(run.checkpoint.path, map_location="cpu").eval()
         data = TextDataModule.load_from_checkpoint(run.checkpoint.path, map_location="cpu", weights_only=True)
+    except UntrustedError:
+        raise  # its user may know better than the page
     except Exception as error:  # a user's own parts can fail in any way; the page goes without them and says why
         return Inside([], {}, [], _told(error))
     data.attach(module)

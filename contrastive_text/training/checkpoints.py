@@ -6,15 +6,16 @@ import hashlib
 import math
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.places import settled
 
 END_SIZE = 22
 """Bytes of the record that ends a zip archive; the last two are the length of the comment behind it."""
@@ -22,6 +23,8 @@ _END = b"PK\x05\x06"
 _MARK = b"contrastive-text sha256 "
 _SEAL_SIZE = len(_MARK) + 2 * hashlib.sha256().digest_size
 _PART = 1 << 20
+_ELSEWHERE = {"hparams", "module_arguments", "hparams_name", "datamodule_hparams_name"}
+"""Names under which Lightning would look for further arguments, or put them into another place."""
 
 
 def ends_plainly(end: bytes) -> bool:
@@ -139,6 +142,15 @@ class Checkpoint:
     best: BestSoFar | None
     facts: Mapping[str, str]
 
+    def arguments(
+        self, cls: type, place: Literal["model", "data"], without: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """Gives the arguments of the module or of the data, if every part in them may be named."""
+        given = self.model if place == "model" else self.data
+        return settled(
+            {name: value for name, value in given.items() if name not in without}, cls, f"{self.path}: {place}"
+        )
+
     @property
     def described(self) -> str:
         """The file, its step, and the score that the run kept it for, where it did."""
@@ -170,16 +182,49 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             ".ckpt file that fit wrote"
         )
     step, data = int(saved.get("global_step", 0)), saved.get("datamodule_hyper_parameters", {})
+    model = saved["hyper_parameters"]
+    if (
+        not isinstance(model, Mapping)
+        or not isinstance(data, Mapping)
+        or any(saved.get(name) not in (None, "kwargs") for name in _ELSEWHERE)
+    ):
+        raise InvalidValueError(
+            f"{path}: expected a checkpoint of this library, got one whose parts aren't where fit writes them; "
+            "name a .ckpt file that fit wrote"
+        )
+    if named := [name for name in ("_class_path",) if name in model or name in data]:
+        raise InvalidValueError(
+            f"{path}: expected the arguments of a module, got {named[0]}; load it with the class that wrote it"
+        )
     return Checkpoint(
         path=Path(path),
         step=step,
         weights=saved["state_dict"],
-        model=saved["hyper_parameters"],
+        model={name: part for name, part in model.items() if name != "_instantiator"},
         data={name: part for name, part in data.items() if name != "_instantiator"},
         tokenizer=saved.get("tokenizer"),
         best=_best_so_far(saved.get("callbacks", {}), step),
         facts=saved.get("callbacks", {}).get("RunSummary", {}),
     )
+
+
+def read_arguments(
+    path: str | Path, cls: type, place: Literal["model", "data"], without: Collection[str] = ()
+) -> dict[str, Any]:
+    """Gives the arguments that a checkpoint holds for the module or the data, if every part in them may be named.
+
+    Args:
+        path: A ``.ckpt`` file.
+        cls: The class of the module or of the data.
+        place: Which of the two.
+        without: Arguments that come from elsewhere.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is damaged, or names a class that it may not.
+    """
+    checkpoint = read_checkpoint(path)
+    return checkpoint.arguments(cls, place, without)
 
 
 def _best_so_far(callbacks: Mapping[str, Mapping[str, Any]], step: int) -> BestSoFar | None:

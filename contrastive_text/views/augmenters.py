@@ -6,13 +6,13 @@ import inspect
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError, MissingLibraryError
+from contrastive_text.core.class_paths import resolve, trusting
+from contrastive_text.core.errors import InvalidTypeError, MissingLibraryError
 from contrastive_text.views.base import TextView
 
 
@@ -29,13 +29,14 @@ class NlpaugView(TextView):
     itself: some augmenters download what they don't find.
 
     Args:
-        augmenter: Class of the augmenter, such as ``nlpaug.augmenter.word.SynonymAug``.
+        augmenter: Class of the augmenter, such as ``nlpaug.augmenter.word.SynonymAug``; of nlpaug, or of a module
+            that is imported, or trusted by ``--trust``.
         arguments: Its constructor's arguments, as plain data; None for its defaults.
 
     Raises:
         ImportError: nlpaug is not installed.
-        ValueError: No such class.
-        TypeError: A class that is no augmenter, or arguments that it doesn't take.
+        ValueError: No such class, or one that is no augmenter.
+        TypeError: Arguments that it doesn't take.
     """
 
     def __init__(
@@ -99,16 +100,5 @@ def _find(path: str) -> type[_Augmenter]:
         raise MissingLibraryError(
             f"NlpaugView: expected the package nlpaug, got {error}; pip install 'contrastive-text[augment]'"
         ) from error
-    module, _, name = path.rpartition(".")
-    try:
-        found = vars(import_module(module))[name]
-    except (ImportError, KeyError, ValueError) as error:
-        raise InvalidValueError(
-            f"NlpaugView.augmenter: expected the path of a class, such as nlpaug.augmenter.word.SynonymAug, got "
-            f"{path!r}: {error!r}"
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, Augmenter)):
-        raise InvalidTypeError(
-            f"NlpaugView.augmenter: expected an augmenter of nlpaug, got {path}, which is none"
-        )
-    return found
+    with trusting(["nlpaug"]):
+        return resolve(path, Augmenter, "NlpaugView.augmenter")

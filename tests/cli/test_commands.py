@@ -314,7 +314,11 @@ def test_a_view_in_the_working_directory_runs_is_printed_and_survives_its_checkp
     (checkpoint,) = here.rglob("*.ckpt")
     torch.load(checkpoint, weights_only=True)
     monkeypatch.delitem(sys.modules, "views_of_mine")
-    module = ContrastiveModule.load_from_checkpoint(checkpoint, weights_only=True)
+    with pytest.raises(ValueError, match=r"got views_of_mine\.TurnAround.*--trust views_of_mine"):
+        ContrastiveModule.load_from_checkpoint(checkpoint)
+    assert "views_of_mine" not in sys.modules
+    monkeypatch.syspath_prepend(here)
+    module = ContrastiveModule.load_from_checkpoint(checkpoint, trust=["views_of_mine"])
     mine, ours = module.plan.chains["positive"]
     assert (type(mine).__module__, type(mine).__name__, mine.rate) == ("views_of_mine", "TurnAround", 1.0)
     assert ours.rate == 0.2

@@ -1,0 +1,173 @@
+"""Class paths that come from files: which classes a file may name, and how a name becomes a class.
+
+A checkpoint, a model folder and the records of a run or a sweep may come from anyone. They name classes of this
+library, of modules that the caller's program has imported, and of modules that the caller trusts by name; each
+place has a base class. Until that is settled nothing is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import ModuleType
+from typing import TypeVar
+
+from jsonargparse import set_parsing_settings
+
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+
+# Whoever reads a configuration imports this module; jsonargparse would else build any class that a place of type
+# Any names.
+set_parsing_settings(instantiate_subclass_spec_in_any=False)
+
+_T = TypeVar("_T")
+_OWN = __name__.partition(".")[0]
+_trusted: ContextVar[tuple[str, ...]] = ContextVar("_trusted", default=())
+
+
+class UntrustedError(InvalidValueError):
+    """A file names a class of a module that neither the program has imported nor its user trusts.
+
+    Args:
+        where: The file, and the place in it.
+        class_path: What it names.
+    """
+
+    def __init__(self, where: str, class_path: str) -> None:
+        self.module = class_path.rpartition(".")[0]
+        super().__init__(
+            f"{where}: expected a class of this library or of a module that you trust, got {class_path}; nothing "
+            f"was imported: if you know what {self.module} does, give --trust {self.module}, or in Python "
+            f'trust=["{self.module}"]'
+        )
+
+
+@contextmanager
+def trusting(modules: Sequence[str] | None) -> Iterator[None]:
+    """Lets files name classes of further modules, and of their submodules, while the block runs.
+
+    Args:
+        modules: Their names; None for no further ones.
+
+    Raises:
+        TypeError: A name in place of a list.
+        ValueError: Something that can't be the name of a module.
+
+    Example:
+        >>> with trusting(["my_views"]):
+        ...     pass
+    """
+    if isinstance(modules, str):
+        raise InvalidTypeError(f'trust: expected a list of modules, got {modules!r}; give ["{modules}"]')
+    for module in modules or ():
+        if not _is_dotted(module):
+            raise InvalidValueError(
+                f"trust: expected the name of a module, such as my_views for my_views.py, got {module!r}"
+            )
+    token = _trusted.set((*_trusted.get(), *(modules or ())))
+    try:
+        yield
+    finally:
+        _trusted.reset(token)
+
+
+def resolve(class_path: object, base: type[_T] | tuple[type[_T], ...], where: str) -> type[_T]:
+    """Gives the class that a file names for a place.
+
+    Args:
+        class_path: ``module.Class``, or the name alone of a class of this library.
+        base: What the place may hold: subclasses of it, or of one of several.
+        where: The file and the place, for the error.
+
+    Raises:
+        ValueError: No such class, one of another kind, or of a module that nobody trusts, which isn't imported.
+
+    Example:
+        >>> from collections import OrderedDict
+        >>> resolve("collections.OrderedDict", dict, "a.json").__name__
+        'OrderedDict'
+        >>> try:
+        ...     resolve("subprocess.Popen", dict, "a.json")
+        ... except InvalidValueError as error:
+        ...     print(error)
+        a.json: expected a dict, got subprocess.Popen, which is none
+    """
+    kinds = base if isinstance(base, tuple) else (base,)
+    said = " or ".join(kind.__name__ for kind in kinds)
+    if not isinstance(class_path, str) or not _is_dotted(class_path):
+        raise InvalidValueError(f"{where}: expected the path of a class ({said}), got {class_path!r}")
+    found = loaded(class_path, kinds)
+    if found is None and is_trusted(class_path):
+        found = imported(class_path)
+    elif found is None and "." in class_path:
+        raise UntrustedError(where, class_path)
+    if found is None:
+        raise InvalidValueError(f"{where}: expected a {said}, got {class_path}; there is no such class")
+    if not (isinstance(found, type) and issubclass(found, kinds)):
+        raise InvalidValueError(f"{where}: expected a {said}, got {class_path}, which is none")
+    return found
+
+
+def is_trusted(class_path: str) -> bool:
+    """Tells whether a path leads into this library, or into a module that is trusted by name."""
+    return any(f"{class_path}.".startswith(f"{module}.") for module in (_OWN, *_trusted.get()))
+
+
+def loaded(class_path: str, kinds: tuple[type, ...] = ()) -> object:
+    """Gives what a path names among the modules that are imported already; None if there is nothing.
+
+    Args:
+        class_path: ``module.Class``, or the name of a subclass of ``kinds``.
+        kinds: Base classes of the place.
+    """
+    names = class_path.split(".")
+    if len(names) == 1:
+        named = [cls for cls in _subclasses(kinds) if cls.__name__ == class_path]
+        return next((cls for cls in named if cls.__module__.startswith(f"{_OWN}.")), None)
+    for end in range(len(names) - 1, 0, -1):
+        module = sys.modules.get(".".join(names[:end]))
+        if module is not None:
+            return _inside(module, names[end:])
+    return None
+
+
+def imported(class_path: str) -> object:
+    """Imports the module of a path, and gives what the path names there; None if there is nothing.
+
+    Raises:
+        Exception: Whatever the module raises.
+    """
+    names = class_path.split(".")
+    for end in range(len(names) - 1, 0, -1):
+        module = ".".join(names[:end])
+        try:
+            return _inside(importlib.import_module(module), names[end:])
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise  # the module is there, and lacks another one
+    return None
+
+
+def _inside(module: ModuleType, names: Sequence[str]) -> object:
+    """Follows names from a module into classes; no other module is entered, and of others' no hook is called."""
+    found: object = module
+    for name in names:
+        if not isinstance(found, type) and found is not module:
+            return None
+        own = module.__name__.partition(".")[0] == _OWN
+        # Ours import what is asked for by themselves; those of others may import anything.
+        found = getattr(found, name, None) if own else vars(found).get(name)
+    return found
+
+
+def _subclasses(kinds: Iterable[type]) -> Iterator[type]:
+    for kind in kinds:
+        yield kind
+        yield from _subclasses(kind.__subclasses__())
+
+
+def _is_dotted(text: object) -> bool:
+    return isinstance(text, str) and all(name.isidentifier() for name in text.split("."))

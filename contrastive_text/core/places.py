@@ -1,0 +1,272 @@
+"""Parts named in a configuration: the annotation of a place decides whether a class may be named there.
+
+A part is written as ``{class_path: ..., init_args: {...}}``. Where the annotation is a class, a part may stand,
+and must be of that class; everywhere else there are plain values, and what looks like a part is refused before
+the parser, which would import it, sees it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import get_loader
+
+from contrastive_text.core.class_paths import imported, loaded, resolve
+from contrastive_text.core.errors import InvalidValueError
+
+_PLAIN = (str, bytes, int, float, complex, bool, os.PathLike, Enum, timedelta)
+_SPEC = {"class_path", "init_args", "dict_kwargs"}
+
+
+class _Unreadable:
+    """Stands for an annotation that names something which isn't there when the program runs."""
+
+
+@dataclass
+class _Place:
+    """What an annotation allows.
+
+    Args:
+        parts: Base classes of parts.
+        items: Annotations of the items of a list.
+        values: Annotations of the values of a dictionary.
+        text: Whether a string may stand there.
+        anything: Whether any plain value may.
+        code: Whether the parser would take a string for the path of a function, a class or a module.
+        unreadable: Whether nobody can tell.
+    """
+
+    parts: list[type] = field(default_factory=list)
+    items: list[Any] = field(default_factory=list)  # Any: annotations
+    values: list[Any] = field(default_factory=list)
+    text: bool = False
+    anything: bool = False
+    code: bool = False
+    unreadable: bool = False
+
+
+def settled(arguments: Mapping[str, Any], cls: type, where: str) -> dict[str, Any]:
+    """Gives the arguments of a class that a file holds, once every class that they name may be named.
+
+    Args:
+        arguments: Plain data: of a checkpoint, or of the record of a run.
+        cls: The class that they are for.
+        where: The file, for the error.
+
+    Raises:
+        ValueError: A class that a file may not name, a part where none may stand, or text in place of a part.
+    """
+    return _Walk(own_words=False).arguments(arguments, cls, where)
+
+
+def check_words(arguments: Mapping[str, Any], cls: type, where: str) -> None:
+    """Checks what the user's own files and options name: modules of parts are imported, other values are plain.
+
+    A part that can't be found, or is of another kind, is left to the parser, which says so.
+
+    Args:
+        arguments: The configuration of a class.
+        cls: The class.
+        where: Its place, for the error.
+
+    Raises:
+        ValueError: A part, or a function, where none may stand.
+    """
+    _Walk(own_words=True).arguments(arguments, cls, where)
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """A walk through a configuration beside the annotations of its places."""
+
+    own_words: bool
+
+    def arguments(self, given: Mapping[str, Any], cls: type, where: str) -> dict[str, Any]:
+        annotations, takes_more = _annotations(cls)
+        done: dict[str, Any] = {}
+        for name, value in given.items():
+            if name in annotations or takes_more:
+                place = _place([annotations.get(name, Any)])
+                done[name] = self.value(value, place, f"{where}.{name}")
+            else:
+                done[name] = value  # the parser refuses the name, and imports nothing for it
+        return done
+
+    def value(self, value: Any, place: _Place, where: str) -> Any:  # Any: plain data
+        if isinstance(value, str):
+            return self._text(value, place, where)
+        if isinstance(value, Mapping) and "class_path" in value:
+            return self._part(value, place, where)
+        if isinstance(value, Mapping) and place.parts and not place.values:
+            inner = value.get("init_args", value)
+            if not isinstance(inner, Mapping):
+                raise InvalidValueError(f"{where}.init_args: expected names and values, got {inner!r}")
+            inner = self.arguments(inner, place.parts[0], where)
+            return {**value, "init_args": inner} if "init_args" in value else inner
+        if isinstance(value, Mapping):
+            below = _place(place.values or [_Unreadable if place.unreadable else Any])
+            return {name: self.value(item, below, f"{where}.{name}") for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            below = _place(place.items or ([*place.parts] or [_Unreadable if place.unreadable else Any]))
+            return [self.value(item, below, f"{where}[{i}]") for i, item in enumerate(value)]
+        return value
+
+    def _part(self, spec: Mapping[str, Any], place: _Place, where: str) -> dict[str, Any]:
+        path = spec["class_path"]
+        if place.unreadable and self.own_words:
+            return dict(spec)
+        if not place.parts:
+            raise InvalidValueError(
+                f"{where}: expected plain values, got a part ({path}); parts are made only where an argument is "
+                "annotated with their class"
+            )
+        if odd := set(spec) - _SPEC:
+            raise InvalidValueError(
+                f"{where}: expected class_path and init_args, got {', '.join(map(str, sorted(odd, key=str)))} too"
+            )
+        cls = self._class(path, place, where)
+        if cls is None:
+            return dict(spec)
+        done: dict[str, Any] = {"class_path": path if "." in path else f"{cls.__module__}.{cls.__qualname__}"}
+        for name in ("init_args", "dict_kwargs"):
+            given = spec.get(name)
+            if given is not None and not isinstance(given, Mapping):
+                raise InvalidValueError(f"{where}.{name}: expected names and values, got {given!r}")
+            if given:
+                done[name] = self.arguments(given, cls, where)
+        return done
+
+    def _class(self, path: object, place: _Place, where: str) -> type | None:
+        """Gives the class of a part; None leaves the answer to the parser."""
+        kinds = tuple(place.parts)
+        if not self.own_words:
+            return resolve(path, kinds, where)
+        if not isinstance(path, str):
+            return None
+        found = loaded(path, kinds)
+        try:
+            found = imported(path) if found is None else found
+        except ImportError:
+            return None
+        if found is not None and not isinstance(found, type):
+            raise InvalidValueError(f"{where}: expected a class, got {path}, which is none")
+        try:
+            return found if found is not None and issubclass(found, kinds) else None
+        except TypeError:  # a protocol, which the parser compares by itself
+            return None
+
+    def _text(self, text: str, place: _Place, where: str) -> Any:  # Any: the text, or the part that it names
+        dotted = "." in text and all(name.isidentifier() for name in text.split("."))
+        if place.code and dotted:
+            raise InvalidValueError(
+                f"{where}: expected no function and no class, which a configuration can't give here, got {text}; "
+                "give it in Python"
+            )
+        if not self.own_words and place.parts and (dotted or not place.text):
+            return self._part({"class_path": text}, place, where)
+        structured = bool(place.items or place.values)
+        if not self.own_words and structured and not (place.text or place.anything):
+            raise InvalidValueError(f"{where}: expected names and values, or a list, got {text!r}")
+        if structured or place.anything or place.parts:
+            inner = _parsed(text, files=self.own_words and not place.anything)
+            if isinstance(inner, Mapping | list):
+                self.value(inner, place, where)
+        return text
+
+
+def _parsed(text: str, files: bool) -> object:
+    """Gives what the parser makes of a string: YAML, or where a part or a list is expected that of a file."""
+    try:
+        if files and len(text) < 4096 and "\n" not in text and Path(text).is_file():
+            text = Path(text).read_text(encoding="utf-8")
+        return get_loader("yaml")(text) if ":" in text or "[" in text else text
+    except Exception:  # whatever the YAML parser raises: then the string is one
+        return text
+
+
+@cache
+def _annotations(cls: type) -> tuple[dict[str, Any], bool]:
+    """Gives the annotations of a constructor's arguments, and whether it takes others too.
+
+    What ``**kwargs`` takes is looked up in the classes above.
+    """
+    named: dict[str, Any] = {}
+    for owner in cls.__mro__:
+        init = vars(owner).get("__init__")
+        if not inspect.isfunction(init):
+            continue
+        hints = _hints(init)
+        parameters = list(inspect.signature(init).parameters.values())[1:]
+        for parameter in parameters:
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                named.setdefault(parameter.name, hints.get(parameter.name, Any))
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            return named, False
+    return named, True
+
+
+def _hints(function: Callable[..., object]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function)
+    except Exception:  # an annotation may name what only a type checker imports
+        return {name: _evaluated(hint, function) for name, hint in inspect.get_annotations(function).items()}
+
+
+def _evaluated(hint: Any, function: Callable[..., object]) -> Any:  # Any: an annotation
+    holder = types.SimpleNamespace(__annotations__={"hint": hint})
+    try:
+        return typing.get_type_hints(holder, vars(sys.modules[function.__module__]))["hint"]
+    except Exception:  # as above
+        return _Unreadable
+
+
+def _place(annotations: Iterable[Any]) -> _Place:
+    """Reads annotations that stand for one place, those of a union apart."""
+    place = _Place()
+    for annotation in annotations:
+        _read(annotation, place)
+    return place
+
+
+def _read(annotation: Any, place: _Place) -> None:  # Any: an annotation
+    origin = typing.get_origin(annotation) or annotation
+    inner = [each for each in typing.get_args(annotation) if each is not Ellipsis]
+    if origin in (typing.Union, types.UnionType):
+        for each in inner:
+            _read(each, place)
+    elif origin is typing.Annotated:
+        _read(inner[0], place)
+    elif origin is typing.Literal:
+        place.text = True
+    elif isinstance(annotation, typing.TypeVar):
+        for each in annotation.__constraints__ or [annotation.__bound__ or Any]:
+            _read(each, place)
+    elif annotation is _Unreadable or isinstance(annotation, str | typing.ForwardRef):
+        place.unreadable = True
+    elif annotation in (Any, object):
+        place.anything = True
+    elif origin is Callable or origin in (type, types.ModuleType, types.FunctionType):
+        place.code = True
+    elif annotation is None or origin is types.NoneType:
+        return
+    elif not isinstance(origin, type):
+        place.anything = True
+    elif issubclass(origin, _PLAIN):
+        place.text = True
+    elif issubclass(origin, Mapping):
+        place.values.append(inner[1] if len(inner) > 1 else Any)
+    elif issubclass(origin, list | tuple | set | frozenset) or origin.__module__ == "collections.abc":
+        place.items += inner or [Any]
+    else:
+        place.parts.append(origin)

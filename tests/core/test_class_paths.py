@@ -1,0 +1,122 @@
+"""Which classes a file may name: of this library, of imported modules, of trusted ones; of the place's kind."""
+
+import sys
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contrastive_text.core.class_paths import UntrustedError, resolve, trusting
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.poolers import MeanPooler, Pooler
+from contrastive_text.views import CropTokens, View
+
+OF_MINE = (
+    "from contrastive_text.poolers import MeanPooler, Pooler\nclass Mine(Pooler):\n    class Inner(Pooler): ...\n"
+)
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module and a package with poolers, which nobody has imported."""
+    for name in ("poolers_of_mine", "pack_of_mine", "pack_of_mine.sub"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "poolers_of_mine.py").write_text(OF_MINE)
+    (tmp_path / "pack_of_mine").mkdir()
+    (tmp_path / "pack_of_mine" / "__init__.py").write_text("")
+    (tmp_path / "pack_of_mine" / "sub.py").write_text(OF_MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "poolers_of_mine"
+
+
+@pytest.mark.parametrize(
+    ("path", "base", "cls"),
+    [
+        ("contrastive_text.poolers.MeanPooler", Pooler, MeanPooler),
+        ("MeanPooler", Pooler, MeanPooler),
+        ("contrastive_text.views.CropTokens", View, CropTokens),
+        ("contrastive_text.views.tokens.CropTokens", (Pooler, View), CropTokens),
+        ("collections.OrderedDict", dict, OrderedDict),
+    ],
+)
+def test_what_a_file_may_name(path: str, base: Any, cls: type) -> None:
+    assert resolve(path, base, "a.ckpt") is cls
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("subprocess.Popen", "os.system", "os.environ", "builtins.eval", "torch.nn.Linear", "torch.hub.load"),
+        *("transformers.AutoModel", "pytorch_lightning.Trainer", "pytorch_lightning.callbacks.LambdaCallback"),
+        *(
+            "contrastive_text.callbacks.ExportModel",
+            "contrastive_text.poolers.nn.Linear",
+            "contrastive_text.cli.main.run",
+        ),
+        *("contrastive_text.nothing.Here", "contrastive_text.poolers.Nothing", "Popen", "CropTokens", ""),
+        *("a b.C", "a..C", "MeanPooler()", "{class_path: MeanPooler}", "/etc/passwd", "../evil.Evil"),
+        *(None, 3, ["MeanPooler"], {"class_path": "MeanPooler"}),
+    ],
+)
+def test_what_is_no_pooler_is_refused_with_its_place(path: object) -> None:
+    before = set(sys.modules)
+    with pytest.raises(InvalidValueError, match=r"^a\.ckpt: model\.pooler: expected "):
+        resolve(path, Pooler, "a.ckpt: model.pooler")
+    new = {name for name in set(sys.modules) - before if not name.startswith("contrastive_text.")}
+    assert not new or "cli" in str(path)  # our own modules may import what they need
+
+
+def test_a_module_is_imported_when_it_is_trusted_and_not_before(mine: str) -> None:
+    for path in (f"{mine}.Mine", f"{mine}.Mine.Inner", f"{mine}.Nothing"):
+        with pytest.raises(UntrustedError, match=rf"--trust {path.rpartition('.')[0]}, or in Python"):
+            resolve(path, Pooler, "a.ckpt")
+    assert mine not in sys.modules
+    with trusting(["something_else", mine[:-1]]), pytest.raises(UntrustedError):
+        resolve(f"{mine}.Mine", Pooler, "a.ckpt")  # a longer name is another module
+    assert mine not in sys.modules
+    with trusting([mine]):
+        assert resolve(f"{mine}.Mine", Pooler, "a.ckpt").__name__ == "Mine"
+        assert resolve(f"{mine}.Mine.Inner", Pooler, "a.ckpt").__name__ == "Inner"
+        assert resolve(f"{mine}.MeanPooler", Pooler, "a.ckpt") is MeanPooler
+        with pytest.raises(InvalidValueError, match=r"there is no such class$"):
+            resolve(f"{mine}.Nothing", Pooler, "a.ckpt")
+    assert resolve(f"{mine}.Mine", Pooler, "a.ckpt")  # the program has imported it now
+
+
+@pytest.mark.usefixtures("mine")
+def test_trust_of_a_package_is_trust_of_its_modules() -> None:
+    with trusting(["pack_of_mine"]):
+        assert resolve("pack_of_mine.sub.Mine", Pooler, "a.ckpt").__module__ == "pack_of_mine.sub"
+
+
+def test_trust_ends_with_its_block(mine: str) -> None:
+    with trusting([mine]):
+        pass
+    with trusting(None), pytest.raises(UntrustedError):
+        resolve(f"{mine}.Mine", Pooler, "a.ckpt")
+
+
+def test_a_trusted_module_that_lacks_another_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lacking_of_mine.py").write_text("import there_is_no_such_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with trusting(["lacking_of_mine"]), pytest.raises(ModuleNotFoundError, match=r"there_is_no_such_module'"):
+        resolve("lacking_of_mine.Mine", Pooler, "a.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("modules", "kind"), [("my_views", InvalidTypeError), (["my_views.py "], InvalidValueError)]
+)
+def test_what_is_no_list_of_modules_is_refused(modules: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=r"^trust: expected"), trusting(modules):
+        pass
+
+
+def test_a_module_s_own_hook_for_missing_names_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    lazy = type(sys)("lazy_of_mine")
+    lazy.__getattr__ = asked.append  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "lazy_of_mine", lazy)
+    with pytest.raises(InvalidValueError, match=r"got lazy_of_mine\.Mine"):
+        resolve("lazy_of_mine.Mine", Pooler, "a.ckpt")
+    assert "Mine" not in asked
