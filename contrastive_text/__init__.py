@@ -3,10 +3,8 @@
 The names below are what a user starts from; each is imported when it is first asked for.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING
+# Nothing is imported here: python -m has the working directory first on its path, until __main__ takes it away.
+TYPE_CHECKING = False  # as of typing; to type checkers it is True
 
 if TYPE_CHECKING:
     from contrastive_text.data.datamodule import TextDataModule
@@ -57,6 +55,8 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
     return vars(importlib.import_module(f"{__name__}.{_ROOMS[name]}"))[name]
 
 

@@ -14,6 +14,8 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
+from contrastive_text.core.class_paths import own_modules
+
 
 class SaveWhenStopped(Callback):
     """Ends a run that is told to stop behind its running step, with a checkpoint to resume from.
@@ -100,7 +102,9 @@ class SaveWhenStopped(Callback):
             trainer.strategy.remove_checkpoint(self._saved)
             self._saved = None
 
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:  # Lightning's signature
         """Says how to go on, and gives the process its status."""
         if self._saved is None or not isinstance(exception, SIGTERMException):
             return
@@ -110,7 +114,15 @@ class SaveWhenStopped(Callback):
             path = str(self._saved)
             call = f"trainer.fit(module, data, ckpt_path={path!r})"
             said = call if self.command is None else f"{self.command} --ckpt_path {shlex.quote(path)}"
+            if self.command is not None:
+                said += "".join(f" --trust {module}" for module in _own_modules(trainer, pl_module))
             print(f"Stopped behind step {trainer.global_step:,}. To go on exactly there:\n  {said}")
+
+
+def _own_modules(trainer: pl.Trainer, pl_module: pl.LightningModule) -> list[str]:
+    """Gives the modules of the user's own that the checkpoint names parts of."""
+    data = vars(trainer).get("datamodule")
+    return own_modules([dict(pl_module.hparams), dict(data.hparams) if data is not None else {}])
 
 
 def _let_lightning_stop(trainer: pl.Trainer, wanted: bool) -> None:

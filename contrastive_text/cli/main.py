@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from contrastive_text import __version__
+from contrastive_text.core.class_paths import UntrustedError, trusting
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.recipes import recipe_files, recipe_names
 
@@ -22,6 +25,8 @@ _OTHERS = (
     "postprocess", "onnx",
 )  # fmt: skip
 """Each is a function of its name in a module of its name beside this one."""
+_OWN_PARTS = (*_TRAINING, "views", "sweep")
+"""They take parts of the user's own, from modules of the working directory."""
 _USAGE = f"""usage: contrastive-text COMMAND [options]
 
   fit        train:       contrastive-text fit --recipe simcse --data.train TEXTS.txt
@@ -46,6 +51,7 @@ _USAGE = f"""usage: contrastive-text COMMAND [options]
 
 recipes: {", ".join(recipe_names())}
 Options of a command: contrastive-text COMMAND --help. The configuration that a run would use: --print_config.
+A file may name parts of your own where you trust their module: COMMAND --trust my_views ...
 Later files lie over earlier ones, recipes and --config FILE alike; options lie over all files."""
 
 
@@ -79,8 +85,6 @@ def run(words: Sequence[str]) -> int:
     Returns:
         The exit status: 0, 2 after an answer to a wrong input, or 1 after a bug, whose traceback is printed.
     """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a console script, unlike python -m, doesn't see the user's own parts
     if not words or words[0] in ("-h", "--help"):
         print(_USAGE)
         return 0 if words else 2
@@ -88,7 +92,9 @@ def run(words: Sequence[str]) -> int:
         print(__version__)
         return 0
     try:
-        _dispatch(words[0], expand_recipes(words[1:]))
+        trusted, rest = take_trust(words[1:])
+        with trusting(trusted), _own_parts(words[0] in _OWN_PARTS or bool(trusted)):
+            _dispatch(words[0], expand_recipes(rest))
     except Exception as error:
         from contrastive_text.cli.suggestions import constructor_answer
 
@@ -98,8 +104,54 @@ def run(words: Sequence[str]) -> int:
             print("error: this is a bug, of the library or of a part of your own; see above", file=sys.stderr)
             return 1
         print(f"error: {said or error}", file=sys.stderr)
+        if (module := _untrusted(error)) is not None:
+            again = [words[0], "--trust", module, *words[1:]]
+            print(f"  {shlex.join(['contrastive-text', *again])}", file=sys.stderr)
         return 2
     return 0
+
+
+def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Gives the modules behind ``--trust``, and the other words.
+
+    Raises:
+        ValueError: No module behind it.
+
+    Example:
+        >>> take_trust(["--trust", "my_views", "--ckpt_path", "a.ckpt", "--trust=more"])
+        (['my_views', 'more'], ['--ckpt_path', 'a.ckpt'])
+    """
+    end = words.index("--") if "--" in words else len(words)
+    trusted: list[str] = []
+    left: list[str] = []
+    rest = iter(words[:end])
+    for word in rest:
+        if word == "--trust" or word.startswith("--trust="):
+            trusted.append(next(rest, "") if word == "--trust" else word.removeprefix("--trust="))
+        else:
+            left.append(word)
+    return trusted, [*left, *words[end:]]
+
+
+@contextmanager
+def _own_parts(wanted: bool) -> Iterator[None]:
+    """Lets parts of the user's own be imported from the working directory, behind all that is installed."""
+    before = list(sys.path)
+    if wanted and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _untrusted(error: BaseException | None) -> str | None:
+    """Gives the module that the user would have to trust."""
+    while error is not None:
+        if isinstance(error, UntrustedError):
+            return error.module
+        error = error.__cause__
+    return None
 
 
 def _dispatch(command: str, words: list[str]) -> None:

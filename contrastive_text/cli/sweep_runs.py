@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from contrastive_text.cli.main import run
 from contrastive_text.cli.sweep_checks import speaking_to
 from contrastive_text.cli.training import option_value
+from contrastive_text.core.class_paths import trusted
 from contrastive_text.sweeps import Cell, Run, SweepFolder, SweepTable, read_validations
 from contrastive_text.sweeps.folder import empty
 
@@ -44,7 +45,8 @@ class Job:
 
     def words(self, cell: Cell, seed: int) -> list[str]:
         """Gives the command of a run, from ``fit`` on."""
-        return ["fit", *cell.words(self.options), f"--seed_everything={seed}"]
+        trust = [f"--trust={module}" for module in trusted()]
+        return ["fit", *trust, *cell.words(self.options), f"--seed_everything={seed}"]
 
     def run(self, cell: Cell, seed: int, place: Path) -> Run:
         """Runs a cell in its folder, which is emptied; what it prints goes into ``fit.log`` there.

@@ -9,19 +9,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
 from typing import TypeVar
 
-from jsonargparse import set_parsing_settings
-
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-
-# Whoever reads a configuration imports this module; jsonargparse would else build any class that a place of type
-# Any names.
-set_parsing_settings(instantiate_subclass_spec_in_any=False)
 
 _T = TypeVar("_T")
 _OWN = __name__.partition(".")[0]
@@ -72,6 +66,31 @@ def trusting(modules: Sequence[str] | None) -> Iterator[None]:
         yield
     finally:
         _trusted.reset(token)
+
+
+def trusted() -> tuple[str, ...]:
+    """Gives the modules that are trusted by name at this moment."""
+    return _trusted.get()
+
+
+def own_modules(plain: object) -> list[str]:
+    """Gives the modules of parts that aren't this library's, which a file with these parts needs trust for.
+
+    Args:
+        plain: Arguments as plain data, as checkpoints hold them.
+
+    Example:
+        >>> own_modules({"views": [{"class_path": "my_views.Shout"}, {"class_path": "contrastive_text.NTXent"}]})
+        ['my_views']
+    """
+    if isinstance(plain, Mapping):
+        path = plain.get("class_path")
+        ours = not isinstance(path, str) or path.partition(".")[0] == _OWN
+        inner = [module for value in plain.values() for module in own_modules(value)]
+        return list(dict.fromkeys([*([] if ours else [str(path).rpartition(".")[0]]), *inner]))
+    if isinstance(plain, list | tuple):
+        return list(dict.fromkeys(module for value in plain for module in own_modules(value)))
+    return []
 
 
 def resolve(class_path: object, base: type[_T] | tuple[type[_T], ...], where: str) -> type[_T]:

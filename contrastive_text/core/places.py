@@ -20,10 +20,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import get_loader
+from jsonargparse import get_loader, set_parsing_settings
 
 from contrastive_text.core.class_paths import imported, loaded, resolve
 from contrastive_text.core.errors import InvalidValueError
+
+# Whoever has a configuration parsed imports this module. Else the parser makes, wherever a type is Any, whatever
+# class is named.
+set_parsing_settings(instantiate_subclass_spec_in_any=False)
 
 _PLAIN = (str, bytes, int, float, complex, bool, os.PathLike, Enum, timedelta)
 _SPEC = {"class_path", "init_args", "dict_kwargs"}
