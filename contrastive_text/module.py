@@ -306,9 +306,9 @@ class ContrastiveModule(ScoredModule):
         """
         if self.trainer.precision == "16-true":
             raise InvalidValueError(
-                "trainer.precision: expected 32-true, 16-mixed, bf16-mixed or bf16-true, got 16-true; in float16 the "
-                "optimiser's eps of 1e-8 is 0 and so are squares of gradients below 2e-4: use 16-mixed, whose "
-                "weights are float32"
+                "trainer.precision: expected 32-true, 16-mixed, bf16-mixed or bf16-true, got 16-true; in float16 "
+                "the optimiser's eps of 1e-8 is 0 and so are squares of gradients below 2e-4: use 16-mixed, "
+                "whose weights are float32"
             )
         if isinstance(self.combine, PCGrad) and str(self.trainer.precision).startswith("16"):
             raise InvalidValueError(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import tiny
-import torch
 from torch import Tensor
 
 from contrastive_text.objectives import Contrastive, Objective, TextClassification

@@ -152,8 +152,8 @@ class TransformerEncoder(Encoder):
         checkpointed = any(vars(part).get("gradient_checkpointing") for part in self.model.modules())
         if self.layout == "packed" and checkpointed:
             raise InvalidValueError(
-                "encoder.layout: expected auto, bucketed or padded, for layers are checkpointed and their gradient "
-                "would be another, got packed; or set model.chunk_tokens in place of gradient_checkpointing_enable()"
+                "encoder.layout: expected auto, bucketed or padded, for layers are checkpointed, whose gradient "
+                "would be another, got packed; or set model.chunk_tokens instead of checkpointing them"
             )
         if self.layout != "auto":
             return self.layout, "as asked for"
