@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytorch_lightning as pl
 import tiny
+import torch
 from torch import Tensor
 
-from contrastive_text.objectives import Contrastive, Objective, TextClassification
-from contrastive_text.types import Encoded
+from contrastive_text.losses import CoSENT, CosineMSE, InfoNCE, NTXent, SupCon, at_least_float32
+from contrastive_text.objectives import Contrastive, Objective, PairRegression, TextClassification
+from contrastive_text.types import Encoded, Slot
 
 CLASSES = 3000
 TRAINED = range(0, CLASSES, 10)
@@ -86,3 +89,38 @@ def test_float16_weights_are_refused_before_the_first_step(bert: str, tmp_path: 
     with pytest.raises(ValueError, match=r"trainer\.precision: expected .*16-mixed.*, got 16-true"):
         tiny.trainer(tmp_path, precision="16-true", callbacks=[watch]).fit(tiny.module(bert), datamodule=data)
     assert watch.losses == []
+
+
+OBJECTIVES: dict[str, Callable[[], Objective]] = {
+    "InfoNCE": lambda: Contrastive(InfoNCE()),
+    "NTXent": lambda: Contrastive(NTXent()),
+    "SupCon": lambda: Contrastive(SupCon(), classes=2),
+    "CosineMSE": lambda: PairRegression(CosineMSE()),
+    "CoSENT": lambda: PairRegression(CoSENT()),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_vectors_of_zeros_have_a_finite_gradient_in_every_precision(name: str, dtype: torch.dtype) -> None:
+    vectors = torch.randn(8, 6, generator=torch.Generator().manual_seed(0)).to(dtype)
+    vectors[2] = 0.0
+    vectors[5] = torch.finfo(dtype).tiny / 64 if dtype == torch.float16 else 0.0  # too short for a direction
+    vectors.requires_grad_()
+    slots = (Slot("anchor", 0), Slot("positive", 0))
+    target = torch.tensor([0.0, 1.0, 0.0, 1.0])
+    encoded = Encoded(vectors, slots, text_ids=torch.arange(8), target=target)
+    terms = OBJECTIVES[name]()(encoded)
+    (terms.total / terms.count).backward()
+    assert vectors.grad is not None
+    assert bool(vectors.grad.isfinite().all())
+    long = vectors.grad[[0, 1, 3, 4, 6, 7]]
+    assert bool((long != 0).any())
+
+
+def test_an_infinite_gradient_of_a_vector_with_a_direction_stays_infinite() -> None:
+    vectors = torch.tensor([[1.0, 2.0], [0.0, 0.0]], dtype=torch.float16, requires_grad=True)
+    (at_least_float32(vectors).sum() * 1e6).backward()
+    assert vectors.grad is not None
+    # From infinity 16-mixed learns that its factor of the loss is too large.
+    assert vectors.grad.tolist() == [[torch.inf, torch.inf], [0.0, 0.0]]

@@ -14,8 +14,35 @@ EPSILON = 1e-8
 """Smallest norm divided by: at a zero vector the gradient is of order 1/EPSILON, finite in float32."""
 
 
+class _Widened(torch.autograd.Function):
+    """Float16 as float32, with a gradient that is finite where vectors are too short to have a direction."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:  # Any: torch leaves ctx untyped
+        ctx.save_for_backward(values.abs().amax(dim=-1, keepdim=True) < torch.finfo(values.dtype).tiny)
+        ctx.dtype = values.dtype
+        return values.float()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (short,) = ctx.saved_tensors
+        narrow: Tensor = gradient.to(ctx.dtype)
+        return narrow.masked_fill(short & narrow.isinf(), 0.0)
+
+
 def at_least_float32(values: Tensor) -> Tensor:
-    """Gives half-precision values as float32; float32 and float64 stay as they are."""
+    """Gives half-precision values as float32; float32 and float64 stay as they are.
+
+    The gradient of a vector of zeros, of order 1/EPSILON where it is normalised, is infinite in float16. For such
+    vectors, and those of nothing but subnormal numbers, infinity is 0 here; for others it stays, which is how
+    ``16-mixed`` learns that its factor of the loss is too large.
+
+    Args:
+        values: (..., D).
+    """
+    if values.dtype == torch.float16 and values.requires_grad and values.numel():
+        widened: Tensor = _Widened.apply(values)  # type: ignore[no-untyped-call]  # torch's
+        return widened
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
