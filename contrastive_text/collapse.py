@@ -63,7 +63,7 @@ class TrainingSigns:
             step: Number of the step.
             figures: What is logged under ``train/``.
         """
-        found = {}
+        found: dict[str, str] = {}
         for key, uniformity in figures.items():
             place, _, figure = key.rpartition("/")
             part, _, name = place.partition("/")

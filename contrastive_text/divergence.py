@@ -34,7 +34,7 @@ class EndWhenDiverged(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
         """Starts anew."""
-        self._first = torch.tensor([math.inf, 0.0])
+        self._first = torch.tensor([math.inf, 0.0], device=pl_module.device)
 
     def on_train_batch_end(
         self,
@@ -47,8 +47,8 @@ class EndWhenDiverged(Callback):
         """Notes the loss, and reads what was noted now and then."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, Tensor) and self._first is not None:
-            self._first = _earlier(self._first.to(loss.device), loss.detach(), trainer.global_step)
-        if (batch_idx + 1) % max(1, trainer.log_every_n_steps or 0) == 0:
+            self._first = _earlier(self._first, loss.detach(), trainer.global_step)
+        if (batch_idx + 1) % max(1, vars(trainer)["log_every_n_steps"] or 0) == 0:  # Lightning's, undeclared
             self._check_loss(trainer)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -63,14 +63,13 @@ class EndWhenDiverged(Callback):
         check_weights(trainer, pl_module)
 
     def _check_loss(self, trainer: pl.Trainer) -> None:
-        step, loss = (math.inf, 0.0) if self._first is None else self._first.tolist()
-        if trainer.strategy.reduce_boolean_decision(step == math.inf, all=True):
+        if self._first is None:
             return
+        step = float(trainer.strategy.reduce(self._first[0].clone(), reduce_op="min"))
         if step < math.inf:
-            raise RunError(f"step {int(step):,}: expected a finite loss, got {loss}; {_advice(trainer)}")
-        raise RunError(
-            f"step {trainer.global_step:,}: expected a finite loss, got none on another rank; {_advice(trainer)}"
-        )
+            own, loss = self._first.tolist()
+            got = f"{loss}" if own == step else "none on another rank"
+            raise RunError(f"step {int(step):,}: expected a finite loss, got {got}; {_advice(trainer)}")
 
 
 def _earlier(first: Tensor, loss: Tensor, step: int) -> Tensor:

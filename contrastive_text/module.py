@@ -15,6 +15,7 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from contrastive_text.accumulation import KeepGradients
 from contrastive_text.combination import (
     TaskParts,
     check_heads_and_weights,
@@ -296,7 +297,7 @@ class ContrastiveModule(ScoredModule):
 
     def configure_callbacks(self) -> list[Callback]:
         """Gives what watches over every run, whoever made its trainer."""
-        return [EndWhenDiverged()]
+        return [EndWhenDiverged(), KeepGradients()]
 
     def on_fit_start(self) -> None:
         """Refuses what the trainer can't run: float16 weights, split ones, DDP that waits for absent losses.

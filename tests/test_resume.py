@@ -5,6 +5,7 @@ Over another number of ranks it goes on with the same global batches; there roun
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import random
@@ -28,8 +29,10 @@ from torch import Tensor
 
 from contrastive_text.callbacks import BestCheckpoint
 from contrastive_text.cli import run as shell
+from contrastive_text.core.errors import RunError
 from contrastive_text.core.setting import current_setting
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture, TextTask
+from contrastive_text.divergence import EndWhenDiverged
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.stopping import SaveWhenStopped
 from contrastive_text.training import AtomicCheckpointIO, Combine, PCGrad, Uncertainty
@@ -201,6 +204,94 @@ def test_under_accumulation_whole_steps_are_resumed(
     check_equal(whole, again)
 
 
+# Validated inside a step of several batches
+
+
+class KeepValidated(ModelCheckpoint):
+    """Keeps a checkpoint of every validation, and notes how far from the end of a step it was."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, filename="validated", save_top_k=-1)
+        self.inside: list[bool] = []
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's
+        batches = trainer.fit_loop.epoch_loop.batch_progress.current.completed
+        self.inside.append(batches % trainer.accumulate_grad_batches > 0 and not trainer.is_last_batch)
+        trainer.save_checkpoint(Path(self.dirpath or "") / f"{len(self.inside)}.ckpt")
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Keeps nothing."""
+
+
+def check_windows(
+    folder: Path,
+    bert: str,
+    tasks: dict[str, TextTask],
+    mixture: str,
+    workers: int,
+    accumulate: int,
+    interval: int,
+    **options: Any,
+) -> None:
+    """Resumes from validations inside a step and at its end, and expects the last weights and the best score."""
+    pairs = tiny.write_pairs(folder / "pairs.tsv")
+    scored: dict[str, Any] = {"val_check_interval": interval, "check_val_every_n_epoch": None, **options}
+
+    def fit(name: str, resume: str | None = None) -> tuple[dict[str, Tensor], BestCheckpoint, KeepValidated]:
+        best, validated = BestCheckpoint(str(folder / name / "best")), KeepValidated(folder / name / "validated")
+        weights = run(
+            folder / name,
+            bert,
+            tasks,
+            steps=7,
+            mixture=MIXTURES[mixture],
+            workers=workers,
+            accumulate=accumulate,
+            resume=resume,
+            callbacks=(best, validated),
+            data={"validation": pairs},
+            **scored,
+        )
+        return weights, best, validated
+
+    whole, best, validated = fit("whole")
+    assert any(validated.inside), "no validation came inside a step"
+    steps = sorted(enumerate(validated.inside, start=1), key=lambda step: not step[1])  # first those inside
+    for number, inside in [*steps[:2], steps[-1]]:
+        path = folder / "whole" / "validated" / f"{number}.ckpt"
+        assert ("accumulated" in torch.load(path, weights_only=True)) == inside
+        again, chosen, _ = fit(f"again {number}", resume=str(path))
+        check_equal(whole, again)
+        assert chosen.best_model_score == best.best_model_score
+        assert Path(chosen.best_model_path).name == Path(best.best_model_path).name
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using")  # where a callback is left out
+def test_a_validation_inside_a_step_loses_none_of_its_gradient(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    check_windows(tmp_path, bert, tasks, "batch round robin", workers=0, accumulate=2, interval=3)
+    resume = str(tmp_path / "whole" / "validated" / "1.ckpt")
+    with pytest.raises(ValueError, match=r"accumulate_grad_batches: expected 2, .* got 3; resume with 2"):
+        run(tmp_path / "other", bert, tasks, 7, mixture=BatchRoundRobin(), accumulate=3, resume=resume)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("mixture", ["batch round robin", "epoch round robin", "fusion"])
+@pytest.mark.parametrize(("accumulate", "interval"), [(2, 3), (3, 2), (4, 5)])
+def test_every_validation_inside_a_step_is_resumed_exactly(
+    mixture: str,
+    workers: int,
+    accumulate: int,
+    interval: int,
+    bert: str,
+    tasks: dict[str, TextTask],
+    tmp_path: Path,
+) -> None:
+    check_windows(tmp_path, bert, tasks, mixture, workers=workers, accumulate=accumulate, interval=interval)
+
+
 def test_other_data_in_mid_epoch_are_refused(bert: str, tasks: dict[str, TextTask], tmp_path: Path) -> None:
     run(tmp_path / "whole", bert, tasks, steps=2)
     resume = str(tmp_path / "whole" / "step=2.ckpt")
@@ -339,6 +430,28 @@ def exact(folder: Path, bert: str, tasks: dict[str, TextTask], **options: Any) -
     return run(folder, bert, tasks, **fixed, **options)
 
 
+def become_rank(number: int, port: int) -> None:
+    """Makes this process one of two ranks, as far as Lightning asks."""
+    torch.set_num_threads(1)
+    place = {
+        "LOCAL_RANK": number,
+        "NODE_RANK": 0,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": 2,
+    }
+    os.environ |= {name: str(value) for name, value in place.items()}
+
+
+def start_ranks(function: Any, *words: str) -> None:
+    """Runs a function of the rank, a port and some words in two processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    multiprocessing.set_forkserver_preload(["contrastive_text.module"])
+    mp.start_processes(function, args=(port, *words), nprocs=2, start_method="forkserver")
+
+
 def rank_of_two(number: int, port: int, bert: str, folder: str, resume: str) -> None:
     """One of two ranks: a run from the start, and one from the checkpoint of a process alone."""
     place = {
@@ -366,12 +479,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batches(
     bert: str, tasks: dict[str, TextTask], tmp_path: Path
 ) -> None:
     whole = exact(tmp_path / "one", bert, tasks)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    multiprocessing.set_forkserver_preload(["contrastive_text.module"])
-    words = (port, bert, str(tmp_path), str(tmp_path / "one" / "step=4.ckpt"))
-    mp.start_processes(rank_of_two, args=words, nprocs=2, start_method="forkserver")
+    start_ranks(rank_of_two, bert, str(tmp_path), str(tmp_path / "one" / "step=4.ckpt"))
     resume = str(tmp_path / "two" / "step=4.ckpt")
     reached = {"two then one": exact(tmp_path / "two then one", bert, tasks, resume=resume)}
     for name in ("two", "one then two"):
@@ -383,6 +491,53 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batches(
     for found in reached.values():
         for name, weight in whole.items():
             assert float((found[name] - weight).abs().max()) <= TOLERANCE, name
+
+
+class LostOnOneRank(EndWhenDiverged):
+    """Sees a loss of NaN on the second rank alone."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *rest: Any) -> None:
+        lost = trainer.global_rank == 1 and trainer.global_step == 3
+        super().on_train_batch_end(trainer, pl_module, outputs["loss"] * (math.nan if lost else 1.0), *rest)
+
+
+def window_on_two_ranks(number: int, port: int, bert: str, folder: str) -> None:
+    """One of two ranks: a run validated inside a step, the same resumed, and one that is lost."""
+    become_rank(number, port)
+    tasks = several.write_tasks(Path(folder) / f"data{number}")
+    pairs = tiny.write_pairs(Path(folder) / f"pairs{number}.tsv")
+
+    def fit(name: str, *callbacks: Callback, resume: str | None = None) -> dict[str, Tensor]:
+        return run(
+            Path(folder) / name,
+            bert,
+            tasks,
+            steps=5,
+            mixture=BatchRoundRobin(),
+            accumulate=2,
+            resume=resume,
+            callbacks=(KeepValidated(Path(folder) / name / "validated"), *callbacks),
+            data={"validation": pairs},
+            devices=2,
+            strategy=DDPStrategy(process_group_backend="gloo", find_unused_parameters=True),
+            val_check_interval=3,
+            check_val_every_n_epoch=None,
+        )
+
+    torch.save(fit("whole"), Path(folder) / f"whole {number}.pt")
+    inside = str(Path(folder) / "whole" / "validated" / "1.ckpt")
+    torch.save(fit("again", resume=inside), Path(folder) / f"again {number}.pt")
+    with pytest.raises(RunError, match=r"^step 3: expected a finite loss, got (nan|none on another rank)"):
+        fit("lost", LostOnOneRank())
+
+
+@pytest.mark.slow  # two processes import torch and Lightning
+def test_two_ranks_keep_the_gradient_of_a_begun_step_and_end_together(bert: str, tmp_path: Path) -> None:
+    start_ranks(window_on_two_ranks, bert, str(tmp_path))
+    each = [torch.load(path, weights_only=True) for path in sorted(tmp_path.glob("*.pt"))]
+    assert len(each) == 4
+    for other in each[1:]:
+        check_equal(each[0], other)
 
 
 # Killed
