@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from contrastive_text.core.disk import remove_abandoned, replacing_folder
+from contrastive_text.core.disk import remove_abandoned
 from contrastive_text.core.errors import InvalidTypeError
 from contrastive_text.data import TextDataModule
 from contrastive_text.distributed import world_size
@@ -32,7 +32,6 @@ PAIR_SCORE = "val/spearman"
 TASK_SCORE = "val/overall"
 """Mean score of the tasks."""
 _STARTS_FROM = "starts from"
-_MODULES = "modules.json"
 _LIBRARIES = ("contrastive-text", "torch", "transformers", "tokenizers", "pytorch-lightning")
 """Whose versions a run says."""
 
@@ -308,8 +307,7 @@ class ExportModel(Callback):
             Console().print(f"No model folder: {type(pl_module.encoder).__name__} has no format for one.")
             return
         remove_abandoned(folder.parent)
-        with replacing_folder(folder, last=_MODULES) as unfinished:
-            export(pl_module).save_pretrained(unfinished)
+        export(pl_module).save_pretrained(folder)
         said = ""
         if checkpoint is not None and checkpoint.best_model_score is not None:
             said = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"

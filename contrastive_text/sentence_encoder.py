@@ -22,7 +22,8 @@ from contrastive_text.data import TextTokenizer
 from contrastive_text.device_pool import check_devices
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.losses import at_least_float32, cosine_similarity_matrix
-from contrastive_text.model_folder import FolderParts, local_folder, read_folder, write_folder
+from contrastive_text.model_folder import FolderParts, local_folder, read_folder
+from contrastive_text.model_writing import write_folder
 from contrastive_text.network import Network
 from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.quantization import Precision, check_precision, check_ranges, quantize

@@ -10,18 +10,23 @@ import contrastive_text
 PACKAGE = Path(contrastive_text.__file__).parent
 FLOORS = [
     {"core"},
-    {"losses", "distributed", "random", "types", "targets", "specs", "recipes", "hub", "extras"},
+    {"losses", "distributed", "random", "types", "targets", "specs", "recipes", "hub", "extras", "model_files"},
     {"views", "encoders", "poolers", "heads", "metrics", "training", "search", "quantization"},
     {"objectives", "network"},
     {"data", "encoding", "combination", "device_pool"},
-    {"scores", "sentence_encoder", "model_folder", "text_blocks", "divergence", "accumulation"},
+    {"scores", "sentence_encoder", "model_folder", "model_writing", "text_blocks", "divergence", "accumulation"},
     {"module", "postprocessing", "onnx_export", "vector_files"},
     {"evaluation", "callbacks", "collapse", "chunk_size", "stages", "stopping", "ensemble"},
     {"report", "sweeps"},
     {"cli"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS, start=1) for room in rooms}
-NEIGHBOURS = {("sentence_encoder", "model_folder"), ("sentence_encoder", "text_blocks")}
+NEIGHBOURS = {
+    ("model_writing", "model_folder"),
+    ("sentence_encoder", "model_folder"),
+    ("sentence_encoder", "model_writing"),
+    ("sentence_encoder", "text_blocks"),
+}
 """Rooms of one floor of which the first may import the second."""
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem[0] != "_")
 

@@ -235,7 +235,7 @@ def test_a_pooler_they_do_not_have_fails_there_instead_of_pooling_otherwise(
 @pytest.mark.parametrize("key", ["mean_sqrt_len_tokens", "weightedmean", "lasttoken"])
 def test_a_pooling_of_theirs_that_we_lack_is_refused_by_name(bert: str, tmp_path: Path, key: str) -> None:
     encoder(bert).save_pretrained(tmp_path)
-    path = tmp_path / "1_Pooling" / "config.json"
+    path = tiny.by_hand(tmp_path) / "1_Pooling" / "config.json"
     flag = f"pooling_mode_{key}"
     path.write_text(json.dumps({"word_embedding_dimension": 16, "pooling_mode_mean_tokens": False, flag: True}))
     with pytest.raises(ValueError, match=f"one pooling mode of cls, mean, max, got {flag}; load this model with"):
@@ -244,7 +244,7 @@ def test_a_pooling_of_theirs_that_we_lack_is_refused_by_name(bert: str, tmp_path
 
 def test_two_poolings_at_once_are_refused(bert: str, tmp_path: Path) -> None:
     encoder(bert).save_pretrained(tmp_path)
-    path = tmp_path / "1_Pooling" / "config.json"
+    path = tiny.by_hand(tmp_path) / "1_Pooling" / "config.json"
     path.write_text(json.dumps({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}))
     with pytest.raises(ValueError, match="expected one pooling mode"):
         SentenceEncoder.from_pretrained(tmp_path)
@@ -284,7 +284,7 @@ def test_a_default_prompt_of_theirs_stands_before_every_text(
 
 def test_lower_casing_asked_for_in_their_file_is_done(bert: str, tmp_path: Path, theirs: SimpleNamespace) -> None:
     encoder(bert).save_pretrained(tmp_path)
-    description = json.loads((tmp_path / "tokenizer.json").read_text())
+    description = json.loads((tiny.by_hand(tmp_path) / "tokenizer.json").read_text())
     description["normalizer"] = None  # a tokenizer that keeps capitals, which this vocabulary doesn't know
     (tmp_path / "tokenizer.json").write_text(json.dumps(description))
     capitals, small = "THE OLD BIRD sings", "the old bird sings"
@@ -337,7 +337,7 @@ def test_a_pooler_of_one_s_own_comes_back_where_its_file_is(
 
 def test_a_module_that_is_no_pooler_is_refused(bert: str, tmp_path: Path) -> None:
     encoder(bert).save_pretrained(tmp_path)
-    listed = json.loads((tmp_path / "modules.json").read_text())
+    listed = json.loads((tiny.by_hand(tmp_path) / "modules.json").read_text())
     listed[1]["type"] = "contrastive_text.losses.InfoNCE"
     (tmp_path / "modules.json").write_text(json.dumps(listed))
     (tmp_path / "1_Pooling" / "config.json").write_text("{}")
@@ -398,7 +398,7 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_can_not_name_other_code_to_run(bert: str, tmp_path: Path) -> None:
     SentenceEncoder(TransformerEncoder(bert), MeanPooler()).save_pretrained(tmp_path / "model")
-    modules = json.loads((tmp_path / "model" / "modules.json").read_text())
+    modules = json.loads((tiny.by_hand(tmp_path / "model") / "modules.json").read_text())
     modules[1]["type"] = "subprocess.Popen"
     (tmp_path / "model" / "modules.json").write_text(json.dumps(modules))
     witness = tmp_path / "ran"

@@ -468,6 +468,7 @@ def test_a_folder_that_lacks_a_part_is_refused_by_its_name(
 ) -> None:
     head = nn.Sequential(nn.Linear(16, 4))
     SentenceEncoder(TransformerEncoder(bert), CLSPooler(), head=head).save_pretrained(tmp_path)
+    tiny.by_hand(tmp_path)
     for name in lacking:
         (tmp_path / name).unlink()
     with pytest.raises(ValueError, match=f"(?i){message}"):
@@ -478,7 +479,7 @@ def test_a_dense_layer_with_weights_of_another_is_refused(bert: str, tmp_path: P
     for width in (4, 5):
         head = nn.Sequential(nn.Linear(16, width))
         SentenceEncoder(TransformerEncoder(bert), CLSPooler(), head=head).save_pretrained(tmp_path / str(width))
-    shutil.copy(tmp_path / "5" / "2_Dense" / "model.safetensors", tmp_path / "4" / "2_Dense")
+    shutil.copy(tmp_path / "5" / "2_Dense" / "model.safetensors", tiny.by_hand(tmp_path / "4") / "2_Dense")
     with pytest.raises(
         ValueError, match=r"2_Dense: expected the weights of Linear\(in_features=16, out_features=4"
     ):

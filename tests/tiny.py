@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertModel
 
+from contrastive_text.core.manifests import MANIFEST
 from contrastive_text.data import learn_vocabulary
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.encoders import TransformerEncoder
@@ -54,6 +55,12 @@ def save_bert(folder: Path, texts: tuple[str, ...] = TEXTS, seed: int = 0, **cha
         config = BertConfig(**{**CONFIG, "initializer_range": 0.3, **changes})
         BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     return str(folder)
+
+
+def by_hand(folder: Path) -> Path:
+    """Gives a saved model's folder without its manifest, as one is left that was changed by hand."""
+    (folder / MANIFEST).unlink()
+    return folder
 
 
 def write_texts(path: Path, texts: tuple[str, ...] = TEXTS) -> str:

@@ -285,7 +285,8 @@ def _told(path: Path) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, ContrastiveTextError):
             raise
-        ours = error.filename is not None and Path(os.fsdecode(error.filename)).parent == path.parent
+        place = None if error.filename is None else Path(os.fsdecode(error.filename))
+        ours = place is not None and (place.parent == path.parent or path.is_relative_to(place))
         if error.errno in _OF_THE_DISK:
             expected, todo = "room for it", "make room, and do the same again; what was there is untouched"
         elif ours:

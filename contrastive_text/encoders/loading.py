@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError
+from torch import nn
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
@@ -20,11 +23,104 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
+from contrastive_text.core.records import Record
 from contrastive_text.hub import quiet
+from contrastive_text.model_files import TODO, check_whole
+
+_MODEL, _TOKENIZER = "encoder.model_name_or_path", "encoder.tokenizer_name_or_path"
+_RECORDS = (
+    "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "model.safetensors.index.json", "pytorch_model.bin.index.json",
+)  # fmt: skip
+"""Mappings that Transformers reads of a folder."""
+_COUNTS, _MOST_LAYERS = re.compile("layers|groups|experts|layer$"), 1000
+"""Fields of a ``config.json`` that say how many parts are made one by one, and the most that any network has."""
+_T = TypeVar("_T")
 
 
-def _not_found(what: str, name: str, error: Exception) -> ValueError:
+def _fetched(what: str, name: str, fetch: Callable[[], _T]) -> _T:
+    """Gives what Transformers makes of a folder or a name on the hub; any error of it is an answer about that."""
+    try:
+        with quiet():
+            return fetch()
+    except ContrastiveTextError:
+        raise
+    except BaseException as error:  # of a damaged file nearly any; a panic of tokenizers is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise _not_found(what, name, error) from error
+
+
+def _check_files(name: str) -> None:
+    """Refuses a folder that isn't as it was saved, or whose JSON files are none, before Transformers reads it."""
+    folder = Path(name)
+    if not folder.is_dir():
+        return
+    check_whole(folder)
+    records = {file.name: Record.read(file, TODO) for file in map(folder.joinpath, _RECORDS) if file.exists()}
+    if (config := records.get("config.json")) is not None:
+        for key in filter(_COUNTS.search, config):
+            if type(config.values[key]) is int:  # nor is true one
+                config.integer(key, most=_MOST_LAYERS)
+    for file in (folder / "tokenizer.json", *folder.glob("*.safetensors"), *folder.glob("*.bin")):
+        if file.exists() and not file.is_file():
+            raise InvalidValueError(f"{file}: expected a file, got something else; {TODO}")
+
+
+def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
+    """Refuses numbers of a ``config.json`` that its weights can't have, which would fill the memory."""
+    folder = Path(name)
+    if not folder.is_dir():
+        return
+    weights = [file for kind in ("*.safetensors", "*.bin") for file in folder.glob(kind)]
+    written = sum(file.stat().st_size for file in weights)
+    if not weights:
+        return  # answered by Transformers
+
+    def count() -> int:
+        with torch.device("meta"):
+            fresh: nn.Module = AutoModel.from_config(architecture)  # type: ignore[no-untyped-call]  # theirs
+        return sum(weight.numel() for weight in fresh.parameters())
+
+    wanted = _fetched(_MODEL, name, count)
+    if wanted > 2 * written:  # half a byte a weight, in 4 bits, is the least there is
+        raise InvalidValueError(
+            f"{folder / 'config.json'}: expected the sizes of the weights beside it ({written:,} bytes), got "
+            f"those of {wanted:,} weights; {TODO}"
+        )
+
+
+def _check_layers(name: str, model: PreTrainedModel, left_over: Iterable[str]) -> None:
+    """Refuses layers that are in the checkpoint and not in the model, and layers with a matrix of zeros.
+
+    Both come from damage or from a changed ``config.json``, and give vectors of another model. Heads that are
+    left over, zero biases, tables of positions, and matrices of adapters are left alone.
+    """
+    stacks = [place for place, part in model.named_modules() if isinstance(part, nn.ModuleList)]
+    inside = re.compile(rf"(?:^|\.)((?:{'|'.join(map(re.escape, stacks))})\.\d+)\.") if stacks else None
+    present = {place for place, _ in model.named_modules()}
+    found = {match[1] for key in left_over if inside is not None and (match := inside.search(key))}
+    if more := sorted(found - present):
+        raise InvalidValueError(
+            f"{_MODEL}: expected the layers that config.json of {name} speaks of, got weights of more of them "
+            f"({', '.join(more[:3])}{', ...' * (len(more) > 3)}); put back the number of layers it was saved with"
+        )
+    zero = [
+        f"{place}.{key}"
+        for place, part in model.named_modules()
+        if place.startswith(tuple(f"{stack}." for stack in stacks)) and not isinstance(part, nn.Embedding)
+        for key, weight in part.named_parameters(recurse=False)
+        if weight.ndim == 2 and "lora" not in place and not weight[0].any() and not weight.any()
+    ]
+    if zero:
+        raise InvalidValueError(
+            f"{_MODEL}: expected weights in every layer of {name}, got matrices of zeros ({', '.join(zero[:3])}"
+            f"{', ...' * (len(zero) > 3)}); the file is damaged, fetch or save it again"
+        )
+
+
+def _not_found(what: str, name: str, error: BaseException) -> ValueError:
     near = Path(name)
     if near.is_dir():
         found = ", ".join(sorted(path.name for path in near.iterdir())[:8]) or "nothing"
@@ -37,8 +133,9 @@ def _not_found(what: str, name: str, error: Exception) -> ValueError:
     )
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+def _first_line(error: BaseException) -> str:
+    line = str(error).strip().partition("\n")[0]
+    return line if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {line}"
 
 
 def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: float | None) -> PreTrainedConfig:
@@ -57,11 +154,8 @@ def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: 
         architecture: PreTrainedConfig = AutoConfig.for_model(**config)
     else:
         assert name is not None
-        try:
-            with quiet():
-                architecture = AutoConfig.from_pretrained(name)
-        except (OSError, ValueError) as error:
-            raise _not_found("encoder.model_name_or_path", name, error) from error
+        _check_files(name)
+        architecture = _fetched(_MODEL, name, lambda: AutoConfig.from_pretrained(name, trust_remote_code=False))
     if dropout is not None:
         for key in dropouts(architecture):
             setattr(architecture, key, dropout)  # the names differ by architecture: they come from its config
@@ -79,16 +173,16 @@ def dropouts(architecture: PreTrainedConfig) -> dict[str, float]:
 
 def load_model(name: str | None, architecture: PreTrainedConfig) -> PreTrainedModel:
     """Gives the network without pooler and heads; every weight of it comes from the checkpoint."""
-    # A BERT-like pooler would never get a gradient, which DDP refuses; other architectures have none.
-    try:
-        model, lacking = _load(AutoModel, name, architecture, add_pooling_layer=False)
-    except TypeError:
-        model, lacking = _load(AutoModel, name, architecture)
+    if name is not None:
+        _check_sizes(name, architecture)
+    model, lacking, left_over = _load(AutoModel, name, architecture)
     if lacking:
         raise InvalidValueError(
             f"encoder.model_name_or_path: expected all weights of the encoder in {name}, but {len(lacking)} are "
             f"missing or of another shape ({', '.join(lacking[:3])}, ...); they would have started at random"
         )
+    if name is not None:
+        _check_layers(name, model, left_over)
     return model
 
 
@@ -103,44 +197,60 @@ def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[Pr
             f"MaskedLM: expected an architecture with a masked-language-model head, got "
             f"{architecture.model_type}; use another encoder, or leave MaskedLM out"
         )
-    model, lacking = _load(AutoModelForMaskedLM, name, architecture)
+    model, lacking, _ = _load(AutoModelForMaskedLM, name, architecture)
     return model, name is not None and not lacking
 
 
 def _load(
+    kind: type[AutoModel | AutoModelForMaskedLM], name: str | None, architecture: PreTrainedConfig
+) -> tuple[PreTrainedModel, list[str], list[str]]:
+    """Gives the model, its weights that the checkpoint lacks, and the checkpoint's that the model lacks."""
+
+    def load() -> tuple[PreTrainedModel, list[str], list[str]]:
+        if kind is AutoModel:  # a BERT-like pooler would never get a gradient, which DDP refuses
+            with suppress(TypeError):  # other architectures have none
+                return _load_with(kind, name, architecture, add_pooling_layer=False)
+        return _load_with(kind, name, architecture)
+
+    if name is not None:
+        return _fetched(_MODEL, name, load)
+    try:
+        with quiet():
+            return load()
+    except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
+        raise InvalidValueError(
+            f"encoder.config: expected an architecture that Transformers can make, got {_first_line(error)}"
+        ) from error
+
+
+def _load_with(
     kind: type[AutoModel | AutoModelForMaskedLM],
     name: str | None,
     architecture: PreTrainedConfig,
     **options: bool,
-) -> tuple[PreTrainedModel, list[str]]:
-    """Gives the model, and the weights that were not in the checkpoint."""
-    with quiet():
-        if name is None:
-            fresh: PreTrainedModel = kind.from_config(  # type: ignore[no-untyped-call]  # theirs
-                architecture, dtype=torch.float32, **options
-            )
-            return fresh, []
-        try:
-            model, report = kind.from_pretrained(
-                name,
-                config=architecture,
-                dtype=torch.float32,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # refused or told by name
-                **options,
-            )
-        except (OSError, ValueError, SafetensorError) as error:
-            raise _not_found("encoder.model_name_or_path", name, error) from error
+) -> tuple[PreTrainedModel, list[str], list[str]]:
+    if name is None:
+        fresh: PreTrainedModel = kind.from_config(  # type: ignore[no-untyped-call]  # theirs
+            architecture, dtype=torch.float32, **options
+        )
+        return fresh, [], []
+    model, report = kind.from_pretrained(
+        name,
+        config=architecture,
+        dtype=torch.float32,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # refused or told by name
+        **options,
+    )
     lacking = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
-    return model, sorted(lacking)
+    return model, sorted(lacking), sorted(report["unexpected_keys"])
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    try:
-        with quiet():
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise _not_found("encoder.tokenizer_name_or_path", name, error) from error
+    _check_files(name)
+    tokenizer: PreTrainedTokenizerBase = _fetched(
+        _TOKENIZER, name, lambda: AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    )
     if not tokenizer.is_fast:
         raise InvalidValueError(f"encoder: expected a fast tokenizer, got {type(tokenizer).__name__} from {name}")
     return tokenizer
