@@ -8,6 +8,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders import Encoder
 from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
+from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MeanPooler, Pooler
 from contrastive_text.specs import describe
 from contrastive_text.targets import Target
 from contrastive_text.types import Role, StepKind
@@ -86,6 +87,28 @@ def check_parts(
     for task, plan in by_task.items():
         own = {name: part for name, part in objectives.items() if part.task == task}
         _check_plan(f"model.views.{task}: ", encoder, plan, own)
+
+
+def causal_warning(encoder: Encoder, poolers: Iterable[Pooler]) -> str | None:
+    """Gives what to say of poolers that take tokens which have seen little of their text; None if nothing."""
+    named = {type(pooler).__name__: _CAUSAL[type(pooler)] for pooler in poolers if type(pooler) in _CAUSAL}
+    if not named or not encoder.is_causal():
+        return None
+    said = "; ".join(f"{name} takes {taken}" for name, taken in named.items())
+    return (
+        f"model.pooler: in {describe(encoder)} a token sees none behind it, and {said}. Only the last token has "
+        "seen the whole text: docs/extend.md has a pooler that takes it"
+    )
+
+
+_FEW = "the mean over tokens, of which the early ones have seen little of the text"
+_CAUSAL: Mapping[type[Pooler], str] = {
+    CLSPooler: "the first token, which has seen itself alone: texts that begin alike have one vector",
+    MeanPooler: _FEW,
+    LastTwoPooler: _FEW,
+    FirstLastPooler: _FEW,
+}
+"""What poolers take that are made for tokens which all see each other."""
 
 
 def _check_plan(where: str, encoder: Encoder, plan: ViewPlan, objectives: Mapping[str, Objective]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing_extensions import Self
 from contrastive_text.accumulation import KeepGradients
 from contrastive_text.combination import (
     TaskParts,
+    causal_warning,
     check_heads_and_weights,
     check_names,
     check_parts,
@@ -302,6 +304,8 @@ class ContrastiveModule(ScoredModule):
     def on_fit_start(self) -> None:
         """Refuses what the trainer can't run: float16 weights, split ones, DDP that waits for absent losses.
 
+        A pooler made for tokens that see each other, over causal attention, is warned of.
+
         Raises:
             ValueError: Such a precision or strategy, with the option that helps.
         """
@@ -331,6 +335,9 @@ class ContrastiveModule(ScoredModule):
                 "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "
                 "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"
             )
+        said = causal_warning(self.encoder, [self.network.pooler, self.used_network.pooler])
+        if said and rank() == 0:
+            warnings.warn(said, stacklevel=2)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Gives the optimiser and the schedule per step; refuses a run of unknown length."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ import pytest
 import pytorch_lightning as pl
 import tiny
 import torch
+from architectures import CONFIGS
 from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel
 
 from contrastive_text.cli import run
+from contrastive_text.combination import causal_warning
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.losses import Forbid, InfoNCE, Loss, NTXent, cosine_similarity_matrix
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import Contrastive, Objective, Terms
-from contrastive_text.poolers import CLSPooler, FirstLastPooler, Pooler
+from contrastive_text.poolers import CLSPooler, FirstLastPooler, MeanPooler, Pooler
 from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.training import AdamW, ConstantSchedule, Optimizer
 from contrastive_text.types import Batch, Encoded, Hidden, Tokens
@@ -574,6 +578,45 @@ def test_float64_stays_float64(bert: str, texts: str, tmp_path: Path) -> None:
     module = tiny.module(bert, objectives={"c": Contrastive(head=TanhHead())})
     tiny.trainer(tmp_path, precision="64-true", callbacks=[watch]).fit(module, datamodule=tiny.data(texts))
     assert [loss.dtype for loss in watch.losses] == [torch.float64] * 2
+
+
+# Causal attention
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small Llama with a tokenizer learned from the texts."""
+    folder = tmp_path_factory.mktemp("decoder")
+    tiny.save_bert(folder)
+    settings = {**CONFIGS["llama"], "vocab_size": tiny.CONFIG["vocab_size"]}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        AutoModel.from_config(AutoConfig.for_model(**settings)).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("pooler", "used", "said"),
+    [
+        (CLSPooler, None, "CLSPooler takes the first token, which has seen itself alone"),
+        (MeanPooler, None, "MeanPooler takes the mean over tokens, of which the early ones have seen little"),
+        (LastToken, MeanPooler, "MeanPooler takes the mean"),
+        (LastToken, None, None),
+    ],
+)
+def test_a_pooler_that_takes_tokens_which_have_seen_little_is_warned_of_at_the_start(
+    decoder: str, texts: str, tmp_path: Path, pooler: type[Pooler], used: type[Pooler] | None, said: str | None
+) -> None:
+    module = tiny.module(decoder, pooler=pooler(), inference_pooler=used and used())
+    trainer = tiny.trainer(tmp_path, max_steps=1)
+    warned = pytest.warns(UserWarning, match=said) if said else nullcontext()
+    with warned:
+        trainer.fit(module, datamodule=tiny.data(texts))
+
+
+def test_a_pooler_over_tokens_that_see_each_other_is_not_warned_of(bert: str) -> None:
+    module = tiny.module(bert)
+    assert causal_warning(module.encoder, [CLSPooler(), MeanPooler()]) is None
 
 
 # Several processes

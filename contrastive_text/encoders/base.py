@@ -71,6 +71,10 @@ class Encoder(nn.Module, ABC):
         """Tells whether ``Batch.positions`` change what the network gives."""
         return False
 
+    def is_causal(self) -> bool:
+        """Tells whether no token sees a later one."""
+        return False
+
     def add_tokens(self, tokens: Sequence[str]) -> None:
         """Gives the vocabulary the tokens that it lacks, each with an embedding of its own to learn."""
         if tokens:

@@ -284,6 +284,29 @@ class TransformerEncoder(Encoder):
             self.model.train(training)
         return not torch.equal(natural, other)
 
+    def is_causal(self) -> bool:
+        """Tells whether no token sees a later one, as in decoders; tried out, for settings can say otherwise.
+
+        Of three texts the second differs from the first in its last token and the third in its first one: what
+        that does to the token at the other end is compared.
+        """
+        a, b, c, d, other = [i for i in range(5, 12) if i != self.model.config.pad_token_id][:5]
+        texts = [[a, b, c, d], [a, b, c, other], [other, b, c, d]]
+        ids = torch.tensor(texts, device=self.model.device) % self.vocabulary_size
+        modes = [(part, part.training) for part in self.model.modules()]
+        self.model.eval()
+        try:
+            # A compiled network would be compiled once more, without a gradient, for this alone.
+            with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+                output = self.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+        finally:
+            for part, mode in modes:
+                part.training = mode
+        backward = (output[1, 0] - output[0, 0]).abs().max()
+        forward = (output[2, -1] - output[0, -1]).abs().max()
+        # Where tokens see each other both are of one size; where they don't, one is 0, or its rounding.
+        return bool(backward < 1e-3 * forward)
+
     def add_tokens(self, tokens: Sequence[str]) -> None:
         """Gives tokenizer and token table the tokens; a vocabulary still to be learned will have them."""
         if self.tokenizer is None or not tokens:

@@ -433,3 +433,20 @@ def test_padding_stands_behind_each_row() -> None:
     mask = token_mask(torch.tensor([2, 0, 3]))
     assert mask.int().tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 1]]
     assert pad(torch.tensor([1, 2, 3, 4, 5]), mask, fill=9).tolist() == [[1, 2, 9], [9, 9, 9], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_causal_attention_is_found_by_trying(name: str) -> None:
+    encoder = encoder_of(name).float()
+    assert encoder.is_causal() == (name in ("qwen2", "llama"))
+    assert not any(part.training for part in encoder.modules())
+
+
+def test_a_decoder_whose_tokens_see_each_other_is_not_causal() -> None:
+    encoder = encoder_of("llama")
+    assert encoder.is_causal()
+    for module in encoder.modules():
+        if "is_causal" in vars(module):
+            module.is_causal = False  # type: ignore[assignment]  # as those who turn decoders into encoders do
+    encoder.model.config.is_causal = False
+    assert not encoder.is_causal()
