@@ -55,7 +55,7 @@ from contrastive_text.training import (
     gradient_figures,
     lr_lambda,
 )
-from contrastive_text.training.checkpoints import read_arguments
+from contrastive_text.training.checkpoints import answering, read_arguments
 from contrastive_text.types import Batch, Encoded, StepBatch
 from contrastive_text.views import View, ViewPlan
 
@@ -361,7 +361,7 @@ class ContrastiveModule(ScoredModule):
             FileNotFoundError: There is no such file.
             ValueError: The file is damaged, or names a class of a module that isn't trusted.
         """
-        with trusting(trust):
+        with trusting(trust), answering(checkpoint_path):
             parts = read_arguments(checkpoint_path, cls, "model", without=options)
             loaded: Self = super().load_from_checkpoint(
                 checkpoint_path, **{"weights_only": True, **parts, **options}

@@ -145,7 +145,7 @@ def loaded(class_path: str, kinds: tuple[type, ...] = ()) -> object:
     names = class_path.split(".")
     if len(names) == 1:
         named = [cls for cls in _subclasses(kinds) if cls.__name__ == class_path]
-        return next((cls for cls in named if cls.__module__.startswith(f"{_OWN}.")), None)
+        return min(named, key=lambda cls: not cls.__module__.startswith(f"{_OWN}."), default=None)
     for end in range(len(names) - 1, 0, -1):
         module = sys.modules.get(".".join(names[:end]))
         if module is not None:

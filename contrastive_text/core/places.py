@@ -182,7 +182,7 @@ class _Walk:
         structured = bool(place.items or place.values)
         if not self.own_words and structured and not (place.text or place.anything):
             raise InvalidValueError(f"{where}: expected names and values, or a list, got {text!r}")
-        if structured or place.anything or place.parts:
+        if structured or place.anything or place.parts or place.code:
             inner = _parsed(text, files=self.own_words and not place.anything)
             if isinstance(inner, Mapping | list):
                 self.value(inner, place, where)

@@ -29,7 +29,7 @@ from contrastive_text.distributed import rank, world_size
 from contrastive_text.random import generator
 from contrastive_text.specs import part_spec
 from contrastive_text.targets import Target
-from contrastive_text.training.checkpoints import read_arguments
+from contrastive_text.training.checkpoints import answering, read_arguments
 from contrastive_text.types import ROLES, Batch, Row, StepBatch, StepKind
 from contrastive_text.views import Given, Pairing, SameText, ViewPlan
 
@@ -170,7 +170,7 @@ class TextDataModule(pl.LightningDataModule):
             FileNotFoundError: There is no such file.
             ValueError: The file is damaged, or names a class of a module that isn't trusted.
         """
-        with trusting(trust):
+        with trusting(trust), answering(checkpoint_path):
             parts = read_arguments(checkpoint_path, cls, "data", without=options)
             loaded: Self = super().load_from_checkpoint(
                 checkpoint_path, **{"weights_only": True, **parts, **options}

@@ -6,7 +6,9 @@ import hashlib
 import math
 import os
 import zipfile
-from collections.abc import Collection, Mapping
+from argparse import ArgumentError
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -14,7 +16,7 @@ from typing import Any, BinaryIO, Literal
 import torch
 from torch import Tensor
 
-from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError
 from contrastive_text.core.places import settled
 
 END_SIZE = 22
@@ -225,6 +227,32 @@ def read_arguments(
     """
     checkpoint = read_checkpoint(path)
     return checkpoint.arguments(cls, place, without)
+
+
+@contextmanager
+def answering(path: str | Path) -> Iterator[None]:
+    """Makes an answer of what the parser of arguments says while a checkpoint's parts are made.
+
+    Args:
+        path: The checkpoint.
+
+    Raises:
+        ValueError: Arguments that a part refuses, with the part's own words.
+    """
+    try:
+        yield
+    except ContrastiveTextError:
+        raise
+    except (ArgumentError, ValueError) as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ContrastiveTextError):
+            cause = cause.__cause__
+        if cause is not None:
+            raise cause from error
+        said = " ".join(str(error).split())[:300]
+        raise InvalidValueError(
+            f"{path}: expected arguments that the parts of this version take, got others: {said}"
+        ) from error
 
 
 def _best_so_far(callbacks: Mapping[str, Mapping[str, Any]], step: int) -> BestSoFar | None:

@@ -1,0 +1,325 @@
+"""Files of others: nothing that only they name is imported or made, by whatever command or call reads them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from contrastive_text import ContrastiveModule, SentenceEncoder, TextDataModule
+from contrastive_text.cli import run
+from contrastive_text.core.errors import ContrastiveTextError
+from contrastive_text.ensemble import TaskEnsemble
+
+POPEN = {"class_path": "subprocess.Popen", "init_args": {"args": "touch RUN", "shell": True}}
+EVIL = {"class_path": "evil.Evil"}
+IMPORTED: set[str] = set()
+"""What was asked for since the last look."""
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "import":
+        IMPORTED.add(str(arguments[0]))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def audited() -> None:
+    """Notes every import of this process, also one that fails."""
+    sys.addaudithook(_note)
+
+
+@pytest.fixture
+def foreign(here: Path) -> Iterator[Path]:
+    """A working directory with code that tells when it is run; nothing in it may be imported."""
+    (here / "evil.py").write_text(
+        "open('RUN', 'w').close()\n"
+        "from contrastive_text.poolers import MeanPooler\n"
+        "class Evil(MeanPooler):\n    pass\n"
+    )
+    (here / "evil.yaml").write_text("class_path: evil.Evil\n")
+    sys.path.append(str(here))
+    IMPORTED.clear()
+    yield here
+    assert not {name for name in IMPORTED if name.partition(".")[0] == "evil"}
+    assert not (here / "RUN").exists()
+
+
+def _in_checkpoint(saved: dict[str, Any], place: str, value: object) -> None:
+    at: Any = saved
+    *way, last = place.split(".")
+    for name in way:
+        at = at[name]
+    at[last] = value
+
+
+MODEL, DATA = "hyper_parameters", "datamodule_hyper_parameters"
+NLPAUG = {"class_path": "NlpaugView", "init_args": {"augmenter": "evil.Evil"}}
+HOLES: dict[str, tuple[str, object]] = {
+    "a shell command among the columns": (f"{DATA}.columns", POPEN),
+    "a shell command in a column": (f"{DATA}.columns", {"anchor": POPEN}),
+    "a part in a column, as text": (f"{DATA}.columns", {"anchor": json.dumps(EVIL)}),
+    "a part among the columns, as text": (f"{DATA}.columns", json.dumps(EVIL)),
+    "a shell command in the encoder's configuration": (f"{MODEL}.encoder.init_args.config", POPEN),
+    "a shell command in an augmenter's arguments": (
+        f"{MODEL}.views",
+        {"anchor": [{**NLPAUG, "init_args": {"augmenter": "nlpaug.Augmenter", "arguments": POPEN}}]},
+    ),
+    "an augmenter": (f"{MODEL}.views", {"anchor": [NLPAUG]}),
+    "a shell command in place of a pooler": (f"{MODEL}.pooler", POPEN),
+    "a class of the working directory": (f"{MODEL}.pooler", EVIL),
+    "a class as a word": (f"{MODEL}.pooler", "evil.Evil"),
+    "a class as text": (f"{MODEL}.pooler", json.dumps(EVIL)),
+    "a file that names a class": (f"{MODEL}.pooler", "evil.yaml"),
+    "a class inside a part": (f"{MODEL}.objectives.contrastive.init_args.loss", EVIL),
+    "a chain of views": (f"{MODEL}.views", {"anchor": "evil.Evil"}),
+    "a view of a task": (f"{MODEL}.views", {"a": {"anchor": [EVIL]}}),
+    "a pairing": (f"{DATA}.pairing", EVIL),
+    "the pairing of a task": (f"{DATA}.tasks", {"a": {"train": "a.txt", "pairing": EVIL}}),
+    "a task": (f"{DATA}.tasks", {"a": EVIL}),
+    "another module": (f"{MODEL}._class_path", "evil.Evil"),
+    "another instantiator": (f"{MODEL}._instantiator", "evil.Evil"),
+    "arguments under an older name": ("hparams", {"pooler": EVIL}),
+    "arguments in the place of one": ("hparams_name", "head"),
+}
+
+
+def _foreign_run(hole: str, folder: Path, finished: dict[str, str]) -> Path:
+    """Makes a run and an ensemble of a damaged checkpoint, and gives the checkpoint."""
+    saved = copy.deepcopy(torch.load(finished["checkpoint"], weights_only=True))
+    _in_checkpoint(saved, *HOLES[hole])
+    place = folder / "foreign" / "checkpoints" / "step=5.ckpt"
+    place.parent.mkdir(parents=True)
+    torch.save(saved, place)
+    (folder / "ensemble").mkdir()
+    shutil.copy(place, folder / "ensemble" / "member-1.ckpt")
+    choice = {"member": "member-1.ckpt", "metric": "m", "score": 1, "validation": [], "rows": None, "source": ""}
+    (folder / "ensemble" / "ensemble.json").write_text(json.dumps({"tasks": {"a": choice}}))
+    return place
+
+
+@pytest.mark.parametrize("hole", HOLES)
+def test_a_checkpoint_has_nothing_imported_or_made(hole: str, foreign: Path, finished: dict[str, str]) -> None:
+    place = _foreign_run(hole, foreign, finished)
+    calls: dict[str, Callable[[], object]] = {
+        MODEL: lambda: ContrastiveModule.load_from_checkpoint(place),
+        DATA: lambda: TextDataModule.load_from_checkpoint(place),
+        "either": lambda: TaskEnsemble.load("ensemble", device="cpu"),
+    }
+    for where, call in calls.items():
+        if HOLES[hole][0].startswith(where) or where == "either":
+            with pytest.raises(ContrastiveTextError):
+                call()
+        elif "." not in HOLES[hole][0]:
+            with contextlib.suppress(ContrastiveTextError):
+                call()
+
+
+MANY = [pytest.param(hole, marks=[] if "shell command among" in hole else pytest.mark.slow) for hole in HOLES]
+
+
+@pytest.mark.parametrize("hole", MANY)
+def test_no_command_imports_or_makes_what_a_checkpoint_names(
+    hole: str, foreign: Path, finished: dict[str, str], files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(_foreign_run(hole, foreign, finished))
+    for words in (
+        ["validate", "--data.validation", files["pairs"], "--ckpt_path", place],
+        ["predict", "--data.predict", files["texts"], "--ckpt_path", place],
+        ["fit", "--ckpt_path", place],
+        ["validate", "--ckpt_path", "ensemble", "--data.tasks.a.validation", files["pairs"]],
+        ["report", "foreign", "--limit", "4"],
+    ):
+        try:
+            # The shell makes the parts by itself, without an instantiator; a page says what it lacks and why.
+            assert run(words) == 2 or words[0] == "report" or "instantiator" in hole, words
+        except SystemExit as left:
+            assert left.code == 2, words
+    capsys.readouterr()
+
+
+NAMED = {
+    "columns": "data: {columns: %s}",
+    "a column": "data: {columns: {anchor: %s}}",
+    "labels": "data: {labels: {a: %s}}",
+    "the encoder's config": "model: {encoder: {init_args: {config: %s}}}",
+    "a key of it": "model: {encoder: {init_args: {config: {model_type: bert, a: %s}}}}",
+    "an augmenter's arguments": "model: {views: {anchor: [{class_path: NlpaugView, init_args: {arguments: "
+    "%s}}]}}",
+    "a callback's function": "trainer: {callbacks: [{class_path: LambdaCallback, init_args: "
+    "{on_fit_start: %s}}]}",
+    "a strategy's state": "trainer: {strategy: {class_path: DDPStrategy, init_args: {ddp_comm_state: %s}}}",
+    "a number": "trainer: {max_steps: %s}",
+    "the loss's temperature": "model: {objectives: {contrastive: {class_path: Contrastive, init_args: "
+    "{loss: {class_path: InfoNCE, init_args: {temperature: %s}}}}}}",
+}
+
+
+VALUES = [
+    json.dumps(EVIL),
+    pytest.param(json.dumps(POPEN), marks=pytest.mark.slow),
+    pytest.param(repr(json.dumps(EVIL)), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("place", NAMED)
+def test_a_configuration_names_no_class_where_a_plain_value_stands(
+    place: str, value: str, foreign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (foreign / "run.yaml").write_text(NAMED[place] % value)
+    chosen = ["--recipe", "simcse", "--config", "run.yaml", "--data.train", "a.txt"]
+    for words in (
+        ["views", *chosen],
+        ["fit", *chosen],
+        ["sweep", "--dry_run", "--vary", "data.batch_size=8", "--data.validation", "a.tsv", *chosen],
+    ):
+        try:
+            assert run(words) == 2
+        except SystemExit as left:
+            assert left.code == 2
+    capsys.readouterr()
+
+
+def test_an_option_names_no_class_where_a_plain_value_stands(
+    foreign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del foreign
+    for option in (
+        f"--data.columns={json.dumps(EVIL)}",
+        f"--data.columns.anchor={json.dumps(EVIL)}",
+        f"--model.encoder.config={json.dumps(POPEN)}",
+        f"--model.encoder.init_args.config={json.dumps(EVIL)}",
+        "--model.encoder.config.class_path=evil.Evil",
+        "--trainer.max_steps=evil.Evil",
+    ):
+        try:
+            assert run(["fit", "--recipe", "simcse", "--data.train", "a.txt", option]) == 2, option
+        except SystemExit as left:
+            assert left.code == 2, option
+    capsys.readouterr()
+
+
+def test_a_place_of_a_part_takes_parts_of_its_kind_from_any_module(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "kind.py").write_text(
+        "from contrastive_text.poolers import MeanPooler\nfrom pytorch_lightning import Callback\n"
+        "class Mine(MeanPooler):\n    pass\nclass Told(Callback):\n    pass\n"
+    )
+    (here / "a.txt").write_text("a dog\n" * 9)
+    (here / "right.yaml").write_text(
+        "model: {pooler: {class_path: kind.Mine}}\ntrainer: {callbacks: [{class_path: kind.Told}]}\n"
+    )
+    (here / "wrong.yaml").write_text("model: {pooler: {class_path: kind.Told}}\n")
+    chosen = ["sweep", "--dry_run", "--vary", "model.combine=none", "--recipe", "simcse", "--data.train", "a.txt"]
+    config = '{"model_type": "bert", "hidden_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1}'
+    chosen += ["--model.encoder.model_name_or_path=null", f"--model.encoder.config={config}"]
+    chosen += ["--data.validation", "a.txt"]
+    assert run([*chosen, "--config", "right.yaml"]) == 0
+    capsys.readouterr()
+    assert run([*chosen, "--config", "wrong.yaml"]) == 2
+    del sys.modules["kind"]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_model_folder_has_nothing_imported(
+    inside: bool, foreign: Path, finished: dict[str, str], files: dict[str, str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    shutil.copytree(finished["model"], foreign / "model")
+    listed = json.loads((foreign / "model" / "modules.json").read_text())
+    for kind in ("evil.Evil", "evil.sub.Evil", "subprocess.Popen"):
+        listed[1]["type"] = kind
+        (foreign / "model" / "modules.json").write_text(json.dumps(listed))
+        name = "model"
+        if inside:  # cd foreign-model; embed ... --model .
+            shutil.copy(foreign / "evil.py", foreign / "model" / "evil.py")
+            monkeypatch.chdir(foreign / "model")
+            name = "."
+        with pytest.raises(ContrastiveTextError):
+            SentenceEncoder.from_pretrained(name)
+        for words in (
+            ["embed", files["texts"], "out.npy", "--model", name],
+            ["evaluate", name, files["pairs"]],
+            ["search", files["texts"], "a dog", "--model", name],
+            ["fit", "--recipe", "simcse", "--data.train", files["texts"], "--init_from", name],
+        ):
+            assert run(words) == 2, words
+        assert not Path("RUN").exists()
+        monkeypatch.chdir(foreign)
+    capsys.readouterr()
+
+
+SHADOWED = (
+    *("__future__", "typing", "dataclasses", "csv", "json", "random", "string", "logging", "argparse", "shlex"),
+    *("traceback", "tempfile", "torch", "numpy", "rich", "yaml", "jsonargparse", "transformers", "tokenizers"),
+    *("safetensors", "pytorch_lightning", "huggingface_hub"),
+)  # but what Python reads for -m itself, before any of ours
+DRIVER = """
+import sys
+sys.path.insert(0, {here!r})  # as python -m does
+sys.path.append({home!r})
+from contrastive_text.__main__ import leave_working_directory
+leave_working_directory(sys.path)
+from contrastive_text.cli import run
+for words in {commands!r}:
+    try:
+        run(words)
+    except SystemExit:
+        pass
+"""
+
+
+def test_python_m_reads_no_module_of_the_working_directory(tmp_path: Path) -> None:
+    _shadow(tmp_path)
+    home = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "contrastive_text", "--version"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(home)},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_no_command_reads_a_module_of_the_working_directory(
+    tmp_path: Path, finished: dict[str, str], files: dict[str, str], tiny_words: list[str]
+) -> None:
+    _shadow(tmp_path)
+    model, texts, pairs = finished["model"], files["texts"], files["pairs"]
+    commands = [
+        ["fit", "--recipe", "simcse", *tiny_words, "--trainer.max_steps=1"],
+        ["validate", "--ckpt_path", finished["checkpoint"], "--data.validation", pairs],
+        ["views", "--recipe", "simcse", *tiny_words],
+        ["embed", texts, "v.npy", "--model", model],
+        ["search", texts, "a dog", "--model", model],
+        ["duplicates", texts, "d.tsv", "--model", model],
+        ["evaluate", model, pairs],
+        ["diagnose", model, texts],
+        ["compare", model, model, "--pairs", pairs],
+        ["report", finished["folder"], "--output", "page", "--limit", "8"],
+        ["postprocess", model, texts, "white"],
+        ["onnx", model, "onnx"],
+        ["sweep", "--dry_run", "--vary", "data.batch_size=8,16", "--recipe", "simcse", *tiny_words],
+    ]
+    home = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", DRIVER.format(here=str(tmp_path), home=home, commands=commands)],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "shadowed" not in done.stderr + done.stdout
+    assert (tmp_path / "v.npy").exists()
+
+
+def _shadow(folder: Path) -> None:
+    for name in SHADOWED:
+        (folder / f"{name}.py").write_text(f"raise SystemExit('shadowed {name}')\n")
