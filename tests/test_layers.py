@@ -16,7 +16,7 @@ FLOORS = [
     {"data", "encoding", "combination", "device_pool"},
     {"scores", "sentence_encoder", "model_folder", "model_writing", "text_blocks", "divergence", "accumulation"},
     {"module", "postprocessing", "onnx_export", "vector_files"},
-    {"evaluation", "callbacks", "collapse", "chunk_size", "stages", "stopping", "ensemble"},
+    {"evaluation", "callbacks", "collapse", "chunk_size", "stages", "stopping", "ensemble", "verification"},
     {"report", "sweeps"},
     {"cli"},
 ]

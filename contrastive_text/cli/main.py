@@ -22,7 +22,7 @@ from contrastive_text.recipes import recipe_files, recipe_names
 _TRAINING = ("fit", "validate", "test", "predict")
 _OTHERS = (
     "ensemble", "views", "sweep", "evaluate", "diagnose", "compare", "report", "embed", "search", "duplicates",
-    "postprocess", "onnx",
+    "postprocess", "onnx", "verify",
 )  # fmt: skip
 """Each is a function of its name in a module of its name beside this one."""
 _OWN_PARTS = (*_TRAINING, "views", "sweep")
@@ -48,6 +48,7 @@ _USAGE = f"""usage: contrastive-text COMMAND [options]
   duplicates texts that mean nearly the same: contrastive-text duplicates TEXTS.txt PAIRS.tsv --model FOLDER
   postprocess whiten a model, or remove its top components: contrastive-text postprocess FOLDER TEXTS.txt OUT
   onnx       export a model to ONNX and check it: contrastive-text onnx FOLDER OUT
+  verify     read every byte of a model, a checkpoint or a run: contrastive-text verify PATH
 
 recipes: {", ".join(recipe_names())}
 Options of a command: contrastive-text COMMAND --help. The configuration that a run would use: --print_config.

@@ -1,0 +1,92 @@
+"""Every changed byte of what was written is found by `verify`; the exit status says whether one was."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import tiny
+from pytest import CaptureFixture
+
+from contrastive_text.cli.main import run
+from contrastive_text.core.manifests import MANIFEST
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.poolers import CLSPooler
+from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.training import AtomicCheckpointIO
+from contrastive_text.verification import verify
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("verify")
+    encoder = TransformerEncoder(tiny.save_bert(folder / "bert"))
+    SentenceEncoder(encoder, CLSPooler(), normalize=True).save_pretrained(folder / "model")
+    return folder / "model"
+
+
+def damaged(path: Path) -> list[str]:
+    return [found.path.name for found in verify(path) if found.damage is not None]
+
+
+def test_a_hundred_of_a_hundred_random_changes_of_a_byte_are_found(model: Path) -> None:
+    """In any file, the manifest among them, each as likely as it is long, and each file at least once."""
+    draw = random.Random(1)
+    files = sorted(path for path in model.rglob("*") if path.is_file() and path.stat().st_size)
+    chosen = [*files, *draw.choices(files, weights=[path.stat().st_size for path in files], k=100 - len(files))]
+    assert MANIFEST in {path.name for path in chosen}
+    found = 0
+    for path in chosen:
+        before = path.read_bytes()
+        after = bytearray(before)
+        after[draw.randrange(len(before))] ^= draw.randrange(1, 256)
+        path.write_bytes(after)
+        found += damaged(model) == [path.name]
+        path.write_bytes(before)
+    assert found == 100
+    assert damaged(model) == []
+
+
+def test_all_that_lies_in_a_run_is_looked_at(
+    model: Path, tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    shutil.copytree(model, "run/model")
+    AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, "run/checkpoints/a.ckpt")
+    Path("run/config.yaml").write_text("a: 1\n")
+    Path("run/model/notes.txt").write_text("mine\n")
+    Path("run/again").symlink_to(tmp_path / "run")
+    assert run(["verify", "run"]) == 0
+    said = capsys.readouterr().out
+    assert "run/checkpoints/a.ckpt: ok\n" in said
+    assert "run/model/model.safetensors: ok\n" in said
+    assert "run/model/1_Pooling/config.json: ok\n" in said
+    assert "run: no digest of this library for config.yaml\n" in said
+    assert "run/model: no digest of this library for notes.txt\n" in said
+    assert "files are byte for byte what was written\n" in said
+    Path("run/model/modules.json").unlink()
+    content = bytearray(Path("run/checkpoints/a.ckpt").read_bytes())
+    content[40] ^= 1
+    Path("run/checkpoints/a.ckpt").write_bytes(content)
+    assert run(["verify", "run"]) == 2
+    told = capsys.readouterr()
+    assert "run/model/modules.json: damaged: no file\n" in told.out
+    assert "run/checkpoints/a.ckpt: damaged: expected a whole checkpoint" in told.out
+    assert "run: expected what was written, got 2 damaged of" in told.err
+    assert run(["verify", "run/checkpoints/a.ckpt"]) == 2
+
+
+def test_where_nothing_vouches_for_anything_that_is_said(
+    model: Path, tmp_path: Path, capsys: CaptureFixture[str]
+) -> None:
+    shutil.copytree(model, tmp_path / "model")
+    tiny.by_hand(tmp_path / "model")
+    assert run(["verify", str(tmp_path / "model")]) == 2
+    told = capsys.readouterr()
+    assert "no digest of this library for config.json, " in told.out
+    assert "expected a digest of what was written, got none" in told.err
+    assert run(["verify", str(tmp_path / "none")]) == 2
+    assert "none: expected a file or a folder, got none" in capsys.readouterr().err
