@@ -51,6 +51,7 @@ from contrastive_text.training import (
     Optimizer,
     PCGrad,
     Schedule,
+    ScheduledRates,
     WeightedSum,
     gradient_figures,
     lr_lambda,
@@ -301,6 +302,11 @@ class ContrastiveModule(ScoredModule):
         """Gives what watches over every run, whoever made its trainer."""
         return [EndWhenDiverged(), KeepGradients()]
 
+    def setup(self, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
+        """Becomes float64 where that is asked for, before a checkpoint is loaded, which would be rounded."""
+        if self.trainer.precision == "64-true":
+            self.double()
+
     def on_fit_start(self) -> None:
         """Refuses what the trainer can't run: float16 weights, split ones, DDP that waits for absent losses.
 
@@ -343,7 +349,7 @@ class ContrastiveModule(ScoredModule):
         """Gives the optimiser and the schedule per step; refuses a run of unknown length."""
         optimizer = self.optimizer.build(self.named_parameters())
         total = self.trainer.estimated_stepping_batches
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lr_lambda(self.schedule, total))
+        schedule = ScheduledRates(optimizer, lr_lambda(self.schedule, total))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     @classmethod

@@ -40,8 +40,8 @@ SURFACE = {
     ],
     ".training": [
         "AdamW", "AtomicCheckpointIO", "Combine", "ConstantSchedule", "CosineSchedule", "LinearSchedule",
-        "Optimizer", "PCGrad", "Schedule", "SlantedTriangularSchedule", "Uncertainty", "WeightedSum",
-        "gradient_figures", "lr_lambda",
+        "Optimizer", "PCGrad", "Schedule", "ScheduledRates", "SlantedTriangularSchedule", "Uncertainty",
+        "WeightedSum", "gradient_figures", "lr_lambda",
     ],
     ".views": [
         "Adversarial", "ContextualSubstitute", "CropTokens", "DeleteOneWord", "DeleteSpans", "DeleteTokens",

@@ -23,7 +23,7 @@ import several
 import tiny
 import torch
 import torch.multiprocessing as mp
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.callbacks import BaseFinetuning, Callback, ModelCheckpoint
 from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor
 
@@ -93,8 +93,6 @@ def run(
         plugins=[AtomicCheckpointIO()],
         **{"max_steps": steps, **options},
     )
-    if str(trainer.precision) == "64-true":
-        module.double()  # Lightning would load the weights before it makes them float64
     loaded = several.data(tasks, mixture, num_workers=workers, **(data or {}))
     trainer.fit(module, loaded, ckpt_path=resume, weights_only=True)
     assert trainer.global_step == steps
@@ -192,6 +190,45 @@ def test_another_number_of_workers_changes_nothing(
     check_equal(whole, run(tmp_path / "more", bert, tasks, steps=8, resume=resume, workers=workers))
     resume = str(tmp_path / "more" / "step=7.ckpt")
     check_equal(whole, run(tmp_path / "none", bert, tasks, steps=8, resume=resume))
+
+
+def test_float64_is_resumed_without_rounding(bert: str, tasks: dict[str, TextTask], tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", bert, tasks, steps=4, precision="64-true")
+    resume = str(tmp_path / "whole" / "step=2.ckpt")
+    check_equal(whole, run(tmp_path / "again", bert, tasks, steps=4, precision="64-true", resume=resume))
+
+
+class UnfreezeLater(BaseFinetuning):
+    """Trains the encoder from the second epoch on."""
+
+    def freeze_before_training(self, pl_module: Any) -> None:
+        self.freeze(pl_module.encoder)
+
+    def finetune_function(self, pl_module: Any, epoch: int, optimizer: torch.optim.Optimizer) -> None:
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.encoder, optimizer)
+
+
+def test_layers_that_are_unfrozen_later_follow_the_schedule(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    seen: list[list[float]] = []
+
+    class Rates(Callback):
+        def on_train_batch_end(self, trainer: Any, *rest: Any) -> None:  # noqa: ARG002  # Lightning's
+            seen.append([group["lr"] for group in trainer.optimizers[0].param_groups])
+
+    def fit(name: str, *callbacks: Callback, resume: str | None = None) -> dict[str, Tensor]:
+        return run(tmp_path / name, bert, tasks, 7, resume=resume, callbacks=(UnfreezeLater(), *callbacks))
+
+    whole = fit("whole", Rates())
+    first, later = zip(*[(rates[0], rates[-1]) for rates in seen[3:]], strict=True)
+    assert len(seen[3]) == len(seen[2]) + 1
+    assert later == pytest.approx([rate / 10 for rate in first])  # as Lightning adds them, from there on
+    start = several.module(bert).state_dict()
+    assert any(not torch.equal(start[name], whole[name]) for name in start if name.startswith("encoder"))
+    # Behind it Lightning's callback itself leaves frozen in a resumed run what it has unfrozen.
+    check_equal(whole, fit("again", resume=str(tmp_path / "whole" / "step=2.ckpt")))
 
 
 def test_under_accumulation_whole_steps_are_resumed(

@@ -21,6 +21,7 @@ from contrastive_text.data.mixture import AllTasks, Mixture, Step, TaskSize, cut
 from contrastive_text.data.readers import Table
 from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey, Rows
 from contrastive_text.data.selection import check_roles, served
+from contrastive_text.data.settings import check_trainer
 from contrastive_text.data.tables import RunTables
 from contrastive_text.data.tasks import ONLY, BatchConsumer, Paths, TextTask, TrainingData
 from contrastive_text.data.token_cache import TokenTable, tokenize_documents
@@ -193,6 +194,8 @@ class TextDataModule(pl.LightningDataModule):
         Args:
             stage: ``fit``, ``validate``, ``test`` or ``predict``.
         """
+        if self.trainer is not None:
+            check_trainer(self.trainer, stage)
         by_task = self._consumer().by_task
         by_task.check(list(self.tasks or ()))
         wanted = {
@@ -314,6 +317,7 @@ class TextDataModule(pl.LightningDataModule):
             seed=self.seed,
             rank=rank(),
             world_size=world_size(),
+            same_order=self.trainer is not None and vars(self.trainer)["overfit_batches"] > 0,
         )
         collate = StepCollator(collators) if self.tasks or self.mixture else collators[ONLY]
         self._loader = ResumableLoader(KeyedRows(rows), sampler, collate, num_workers=self.num_workers)

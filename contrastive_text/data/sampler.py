@@ -63,6 +63,7 @@ class EpochBatchSampler:
         shuffle: Whether each epoch has an order of its own; otherwise the file's.
         rank: This process.
         world_size: Number of processes.
+        same_order: Whether every epoch has the order of the first, for ``trainer.overfit_batches``.
 
     Attributes:
         skip: Steps that the next iteration leaves out, because a resumed run has taken them.
@@ -85,6 +86,7 @@ class EpochBatchSampler:
         shuffle: bool = True,
         rank: int = 0,
         world_size: int = 1,
+        same_order: bool = False,
     ) -> None:
         for step in steps if shuffle else ():
             for task, (start, stop) in step.parts.items():
@@ -99,6 +101,7 @@ class EpochBatchSampler:
         self.shuffle = shuffle
         self.rank = rank
         self.world_size = world_size
+        self.same_order = same_order
         self.epoch = 0
         self.skip = 0
 
@@ -110,7 +113,7 @@ class EpochBatchSampler:
     @property
     def identity(self) -> int:
         """A number that is the same for the same order of the same rows, whatever the rank."""
-        return text_id(repr((self.sizes, self.steps, self.seed, self.shuffle)))
+        return text_id(repr((self.sizes, self.steps, self.seed, self.shuffle, self.same_order)))
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch that the next iteration gives; what is to be left out is of the epoch before."""
@@ -127,8 +130,9 @@ class EpochBatchSampler:
 
     def __iter__(self) -> Iterator[list[RowKey]]:
         epoch, skip, self.skip = self.epoch, self.skip, 0
+        drawn = 0 if self.same_order else epoch
         orders = {
-            task: generator(fold(self.seed, text_id(task), epoch)).permutation(size)
+            task: generator(fold(self.seed, text_id(task), drawn)).permutation(size)
             if self.shuffle
             else np.arange(size)
             for task, size in self.sizes.items()

@@ -10,6 +10,7 @@ from contrastive_text.training.schedules import (
     CosineSchedule,
     LinearSchedule,
     Schedule,
+    ScheduledRates,
     SlantedTriangularSchedule,
     lr_lambda,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "Optimizer",
     "PCGrad",
     "Schedule",
+    "ScheduledRates",
     "SlantedTriangularSchedule",
     "Uncertainty",
     "WeightedSum",

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from contrastive_text.core.errors import InvalidValueError
 
@@ -205,6 +209,43 @@ def slanted_triangular(t: int, total: int, cut_fraction: float, ratio: float) ->
     cut = int(total * cut_fraction)
     p = t / cut if t < cut else 1 - _progress(t, warmup=cut, total=total)
     return (1 + p * (ratio - 1)) / ratio
+
+
+class ScheduledRates(LambdaLR):
+    """Multiplies the rate of every group of parameters by the schedule's factor.
+
+    Differs: torch's refuses groups that are added later, as ``BaseFinetuning`` adds layers that it unfreezes.
+    Here such a group has, when it is added, the rate that it comes with, and follows the schedule from there.
+
+    Args:
+        optimizer: At the peak rate.
+        factor: Optimiser step -> multiplier.
+
+    Example:
+        >>> weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+        >>> optimizer = torch.optim.SGD(weights[:1], lr=1.0)
+        >>> rates = ScheduledRates(optimizer, lr_lambda(LinearSchedule(), total=4))
+        >>> optimizer.step(), rates.step(), optimizer.add_param_group({"params": weights[1:], "lr": 0.3})
+        (None, None, None)
+        >>> optimizer.step(), rates.step(), [round(group["lr"], 6) for group in optimizer.param_groups]
+        (None, None, [0.5, 0.2])
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, factor: Callable[[int], float]) -> None:
+        self._factor = factor
+        super().__init__(optimizer, factor)
+
+    def get_lr(self) -> list[float | Tensor]:
+        """Gives the rate of each group, of later ones too."""
+        for group in self.optimizer.param_groups[len(self.base_lrs) :]:
+            now = self._factor(self.last_epoch - 1)
+            self.base_lrs.append(group["lr"] / now if now else group["lr"])
+        factor = self._factor(self.last_epoch)
+        return [base * factor for base in self.base_lrs]
+
+    def state_dict(self) -> dict[str, Any]:  # Any: torch's
+        """Gives the place in the schedule, without the schedule."""
+        return {name: value for name, value in super().state_dict().items() if name != "_factor"}
 
 
 def lr_lambda(schedule: Schedule, total: float | None) -> Callable[[int], float]:
