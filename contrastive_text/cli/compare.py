@@ -70,6 +70,8 @@ def compare(words: Sequence[str]) -> None:
     rows = read_rows(options.texts, reads=("text",), bounds=bounds) if options.texts else None
     texts = None if rows is None else [str(row["text"]) for row in rows]
     with redirect_stdout(sys.stderr):  # the output is the comparison alone, for a file or another program
+        pairs = [each.understood for each in (tasks or {}).values() if isinstance(each, STSPairs)]
+        print("\n".join([*pairs, *([] if rows is None else [rows.understood])]))
         with warnings_as_notes():
             models = {
                 name: CachedEncoder(load_model(path, options.device), options.cache, options.batch_size, True)

@@ -121,6 +121,8 @@ def _say_encoded(embed: CachedEncoder) -> None:
 def _evaluate_files(options: argparse.Namespace) -> None:
     columns = dict(named.split("=", 1) for named in options.columns or ())
     tables = {path: read_pairs(path, columns=columns, bounds=bounds_of(options)) for path in options.files}
+    for table in tables.values():
+        print(table.understood)
     embed = _load(options)
     shown = Table("file", "sub-set", "pairs", "Spearman x 100", title="cosine similarity against gold score")
     names = Counter(Path(path).name for path in tables)

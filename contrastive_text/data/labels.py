@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.formats import listed, reading_error, short
 from contrastive_text.targets import Target, plain_label
+from contrastive_text.types import Row
 
 
 class Labels:
@@ -18,13 +19,15 @@ class Labels:
     Args:
         target: Reads a label; None for any number.
         names: Label of the files -> what the target calls it; ``-`` leaves its rows out.
+        gold: Whether any number, without a target, is a gold score, which can be missing.
 
     Raises:
         ValueError: Names without a target, a label twice, or a name that the target doesn't know.
     """
 
-    def __init__(self, target: Target | None, names: Mapping[str, str] | None) -> None:
+    def __init__(self, target: Target | None, names: Mapping[str, str] | None = None, gold: bool = False) -> None:
         self._target = target
+        self._gold = gold
         self._names = {plain_label(label): str(name) for label, name in (names or {}).items()}
         if names and target is None:
             raise reading_error(
@@ -58,6 +61,16 @@ class Labels:
             return self._target.read(name)
         except ValueError as error:
             raise InvalidValueError(f"{where}: {error}") from None
+
+    def scored(self, rows: Sequence[Row]) -> list[Row]:
+        """Gives the rows of a file that have a gold score: -1 is none where no other score is below 0.
+
+        So GLUE marks a missing one, and ``Scores`` reads it where the bounds are known.
+        """
+        others = [float(str(row["target"])) for row in rows if row.get("target", -1.0) != -1.0]
+        if not self._gold or min(others, default=0.0) < 0:
+            return list(rows)
+        return [row for row in rows if row["target"] != -1.0]
 
     def without_gold(self, rows: Mapping[str, int]) -> int:
         """Gives how many of so many rows of each label have no gold label."""

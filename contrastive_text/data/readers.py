@@ -125,6 +125,19 @@ def read_rows(
         ...     read_rows(path, reads=("anchor", "positive")).rows
         ({'anchor': 'a cat?', 'positive': 'a pet'},)
     """
+    numbers = Labels(target if "target" in reads else None, labels)
+    return _read(paths, reads, columns, numbers, split, every_label, bounds)
+
+
+def _read(
+    paths: str | Path | Sequence[str | Path],
+    reads: Sequence[str],
+    columns: Mapping[str, str | Sequence[str]] | None,
+    labels: Labels,
+    split: str | None,
+    every_label: bool,
+    bounds: Bounds,
+) -> Table:
     given = {name: [value] if isinstance(value, str) else list(value) for name, value in (columns or {}).items()}
     for where, names in (("reads", reads), ("columns", given)):
         if unknown := [name for name in names if name not in ALIASES]:
@@ -138,8 +151,7 @@ def read_rows(
     files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
     if not files:
         raise reading_error("paths", "at least one file", "none", "name one")
-    numbers = Labels(target if "target" in reads else None, labels)
-    parts = [_read_file(path, reads, given, numbers, split, bounds) for path in files]
+    parts = [_read_file(path, reads, given, labels, split, bounds) for path in files]
     notes = [understood for _, understood in parts]
     subset = ["subset" in rows[0] for rows, _ in parts]
     if any(subset) and not all(subset) and "subset" not in reads:
@@ -151,7 +163,7 @@ def read_rows(
         if listed(rows[0]) != first:
             expected = f"the columns of {files[0]} ({first})"
             raise reading_error(str(path), expected, listed(rows[0]), "read the files as two data sets")
-    notes += numbers.check(every_label)
+    notes += labels.check(every_label)
     return Table(
         rows=tuple(row for rows, _ in parts for row in rows),
         source=tuple(str(path) for path in files),
@@ -166,9 +178,12 @@ def read_pairs(
     split: str | None = None,
     bounds: Bounds = USUAL,
 ) -> Table:
-    """Reads files of two texts and a gold score, for evaluation; see ``read_rows``."""
+    """Reads files of two texts and a gold score, for evaluation; see ``read_rows``.
+
+    In a file without another score below 0, rows with -1, GLUE's for none, are left out and counted.
+    """
     reads = ("anchor", "positive", "target")
-    return read_rows(paths, reads=reads, columns=columns, split=split, bounds=bounds)
+    return _read(paths, reads, columns, Labels(None, gold=True), split, every_label=True, bounds=bounds)
 
 
 def _read_file(
@@ -188,7 +203,8 @@ def _read_file(
     counts: Counter[str] = Counter()
     rows, notes, empty = _rows(str(path), content, plan, labels, counts) if plan else ([], {}, 0)
     left_out = say_left_out(content.blank, empty, folder)
-    no_gold = labels.without_gold(counts)
+    every, rows = len(rows), labels.scored(rows)
+    no_gold = labels.without_gold(counts) + every - len(rows)
     left_out += [f"{counted(no_gold, 'row')} without a gold label left out"] if no_gold else []
     if not rows:
         got = listed(left_out) or "an empty file"

@@ -190,6 +190,19 @@ def test_files_share_their_vectors_and_a_cache(files: dict[str, str], said: Any,
     assert out.splitlines()[-4:] == again.splitlines()[-4:]
 
 
+def test_what_a_file_leaves_out_is_said_and_has_no_part_in_the_score(
+    files: dict[str, str], said: Any, here: Path
+) -> None:
+    whole = Path(files["pairs"]).read_text(encoding="utf-8")
+    further = ["a bird\ta dog\t-1", "\ta dog\t3", ""]
+    (here / "with.tsv").write_text(whole + "\n".join(further) + "\n", encoding="utf-8")
+    out, _ = said([files["bert"], files["pairs"], "with.tsv"])
+    left_out = "1 blank line left out; 1 row with an empty text left out; 1 row without a gold label left out"
+    assert f"with.tsv: sentence1 -> anchor, sentence2 -> positive, score -> target; 12 rows; {left_out}\n" in out
+    (other, alike) = (line.split()[-5:] for line in out.splitlines() if line.rstrip().endswith("│"))
+    assert other == alike
+
+
 def test_a_file_of_collapsed_vectors_is_noted(files: dict[str, str], said: Any, here: Path) -> None:
     collapsed = altered(Path(files["bert"]), here / "collapsed", 0.0)
     out, _ = said([str(collapsed), files["pairs"]])

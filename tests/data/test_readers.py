@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.text_files import Bounds
-from contrastive_text.data.readers import ALIASES, Table, read_rows
+from contrastive_text.data.readers import ALIASES, Table, read_pairs, read_rows
 
 PAIR = ("anchor", "positive")
 SCORED = ("anchor", "positive", "target")
@@ -512,6 +512,30 @@ def test_a_single_column_without_a_header_is_told_of_txt(tmp_path: Path) -> None
     path = write(tmp_path / "a.tsv", "A first sentence that is quite a bit longer than a name.\nA second.\n")
     with refuses("got A first sentence that is quite a bit ...;", "call the file .txt"):
         read_rows(path, ["text"])
+
+
+@pytest.mark.parametrize(
+    ("scores", "kept"),
+    [
+        (["-1", "5", "0.0", "-1.0"], [5.0, 0.0]),  # GLUE's for none
+        (["-1", "0.5", "-0.2", "1"], [-1.0, 0.5, -0.2, 1.0]),  # a score like others
+        (["3", "4"], [3.0, 4.0]),
+    ],
+)
+def test_a_gold_score_of_minus_one_is_none_where_no_score_is_below_0(
+    tmp_path: Path, scores: list[str], kept: list[float]
+) -> None:
+    lines = ["sentence1\tsentence2\tscore", *(f"a {i}\tb\t{score}" for i, score in enumerate(scores))]
+    table = read_pairs(write(tmp_path / "a.tsv", "\n".join(lines)))
+    assert [row["target"] for row in table] == kept
+    left_out = len(scores) - len(kept)
+    said = f"{len(kept)} rows; {left_out} rows without a gold label left out"
+    assert table.understood.endswith(said if left_out else f"{len(kept)} rows")
+
+
+def test_a_file_of_no_gold_scores_is_refused(tmp_path: Path) -> None:
+    with refuses("a.tsv: expected at least one row with text and a gold label, got 2 rows without"):
+        read_pairs(write(tmp_path / "a.tsv", "sentence1\tsentence2\tscore\na\tb\t-1\nc\td\t-1\n"))
 
 
 def test_a_missing_target_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
