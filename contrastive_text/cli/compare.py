@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 
 from contrastive_text.cli.bounds import add_bounds, bounds_of
-from contrastive_text.cli.options import Parser, check_output, load_model, warnings_as_notes
+from contrastive_text.cli.options import Parser, load_model, warnings_as_notes
+from contrastive_text.core.disk import replacing
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
@@ -54,7 +55,6 @@ def compare(words: Sequence[str]) -> None:
     if len(options.models) < 2:
         parser.error(f"models: expected two or more, got {options.models[0]} alone; the first is the baseline")
     parser.check_read(options, _READ_BY, options.suite)
-    check_output(options.output)
     check_resamples(options.resamples)
     if "transfer" in options.suite and Path(options.data).is_file():
         parser.error(f"--data: expected a folder with --suite transfer, got the file {options.data}")
@@ -98,7 +98,8 @@ def compare(words: Sequence[str]) -> None:
     if options.output is None:
         print(said)
     else:
-        options.output.write_text(f"{said}\n", encoding="utf-8")
+        with replacing(options.output) as file:
+            file.write(f"{said}\n".encode())
         print(f"comparison written to {options.output}")
 
 

@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from contrastive_text.cli.bounds import add_bounds, bounds_of
-from contrastive_text.cli.options import Parser, check_output, load_model
+from contrastive_text.cli.options import Parser, load_model
+from contrastive_text.core.disk import replacing
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.frequency import takes_mean
@@ -36,7 +37,6 @@ def diagnose(words: Sequence[str]) -> None:
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
     options = parser.understand(words)
-    check_output(options.output)
     bounds = bounds_of(options)
     table = read_rows(options.texts, reads=("text",), bounds=bounds)
     pairs = None if options.pairs is None else read_pairs(options.pairs, bounds=bounds)
@@ -60,7 +60,8 @@ def diagnose(words: Sequence[str]) -> None:
     if options.output is None:
         print(said, end="")
     else:
-        options.output.write_text(said, encoding="utf-8")
+        with replacing(options.output) as file:
+            file.write(said.encode())
         print(f"Diagnosis written to {options.output}", file=sys.stderr if as_json else sys.stdout)
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from contrastive_text.cli.bounds import bounds_of
 from contrastive_text.cli.embed import add_encoding, index_of
-from contrastive_text.cli.options import Parser, check_apart
+from contrastive_text.cli.options import Parser
 from contrastive_text.cli.tables import table_row
 from contrastive_text.core.disk import replacing
-from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.search import check_threshold, group, near_duplicates
 from contrastive_text.vector_files import as_tensor, record_of
@@ -36,10 +36,8 @@ def duplicates(words: Sequence[str]) -> None:
     options = parser.understand(words)
     check_threshold(options.threshold)
     _check_name(options.output, (".tsv",))
-    check_apart(options.output, options.input)
     if options.keep is not None:
         _check_name(options.keep, (".txt", ".jsonl"))
-        check_apart(options.keep, options.input, options.output)
     texts = TextStream(
         options.input, options.column, distinct=True, split=options.split, bounds=bounds_of(options)
     )
@@ -93,8 +91,6 @@ def _check_name(path: Path, suffixes: tuple[str, ...]) -> None:
         raise InvalidValueError(
             f"{path}: expected a name that ends in {' or '.join(suffixes)}, got {path.suffix!r}"
         )
-    if not path.parent.is_dir():
-        raise MissingFileError(f"{path}: expected an existing folder, found none at {path.parent}; make it first")
 
 
 def _check_lines(texts: TextStream, keep: Path) -> None:

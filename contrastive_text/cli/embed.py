@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from contrastive_text.cli.bounds import add_bounds, bounds_of
-from contrastive_text.cli.options import Parser, check_apart, check_device, load_model, warnings_as_notes
+from contrastive_text.cli.options import Parser, check_device, load_model, warnings_as_notes
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.quantization import PRECISIONS
@@ -123,7 +123,6 @@ def embed(words: Sequence[str]) -> None:
     )
     options = parser.understand(words)
     check_suffix(options.output)
-    check_apart(options.output, options.input, options.ranges)
     ranges = None if options.ranges is None else _ranges(options.ranges)
     texts = TextStream(options.input, options.column, split=options.split, bounds=bounds_of(options))
     print(texts.scan().understood)

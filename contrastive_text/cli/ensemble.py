@@ -13,6 +13,7 @@ from rich.text import Text
 from contrastive_text.cli.options import Parser
 from contrastive_text.cli.training import ContrastiveCLI, checkpoint_parts, laid_over
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.writers import alone_with
 from contrastive_text.ensemble import Choice, build_ensemble, read_choices
 from contrastive_text.recipes.layers import Config
 from contrastive_text.scores import OVERALL
@@ -29,7 +30,8 @@ def ensemble(words: Sequence[str]) -> None:
     parser.add_argument("output", type=Path, help="new folder")
     parser.add_argument("--runs", nargs="+", required=True, help="folders of runs, or .ckpt files")
     options = parser.understand(words)
-    choices = build_ensemble(options.output, options.runs)
+    with alone_with(options.output):
+        choices = build_ensemble(options.output, options.runs)
     shown = Table("task", "score", "x 100, validation", "best run", title=f"ensemble {options.output}")
     for task, choice in choices.items():
         shown.add_row(task, choice.metric, f"{choice.score:.2f}", Text(choice.source))

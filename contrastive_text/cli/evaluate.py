@@ -18,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from contrastive_text.cli.bounds import add_bounds, bounds_of
-from contrastive_text.cli.options import Parser, check_output, load_model, warnings_as_notes
+from contrastive_text.cli.options import Parser, load_model, warnings_as_notes
+from contrastive_text.core.disk import replacing
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.classifiers import CLASSIFIERS, PROTOCOLS
@@ -102,7 +103,6 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
             f"--subsets: expected text, markdown or latex, got {options.format}, which holds sub-sets anyway; "
             "leave it out"
         )
-    check_output(options.output)
 
 
 def _load(options: argparse.Namespace) -> CachedEncoder:
@@ -152,7 +152,8 @@ def _evaluate_suites(options: argparse.Namespace) -> None:
     if options.output is None:
         print(written, end="")
     else:
-        options.output.write_text(written, encoding="utf-8")
+        with replacing(options.output) as file:
+            file.write(written.encode())
         print(f"scores written to {options.output}", file=sys.stderr)
 
 

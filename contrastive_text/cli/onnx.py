@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contrastive_text.cli.options import Parser, load_model
+from contrastive_text.core.writers import alone_with
 from contrastive_text.onnx_export import GRAPH, OPSET, OUTPUT, export_onnx
 
 
@@ -19,8 +20,9 @@ def onnx(words: Sequence[str]) -> None:
     parser.add_argument("output", type=Path, help="folder; is made where it isn't there")
     parser.add_argument("--opset", type=int, default=OPSET, help=f"version of ONNX's operators ({OPSET})")
     options = parser.understand(words)
-    model = load_model(options.model, device="cpu")
-    exported = export_onnx(model, options.output, opset=options.opset)
+    with alone_with(options.output):
+        model = load_model(options.model, device="cpu")
+        exported = export_onnx(model, options.output, opset=options.opset)
     size = sum(path.stat().st_size for path in options.output.glob(f"{GRAPH}*")) / 1e6
     print(
         f"{options.output / GRAPH}: {size:,.1f} MB, {', '.join(exported.inputs)} (texts, tokens) int64 -> "

@@ -11,8 +11,9 @@ from typing import NoReturn
 
 import torch
 
+from contrastive_text.cli.paths import check_paths
 from contrastive_text.cli.suggestions import nearest
-from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.sentence_encoder import SentenceEncoder
 
 
@@ -23,7 +24,12 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=description, allow_abbrev=False)
 
     def understand(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parses the words; an unknown option is named before a missing one."""
+        """Parses the words; an unknown option is named before a missing one, and what is read is kept apart.
+
+        Raises:
+            OSError: As ``check_paths``.
+            ValueError: As ``check_paths``.
+        """
         known = [option for action in self._actions for option in action.option_strings]
         end = words.index("--") if "--" in words else len(words)
         before, behind = words[:end], words[end + 1 :]
@@ -33,7 +39,9 @@ class Parser(argparse.ArgumentParser):
         # argparse takes "--" for the end of options, but then loses the words behind it if there are some before.
         hidden = ["--", *(f"{_NO_OPTION}{word}" for word in behind)] if behind else []
         found = self.parse_intermixed_args([*before, *hidden])
-        return argparse.Namespace(**{name: _uncovered(value) for name, value in vars(found).items()})
+        options = argparse.Namespace(**{name: _uncovered(value) for name, value in vars(found).items()})
+        check_paths(self.prog.split()[-1], vars(options))
+        return options
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}\n{self.format_usage()}")
@@ -56,36 +64,6 @@ def _uncovered(value: object) -> object:
     if isinstance(value, list):
         return [_uncovered(each) for each in value]
     return type(value)(str(value).removeprefix(_NO_OPTION)) if isinstance(value, str | Path) else value
-
-
-def check_output(path: Path | None) -> None:
-    """Refuses a place that can't become a file, before any work.
-
-    Raises:
-        ValueError: A folder.
-        FileNotFoundError: A file in a folder that isn't there.
-    """
-    if path is not None and path.is_dir():
-        raise InvalidValueError(f"{path}: expected a file, got a folder; name a file in it")
-    if path is not None and not path.parent.is_dir():
-        raise MissingFileError(f"{path}: expected an existing folder, found none at {path.parent}; make it first")
-
-
-def check_apart(output: Path, *others: str | Path | None) -> None:
-    """Refuses to write over a file that is read, or that is written as something else, before any is read.
-
-    Raises:
-        ValueError: The same file, by whatever name.
-    """
-    for other in others:
-        if other is None:
-            continue
-        there = Path(other)
-        linked = output.exists() and there.exists() and output.samefile(there)
-        if linked or output.resolve() == there.resolve():
-            raise InvalidValueError(
-                f"{output}: expected another file than {other}, got the same; it would be lost; name another"
-            )
 
 
 def check_device(name: str | None) -> None:

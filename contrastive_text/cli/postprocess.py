@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 
 from contrastive_text.cli.bounds import add_bounds, bounds_of
 from contrastive_text.cli.options import Parser, load_model, say_truncated
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.writers import alone_with
 from contrastive_text.data import Table, read_pairs, read_rows
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.metrics import mean_cosine
@@ -43,7 +44,11 @@ def postprocess(words: Sequence[str]) -> None:
     options = parser.understand(words)
     if options.features is not None and not options.whiten:
         parser.error("--features: expected it with --whiten, got it without; components leave all features")
-    _check_output(options.output, options.model)
+    with alone_with(options.output):
+        _postprocess(options)
+
+
+def _postprocess(options: argparse.Namespace) -> None:
     bounds = bounds_of(options)
     table = read_rows(
         options.texts,
@@ -74,13 +79,6 @@ def postprocess(words: Sequence[str]) -> None:
         scores = [_score(one, pairs, options.batch_size) for one in (model, processed)]
         print(f"Spearman x 100 on {options.pairs}: {scores[0]:.2f} before, {scores[1]:.2f} after")
     print(f"saved to {options.output}")
-
-
-def _check_output(output: Path, model: str) -> None:
-    if output.is_file() or output.resolve() == Path(model).resolve():
-        raise InvalidValueError(
-            f"{output}: expected another folder than the model's, got it or a file; name a new one"
-        )
 
 
 def _score(model: SentenceEncoder, pairs: Table, batch_size: int) -> float:

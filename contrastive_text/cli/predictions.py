@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from contrastive_text.core.disk import replacing
 from contrastive_text.targets import Classes, Target
 from contrastive_text.types import Row
 
@@ -36,5 +37,6 @@ def write_predictions(path: Path, rows: Sequence[Row], scores: Tensor, target: T
     plain = [[re.sub(r"[\t\r\n]", " ", cell) for cell in row] for row in cells]
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ["\t".join(row) for row in [columns, *plain]]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+    with replacing(path) as file:
+        file.write(("\n".join(lines) + "\n").encode())
     return sum(before != after for before, after in zip(cells, plain, strict=True))

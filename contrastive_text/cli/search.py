@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from contrastive_text.cli.bounds import bounds_of
 from contrastive_text.cli.embed import add_encoding, index_of
-from contrastive_text.cli.options import Parser, check_apart
+from contrastive_text.cli.options import Parser
 from contrastive_text.cli.tables import table_row
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.sentence_encoder import Hit
@@ -45,7 +45,6 @@ def search(words: Sequence[str]) -> None:
     if options.top_k < 1:
         parser.error(f"--top_k: expected 1 or more, got {options.top_k}")
     if options.index is not None:
-        check_apart(options.index, options.corpus, options.queries)
         index_path(options.index)
     bounds = bounds_of(options)
     # The index may still be mapped when its folder goes.

@@ -9,9 +9,10 @@ from typing import get_args
 
 from contrastive_text.callbacks import PAIR_SCORE, TASK_SCORE
 from contrastive_text.cli.options import Parser
+from contrastive_text.cli.paths import check_paths
 from contrastive_text.cli.sweep_checks import check_cells, check_words, validated
 from contrastive_text.cli.sweep_runs import Job, run_all
-from contrastive_text.cli.training import quieten
+from contrastive_text.cli.training import option_values, quieten
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.recipes.layers import Config
 from contrastive_text.report.heat_map import heat_map, picture, points
@@ -63,6 +64,8 @@ def sweep(words: Sequence[str]) -> None:
     cells, seeds = plan(axes), read_seeds(options.seeds)
     check_words(words, axes)
     configs = check_cells(cells, words)
+    for config in configs.values():
+        check_paths("sweep", {**config, "output": options.output, "config": option_values(words, "--config")})
     first = configs[cells[0].name]
     score = options.score or _chosen_by(first)
     if not score.startswith("val/"):

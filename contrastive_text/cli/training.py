@@ -19,6 +19,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary
 from contrastive_text.chunk_size import ChunkSize
+from contrastive_text.cli.paths import check_paths
 from contrastive_text.cli.predictions import write_predictions
 from contrastive_text.cli.suggestions import short_answer
 from contrastive_text.collapse import CollapseDoctor
@@ -127,6 +128,9 @@ class ContrastiveCLI(LightningCLI):
         self.config = parser.parse_args(
             [*command, *(["--config", json.dumps(config)] if config else []), *options]
         )
+        parsed = self.config[command[0]] if command else self.config
+        name = command[0] if command else "views"
+        check_paths(name, {**parsed.as_dict(), "config": option_values(rest, "--config")})
 
     def _parse_ckpt_path(self) -> None:
         """Nothing is left to do: Lightning's own way would let the checkpoint override options."""
@@ -289,9 +293,13 @@ def resuming(words: Sequence[str]) -> str:
 
 def option_value(words: Sequence[str], name: str) -> str | None:
     """Gives the value of an option among the words; None if it isn't there."""
+    return next(iter(option_values(words, name)), None)
+
+
+def option_values(words: Sequence[str], name: str) -> list[str]:
+    """Gives all values of an option among the words."""
     following = [words[i + 1] for i, word in enumerate(words[:-1]) if word == name]
-    joined = [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
-    return next(iter(following + joined), None)
+    return following + [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
 
 
 def quieten() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.writers import alone_with
 from contrastive_text.report.curves import training
 from contrastive_text.report.inside import look_inside
 from contrastive_text.report.markup import Html, Note, tag
@@ -55,12 +57,15 @@ def write_report(
     folder = Path(output or (found[0].folder / "report" if found[0].alone else "report"))
     if folder.exists() and not folder.is_dir():
         raise InvalidValueError(f"report.output: expected a folder, got the file {folder}; name another")
-    sections, top = _sections(found, pairs_file, texts_file, limit, device)
-    folder.mkdir(parents=True, exist_ok=True)
-    for chart in (chart for section in sections for chart in section.charts):
-        (folder / f"{chart.name}.png").write_bytes(chart.png)
-    page = _page(found, top, sections)
-    (folder / PAGE).write_text(page, encoding="utf-8", errors="replace", newline="\n")
+    with alone_with(folder):
+        sections, top = _sections(found, pairs_file, texts_file, limit, device)
+        folder.mkdir(parents=True, exist_ok=True)
+        for chart in (chart for section in sections for chart in section.charts):
+            with replacing(folder / f"{chart.name}.png") as file:
+                file.write(chart.png)
+        page = _page(found, top, sections)
+        with replacing(folder / PAGE) as file:
+            file.write(page.encode(errors="replace"))
     return folder / PAGE
 
 

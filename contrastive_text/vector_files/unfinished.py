@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from contrastive_text.core.disk import held, remove_abandoned, replacing
+from contrastive_text.core.disk import remove_abandoned, replacing
 from contrastive_text.core.errors import DiskError, InvalidValueError
 from contrastive_text.core.manifests import FileDigest, GrowingDigest
 from contrastive_text.core.setting import current_setting, other_setting
+from contrastive_text.core.writers import alone_with
 from contrastive_text.vector_files.formats import Array, files_of, mapped_blocks, ranges_of, write_blocks
 from contrastive_text.vector_files.records import VectorRecord
 
@@ -59,7 +60,9 @@ class UnfinishedVectors:
         self.path = path
         self.setting = dict(setting or current_setting())
         self.other_setting = ""
-        self._settings = [self.setting]  # of all processes that had a part in what is there
+        self._settings: list[Mapping[str, str]] = [
+            self.setting
+        ]  # of all processes that had a part in what is there
         self.made_of = {**made_of, "count": count}
         self.count = count
         self.done = self.truncated = 0
@@ -78,11 +81,7 @@ class UnfinishedVectors:
         if self._unlock is not None and self._unlock.alive:
             return
         lock = ExitStack()
-        if not lock.enter_context(held(self.path)):
-            raise InvalidValueError(
-                f"{self.path}: expected to be alone with it, got another process that is writing it; let that "
-                "one end, or name another file"
-            )
+        lock.enter_context(alone_with(self.path))
         self._unlock = weakref.finalize(self, lock.close)
         remove_abandoned(self.path.parent)
         try:

@@ -137,7 +137,7 @@ def test_too_many_pairs_leave_the_vectors_for_a_higher_threshold(
         (["a.txt", "d.csv"], "d.csv: expected a name that ends in .tsv, got '.csv'"),
         (["a.txt", "no/d.tsv"], "no/d.tsv: expected an existing folder, found none at no; make it first"),
         (["a.txt", "d.tsv", "--keep", "k.tsv"], "k.tsv: expected a name that ends in .txt or .jsonl, got '.tsv'"),
-        (["a.tsv", "a.tsv"], "a.tsv: expected another file than a.tsv, got the same; it would be lost"),
+        (["a.txt", "./a.txt"], "a.txt: expected another file than a.txt, got the same; it would be lost"),
         (["a.txt", "d.tsv", "--keep", "a.txt"], "a.txt: expected another file than a.txt, got the same"),
         (["a.txt", "d.tsv", "--threshold", "1.5"], "expected a cosine above 0 and at most 1, got 1.5; try 0.95"),
         (["a.txt", "d.tsv"], "a.txt: expected at least one row with text, got an empty file"),

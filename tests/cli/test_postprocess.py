@@ -63,7 +63,7 @@ def test_wrong_inputs_are_answered_before_anything_is_encoded(
     assert "--features: expected it with --whiten" in answer(
         [*words, "out", "--remove_components", "2", "--features", "3"]
     )
-    assert "expected another folder than the model's" in answer([*words, model, "--whiten"])
+    assert "expected another folder than model, got the same" in answer([*words, model, "--whiten"])
     Path("few.txt").write_text("one\ntwo\nthree\n")
     assert "expected more than 16 texts for 16 features, got 3" in answer(
         ["postprocess", model, "few.txt", "out", "--whiten"]

@@ -1,0 +1,252 @@
+"""What every command reads and writes: kept apart, and known to be writable before any work."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError
+from contrastive_text.onnx_export import GRAPH
+from contrastive_text.vector_files.formats import files_of
+
+_MODEL = "modules.json"
+
+
+def _alone(path: Path) -> Sequence[Path]:
+    return [path]
+
+
+def _with_index(path: Path) -> Sequence[Path]:
+    """Gives a table of duplicates, and the vectors that lie beside it until it is written."""
+    return [path, *files_of(path.with_name(f"{path.name}.vectors.npy"))]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that a command writes.
+
+    Args:
+        option: Whose value is its name.
+        files: Gives all files that are written for it, itself the first.
+    """
+
+    option: str
+    files: Callable[[Path], Sequence[Path]] = _alone
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFolder:
+    """A folder that a command writes.
+
+    Args:
+        option: Whose value is its name.
+        key: A file by which an earlier output is known, that may be replaced inside of a folder that is read;
+            None for a folder that others share, such as a cache, whose files have names of their own.
+        never_with: Files of a folder that belongs to something else.
+        around_inputs: Whether what is read may lie in it, as runs in the folder of their page.
+    """
+
+    option: str
+    key: str | None = None
+    never_with: Sequence[str] = ()
+    around_inputs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The options of a command whose values are paths.
+
+    Args:
+        reads: Options of files and folders that are read.
+        writes: What is written.
+    """
+
+    reads: Sequence[str]
+    writes: Sequence[WrittenFile | WrittenFolder] = ()
+
+
+_OUTPUT = WrittenFile("output")
+_CACHE = WrittenFolder("cache")
+_DATA = tuple(f"data.{part}" for part in ("train", "validation", "test", "predict", "tasks"))
+_RUN = Paths(
+    (*_DATA, "model.encoder", "config", "init_from", "ckpt_path"),
+    # A run's own folder is new each time, so trainer.default_root_dir holds nothing that is written over.
+    (WrittenFolder("export.dirpath", key=_MODEL), WrittenFolder("checkpoint.dirpath")),
+)
+COMMANDS: Mapping[str, Paths] = {
+    "embed": Paths(("input", "model", "ranges"), (WrittenFile("output", files_of),)),
+    "search": Paths(("corpus", "queries", "model"), (WrittenFile("index", files_of),)),
+    "duplicates": Paths(("input", "model"), (WrittenFile("output", _with_index), WrittenFile("keep"))),
+    "evaluate": Paths(("model", "files", "data"), (_OUTPUT, _CACHE)),
+    "compare": Paths(("models", "data", "texts"), (_OUTPUT, _CACHE)),
+    "diagnose": Paths(("model", "texts", "pairs"), (_OUTPUT,)),
+    "report": Paths(
+        ("runs", "pairs", "texts"), (WrittenFolder("output", key="report.html", around_inputs=True),)
+    ),
+    "postprocess": Paths(("model", "texts", "pairs"), (WrittenFolder("output", key=_MODEL),)),
+    "onnx": Paths(("model",), (WrittenFolder("output", key=GRAPH, never_with=(_MODEL, "config.json")),)),
+    "ensemble": Paths(("runs",), (WrittenFolder("output", key="ensemble.json"),)),
+    "sweep": Paths(_RUN.reads, (WrittenFolder("output", key="plan.json", around_inputs=True),)),
+    "fit": _RUN,
+    **dict.fromkeys(("validate", "test", "predict", "views"), Paths(_RUN.reads)),  # into a run's own folder
+    "verify": Paths(("path",)),
+}
+"""Name of a command -> its paths."""
+
+
+def check_paths(command: str, values: Mapping[str, object]) -> None:
+    """Refuses to write over what is read, or what is written as something else, and places that can't be written.
+
+    Args:
+        command: Its name.
+        values: Option -> its value: None, a path, or several in lists and mappings; a configuration, for a run.
+
+    Raises:
+        FileNotFoundError: A file in a folder that isn't there.
+        OSError: A place that can't be written to.
+        ValueError: The same place twice, by whatever names, or a file inside of what is read.
+    """
+    paths = COMMANDS[command]
+    read = [path for option in paths.reads for path in _paths(_value(values, option)) if _is_there(path)]
+    written: list[Path] = []
+    for output in paths.writes:
+        for path in _paths(_value(values, output.option)):
+            if isinstance(output, WrittenFile):
+                files = output.files(path)
+                _check_file(path, files)
+                for file in files:
+                    _check_apart(file, read)
+                written += files
+            else:
+                _check_folder(path, output)
+                _check_folder_apart(path, output, read)
+                written.append(path)
+    for one, other in combinations(written, 2):
+        if str(_place(one)).casefold() == str(_place(other)).casefold() or _same(one, other):
+            raise InvalidValueError(
+                f"{other}: expected another file than {one}, which is written too, got the same; name another"
+            )
+
+
+def _value(values: object, option: str) -> object:
+    """Gives an option's value; a dotted one is of mappings inside each other."""
+    for part in option.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
+def _paths(value: object) -> Iterator[Path]:
+    """Gives the paths among values, in lists and mappings."""
+    if isinstance(value, str | Path):
+        yield Path(value)
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _paths(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _paths(each)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # such as a name too long, or a folder that can't be looked into
+        return False
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)  # by any link, and any case where the system ignores it
+    except (OSError, ValueError):
+        return False
+
+
+def _place(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    return any(_same(parent, folder) for parent in _place(path).parents)
+
+
+def _check_file(path: Path, files: Sequence[Path]) -> None:
+    for file in files:
+        _check_name(path, file)
+        if file.exists() and not file.is_file():
+            what = "a folder; name a file in it" if file.is_dir() else "something else; name another"
+            raise InvalidValueError(f"{file}: expected a file, got {what}")
+    if not path.parent.is_dir():
+        raise MissingFileError(f"{path}: expected an existing folder, found none at {path.parent}; make it first")
+    _check_room(path, path.parent)
+
+
+def _check_folder(path: Path, output: WrittenFolder) -> None:
+    _check_name(path, path)
+    if path.exists() and not path.is_dir():
+        raise InvalidValueError(f"{path}: expected a folder, got a file; name another")
+    around = next((each for each in (path, *path.parents) if each.exists()), Path())
+    _check_room(path, around)
+    if found := next((name for name in output.never_with if (path / name).exists()), None):
+        raise InvalidValueError(
+            f"{path}: expected a folder of its own, got one with {found}, which belongs to a model; name another"
+        )
+
+
+def _check_name(path: Path, file: Path) -> None:
+    try:
+        os.lstat(file)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:  # too long; a NUL byte
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidValueError(
+            f"{str(path)!r}: expected a name that can be written to, got: {said}; name another"
+        ) from error
+
+
+def _check_room(path: Path, folder: Path) -> None:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise DiskError(
+            error.errno or errno.EIO,
+            f"{path}: expected a place that can be written to, got {error.strerror} in {folder}; "
+            + ("make room" if full else "name another, or allow writing there"),
+        ) from error
+
+
+def _check_apart(file: Path, read: Sequence[Path]) -> None:
+    for other in read:
+        if _same(file, other):
+            raise InvalidValueError(
+                f"{file}: expected another file than {other}, got the same; it would be lost; name another"
+            )
+        if file.exists() and other.is_dir() and _inside(file, other):
+            raise InvalidValueError(
+                f"{file}: expected a new file, got one of {other}, which is read; it would be lost; name another"
+            )
+
+
+def _check_folder_apart(folder: Path, output: WrittenFolder, read: Sequence[Path]) -> None:
+    for other in read:
+        if _same(folder, other):
+            raise InvalidValueError(
+                f"{folder}: expected another folder than {other}, got the same; it would be lost; name another"
+            )
+        if output.key is None or not folder.is_dir() or not any(folder.iterdir()):
+            continue
+        if other.is_dir() and _inside(folder, other) and not (folder / output.key).exists():
+            raise InvalidValueError(
+                f"{folder}: expected a new folder, got one of {other}, which is read; name another"
+            )
+        if not output.around_inputs and _inside(other, folder):
+            raise InvalidValueError(
+                f"{folder}: expected a folder apart from {other}, which is read, got one around it; name another"
+            )

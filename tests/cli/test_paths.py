@@ -1,0 +1,186 @@
+"""No command writes over what it reads, by whatever name; what can't be written is known before any work."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from contrastive_text.cli.main import _OTHERS, _TRAINING
+from contrastive_text.cli.paths import COMMANDS, check_paths
+from contrastive_text.core.disk import held
+from contrastive_text.onnx_export import GRAPH
+
+Answer = Callable[[Sequence[str]], str]
+TEXTS, PAIRS, RANGES = "texts.tsv", "pairs.tsv", "ranges.npy"
+WORDS: Mapping[str, Sequence[str]] = {
+    "embed": (TEXTS, "OUT.npy", "--model", "model", "--ranges", RANGES, "--precision", "int8"),
+    "search": (TEXTS, "--queries", PAIRS, "--index", "OUT.npy", "--model", "model"),
+    "duplicates": (TEXTS, "OUT.tsv", "--keep", "KEPT.txt", "--model", "model"),
+    "evaluate": ("model", "--suite", "sts", "--data", "data", "--output", "OUT.txt", "--cache", "CACHE"),
+    "compare": ("model", "run", "--data", "data", "--texts", TEXTS, "--output", "OUT.txt", "--cache", "CACHE"),
+    "diagnose": ("model", TEXTS, "--pairs", PAIRS, "--output", "OUT.txt"),
+    "report": ("run", "--pairs", PAIRS, "--texts", TEXTS, "--output", "OUT"),
+    "postprocess": ("model", TEXTS, "OUT", "--pairs", PAIRS, "--whiten"),
+    "onnx": ("model", "OUT"),
+    "ensemble": ("OUT", "--runs", "run"),
+    "fit": (
+        "--recipe", "simcse", "--config", "c.yaml", "--data.train", TEXTS, "--data.validation", PAIRS,
+        "--model.encoder.model_name_or_path", "model", "--init_from", "run",
+        "--export.dirpath", "OUT", "--checkpoint.dirpath", "CACHE",
+    ),
+    "sweep": (
+        "--recipe", "simcse", "--config", "c.yaml", "--data.train", TEXTS, "--data.validation", PAIRS,
+        "--model.encoder.model_name_or_path", "model", "--vary", "model.pooler=MeanPooler", "--output", "OUT",
+    ),
+}  # fmt: skip
+"""Command -> words that name each of its inputs, and its outputs in capitals."""
+PARSED_FOR_LONG = ("fit", "sweep")
+CASES = [
+    pytest.param(
+        command, output, read,
+        marks=[pytest.mark.slow] if command in PARSED_FOR_LONG and (output, read) != ("OUT", "model") else [],
+    )
+    for command, words in WORDS.items()
+    for output in words
+    if output.partition(".")[0] in ("OUT", "KEPT", "CACHE")
+    for read in dict.fromkeys(words)
+    if read in (TEXTS, PAIRS, RANGES, "model", "run", "data", "c.yaml")
+]  # fmt: skip
+
+
+@pytest.fixture
+def inputs(here: Path, files: dict[str, str], tiny_words: list[str]) -> dict[str, bytes]:
+    """What all commands read; gives the bytes of every file."""
+    del tiny_words
+    shutil.copytree(files["bert"], here / "model")
+    shutil.copytree(files["bert"], here / "run" / "model")
+    (here / "run" / "checkpoints").mkdir()
+    (here / "run" / "config.yaml").write_text("{}\n")
+    (here / "data").mkdir()
+    (here / "data" / "sts.tsv").write_text("a\tb\n")
+    shutil.copy(files["pairs"], here / PAIRS)
+    (here / TEXTS).write_text("text\na bird\na dog\n")
+    (here / RANGES).write_bytes(b"ranges")
+    (here / "c.yaml").write_text("trainer: {max_steps: 1, accelerator: cpu}\n")
+    return contents(here)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_command_declares_its_paths() -> None:
+    assert {*_TRAINING, *_OTHERS} <= COMMANDS.keys()
+    assert {command for command, paths in COMMANDS.items() if paths.writes} == WORDS.keys()
+
+
+@pytest.mark.parametrize(("command", "output", "read"), CASES)
+def test_no_input_is_written_over(
+    inputs: dict[str, bytes], here: Path, answer: Answer, command: str, output: str, read: str
+) -> None:
+    for name in (read, f".{os.sep}{read}")[: 1 if command in PARSED_FOR_LONG else 2]:
+        words = [name if word == output else word for word in WORDS[command]]
+        said = answer([command, *words])
+        assert any(f"expected {a}" in said for a in ("another", "a file", "a folder", "a new", "a name")), said
+        assert contents(here) == inputs
+
+
+@pytest.mark.parametrize("name", ["linked", "hard", "data/../texts.tsv", "model/../linked"])
+def test_a_file_is_known_under_every_name(
+    inputs: dict[str, bytes], here: Path, answer: Answer, name: str
+) -> None:
+    (here / "linked").symlink_to(TEXTS)
+    (here / "hard").hardlink_to(here / TEXTS)
+    said = answer(["diagnose", "model", TEXTS, "--output", name])
+    assert "expected another file than texts.tsv, got the same; it would be lost" in said
+    assert {name: contents(here)[name] for name in inputs} == inputs
+
+
+@pytest.mark.parametrize(
+    ("command", "values", "said"),
+    [
+        ("diagnose", {"model": "model", "output": "model/config.json"}, "a new file, got one of model"),
+        ("evaluate", {"data": "data", "output": "data/sts.tsv"}, "a new file, got one of data"),
+        ("postprocess", {"model": "model", "output": "model/1_Pooling"}, "a new folder, got one of model"),
+        ("postprocess", {"model": "run/model", "output": "run"}, "a folder apart from run/model"),
+        ("onnx", {"model": "model", "output": "run/model"}, "a folder of its own, got one with"),
+        ("embed", {"input": "v.npy.json", "output": "v.npy"}, "v.npy.json: expected another file"),
+        ("embed", {"ranges": "v.npy.ranges.npy", "output": "v.npy"}, "v.npy.ranges.npy: expected another file"),
+        ("duplicates", {"output": "d.tsv", "keep": "d.tsv.vectors.npy"}, "which is written too, got the same"),
+        ("duplicates", {"output": "d.tsv", "keep": "D.tsv"}, "which is written too, got the same"),
+        ("diagnose", {"output": "data"}, "data: expected a file, got a folder; name a file in it"),
+        ("diagnose", {"output": "no/out"}, "no/out: expected an existing folder, found none at no"),
+        ("diagnose", {"output": "a\0b"}, "expected a name that can be written to, got: embedded null"),
+        ("diagnose", {"output": "a" * 300}, "expected a name that can be written to, got: File name too long"),
+        ("diagnose", {"output": "/dev/null"}, "/dev/null: expected a file, got something else"),
+        ("onnx", {"model": "model", "output": PAIRS}, "expected a folder, got a file; name another"),
+        ("onnx", {"model": "model", "output": f"{PAIRS}/out"}, "can be written to, got: Not a directory"),
+    ],
+)  # fmt: skip
+def test_places_that_would_lose_something_or_cannot_be_are_refused(
+    inputs: dict[str, bytes], here: Path, command: str, values: dict[str, str], said: str
+) -> None:
+    (here / "model" / "1_Pooling").mkdir(exist_ok=True)
+    (here / "model" / "1_Pooling" / "config.json").touch()
+    for name in ("v.npy.json", "v.npy.ranges.npy"):
+        (here / name).touch()
+    with pytest.raises((ValueError, OSError)) as caught:
+        check_paths(command, values)
+    assert said in str(caught.value)
+    assert inputs.items() <= contents(here).items()
+
+
+def test_what_is_usual_is_left_alone(inputs: dict[str, bytes], here: Path) -> None:
+    del inputs
+    (here / "graph").mkdir()
+    (here / "graph" / GRAPH).touch()
+    (here / "model" / "onnx").mkdir()
+    (here / "model" / "onnx" / GRAPH).touch()
+    (here / "old.txt").touch()
+    for command, values in (
+        ("diagnose", {"model": "model", "texts": TEXTS, "output": "old.txt"}),
+        ("diagnose", {"model": "model", "texts": TEXTS, "output": "model/new.txt"}),
+        ("evaluate", {"model": "model", "data": ".", "output": "new.txt", "cache": "cache"}),
+        ("compare", {"models": ["hub/name", "model"], "data": "hub", "output": "new.txt", "cache": "cache"}),
+        ("onnx", {"model": "model", "output": "graph"}),
+        ("onnx", {"model": "model", "output": "model/onnx"}),
+        ("report", {"runs": ["run"], "output": "."}),
+        ("report", {"runs": ["run"], "output": None}),
+        ("postprocess", {"model": "model", "texts": TEXTS, "output": "new/white"}),
+        ("fit", {"data": {"train": [TEXTS]}, "export": {"dirpath": None}, "ckpt_path": "best"}),
+    ):
+        check_paths(command, values)
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_before_any_work(
+    inputs: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, answer: Answer
+) -> None:
+    del inputs
+
+    def refuses(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuses)
+    for command, words in WORDS.items():
+        if command in PARSED_FOR_LONG:
+            continue
+        said = answer([command, *words])
+        assert "expected a place that can be written to, got Permission denied in" in said, command
+
+
+@pytest.mark.parametrize("command", ["embed", "postprocess", "onnx", "ensemble", "report", "search"])
+def test_an_output_that_another_process_writes_is_refused(
+    inputs: dict[str, bytes], here: Path, answer: Answer, command: str, finished: dict[str, str]
+) -> None:
+    del inputs
+    words = [finished["folder"] if word == "run" else word for word in WORDS[command]]
+    if command == "embed":
+        words = [TEXTS, "OUT.npy", "--model", "model"]
+    output = next(word for word in words if word.startswith("OUT"))
+    with held(here / output) as mine:
+        assert mine
+        assert "expected to be alone with it, got another process that is writing it" in answer([command, *words])
