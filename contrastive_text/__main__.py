@@ -9,7 +9,9 @@ def main() -> None:
     """Runs the shell command with the process's arguments."""
     leave_working_directory(sys.path)
     from contrastive_text.cli import run
+    from contrastive_text.core.terminal import show_warnings
 
+    show_warnings()
     sys.exit(run(sys.argv[1:]))
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from contrastive_text.core.console import console
 from contrastive_text.core.disk import remove_abandoned
 from contrastive_text.core.errors import InvalidTypeError
+from contrastive_text.core.terminal import say
 from contrastive_text.data import TextDataModule
 from contrastive_text.distributed import world_size
 from contrastive_text.encoders import TransformerEncoder
@@ -150,7 +151,7 @@ def _validation_interval(trainer: pl.Trainer, data: TextDataModule) -> int | flo
 def _print_read(trainer: pl.Trainer, part: str) -> None:
     if trainer.is_global_zero and (data := _data(trainer)) is not None:
         for table in data.table(part).values():
-            print(table.understood)
+            say(table.understood)
 
 
 class RunSummary(Callback):
@@ -175,7 +176,7 @@ class RunSummary(Callback):
             table = Table("", "in this run", title="What makes the result", title_justify="left")
             for name, fact in self.facts.items():
                 table.add_row(name, Text(fact))
-            Console().print(table)
+            console().print(table)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
         """Prints how the files were understood, where nothing is trained."""
@@ -304,16 +305,16 @@ class ExportModel(Callback):
         if not trainer.is_global_zero or not isinstance(pl_module, ContrastiveModule):
             return
         if not isinstance(pl_module.encoder, TransformerEncoder):
-            Console().print(f"No model folder: {type(pl_module.encoder).__name__} has no format for one.")
+            console().print(f"No model folder: {type(pl_module.encoder).__name__} has no format for one.")
             return
         remove_abandoned(folder.parent)
         export(pl_module).save_pretrained(folder)
         said = ""
         if checkpoint is not None and checkpoint.best_model_score is not None:
             said = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"
-        console = Console(soft_wrap=True)
-        console.print(f"Model saved to {folder}{said}. Next:")
-        console.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}", highlight=False)
+        screen = console(soft_wrap=True)
+        screen.print(f"Model saved to {folder}{said}. Next:")
+        screen.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}")
 
 
 def export(module: ContrastiveModule) -> SentenceEncoder:

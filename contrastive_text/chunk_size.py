@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.terminal import say
 from contrastive_text.distributed import least_over_ranks
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.types import Batch, Slot
@@ -35,7 +36,7 @@ class ChunkSize(Callback):
         """Measures and sets the number, and says what it is."""
         assert isinstance(pl_module, ContrastiveModule)
         if trainer.ckpt_path is not None and pl_module.chunk_tokens is not None:
-            print(f"Chunks: {pl_module.chunk_tokens:,} tokens, as in the checkpoint")
+            say(f"Chunks: {pl_module.chunk_tokens:,} tokens, as in the checkpoint")
             return
         longest = pl_module.encoder.max_length or pl_module.encoder.limit or 512
         saved = saved_bytes(pl_module, longest)
@@ -53,7 +54,7 @@ class ChunkSize(Callback):
                 f"{free / 2**30:.2f} GiB free; lower --model.encoder.max_length, or take a smaller encoder"
             )
         pl_module.set_chunk_tokens(rows * longest)
-        print(
+        say(
             f"Chunks: {pl_module.chunk_tokens:,} tokens ({saved / longest / 1024:.0f} KiB a token, "
             f"{free / 2**30:.1f} GiB free)"
         )

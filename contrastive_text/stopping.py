@@ -15,6 +15,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from contrastive_text.core.class_paths import own_modules
+from contrastive_text.core.terminal import say
 
 
 class SaveWhenStopped(Callback):
@@ -116,7 +117,7 @@ class SaveWhenStopped(Callback):
             said = call if self.command is None else f"{self.command} --ckpt_path {shlex.quote(path)}"
             if self.command is not None:
                 said += "".join(f" --trust {module}" for module in _own_modules(trainer, pl_module))
-            print(f"Stopped behind step {trainer.global_step:,}. To go on exactly there:\n  {said}")
+            say(f"Stopped behind step {trainer.global_step:,}. To go on exactly there:\n  {said}")
 
 
 def _own_modules(trainer: pl.Trainer, pl_module: pl.LightningModule) -> list[str]:

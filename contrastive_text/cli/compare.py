@@ -13,6 +13,7 @@ import torch
 from contrastive_text.cli.bounds import add_bounds, bounds_of
 from contrastive_text.cli.options import Parser, load_model, warnings_as_notes
 from contrastive_text.core.disk import replacing
+from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
@@ -71,7 +72,7 @@ def compare(words: Sequence[str]) -> None:
     texts = None if rows is None else [str(row["text"]) for row in rows]
     with redirect_stdout(sys.stderr):  # the output is the comparison alone, for a file or another program
         pairs = [each.understood for each in (tasks or {}).values() if isinstance(each, STSPairs)]
-        print("\n".join([*pairs, *([] if rows is None else [rows.understood])]))
+        say("\n".join([*pairs, *([] if rows is None else [rows.understood])]))
         with warnings_as_notes():
             models = {
                 name: CachedEncoder(load_model(path, options.device), options.cache, options.batch_size, True)
@@ -91,16 +92,16 @@ def compare(words: Sequence[str]) -> None:
         for name, embed in models.items():
             length = embed.model.max_length
             if embed.truncated:
-                print(f"{name}: {embed.truncated:,} of {embed.encoded:,} texts are longer than {length} tokens")
+                say(f"{name}: {embed.truncated:,} of {embed.encoded:,} texts are longer than {length} tokens")
             if embed.truncated_earlier:
-                print(f"{name}: of the texts of earlier runs {embed.truncated_earlier:,} are, too")
+                say(f"{name}: of the texts of earlier runs {embed.truncated_earlier:,} are, too")
     said = _FORMATS[options.format](found)
     if options.output is None:
-        print(said)
+        say(said)
     else:
         with replacing(options.output) as file:
             file.write(f"{said}\n".encode())
-        print(f"comparison written to {options.output}")
+        say(f"comparison written to {options.output}")
 
 
 def _sts_tasks(data: str, bounds: Bounds) -> Mapping[str, STSPairs | str]:

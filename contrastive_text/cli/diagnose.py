@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from contrastive_text.cli.bounds import add_bounds, bounds_of
 from contrastive_text.cli.options import Parser, load_model
+from contrastive_text.core.console import console
 from contrastive_text.core.disk import replacing
+from contrastive_text.core.terminal import say
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.frequency import takes_mean
@@ -42,14 +43,14 @@ def diagnose(words: Sequence[str]) -> None:
     pairs = None if options.pairs is None else read_pairs(options.pairs, bounds=bounds)
     as_json = options.format == "json"
     if not as_json:
-        print("\n".join(each.understood for each in (table, pairs) if each is not None))
+        say("\n".join(each.understood for each in (table, pairs) if each is not None))
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # standard output is JSON and nothing else
         model = load_model(options.model, device=options.device)
         embed = CachedEncoder(model, batch_size=options.batch_size, show_progress_bar=not as_json)
         texts = [str(row["text"]) for row in table]
         found = measure(embed, texts, pairs=pairs, limit=options.limit, seed=options.seed)
         if embed.truncated:
-            print(f"{embed.truncated:,} of {embed.encoded:,} texts were cut to {model.max_length} tokens")
+            say(f"{embed.truncated:,} of {embed.encoded:,} texts were cut to {model.max_length} tokens")
     if as_json:
         said = json.dumps(found.to_dict(), indent=2) + "\n"
     else:
@@ -58,11 +59,11 @@ def diagnose(words: Sequence[str]) -> None:
         )
         said = _as_text(head, found, mean=takes_mean(model))
     if options.output is None:
-        print(said, end="")
+        say(said, end="")
     else:
         with replacing(options.output) as file:
             file.write(said.encode())
-        print(f"Diagnosis written to {options.output}", file=sys.stderr if as_json else sys.stdout)
+        say(f"Diagnosis written to {options.output}", file=sys.stderr if as_json else sys.stdout)
 
 
 def _as_text(head: str, found: Diagnosis, mean: bool) -> str:
@@ -71,7 +72,7 @@ def _as_text(head: str, found: Diagnosis, mean: bool) -> str:
     for row in _rows(found, mean):
         table.add_row(*map(Text, row))
     shown = io.StringIO()
-    Console(file=shown).print(table)
+    console(file=shown).print(table)
     verdicts = [f"warning: {each}" for each in found.warnings] or ["nothing is off"]
     return "\n".join([head, shown.getvalue().rstrip(), *verdicts]) + "\n"
 

@@ -15,6 +15,7 @@ from contrastive_text.cli.options import Parser
 from contrastive_text.cli.tables import table_row
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.terminal import say
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.search import check_threshold, group, near_duplicates
 from contrastive_text.vector_files import as_tensor, record_of
@@ -44,13 +45,13 @@ def duplicates(words: Sequence[str]) -> None:
     if options.keep is not None and options.keep.suffix == ".txt":
         _check_lines(texts, options.keep)
     summary = texts.scan()
-    print(summary.understood)
+    say(summary.understood)
     path = options.output.with_name(f"{options.output.name}.vectors.npy")  # until all is written
     index = index_of(options, texts, path)
     found = near_duplicates(as_tensor(index.vectors), options.threshold, device=index.model.device)
     pairs, cosines = (each.cpu() for each in found)
     _write(options.output, _pair_rows(texts, pairs, cosines))
-    print(
+    say(
         f"{len(pairs):,} pairs of a cosine from {options.threshold} and {len(summary.repeats):,} exact repeats "
         f"written to {options.output}"
     )
@@ -60,7 +61,7 @@ def duplicates(words: Sequence[str]) -> None:
         if options.keep.suffix == ".jsonl":
             kept = (json.dumps({"text": text}, ensure_ascii=False) for text in kept)
         count = _write(options.keep, kept)
-        print(f"{count:,} of {summary.texts + len(summary.repeats):,} texts kept in {options.keep}")
+        say(f"{count:,} of {summary.texts + len(summary.repeats):,} texts kept in {options.keep}")
     path.unlink()
     record_of(path).unlink()
 

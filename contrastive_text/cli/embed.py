@@ -14,6 +14,7 @@ import torch
 from contrastive_text.cli.bounds import add_bounds, bounds_of
 from contrastive_text.cli.options import Parser, check_device, load_model, warnings_as_notes
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.terminal import say
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.quantization import PRECISIONS
 from contrastive_text.sentence_encoder import SentenceEncoder
@@ -73,7 +74,7 @@ def complete(run: EmbeddingRun, became: str = "encoded", stays: bool = True) -> 
     """
     before, begun = run.done, time.perf_counter()
     if before:
-        print(f"{before:,} of {run.count:,} texts are encoded already; going on behind them")
+        say(f"{before:,} of {run.count:,} texts are encoded already; going on behind them")
     try:
         with warnings_as_notes():
             rows, width = run.finish(show_progress_bar=True)
@@ -81,13 +82,13 @@ def complete(run: EmbeddingRun, became: str = "encoded", stays: bool = True) -> 
         kept = (
             f"the vectors of {run.done:,} of {run.count:,} texts are kept; the same command goes on behind them"
         )
-        print(f"\nstopped: {kept if stays else 'nothing is kept'}", file=sys.stderr)
+        say(f"\nstopped: {kept if stays else 'nothing is kept'}", file=sys.stderr)
         raise SystemExit(130) from None
     speed = (rows - before) / (time.perf_counter() - begun)
     if run.truncated:
-        print(f"{run.truncated:,} of {rows:,} texts are longer than {run.model.max_length} tokens and were cut")
+        say(f"{run.truncated:,} of {rows:,} texts are longer than {run.model.max_length} tokens and were cut")
     each = "bytes" if "binary" in run.encoding.precision else "features"
-    print(f"{rows:,} vectors of {width} {each} {became} ({speed:,.0f} texts/s)")
+    say(f"{rows:,} vectors of {width} {each} {became} ({speed:,.0f} texts/s)")
 
 
 def _ranges(path: Path) -> Array:
@@ -125,7 +126,7 @@ def embed(words: Sequence[str]) -> None:
     check_suffix(options.output)
     ranges = None if options.ranges is None else _ranges(options.ranges)
     texts = TextStream(options.input, options.column, split=options.split, bounds=bounds_of(options))
-    print(texts.scan().understood)
+    say(texts.scan().understood)
     model, devices = encoder_of(options)
     encoding = Encoding(
         block_size=options.block_size,
@@ -139,4 +140,4 @@ def embed(words: Sequence[str]) -> None:
     complete(run, became=f"written to {options.output}")
     if run.is_byte:
         whose = options.ranges or f"the first {CALIBRATION:,} texts' vectors"
-        print(f"a byte's ranges are those of {whose}; they are in {run.ranges_path}")
+        say(f"a byte's ranges are those of {whose}; they are in {run.ranges_path}")

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from contrastive_text.cli.options import Parser
 from contrastive_text.cli.training import ContrastiveCLI, checkpoint_parts, laid_over
+from contrastive_text.core.console import console
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.writers import alone_with
 from contrastive_text.ensemble import Choice, build_ensemble, read_choices
@@ -35,7 +35,7 @@ def ensemble(words: Sequence[str]) -> None:
     shown = Table("task", "score", "x 100, validation", "best run", title=f"ensemble {options.output}")
     for task, choice in choices.items():
         shown.add_row(task, choice.metric, f"{choice.score:.2f}", Text(choice.source))
-    Console().print(shown)
+    console().print(shown)
 
 
 def run_members(command: str, words: Sequence[str], folder: str) -> None:
@@ -117,4 +117,4 @@ def _print_scores(part: str, choices: dict[str, Choice], figures: dict[str, floa
             scores.append(score)
             shown.add_row(task, choice.metric, f"{score:.2f}", choice.member)
     shown.add_row(OVERALL, "mean", f"{math.fsum(scores) / len(scores):.2f}", "")
-    Console().print(shown)
+    console().print(shown)

@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from contrastive_text.cli.bounds import add_bounds, bounds_of
 from contrastive_text.cli.options import Parser, load_model, warnings_as_notes
+from contrastive_text.core.console import console
 from contrastive_text.core.disk import replacing
+from contrastive_text.core.terminal import say
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.classifiers import CLASSIFIERS, PROTOCOLS
@@ -107,7 +108,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 def _load(options: argparse.Namespace) -> CachedEncoder:
     model = load_model(options.model, device=options.device)
-    print(f"{options.model}: {type(model.pooler).__name__}, at most {model.max_length} tokens")
+    say(f"{options.model}: {type(model.pooler).__name__}, at most {model.max_length} tokens")
     with warnings_as_notes():
         return CachedEncoder(model, folder=options.cache, batch_size=options.batch_size, show_progress_bar=True)
 
@@ -115,14 +116,14 @@ def _load(options: argparse.Namespace) -> CachedEncoder:
 def _say_encoded(embed: CachedEncoder) -> None:
     limit = embed.model.max_length
     earlier = f", {embed.truncated_earlier:,} of earlier runs" if embed.truncated_earlier else ""
-    print(f"{embed.encoded:,} distinct texts encoded; {embed.truncated:,} cut to {limit} tokens{earlier}")
+    say(f"{embed.encoded:,} distinct texts encoded; {embed.truncated:,} cut to {limit} tokens{earlier}")
 
 
 def _evaluate_files(options: argparse.Namespace) -> None:
     columns = dict(named.split("=", 1) for named in options.columns or ())
     tables = {path: read_pairs(path, columns=columns, bounds=bounds_of(options)) for path in options.files}
     for table in tables.values():
-        print(table.understood)
+        say(table.understood)
     embed = _load(options)
     shown = Table("file", "sub-set", "pairs", "Spearman x 100", title="cosine similarity against gold score")
     names = Counter(Path(path).name for path in tables)
@@ -137,7 +138,7 @@ def _evaluate_files(options: argparse.Namespace) -> None:
                     Text(name if names[name] == 1 else path), Text(score.subset), f"{score.pairs:,}", figure
                 )
     _say_encoded(embed)
-    Console().print(shown)
+    console().print(shown)
 
 
 def _evaluate_suites(options: argparse.Namespace) -> None:
@@ -150,11 +151,11 @@ def _evaluate_suites(options: argparse.Namespace) -> None:
         _say_encoded(embed)
     written = _written(tables, options.format or "text", subsets=options.subsets) + "\n"
     if options.output is None:
-        print(written, end="")
+        say(written, end="")
     else:
         with replacing(options.output) as file:
             file.write(written.encode())
-        print(f"scores written to {options.output}", file=sys.stderr)
+        say(f"scores written to {options.output}", file=sys.stderr)
 
 
 def _suite_data(options: argparse.Namespace) -> SuiteData:
@@ -176,7 +177,7 @@ def _suite_data(options: argparse.Namespace) -> SuiteData:
     }
     for name, pairs in (*data.sts.items(), *trained.items()):
         if isinstance(pairs, STSPairs):
-            print(f"{name}: {pairs.understood}")
+            say(f"{name}: {pairs.understood}")
     return data
 
 

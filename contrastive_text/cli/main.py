@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from contrastive_text import __version__
 from contrastive_text.core.class_paths import UntrustedError, trusting
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
+from contrastive_text.core.terminal import say
 from contrastive_text.recipes import recipe_files, recipe_names
 
 _TRAINING = ("fit", "validate", "test", "predict")
@@ -87,10 +88,10 @@ def run(words: Sequence[str]) -> int:
         The exit status: 0, 2 after an answer to a wrong input, or 1 after a bug, whose traceback is printed.
     """
     if not words or words[0] in ("-h", "--help"):
-        print(_USAGE)
+        say(_USAGE)
         return 0 if words else 2
     if words[0] == "--version":
-        print(__version__)
+        say(__version__)
         return 0
     try:
         trusted, rest = take_trust(words[1:])
@@ -101,13 +102,13 @@ def run(words: Sequence[str]) -> int:
 
         said = constructor_answer(str(error))
         if said is None and not isinstance(error, ContrastiveTextError):
-            traceback.print_exc()
-            print("error: this is a bug, of the library or of a part of your own; see above", file=sys.stderr)
+            say(traceback.format_exc(), file=sys.stderr, end="")
+            say("error: this is a bug, of the library or of a part of your own; see above", file=sys.stderr)
             return 1
-        print(f"error: {said or error}", file=sys.stderr)
+        say(f"error: {said or error}", file=sys.stderr)
         if (module := _untrusted(error)) is not None:
             again = [words[0], "--trust", module, *words[1:]]
-            print(f"  {shlex.join(['contrastive-text', *again])}", file=sys.stderr)
+            say(f"  {shlex.join(['contrastive-text', *again])}", file=sys.stderr)
         return 2
     return 0
 

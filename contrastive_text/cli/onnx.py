@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contrastive_text.cli.options import Parser, load_model
+from contrastive_text.core.terminal import say
 from contrastive_text.core.writers import alone_with
 from contrastive_text.onnx_export import GRAPH, OPSET, OUTPUT, export_onnx
 
@@ -24,14 +25,14 @@ def onnx(words: Sequence[str]) -> None:
         model = load_model(options.model, device="cpu")
         exported = export_onnx(model, options.output, opset=options.opset)
     size = sum(path.stat().st_size for path in options.output.glob(f"{GRAPH}*")) / 1e6
-    print(
+    say(
         f"{options.output / GRAPH}: {size:,.1f} MB, {', '.join(exported.inputs)} (texts, tokens) int64 -> "
         f"{OUTPUT} (texts, {exported.features}) float32"
     )
-    print(f"its vectors are the model's to {exported.difference:.1e} of the largest feature")
+    say(f"its vectors are the model's to {exported.difference:.1e} of the largest feature")
     if model.prompt:
-        print(f"put the model's prompt before each text: {model.prompt!r}")
-    print(
+        say(f"put the model's prompt before each text: {model.prompt!r}")
+    say(
         f"tokenizer.json cuts at {model.max_length} tokens and pads; both run with onnxruntime and tokenizers "
         "alone: see docs/onnx.md"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import torch
 from contrastive_text.cli.paths import check_paths
 from contrastive_text.cli.suggestions import nearest
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.terminal import say
 from contrastive_text.sentence_encoder import SentenceEncoder
 
 
@@ -44,7 +46,8 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}\n{self.format_usage()}")
+        say(f"error: {message}\n{self.format_usage()}", file=sys.stderr, end="")
+        raise SystemExit(2)
 
     def check_read(
         self, options: argparse.Namespace, readers: Mapping[str, Sequence[str]], asked: Sequence[str]
@@ -90,7 +93,7 @@ def warnings_as_notes() -> Iterator[None]:
         finally:
             notes = [str(each.message) for each in said if issubclass(each.category, UserWarning)]
             for note in dict.fromkeys(notes):
-                print(f"note: {note}")
+                say(f"note: {note}")
 
 
 def load_model(path: str, device: str | None) -> SentenceEncoder:
@@ -103,4 +106,4 @@ def load_model(path: str, device: str | None) -> SentenceEncoder:
 def say_truncated(model: SentenceEncoder, texts: int) -> None:
     """Prints how many of so many texts the last call of ``encode`` has cut, if any."""
     if model.truncated:
-        print(f"{model.truncated:,} of {texts:,} texts are longer than {model.max_length} tokens and were cut")
+        say(f"{model.truncated:,} of {texts:,} texts are longer than {model.max_length} tokens and were cut")

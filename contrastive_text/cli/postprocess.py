@@ -10,6 +10,7 @@ import torch
 
 from contrastive_text.cli.bounds import add_bounds, bounds_of
 from contrastive_text.cli.options import Parser, load_model, say_truncated
+from contrastive_text.core.terminal import say
 from contrastive_text.core.writers import alone_with
 from contrastive_text.data import Table, read_pairs, read_rows
 from contrastive_text.evaluation import evaluate_pairs
@@ -56,7 +57,7 @@ def _postprocess(options: argparse.Namespace) -> None:
         columns={"text": options.column} if options.column else None,
         bounds=bounds,
     )
-    print(table.understood)
+    say(table.understood)
     pairs = read_pairs(options.pairs, bounds=bounds) if options.pairs else None
     texts = list(dict.fromkeys(str(row["text"]) for row in table))
     model = load_model(options.model, device=options.device)
@@ -72,13 +73,13 @@ def _postprocess(options: argparse.Namespace) -> None:
     processed = with_layer(model, layer)
     processed.save_pretrained(options.output)
     widths = f"{layer.in_features} -> {layer.out_features} features"
-    print(f"{done}: {widths}, fitted on {len(texts):,} different texts")
+    say(f"{done}: {widths}, fitted on {len(texts):,} different texts")
     after = layer(vectors.double())
-    print(f"mean cosine of two of them: {mean_cosine(vectors):.4f} before, {mean_cosine(after):.4f} after")
+    say(f"mean cosine of two of them: {mean_cosine(vectors):.4f} before, {mean_cosine(after):.4f} after")
     if pairs is not None:
         scores = [_score(one, pairs, options.batch_size) for one in (model, processed)]
-        print(f"Spearman x 100 on {options.pairs}: {scores[0]:.2f} before, {scores[1]:.2f} after")
-    print(f"saved to {options.output}")
+        say(f"Spearman x 100 on {options.pairs}: {scores[0]:.2f} before, {scores[1]:.2f} after")
+    say(f"saved to {options.output}")
 
 
 def _score(model: SentenceEncoder, pairs: Table, batch_size: int) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contrastive_text.cli.options import Parser, check_device
+from contrastive_text.core.terminal import say
 from contrastive_text.extras import require
 
 
@@ -37,4 +38,4 @@ def report(words: Sequence[str]) -> None:
         limit=options.limit,
         device=options.device,
     )
-    print(f"{page} written ({page.stat().st_size / 1e6:.2f} MB), and its charts as PNG files beside it")
+    say(f"{page} written ({page.stat().st_size / 1e6:.2f} MB), and its charts as PNG files beside it")

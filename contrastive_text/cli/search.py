@@ -14,6 +14,7 @@ from contrastive_text.cli.bounds import bounds_of
 from contrastive_text.cli.embed import add_encoding, index_of
 from contrastive_text.cli.options import Parser
 from contrastive_text.cli.tables import table_row
+from contrastive_text.core.terminal import say
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.sentence_encoder import Hit
 from contrastive_text.vector_files import index_path
@@ -50,11 +51,11 @@ def search(words: Sequence[str]) -> None:
     # The index may still be mapped when its folder goes.
     with redirect_stdout(sys.stderr), TemporaryDirectory(ignore_cleanup_errors=True) as made:
         corpus = TextStream(options.corpus, options.column, split=options.split, bounds=bounds)
-        print(corpus.scan().understood)
+        say(corpus.scan().understood)
         queries = [*options.query]
         if options.queries is not None:
             asked = TextStream(options.queries, options.query_column, split=options.split, bounds=bounds)
-            print(asked.scan().understood)
+            say(asked.scan().understood)
             queries += asked
         path = options.index or Path(made, "corpus.npy")
         index = index_of(options, corpus, path, stays=options.index is not None)
@@ -62,7 +63,7 @@ def search(words: Sequence[str]) -> None:
         wanted = {hit.corpus_id for hits in found for hit in hits}
         texts = {i: place for i, place in enumerate(corpus.numbered()) if i in wanted}
     for line in _FORMATS[options.format](queries, found, texts):
-        print(line)
+        say(line)
 
 
 Places: TypeAlias = dict[int, tuple[int, str]]

@@ -14,6 +14,7 @@ from contrastive_text.cli.sweep_checks import check_cells, check_words, validate
 from contrastive_text.cli.sweep_runs import Job, run_all
 from contrastive_text.cli.training import option_values, quieten
 from contrastive_text.core.errors import InvalidValueError, RunError
+from contrastive_text.core.terminal import say
 from contrastive_text.recipes.layers import Config
 from contrastive_text.report.heat_map import heat_map, picture, points
 from contrastive_text.sweeps import SweepFolder, SweepTable, parse_vary, plan
@@ -71,10 +72,10 @@ def sweep(words: Sequence[str]) -> None:
     if not score.startswith("val/"):
         raise InvalidValueError(f"--score: expected a figure of the validation such as {PAIR_SCORE}, got {score}")
     job = Job(words, SweepFolder(options.output), options.keep_weights)
-    print(f"{len(cells)} cells x {len(seeds)} seeds = {len(cells) * len(seeds)} runs, in {options.output}")
+    say(f"{len(cells)} cells x {len(seeds)} seeds = {len(cells) * len(seeds)} runs, in {options.output}")
     if options.dry_run:
         for cell in cells:
-            print(f"  {cell.name}:\n    contrastive-text {shlex.join(job.words(cell, seeds[0]))}")
+            say(f"  {cell.name}:\n    contrastive-text {shlex.join(job.words(cell, seeds[0]))}")
         return
     names = [axis.name for axis in axes]
     job.folder.check_plan(names, configs)
@@ -90,7 +91,7 @@ def sweep(words: Sequence[str]) -> None:
     run_all(job, cells, seeds, tabulate)
     table = tabulate()
     draw(table, options.output)
-    print(_FORMATS[options.format][1](table))
+    say(_FORMATS[options.format][1](table))
     if failures := table.failures():
         raise RunError(
             f"sweep: {len(failures)} of {len(cells) * len(seeds)} runs failed, the first, "
@@ -138,7 +139,7 @@ def draw(table: SweepTable, folder: Path) -> None:
             each = [[[figures[row, column][i] for column in columns] for row in rows] for i in (0, 1)]
             figure = heat_map(each[0], each[1], rows, columns, (table.axes[0], table.axes[1]), title)
     except ImportError as error:
-        print(f"note: no figure: {error}")
+        say(f"note: no figure: {error}")
         return
     write(folder / f"{name}.png", picture(figure, "png"))
     write(folder / f"{name}.svg", picture(figure, "svg"))

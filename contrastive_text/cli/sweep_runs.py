@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from contrastive_text.cli.main import run
 from contrastive_text.cli.sweep_checks import speaking_to
 from contrastive_text.cli.training import option_value
 from contrastive_text.core.class_paths import trusted
+from contrastive_text.core.console import console
+from contrastive_text.core.terminal import say
 from contrastive_text.sweeps import Cell, Run, SweepFolder, SweepTable, read_validations
 from contrastive_text.sweeps.folder import empty
 
@@ -68,7 +69,7 @@ class Job:
                 # Lightning makes status 1 of a Ctrl-C before the first step.
                 status = 130 if isinstance(left.__context__, KeyboardInterrupt) else left.code
         if isinstance(status, int) and status > 128:
-            print(f"stopped in {cell.name}, seed {seed}; the same command goes on, with this run anew")
+            say(f"stopped in {cell.name}, seed {seed}; the same command goes on, with this run anew")
             raise SystemExit(status)
         seconds = round(time.perf_counter() - begun, 1)
         error = "" if status == 0 else _reason(log)
@@ -115,14 +116,14 @@ def run_all(job: Job, cells: Sequence[Cell], seeds: Sequence[int], tabulate: Cal
     Raises:
         ValueError: A run without the score of the table, which no other run would have either.
     """
-    console = Console()
+    screen = console()
     every = [(cell, seed) for seed in seeds for cell in cells]
     waiting = [each for each in every if not job.folder.finished(*each)]
     if len(waiting) < len(every):
-        console.print(f"{len(every) - len(waiting)} of them finished before")
+        screen.print(f"{len(every) - len(waiting)} of them finished before")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     seconds: list[float] = []
-    with Progress(*columns, console=console, redirect_stdout=False, redirect_stderr=False) as progress:
+    with Progress(*columns, console=screen, redirect_stdout=False, redirect_stderr=False) as progress:
         bar = progress.add_task("runs", total=len(every))
         while waiting:
             busy = []
@@ -140,7 +141,7 @@ def run_all(job: Job, cells: Sequence[Cell], seeds: Sequence[int], tabulate: Cal
                         line = (
                             f"{cell.name}, seed {seed}: {said} ({done.seconds:.0f} s){time_left(seconds, left)}"
                         )
-                        console.print(line, markup=False, highlight=False, soft_wrap=True)
+                        screen.print(line, soft_wrap=True)
             if busy and len(busy) == len(waiting):
                 time.sleep(_WAIT)
             waiting = busy

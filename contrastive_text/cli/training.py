@@ -26,6 +26,7 @@ from contrastive_text.collapse import CollapseDoctor
 from contrastive_text.core.disk import remove_abandoned
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.places import check_words
+from contrastive_text.core.terminal import say, shown
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.ensemble import is_ensemble, tasks_of
 from contrastive_text.module import ContrastiveModule
@@ -53,7 +54,7 @@ class _Parser(LightningArgumentParser):
     """Answers a wrong option in a few lines."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:  # noqa: ARG002  # jsonargparse's
-        print(f"error: {short_answer(message)}", file=sys.stderr)
+        say(f"error: {short_answer(message)}", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -176,7 +177,7 @@ class ContrastiveCLI(LightningCLI):
                     for path in remove_abandoned(place)
                 ]
                 for path in removed:
-                    print(f"Removed: {path}, left unfinished by a killed run")
+                    say(f"Removed: {path}, left unfinished by a killed run")
 
     def predict(self, **kwargs: Any) -> None:
         """Writes what tasks predict, and the vectors of ``--data.predict``, into the run's folder."""
@@ -196,14 +197,14 @@ class ContrastiveCLI(LightningCLI):
             assert target is not None
             changed = write_predictions(path, table.rows, result, target)
             said = f" (tabs and newlines of {changed:,} rows became blanks)" if changed else ""
-            print(f"{len(result):,} predictions of {name} written to {path}{said}")
+            say(f"{len(result):,} predictions of {name} written to {path}{said}")
 
     def _write_vectors(self, vectors: torch.Tensor) -> None:
         assert self.folder is not None
         path = self.folder / "predictions.npy"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_vectors(path, vectors.numpy())
-        print(f"{len(vectors):,} vectors of {vectors.shape[1]} features written to {path}")
+        say(f"{len(vectors):,} vectors of {vectors.shape[1]} features written to {path}")
 
 
 def checkpoint_parts(path: str | None) -> Config:
@@ -304,10 +305,15 @@ def option_values(words: Sequence[str], name: str) -> list[str]:
 
 def quieten() -> None:
     """Keeps away what Lightning says of its shop, and of workers for tiny evaluation files."""
-    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(lambda r: "Tip:" not in r.getMessage())
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_said)
     warnings.filterwarnings("ignore", message=".*does not have many workers")
     warnings.filterwarnings("ignore", message=".*LeafSpec")
     warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")  # no validation
+
+
+def _is_said(record: logging.LogRecord) -> bool:
+    record.msg, record.args = shown(record.getMessage()), ()  # a path in it may be anyone's
+    return "Tip:" not in record.msg
 
 
 def train(words: list[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from contrastive_text.cli.options import Parser
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.terminal import say
 from contrastive_text.verification import Found
 from contrastive_text.verification import verify as verified
 
@@ -32,12 +33,12 @@ def verify(words: Sequence[str]) -> None:
     for found in verified(options.path):
         every.append(found)
         if found.known:
-            print(f"{found.path}: {'ok' if found.damage is None else f'damaged: {found.damage}'}")
+            say(f"{found.path}: {'ok' if found.damage is None else f'damaged: {found.damage}'}")
     unknown = [found.path for found in every if not found.known]
     for folder, files in groupby(unknown, key=lambda path: path.parent):
         names = [file.name for file in files]
         named = ", ".join(names[:_NAMED]) + f" and {len(names) - _NAMED} more" * (len(names) > _NAMED)
-        print(f"{folder}: no digest of this library for {named}")
+        say(f"{folder}: no digest of this library for {named}")
     known, damaged = sum(found.known for found in every), sum(found.damage is not None for found in every)
     if damaged:
         raise InvalidValueError(
@@ -49,4 +50,4 @@ def verify(words: Sequence[str]) -> None:
             f"{options.path}: expected a digest of what was written, got none: this version did not write it, so "
             "nothing can be said of it; where it loads, save it again, and it has one"
         )
-    print(f"{known:,} files are byte for byte what was written")
+    say(f"{known:,} files are byte for byte what was written")

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from contrastive_text.cli.training import ContrastiveCLI, quieten
+from contrastive_text.core.console import console
 from contrastive_text.data import Collator, TrainingData
 from contrastive_text.evaluation.edits import Piece, altered_rows
 from contrastive_text.module import ContrastiveModule
@@ -22,35 +23,35 @@ def views(words: list[str]) -> None:
     module, data = cli.model, cli.datamodule
     data.attach(module)
     data.setup("fit")
-    console = Console()
+    screen = console()
     for name, training in data.training.items():
         if data.tasks:
-            console.rule(name)
-        _show_task(console, module, training, data.collator(name), cli.config["n"])
+            screen.rule(name)
+        _show_task(screen, module, training, data.collator(name), cli.config["n"])
 
 
 def _show_task(
-    console: Console, module: ContrastiveModule, training: TrainingData, collator: Collator, count: int
+    screen: Console, module: ContrastiveModule, training: TrainingData, collator: Collator, count: int
 ) -> None:
     facts = training.facts()
     for name in ("training data", "rows"):
         if name in facts:
-            console.print(facts[name], highlight=False)
-    console.print(f"pairing: {describe(training.pairing)}", highlight=False)
+            screen.print(facts[name])
+    screen.print(f"pairing: {describe(training.pairing)}")
     altered = altered_rows(collator, module.encoder, training.rows, count)
     if altered.rates:
         table = Table("place", "view", f"changed, on {altered.measured} rows")
         for line in altered.rates:
             table.add_row(*map(Text, line))
-        console.print(table)
+        screen.print(table)
     else:
-        console.print("views: none")
+        screen.print("views: none")
     table = Table("", *altered.slots, show_lines=True)
     for number, texts in enumerate(altered.examples):
         table.add_row(str(number), *map(_marked, texts))
-    console.print(table)
+    screen.print(table)
     if collator.plan.roles:
-        console.print("[-gone-] and {+new+} mark what the text and token views changed", markup=False)
+        screen.print("[-gone-] and {+new+} mark what the text and token views changed")
 
 
 def _marked(text: Sequence[Piece]) -> Text:

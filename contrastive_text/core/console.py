@@ -1,0 +1,40 @@
+"""Tables on the terminal, apart from plain lines: rich takes its time to import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TextIO
+
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
+from rich.segment import Segment
+
+from contrastive_text.core.terminal import shown
+
+
+def console(file: TextIO | None = None, soft_wrap: bool = False) -> Console:
+    """Gives a console for tables, which takes no text for markup and shows what would steer the terminal.
+
+    Args:
+        file: Where it prints; None for standard output.
+        soft_wrap: Whether long lines are left to the terminal.
+    """
+    made = Console(file=file, soft_wrap=soft_wrap, markup=False, emoji=False, highlight=False)
+    made.push_render_hook(_ShowAll())
+    return made
+
+
+class _ShowAll(RenderHook):
+    """Lets nothing through to the terminal but what the console makes by itself."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Shown(renderable) for renderable in renderables]
+
+
+class _Shown:
+    def __init__(self, renderable: RenderableType) -> None:
+        self.renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        segments: Iterable[Segment] = console.render(self.renderable, options)
+        for segment in segments:
+            yield segment if segment.control else Segment(shown(segment.text), segment.style)

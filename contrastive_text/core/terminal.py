@@ -1,0 +1,58 @@
+"""What is printed: text of files and of users is shown as it is, and never steers the terminal."""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from typing import TextIO
+
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # but tab and newline: control characters, the escape and C1's CSI among them
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # direction of writing, which can swap what is read; line ends
+    "\ud800-\udfff"  # half characters, as a file's name that is no UTF-8 has them
+    "\U000e0000-\U000e007f]"  # letters that no terminal shows
+)
+
+
+def shown(text: object) -> str:
+    r"""Gives text with characters that steer a terminal, or are never seen, as escapes.
+
+    Example:
+        >>> print(shown("a \x1b[31mred\x1b[0m word"))
+        a \x1b[31mred\x1b[0m word
+        >>> shown("naïve 東京 🙂")
+        'naïve 東京 🙂'
+    """
+    return _STEERING.sub(lambda found: _escape(found[0]), str(text))
+
+
+def _escape(letter: str) -> str:
+    number = ord(letter)
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
+
+
+def say(text: object = "", file: TextIO | None = None, end: str = "\n") -> None:
+    """Prints a text, with escapes in place of what would steer the terminal.
+
+    Args:
+        text: What to print.
+        file: Where; None for standard output. What its encoding lacks is shown as escapes too.
+        end: What comes behind it.
+    """
+    stream = sys.stdout if file is None else file
+    encoding = stream.encoding or "utf-8"
+    stream.write(shown(text).encode(encoding, "backslashreplace").decode(encoding) + end)
+    stream.flush()
+
+
+def show_warnings() -> None:
+    """Has this process print warnings in the same way."""
+    plain = warnings.formatwarning
+
+    def formatted(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        return shown(plain(message, category, filename, lineno, line))
+
+    warnings.formatwarning = formatted

@@ -1,0 +1,119 @@
+"""What is printed never steers the terminal, and everything is printed in the one way that sees to it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.table import Table
+
+import contrastive_text
+from contrastive_text.core.console import console
+from contrastive_text.core.terminal import say, show_warnings, shown
+
+PACKAGE = Path(contrastive_text.__file__).parent
+HOSTILE = (
+    "x[/bold]y \x1b[31mred\x1b]0;title\x07 \x9b2J \x07\x08\r \u202eabc\u2066 \udcff "
+    "[link=http://a]b[/link] :smile:"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\tb\nc", "a\tb\nc"),
+        ("naïve 東京 🙂 👩‍🚀 नमस्ते", "naïve 東京 🙂 👩‍🚀 नमस्ते"),
+        ("\x1b[31m", "\\x1b[31m"),
+        ("\x9b31m\x85\x7f\0\r", "\\x9b31m\\x85\\x7f\\x00\\x0d"),
+        ("a\u202eb\u2067c\u200fd", "a\\u202eb\\u2067c\\u200fd"),
+        ("a\udcffb", "a\\udcffb"),
+        ("a\U000e0041b", "a\\U000e0041b"),
+        (3, "3"),
+    ],
+)
+def test_what_steers_a_terminal_is_shown(text: object, expected: str) -> None:
+    assert shown(text) == expected
+
+
+@given(st.text(max_size=40))
+def test_what_is_shown_can_be_printed_and_stays_so(text: str) -> None:
+    once = shown(text)
+    assert shown(once) == once
+    assert not {letter for letter in once if ord(letter) < 32 or 127 <= ord(letter) < 160} - {"\t", "\n"}
+    once.encode()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_stream_that_lacks_letters_gets_escapes(encoding: str) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding, newline="\n")
+    say("東京 é \udcff \x1b", file=stream)
+    expected = {"ascii": "\\u6771\\u4eac \\xe9", "latin-1": "\\u6771\\u4eac é", "utf-8": "東京 é"}[encoding]
+    assert raw.getvalue().decode(encoding) == f"{expected} \\udcff \\x1b\n"
+
+
+def test_tables_rules_and_lines_show_hostile_text_and_know_no_markup() -> None:
+    file = io.StringIO()
+    screen = console(file=file)
+    screen.width = 400
+    table = Table(HOSTILE, title=HOSTILE, caption=HOSTILE)
+    table.add_row(HOSTILE)
+    screen.print(table)
+    screen.rule(HOSTILE)
+    screen.print(HOSTILE)
+    said = file.getvalue()
+    assert shown(said) == said  # a file gets no colours, so nothing steering is left
+    assert said.count("x[/bold]y \\x1b[31mred") == 6
+    assert ":smile:" in said and "[link=" in said
+
+
+def test_a_terminal_still_gets_colours_of_our_own() -> None:
+    file = io.StringIO()
+    screen = console(file=file)
+    screen._force_terminal = True
+    screen.print("\x1b[31mx", style="bold")
+    assert "\\x1b[31mx" in file.getvalue()
+
+
+def test_warnings_are_printed_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    show_warnings()
+    assert "\\x1b[31m" in warnings.formatwarning("\x1b[31m", UserWarning, "a.py", 1, "")
+
+
+ALLOWED = {("core/console.py", "Console")}
+"""The one place of each."""
+
+
+def test_nothing_else_in_the_package_prints() -> None:
+    offences = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = str(path.relative_to(PACKAGE))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            if called in (
+                "print",
+                "Console",
+                "rich.print",
+                "traceback.print_exc",
+                "sys.stdout.write",
+                "sys.stderr.write",
+            ):
+                offences.append((name, called, node.lineno))
+    assert [(name, called) for name, called, _ in offences if (name, called) not in ALLOWED] == [], offences
+
+
+def test_say_goes_where_standard_output_goes_at_the_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    say("a\x1b", end="")
+    say("b", file=sys.stderr)
+    assert capsys.readouterr() == ("a\\x1b", "b\n")
