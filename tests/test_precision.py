@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import tiny
+import torch
 from torch import Tensor
 
 from contrastive_text.losses import CoSENT, CosineMSE, InfoNCE, NTXent, SupCon, at_least_float32
