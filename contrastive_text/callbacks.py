@@ -20,6 +20,7 @@ from contrastive_text.core.terminal import say
 from contrastive_text.data import TextDataModule
 from contrastive_text.distributed import world_size
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.model_writing import check_loadable
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import Objective
 from contrastive_text.sentence_encoder import SentenceEncoder
@@ -288,6 +289,11 @@ class ExportModel(Callback):
 
     def __init__(self, dirpath: str | None = None) -> None:
         self.dirpath = dirpath
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Refuses an encoder that couldn't be loaded again, such as one with LoRA put in."""
+        if isinstance(pl_module, ContrastiveModule) and isinstance(pl_module.encoder, TransformerEncoder):
+            check_loadable(pl_module.encoder, where="ExportModel")
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reloads the best weights on every rank and writes the folder on the first."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 from torch import nn
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders.loading import load_model
 from contrastive_text.hub import quiet
 from contrastive_text.model_files import MODULES, whole_folder
 from contrastive_text.model_folder import ACTIVATIONS, POOLING_FLAGS, POOLING_MODES, FolderParts
@@ -26,13 +29,15 @@ def write_folder(folder: Path, parts: FolderParts) -> None:
     pooling otherwise, here it loads.
 
     Raises:
-        ValueError: An encoder without a tokenizer, or a head of other layers than Linear and activations.
+        ValueError: An encoder without a tokenizer or with other weights than its architecture's, or a head of
+            other layers than Linear and activations.
         DiskError: The folder can't be written to, or the disk is full.
     """
     encoder, pooler = parts.encoder, parts.pooler
     if encoder.tokenizer is None or pooler is None:
         raise InvalidValueError("save_pretrained: expected an encoder with a tokenizer and a pooler, got none")
     layers = _dense_layers(parts.head)
+    check_loadable(encoder, where="save_pretrained")
     with whole_folder(folder) as made:
         with quiet():
             encoder.model.save_pretrained(made)
@@ -51,6 +56,28 @@ def write_folder(folder: Path, parts: FolderParts) -> None:
             {"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(listed)
         ]
         _write_json(made / MODULES, modules)
+
+
+def check_loadable(encoder: TransformerEncoder, where: str) -> None:
+    """Refuses an encoder whose weights its own architecture couldn't load again, such as one with LoRA put in.
+
+    Args:
+        encoder: The encoder that is to be saved.
+        where: What errors begin with.
+
+    Raises:
+        ValueError: Weights of other names or shapes than those of a fresh model of its configuration.
+    """
+    with torch.device("meta"):
+        fresh = load_model(None, encoder.model.config).state_dict()
+    held = {name: weight.shape for name, weight in encoder.model.state_dict().items()}
+    other = [name for name in {**held, **fresh} if name not in fresh or held.get(name) != fresh[name].shape]
+    if other:
+        raise InvalidValueError(
+            f"{where}: expected an encoder with the weights of {encoder.model.config.model_type}, got others "
+            f"({', '.join(other[:3])}{', ...' * (len(other) > 3)}), which no saved folder can hold; merge "
+            "adapters such as LoRA into the weights first (in peft: merge_and_unload), or leave ExportModel out"
+        )
 
 
 def _write_settings(folder: Path, parts: FolderParts) -> None:

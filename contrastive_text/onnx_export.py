@@ -5,12 +5,10 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +21,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders.layouts import ATTENTION
 from contrastive_text.extras import require
 from contrastive_text.hub import quiet
+from contrastive_text.model_files import MODULES, whole_folder
 from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.types import Hidden
 
@@ -68,13 +67,13 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
 
     Args:
         model: Stays as it is.
-        folder: Is made, or its files of these names replaced.
+        folder: Is made, or an older export in it replaced; a manifest of its files is written too.
         opset: Version of ONNX's operators.
 
     Raises:
         ImportError: Without the extra ``onnx``.
-        ValueError: A file in the folder's place, a network that torch can't export, an opset that it can't write,
-            or vectors that differ.
+        ValueError: A file in the folder's place, a folder that holds a model, a network that torch can't export,
+            an opset that it can't write, or vectors that differ.
 
     Example:
         >>> export_onnx(model, "my-model-onnx")  # doctest: +SKIP
@@ -83,8 +82,15 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise InvalidValueError(f"export_onnx.folder: expected a folder, got the file {folder}; name another")
+    if any((folder / name).exists() for name in (MODULES, "config.json")):
+        raise InvalidValueError(
+            f"export_onnx.folder: expected one that holds no model, got {folder}, whose tokenizer would be "
+            "replaced; name another, such as a new one inside it"
+        )
     for library in ("onnx", "onnxscript", "onnxruntime"):
         require(library, "export_onnx")
+    if not 1 <= opset <= require("onnx", "export_onnx").defs.onnx_opset_version():
+        raise _no_opset(opset)
     alike = copy.deepcopy(model).to("cpu", torch.float32).eval()
     texts = _texts(alike)
     expected = np.asarray(alike.encode(texts, prompt=""))
@@ -92,9 +98,7 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
     if network.config._attn_implementation == ATTENTION:  # ours packs rows, which a graph of padded ones can't
         with quiet():
             network.set_attn_implementation("sdpa")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".onnx-", dir=folder.parent) as unfinished:
-        written = Path(unfinished)
+    with whole_folder(folder, last=GRAPH) as written:
         graph = _Graph(alike)
         _write_graph(graph, written / GRAPH, opset)
         _write_tokenizer(alike, written)
@@ -104,9 +108,6 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
                 f"export_onnx: expected the model's own vectors to {TOLERANCE:.0e} of the largest feature, got a "
                 f"difference of {difference:.1e}; this network or pooler can't be exported, and nothing was kept"
             )
-        folder.mkdir(exist_ok=True)
-        for path in written.iterdir():
-            shutil.move(path, folder / path.name)
     return Exported(graph.inputs, expected.shape[1], difference)
 
 
@@ -160,10 +161,14 @@ def _write_graph(graph: _Graph, path: Path, opset: int) -> None:
     loaded = require("onnx", "export_onnx").load(path, load_external_data=False)
     (version,) = (each.version for each in loaded.opset_import if each.domain == "")
     if version != opset:  # the converter says so only in its log
-        raise InvalidValueError(
-            f"export_onnx.opset: expected one that the graph can be converted to, got {opset}; take {OPSET}, "
-            "or a later one that your onnx has"
-        )
+        raise _no_opset(opset)
+
+
+def _no_opset(opset: int) -> InvalidValueError:
+    return InvalidValueError(
+        f"export_onnx.opset: expected one that the graph can be converted to, got {opset}; take {OPSET}, or a "
+        "later one that your onnx has"
+    )
 
 
 @contextmanager

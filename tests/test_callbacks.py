@@ -13,7 +13,7 @@ import tiny
 import torch
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import CSVLogger
-from torch import Tensor
+from torch import Tensor, nn
 
 from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary, _peak, export, model_facts
 from contrastive_text.cli import run as shell
@@ -360,3 +360,33 @@ def test_a_warm_up_longer_than_the_run_is_told() -> None:
     assert _peak(LinearSchedule(warmup_steps=24_000), 2_000) == pytest.approx(1_998 / 24_000)
     assert _peak(LinearSchedule(warmup_ratio=0.1), 40) == 1.0
     assert _peak(LinearSchedule(), 15_625) == 1.0
+
+
+class Wrapped(nn.Module):
+    """As adapters are put around a layer by hand."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.base_layer = layer
+        self.lora_A = nn.Linear(16, 2, bias=False)
+        self.lora_B = nn.Linear(2, 16, bias=False)
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return self.base_layer(vectors) + self.lora_B(self.lora_A(vectors))
+
+
+def test_adapters_put_in_by_hand_are_refused_by_name_before_the_first_step(tmp_path: Path) -> None:
+    module = tiny.module(tiny.save_bert(tmp_path / "bert"))
+    attention = module.encoder.model.encoder.layer[1].attention.self
+    attention.query = Wrapped(attention.query)
+    trainer = tiny.trainer(tmp_path, callbacks=[ExportModel(str(tmp_path / "model"))])
+    with pytest.raises(
+        ValueError, match=r"ExportModel: expected .* got others \(.*lora_A.*merge_and_unload"
+    ) as told:
+        trainer.fit(module, tiny.data(tiny.write_texts(tmp_path / "texts.txt")))
+    assert "encoder.layer.1.attention.self.query." in str(told.value)
+    assert trainer.global_step == 0
+    assert not (tmp_path / "model").exists()
+    with pytest.raises(ValueError, match="save_pretrained: expected an encoder with the weights of bert"):
+        export(module).save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()

@@ -16,11 +16,13 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from contrastive_text.core.manifests import MANIFEST
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.onnx_export import export_onnx
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MaxPooler, MeanPooler, Pooler
 from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.types import Hidden
+from contrastive_text.verification import verify
 
 pytest.importorskip("onnxruntime", reason="needs the onnx extra")
 pytest.importorskip("onnxscript", reason="needs the onnx extra")
@@ -210,3 +212,24 @@ def test_a_file_in_the_place_of_the_folder_is_refused_first(every: SentenceEncod
     with pytest.raises(ValueError, match="expected a folder, got the file"):
         export_onnx(every, tmp_path / "out")
     assert (tmp_path / "out").read_text() == "kept"
+
+
+def test_a_folder_that_holds_a_model_and_a_wrong_opset_are_refused_first(bert: str, tmp_path: Path) -> None:
+    model = SentenceEncoder(TransformerEncoder(bert), MeanPooler())
+    model.save_pretrained(tmp_path / "model")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for folder in (tmp_path / "model", tmp_path / "model" / ".." / "model"):
+        with pytest.raises(
+            ValueError, match="expected one that holds no model, got .*, whose tokenizer would be"
+        ):
+            export_onnx(model, folder)
+    for opset in (0, -1, 999):
+        with pytest.raises(ValueError, match=f"that the graph can be converted to, got {opset}; take 18"):
+            export_onnx(model, tmp_path / "graph", opset=opset)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_the_files_have_a_manifest(graph: Path) -> None:
+    found = list(verify(graph))
+    assert {each.path.name for each in found if each.known} >= {"model.onnx", "tokenizer.json", MANIFEST}
+    assert all(each.known and each.damage is None for each in found)
