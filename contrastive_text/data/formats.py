@@ -6,6 +6,7 @@ import csv
 import difflib
 import io
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -98,8 +99,7 @@ def whole(parsed: Parsed) -> Content:
 
 def documents(folder: Path, bounds: Bounds = USUAL) -> Parsed:
     """Gives each ``.txt`` file in a folder or below it as one text, by name; hidden ones are not read."""
-    with naming_file(folder):
-        inside = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    inside = _files_below(folder)
     names = [name for name in inside if re.search(r"\.txt(\.gz)?$", name, re.IGNORECASE)]
     names = sorted(name for name in names if not re.search(r"(^|/)\.", name))
     if not names:
@@ -109,6 +109,24 @@ def documents(folder: Path, bounds: Bounds = USUAL) -> Parsed:
     texts = (read_text(inside[name], bounds) for name in names)
     records = (None if is_blank(text) else (number, [text]) for number, text in enumerate(texts, start=1))
     return Parsed(["text"], records, unread=len(inside) - len(names))
+
+
+def _files_below(folder: Path) -> dict[str, Path]:
+    """Gives the files in a folder and below it by their names from there; those that lie in hidden ones too.
+
+    Raises:
+        DiskError: A folder that can't be read and isn't hidden: nobody would miss its documents.
+    """
+
+    def unreadable(error: OSError) -> None:
+        place = Path(error.filename)
+        if place == folder or not re.search(r"(^|/)\.", place.relative_to(folder).as_posix()):
+            with naming_file(place):
+                raise error
+
+    below = [Path(place, name) for place, _, names in os.walk(folder, onerror=unreadable) for name in names]
+    with naming_file(folder):
+        return {path.relative_to(folder).as_posix(): path for path in below if path.is_file()}
 
 
 def _numbered(where: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import json
+import os
 import re
 import tracemalloc
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import DATA, needs_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.readers import ALIASES, Table, read_pairs, read_rows
+from contrastive_text.data.streaming import TextStream
 
 PAIR = ("anchor", "positive")
 SCORED = ("anchor", "positive", "target")
@@ -332,6 +336,26 @@ def test_empty_files_of_a_folder_are_left_out_and_others_ignored_aloud(tmp_path:
     assert table.understood == (
         f"{tmp_path.name}: text -> text (a .txt file each); 3 other files ignored; 1 row; 2 empty files left out"
     )
+
+
+def test_a_folder_below_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", ".hidden"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "x.txt", name)
+    scandir = os.scandir
+
+    def locked(path: str | Path) -> Any:  # a permission would not keep root out
+        if Path(path).name in names:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", locked)
+    names = {".hidden"}  # which is not read anyway
+    assert texts(read_rows(tmp_path, ["text"])) == list(TextStream(tmp_path)) == ["a", "b"]
+    names = {"b"}
+    for read in (lambda: read_rows(tmp_path, ["text"]), lambda: list(TextStream(tmp_path))):
+        with pytest.raises(ContrastiveTextError, match=re.escape(str(tmp_path / "b")) + ".*Permission denied"):
+            read()
 
 
 def test_the_documents_of_a_folder_go_by_name_however_the_disk_lists_them(
