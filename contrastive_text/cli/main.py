@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from contrastive_text import __version__
+from contrastive_text.cli.answers import answer
 from contrastive_text.core.class_paths import UntrustedError, trusting
-from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes import recipe_files, recipe_names
 
@@ -98,14 +99,12 @@ def run(words: Sequence[str]) -> int:
         with trusting(trusted), _own_parts(words[0] in _OWN_PARTS or bool(trusted)):
             _dispatch(words[0], expand_recipes(rest))
     except Exception as error:
-        from contrastive_text.cli.suggestions import constructor_answer
-
-        said = constructor_answer(str(error))
-        if said is None and not isinstance(error, ContrastiveTextError):
+        said = answer(error)
+        if said is None:
             say(traceback.format_exc(), file=sys.stderr, end="")
             say("error: this is a bug, of the library or of a part of your own; see above", file=sys.stderr)
             return 1
-        say(f"error: {said or error}", file=sys.stderr)
+        say(f"error: {said}", file=sys.stderr)
         if (module := _untrusted(error)) is not None:
             again = [words[0], "--trust", module, *words[1:]]
             say(f"  {shlex.join(['contrastive-text', *again])}", file=sys.stderr)
@@ -164,7 +163,7 @@ def _dispatch(command: str, words: list[str]) -> None:
     elif command in _OTHERS:
         vars(importlib.import_module(f"contrastive_text.cli.{command}"))[command](words)
     else:
-        from contrastive_text.cli.suggestions import nearest
+        from contrastive_text.core.misspelt import nearest
 
         advice = nearest(command, (*_TRAINING, *_OTHERS))
         raise InvalidValueError(

@@ -13,8 +13,8 @@ from typing import NoReturn
 import torch
 
 from contrastive_text.cli.paths import check_paths
-from contrastive_text.cli.suggestions import nearest
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.misspelt import nearest
 from contrastive_text.core.terminal import say
 from contrastive_text.sentence_encoder import SentenceEncoder
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable
 from difflib import get_close_matches
+
+from contrastive_text.cli.answers import constructor_answer
+from contrastive_text.core.misspelt import nearest
 
 _OPTION = re.compile(
     r"unrecognized arguments: --?(?P<a>[\w.]+)|[Oo]ption '(?P<b>[\w.]+)' is not accepted"
@@ -15,17 +17,6 @@ _OPTION = re.compile(
 _ABSTRACT = re.compile(r"Expected an instantiatable class, but [\w.]*?(?P<kind>\w+) is abstract")
 _WORDS = ("model", "data", "trainer", "config", "recipe", "ckpt_path", "init_from", "chunk")
 _CLASS = re.compile(r"Expected a dot import path string: (?P<a>[\w.]+)|No module named '(?P<b>[\w.]+)'")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Gives ``; did you mean ...?``, or nothing if no name is near.
-
-    Example:
-        >>> nearest("ft", ["fit", "test"])
-        '; did you mean fit?'
-    """
-    near = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def part_classes() -> dict[str, type]:
@@ -62,14 +53,6 @@ def option_names() -> dict[str, str]:
         for name in inspect.signature(cls).parameters:
             owners.setdefault(name, []).append(place)
     return {name: ", ".join(found) for name, found in owners.items()}
-
-
-def constructor_answer(message: str) -> str | None:
-    """Gives what a part's constructor said, from the parser's list of all types that it tried."""
-    if "Does not validate" not in message:
-        return None
-    found = re.findall(r"^\s*- (\S+: expected .*)$", message, flags=re.MULTILINE)
-    return found[0] if found else None
 
 
 def short_answer(message: str) -> str:

@@ -11,8 +11,8 @@ from typing import TextIO
 
 from jsonargparse import get_loader
 
+from contrastive_text.cli.answers import constructor_answer
 from contrastive_text.cli.main import expand_recipes
-from contrastive_text.cli.suggestions import constructor_answer
 from contrastive_text.cli.training import ContrastiveCLI
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.recipes.layers import Config

@@ -144,7 +144,7 @@ def loaded(class_path: str, kinds: tuple[type, ...] = ()) -> object:
     """
     names = class_path.split(".")
     if len(names) == 1:
-        named = [cls for cls in _subclasses(kinds) if cls.__name__ == class_path]
+        named = [cls for cls in subclasses(kinds) if cls.__name__ == class_path]
         return min(named, key=lambda cls: not cls.__module__.startswith(f"{_OWN}."), default=None)
     for end in range(len(names) - 1, 0, -1):
         module = sys.modules.get(".".join(names[:end]))
@@ -182,10 +182,11 @@ def _inside(module: ModuleType, names: Sequence[str]) -> object:
     return found
 
 
-def _subclasses(kinds: Iterable[type]) -> Iterator[type]:
+def subclasses(kinds: Iterable[type]) -> Iterator[type]:
+    """Gives classes and all that are derived from them, as far as they are imported."""
     for kind in kinds:
         yield kind
-        yield from _subclasses(kind.__subclasses__())
+        yield from subclasses(kind.__subclasses__())
 
 
 def _is_dotted(text: object) -> bool:

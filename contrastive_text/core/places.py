@@ -22,8 +22,9 @@ from typing import Any
 
 from jsonargparse import get_loader, set_parsing_settings
 
-from contrastive_text.core.class_paths import imported, loaded, resolve
+from contrastive_text.core.class_paths import imported, loaded, resolve, subclasses
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.misspelt import broken_module, no_argument, no_class, other_kind
 
 # Whoever has a configuration parsed imports this module. Else the parser makes, wherever a type is Any, whatever
 # class is named.
@@ -77,8 +78,6 @@ def settled(arguments: Mapping[str, Any], cls: type, where: str) -> dict[str, An
 def check_words(arguments: Mapping[str, Any], cls: type, where: str) -> None:
     """Checks what the user's own files and options name: modules of parts are imported, other values are plain.
 
-    A part that can't be found, or is of another kind, is left to the parser, which says so.
-
     Args:
         arguments: The configuration of a class.
         cls: The class.
@@ -87,7 +86,7 @@ def check_words(arguments: Mapping[str, Any], cls: type, where: str) -> None:
     Raises:
         ValueError: A part, or a function, where none may stand.
     """
-    _Walk(own_words=True).arguments(arguments, cls, where)
+    _Walk(own_words=True).arguments(arguments, cls, where, known=True)
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,13 @@ class _Walk:
 
     own_words: bool
 
-    def arguments(self, given: Mapping[str, Any], cls: type, where: str) -> dict[str, Any]:
+    def arguments(self, given: Mapping[str, Any], cls: type, where: str, known: bool = False) -> dict[str, Any]:
+        """Gives the arguments of a class; where ``known``, others than it takes are refused here."""
         annotations, takes_more = _annotations(cls)
+        if known and not takes_more:
+            for name in given:
+                if name.isidentifier() and name not in annotations:
+                    raise no_argument(name, cls, annotations, where)
         done: dict[str, Any] = {}
         for name, value in given.items():
             if name in annotations or takes_more:
@@ -148,7 +152,7 @@ class _Walk:
             if given is not None and not isinstance(given, Mapping):
                 raise InvalidValueError(f"{where}.{name}: expected names and values, got {given!r}")
             if given:
-                done[name] = self.arguments(given, cls, where)
+                done[name] = self.arguments(given, cls, where, known=self.own_words and name == "init_args")
         return done
 
     def _class(self, path: object, place: _Place, where: str) -> type | None:
@@ -158,17 +162,22 @@ class _Walk:
             return resolve(path, kinds, where)
         if not isinstance(path, str):
             return None
-        found = loaded(path, kinds)
+        named = {cls.__name__: cls for cls in subclasses(kinds) if cls.__name__[0] != "_"}
         try:
-            found = imported(path) if found is None else found
-        except ImportError:
-            return None
-        if found is not None and not isinstance(found, type):
+            found = loaded(path, kinds) or named.get(path) or imported(path)
+        except (ImportError, SyntaxError) as error:
+            raise broken_module(path, error, where) from error
+        if found is None:
+            raise no_class(path, kinds, named, where)
+        if not isinstance(found, type):
             raise InvalidValueError(f"{where}: expected a class, got {path}, which is none")
         try:
-            return found if found is not None and issubclass(found, kinds) else None
+            fits = issubclass(found, kinds)
         except TypeError:  # a protocol, which the parser compares by itself
             return None
+        if not fits:
+            raise other_kind(path, kinds, named, where)
+        return found
 
     def _text(self, text: str, place: _Place, where: str) -> Any:  # Any: the text, or the part that it names
         dotted = "." in text and all(name.isidentifier() for name in text.split("."))
@@ -180,6 +189,11 @@ class _Walk:
         if not self.own_words and place.parts and (dotted or not place.text):
             return self._part({"class_path": text}, place, where)
         structured = bool(place.items or place.values)
+        only_a_part = place.parts and not (structured or place.text or place.anything or place.code)
+        named = all(name.isidentifier() for name in text.split(".")) and text != "null"
+        if self.own_words and only_a_part and named and not _is_file(text):
+            self._part({"class_path": text}, place, where)
+            return text
         if not self.own_words and structured and not (place.text or place.anything):
             raise InvalidValueError(f"{where}: expected names and values, or a list, got {text!r}")
         if structured or place.anything or place.parts or place.code:
@@ -192,11 +206,15 @@ class _Walk:
 def _parsed(text: str, files: bool) -> object:
     """Gives what the parser makes of a string: YAML, or where a part or a list is expected that of a file."""
     try:
-        if files and len(text) < 4096 and "\n" not in text and Path(text).is_file():
+        if files and _is_file(text):
             text = Path(text).read_text(encoding="utf-8")
         return get_loader("yaml")(text) if ":" in text or "[" in text else text
     except Exception:  # whatever the YAML parser raises: then the string is one
         return text
+
+
+def _is_file(text: str) -> bool:
+    return len(text) < 4096 and "\n" not in text and Path(text).is_file()
 
 
 @cache

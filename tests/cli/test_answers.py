@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,93 @@ def test_a_class_that_is_not_in_one_s_file_is_named(answer: Answer, here: Path) 
     (here / "file_of_mine.py").write_text("x = 1\n")
     said = answer([*FIT, "--model.pooler", "file_of_mine.Missing"])
     assert "file_of_mine.Missing" in said
+
+
+MINE = """
+from contrastive_text.losses import NTXent
+from contrastive_text.views import TextView
+
+class KeepFirst(TextView):
+    def __init__(self, share: float = 0.5):
+        self.share = share
+    def __call__(self, text, rng):
+        return text
+
+class OwnLoss(NTXent):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        (
+            "views",
+            '{"anchor": ["mine.KeepFrist"]}',
+            "got mine.KeepFrist; there is no KeepFrist in mine; did you mean KeepFirst?",
+        ),
+        (
+            "views",
+            '{"anchor": [{"class_path": "mine.KeepFirst", "init_args": {"shar": 0.7}}]}',
+            "views.anchor[0]: expected an argument of KeepFirst, got 'shar'; did you mean 'share'?",
+        ),
+        ("views", '{"one": {"anchor": ["mine.KeepFrist"]}}', "model.views.one.anchor[0]: expected a View"),
+        ("views", '{"anchor": ["mnie.KeepFirst"]}', "there is no module mnie; did you mean mine?"),
+        ("views", '{"anchor": ["no_syntax.A"]}', "no_syntax.py:2: SyntaxError"),
+        (
+            "views",
+            '{"anchor": ["no_import.A"]}',
+            "no_import.py:2: ModuleNotFoundError: No module named 'nothing_there'",
+        ),
+        (
+            "pooler",
+            "mine.KeepFrist",
+            "model.pooler: expected a Pooler, got mine.KeepFrist; there is no KeepFrist in mine",
+        ),
+        ("pooler", "mine.KeepFirst", "model.pooler: expected a Pooler, got mine.KeepFirst, which is none"),
+        (
+            "objectives.contrastive.loss",
+            "mine.OwnLos",
+            "loss: expected a Loss, got mine.OwnLos; there is no OwnLos in mine; did you mean OwnLoss?",
+        ),
+        (
+            "objectives",
+            '{"c": {"class_path": "mine.Objektive"}}',
+            "model.objectives.c: expected a Objective, got mine.Objektive",
+        ),
+        (
+            "objectives",
+            '{"c": {"class_path": "Contrastive", "init_args": {"loss": '
+            '{"class_path": "mine.OwnLoss", "init_args": {"a": 1}}}}}',
+            "objectives.c.loss: expected an argument of OwnLoss, got 'a'; it takes temperature, reduction",
+        ),
+        (
+            "../trainer.callbacks",
+            '["mine.Callbak"]',
+            "trainer.callbacks[0]: expected a Callback, got mine.Callbak",
+        ),
+        ("../trainer.callbacks", '[{"class_path": "EarlyStoping"}]', "did you mean EarlyStopping?"),
+        ("../data.pairing", "mine.Pair", "data.pairing: expected a Pairing, got mine.Pair"),
+    ],
+    ids=lambda value: value[:60],
+)
+def test_a_misspelt_part_of_one_s_own_is_named_with_its_place(
+    answer: Answer, here: Path, monkeypatch: pytest.MonkeyPatch, option: str, value: str, said: str
+) -> None:
+    for name in ("mine", "no_syntax", "no_import"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (here / "mine.py").write_text(MINE)
+    (here / "no_syntax.py").write_text("\nclass A(:\n")
+    (here / "no_import.py").write_text("\nimport nothing_there\n")
+    name = option.removeprefix("../") if option.startswith("../") else f"model.{option}"
+    assert said in answer([*FIT, f"--{name}", value])
+
+
+def test_a_logger_without_its_library_is_one_line(answer: Answer, tiny_words: list[str]) -> None:
+    if find_spec("wandb") is not None:
+        pytest.skip("wandb is installed")
+    said = answer([*FIT, *tiny_words, "--trainer.logger", "WandbLogger"])
+    assert said.endswith("error: WandbLogger: expected the library wandb, got none; pip install wandb")
 
 
 # Wrong values

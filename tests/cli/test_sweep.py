@@ -133,9 +133,9 @@ ONE = "model.pooler=MaxPooler"
     ("more", "said"),
     [
         ("", "--vary: expected KEY=VALUE,VALUE,..."),
-        ("model.poolr=MaxPooler", "no option 'model.poolr': 'poolr' is unknown; did you mean 'pooler'"),
+        ("model.poolr=MaxPooler", "got 'poolr'; did you mean 'pooler'?"),
         ("model.optimizer.lr=1e-3,fast", 'in the cell fast: Parser key "lr"'),
-        ("model.views.anchor=none,FeatureCutof", "FeatureCutof: no class 'FeatureCutof'"),
+        ("model.views.anchor=none,FeatureCutof", "model.views.anchor[0]: expected a View of this library"),
         ("model.views.anchor=none,FeatureCutoff(rate=2)", "FeatureCutoff(rate=2): FeatureCutoff.rate: expected"),
         ("model.views.anchor=none,FeatureCutoff+CropTokens", "in the cell FeatureCutoff+CropTokens: views.anc"),
         ("data.batch_size=8,8.5", "in the cell 8.5:"),

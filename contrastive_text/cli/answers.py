@@ -1,0 +1,66 @@
+"""From an exception to an answer in a few lines; None is for bugs, which keep their traceback."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from contrastive_text.core.errors import ContrastiveTextError
+
+_PARSER_S = re.compile(r"Does not validate against any|Problem with given class_path|Parser key ")
+"""How the parser's errors begin, which are raised from those of a part's constructor."""
+_IN_A_WORKER = re.compile(r"Caught (?P<error>\w+) in .*\nOriginal Traceback")
+_LACKS = re.compile(r"Requirement '(?P<library>[\w-]+)[^']*' not met")
+_REFUSED = re.compile(r"^\s*- (\S+: expected .*)$", flags=re.MULTILINE)
+
+
+def answer(error: BaseException) -> str | None:
+    """Gives what to print of an exception, if it is for the user to put right.
+
+    Example:
+        >>> from contrastive_text.core.errors import InvalidValueError
+        >>> answer(InvalidValueError("a: expected 1, got 2")), answer(KeyError("prompts"))
+        ('a: expected 1, got 2', None)
+    """
+    if isinstance(error, ContrastiveTextError):
+        return _outside_its_worker(str(error))
+    if _out_of_memory(error):
+        got = " ".join(str(error).split(". ")[0].split())
+        return f"memory: expected more, got {got}; make batches smaller, or train with --chunk auto"
+    return constructor_answer(str(error), error.__cause__)
+
+
+def constructor_answer(message: str, cause: BaseException | None = None) -> str | None:
+    """Gives what a part's constructor said, from the parser's list of all types that it tried.
+
+    Args:
+        message: What the parser says.
+        cause: What it was raised from.
+    """
+    if not _PARSER_S.match(message):
+        return None
+    while cause is not None:
+        if isinstance(cause, ContrastiveTextError):
+            return str(cause)
+        cause = cause.__cause__
+    if (lacks := _LACKS.search(message)) is not None:
+        library = lacks["library"]
+        return f"{_place(message)}expected the library {library}, got none; pip install {library}"
+    found = _REFUSED.findall(message)
+    return found[0] if found else None
+
+
+def _place(message: str) -> str:
+    found = re.search(r"class_path '[\w.]*?(\w+)'", message)
+    return f"{found[1]}: " if found else ""
+
+
+def _outside_its_worker(message: str) -> str:
+    """Gives the message of an error that a worker process has passed on together with its traceback."""
+    found = _IN_A_WORKER.match(message)
+    return message if found is None else message.rpartition(f".{found['error']}: ")[2].strip()
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    torch = sys.modules.get("torch")
+    return isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError))

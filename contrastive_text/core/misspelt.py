@@ -1,0 +1,88 @@
+"""What to say of a part that isn't there: module, class or argument, and the nearest name."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+
+from contrastive_text.core.errors import InvalidValueError
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Gives ``; did you mean ...?``, or nothing if no name is near.
+
+    Example:
+        >>> nearest("ft", ["fit", "test"])
+        '; did you mean fit?'
+    """
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def no_class(path: str, kinds: tuple[type, ...], known: Iterable[str], where: str) -> InvalidValueError:
+    """Gives the answer to the path of a class that can't be found, after its module was looked for.
+
+    Args:
+        path: ``module.Class``, or a name alone.
+        kinds: Base classes of the place.
+        known: The classes that can be named without a path.
+        where: The place.
+    """
+    said = " or ".join(kind.__name__ for kind in kinds)
+    names = path.split(".")
+    if len(names) == 1:
+        return InvalidValueError(
+            f"{where}: expected a {said} of this library, or module.Class, got {path}{nearest(path, known)}"
+        )
+    ends = [end for end in range(len(names) - 1, 0, -1) if ".".join(names[:end]) in sys.modules]
+    if not ends:
+        files = [file.stem for place in ("", *sys.path) for file in Path(place or ".").glob("*.py")]
+        return InvalidValueError(
+            f"{where}: expected a {said}, got {path}; there is no module {names[0]}{nearest(names[0], files)}"
+        )
+    module = sys.modules[".".join(names[: ends[0]])]
+    classes = [name for name, value in vars(module).items() if isinstance(value, type)]
+    near = nearest(names[ends[0]], [name for name in classes if _is_one(vars(module)[name], kinds)] or classes)
+    return InvalidValueError(
+        f"{where}: expected a {said}, got {path}; there is no {names[ends[0]]} in {module.__name__}{near}"
+    )
+
+
+def other_kind(path: str, kinds: tuple[type, ...], known: Iterable[str], where: str) -> InvalidValueError:
+    """Gives the answer to a class that no place of this kind may hold."""
+    said = " or ".join(kind.__name__ for kind in kinds)
+    near = nearest(path.rpartition(".")[2], known)
+    return InvalidValueError(f"{where}: expected a {said}, got {path}, which is none{near}")
+
+
+def no_argument(name: str, cls: type, known: Iterable[str], where: str) -> InvalidValueError:
+    """Gives the answer to an argument that a class doesn't take."""
+    names = list(known)
+    near = get_close_matches(name, names, n=1)
+    todo = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(names) or 'none'}"
+    return InvalidValueError(f"{where}: expected an argument of {cls.__name__}, got {name!r}; {todo}")
+
+
+def broken_module(path: str, error: ImportError | SyntaxError, where: str) -> InvalidValueError:
+    """Gives the answer to a module that can't be imported, with the file and line that say so."""
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}:{error.lineno}"
+        said = error.msg
+    else:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename[0] != "<"]
+        place = f"{frames[-1].filename}:{frames[-1].lineno}"
+        said = str(error)
+    return InvalidValueError(
+        f"{where}: expected {path}, got an error when its module was imported: {place}: "
+        f"{type(error).__name__}: {said}"
+    )
+
+
+def _is_one(cls: type, kinds: tuple[type, ...]) -> bool:
+    try:
+        return issubclass(cls, kinds)
+    except TypeError:  # a protocol with attributes
+        return False
