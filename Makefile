@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: quickstart test lint types slow
+.PHONY: quickstart test lint types portable slow exhaustive
 
 quickstart: $(VENV)/offline.stamp
 	$(BIN)/python examples/quickstart.py
@@ -20,8 +20,23 @@ lint: $(VENV)/dev.stamp
 types: $(VENV)/dev.stamp
 	$(BIN)/mypy
 
+# Tests that compare bits or digits, with one factor varied at a time; tests/bits.py tells which they are.
+BITS := -m pytest -m 'bits and not slow and not network and not gpu' --numprocesses auto --dist loadfile
+SETTINGS := OMP_NUM_THREADS=1 OMP_NUM_THREADS=4 ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 \
+	ONEDNN_MAX_CPU_ISA=AVX2
+
+portable: $(VENV)/dev.stamp $(addprefix portable-,$(SETTINGS))
+
+portable-%: $(VENV)/dev.stamp
+	env OMP_NUM_THREADS=1 $* $(BIN)/python $(BITS)
+
 slow: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m slow --numprocesses auto --dist worksteal
+
+# Every combination of which slow takes a part: an hour.
+exhaustive: $(VENV)/dev.stamp
+	CONTRASTIVE_TEXT_PART=1/1 $(BIN)/python -m pytest -m slow --numprocesses auto --dist worksteal \
+		tests/test_combinations.py tests/test_one_gradient.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

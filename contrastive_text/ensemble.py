@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from contrastive_text.core.errors import ExistingFileError, InvalidValueError, MissingFileError
 from contrastive_text.data import Collator, KeyedRow, TextDataModule

@@ -18,6 +18,7 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="contrastive_text_cache_"
 
 import pytest
 import torch
+from bits import compares_bits
 from hypothesis import settings
 from transformers import PreTrainedTokenizerFast
 
@@ -36,6 +37,15 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # torch may have been
 def pytest_report_header() -> str:
     """Says on which processor, with how many threads and with which versions the numbers are made."""
     return "setting: " + ", ".join(f"{name} {value}" for name, value in current_setting().items())
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks choose
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the tests that compare bits, where they are asked for: to tell them takes a look at their source."""
+    if "bits" in config.getoption("markexpr"):
+        for item in items:
+            if compares_bits(item):
+                item.add_marker("bits")
 
 
 # Derandomised: a failure is a bug of the change under test, never of the day's luck. No deadline, because

@@ -1,8 +1,10 @@
-"""A few combinations for all: every two choices that occur together occur together in one of them."""
+"""A few combinations for all: those in which every two choices meet, and a part of them at random."""
 
 from __future__ import annotations
 
 import itertools
+import os
+import random
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -27,3 +29,15 @@ def covering(every: Sequence[Combination]) -> list[Combination]:
         chosen.append(every[best])
         left &= ~sets[best]
     return chosen
+
+
+def part_of(every: Sequence[Combination]) -> list[Combination]:
+    """Gives one of several equal parts of all combinations, drawn at random; the parts together are all.
+
+    Which one says ``CONTRASTIVE_TEXT_PART``, the first of six where it isn't set: ``2/6`` is the second of six,
+    ``1/1`` is everything.
+    """
+    number, parts = map(int, os.environ.get("CONTRASTIVE_TEXT_PART", "1/6").split("/"))
+    assert 1 <= number <= parts, "CONTRASTIVE_TEXT_PART: expected a part such as 1/6"
+    drawn = random.Random(0).sample(every, len(every))
+    return drawn[number - 1 :: parts]

@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.text_files import read_text

@@ -6,7 +6,7 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -207,7 +207,7 @@ def _read(number: int, alone: bool, name: str, folder: Path) -> Run:
         diverged=diverged,
         checkpoint=checkpoint,
         model=model if model.is_dir() else None,
-        changed=datetime.fromtimestamp(changed, tz=timezone.utc),
+        changed=datetime.fromtimestamp(changed, tz=UTC),
         lacks=lacks,
     )
 

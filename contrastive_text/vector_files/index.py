@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
-from typing_extensions import Self
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.data.streaming import TextStream

@@ -1,0 +1,168 @@
+"""What can be installed: the promised Python versions, and the lowest versions of all that is needed.
+
+torch is never downloaded: it is large, and tested as pinned alone. A stand-in of its name and version takes its
+place where nothing is installed, and the running one where something is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[1]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+NEEDED = [Requirement(each) for each in PROJECT["dependencies"]]
+ALL = [*NEEDED, *(Requirement(each) for extra in EXTRAS.values() for each in extra)]
+CONSTRAINTS = ROOT / "constraints.txt"
+PINNED = {
+    canonicalize_name(pin.name): Version(str(pin.specifier).removeprefix("=="))
+    for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+    for pin in [Requirement(line)]
+}
+SMALL_EXTRAS = ("augment", "parquet", "evaluation", "report")
+"""Extras of a few wheels, which are installed at their lower bounds too."""
+
+
+def lower_bound(needed: Requirement) -> str:
+    (found,) = [each.version for each in needed.specifier if each.operator in (">=", "==")]
+    return found
+
+
+def test_every_requirement_has_a_lower_bound_that_the_tested_version_keeps() -> None:
+    for needed in ALL:
+        assert needed.marker is None, needed
+        assert Version(lower_bound(needed)) <= PINNED.get(canonicalize_name(needed.name), Version("9999")), needed
+        pinned = PINNED.get(canonicalize_name(needed.name))
+        assert pinned is None or pinned in needed.specifier, needed
+    assert all(canonicalize_name(needed.name) in PINNED for needed in NEEDED)
+
+
+def test_the_python_versions_are_named_alike_everywhere() -> None:
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    listed = [each.rpartition(" ")[2] for each in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", each)]
+    assert PROJECT["requires-python"] == f">={listed[0]}"
+    assert tools["mypy"]["python_version"] == listed[0]
+    assert tools["ruff"]["target-version"] == f"py{listed[0].replace('.', '')}"
+    *first, last = listed
+    assert f"With Python {', '.join(first)} or {last} and make" in (ROOT / "README.md").read_text(
+        encoding="utf-8"
+    )
+
+
+def pip(python: str | Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [str(python), "-m", "pip", "--disable-pip-version-check", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whatever package registry pip is set up for; without one, the test is skipped."""
+    words = ["install", "--dry-run", "--ignore-installed", "--no-deps", "--target"]
+    if pip(sys.executable, *words, str(tmp_path_factory.mktemp("probe")), "packaging").returncode:
+        pytest.skip("no package registry is reachable")
+
+
+def stand_in(folder: Path) -> Path:
+    """Writes a wheel of torch's name and version that holds and needs nothing."""
+    version = PINNED["torch"]
+    path = folder / f"torch-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        inside = f"torch-{version}.dist-info"
+        wheel.writestr(f"{inside}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+        wheel.writestr(f"{inside}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{inside}/RECORD", "")
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("python", ["3.12", "3.13"])
+def test_what_is_pinned_resolves_for_the_other_python_versions(python: str, tmp_path: Path) -> None:
+    wanted = tmp_path / "wanted.txt"
+    wanted.write_text("".join(f"{each}\n" for each in ALL if each.name != "torch"), encoding="utf-8")
+    words = ["--dry-run", "--ignore-installed", "--python-version", python, "--only-binary=:all:"]
+    places = ["--target", str(tmp_path / "none"), "--report", str(tmp_path / "report.json")]
+    torch = f"torch @ {stand_in(tmp_path).as_uri()}"
+    done = pip(sys.executable, "install", "-q", *words, *places, "-c", str(CONSTRAINTS), "-r", str(wanted), torch)
+    assert done.returncode == 0, done.stderr
+    found = {
+        canonicalize_name(each["metadata"]["name"]): Version(each["metadata"]["version"])
+        for each in json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["install"]
+    }
+    for needed in ALL:
+        assert found[canonicalize_name(needed.name)] in needed.specifier
+    assert all(version == PINNED[name] for name, version in found.items() if name in PINNED)
+
+
+TRY_OUT = """
+import importlib, pkgutil, sys
+from pathlib import Path
+import contrastive_text
+for found in pkgutil.walk_packages(contrastive_text.__path__, "contrastive_text."):
+    if not found.name.endswith("__main__"):
+        importlib.import_module(found.name)
+import tiny
+from contrastive_text.cli import run
+folder = Path(sys.argv[1])
+bert, texts = tiny.save_bert(folder / "bert"), tiny.write_texts(folder / "texts.txt")
+tiny.trainer(folder).fit(tiny.module(bert), tiny.data(texts))
+words = ["fit", "--recipe", "simcse", "--model.encoder.model_name_or_path", bert, "--data.train", texts]
+words += ["--data.batch_size", "8", "--data.num_workers", "0", "--trainer.accelerator", "cpu"]
+words += ["--trainer.max_steps", "2", "--trainer.default_root_dir", str(folder / "runs")]
+assert run([*words, "--trainer.enable_progress_bar", "false"]) == 0
+(model,) = (folder / "runs").rglob("model")
+assert run(["embed", texts, str(folder / "vectors.parquet"), "--model", str(model), "--device", "cpu"]) == 0
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("registry")
+def test_the_lowest_versions_are_installed_imported_and_trained_with(tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    for name in ("torch", "contrastive-text"):
+        installed = distribution(name)
+        tops = {
+            Path(file.parts[0]) for file in installed.files or () if file.parts[0] not in ("..", "__pycache__")
+        }
+        for top in tops:
+            place = Path(str(installed.locate_file(top)))
+            if place.suffix != ".pth":
+                (packages / top).symlink_to(place)
+    (packages / "here.pth").write_text(f"{ROOT}\n{ROOT / 'tests'}\n", encoding="utf-8")
+    needed = [*NEEDED, *(Requirement(each) for name in SMALL_EXTRAS for each in EXTRAS[name])]
+    lowest = [
+        f"{each.name}{'[' + ','.join(each.extras) + ']' if each.extras else ''}=={lower_bound(each)}"
+        for each in needed
+        if each.name != "torch"
+    ]
+    done = pip(python, "install", "-q", *lowest, f"torch=={PINNED['torch']}")
+    assert done.returncode == 0, done.stderr
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}  # of versions of today in those of then
+    tried = subprocess.run(
+        [str(python), "-c", TRY_OUT, str(tmp_path)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert tried.returncode == 0, tried.stderr
