@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
-from typing_extensions import Self
 
 from contrastive_text.core.class_paths import trusting
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
