@@ -11,13 +11,13 @@ from typing import Any
 # Read when the hub client is first imported, so set before anything imports it.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# One, unless it is set, for two threads take half as long again over matrices of 16 columns. Processes that tests
-# start inherit it, so that parent and child take their sums in one order.
+# Likewise for torch. One, unless it is set, for two threads take half as long again over matrices of 16 columns.
+# Processes that tests start inherit it, so that parent and child take their sums in one order. Nothing else sets
+# the number: torch takes as many threads of these as there are cores, which set_num_threads wouldn't know.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="contrastive_text_cache_")  # never the user's
 
 import pytest
-import torch
 from bits import compares_bits
 from hypothesis import settings
 from transformers import PreTrainedTokenizerFast
@@ -30,8 +30,6 @@ DATA = SHARED / "data"
 needs_data = pytest.mark.skipif(
     not DATA.is_dir(), reason=f"needs data of others, which are in no repository of ours; {DATA} isn't there"
 )
-
-torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # torch may have been imported before it was set
 
 
 def pytest_report_header() -> str:

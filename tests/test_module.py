@@ -677,7 +677,8 @@ def test_s8_mlp_only_in_training_leaves_the_first_token_for_inference(bert: str,
     module = ContrastiveModule.from_recipe("simcse", bert).eval()
     batch = batches(module, texts)[0]
     hidden = module.encoder(batch).layers[-1]
-    assert torch.equal(module(batch), hidden[:, 0])
+    # float32: another layout of the same rows, of which some matrices have other shapes
+    torch.testing.assert_close(module(batch), hidden[:, 0], rtol=0, atol=1e-5)
     head = module.objectives["contrastive"].head
     linear = head.network[0]
     with torch.no_grad():
