@@ -220,7 +220,7 @@ def test_a_folder_that_holds_a_model_and_a_wrong_opset_are_refused_first(bert: s
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for folder in (tmp_path / "model", tmp_path / "model" / ".." / "model"):
         with pytest.raises(
-            ValueError, match="expected one that holds no model, got .*, whose tokenizer would be"
+            ValueError, match=r"expected one that holds no model, got .*, whose tokenizer would be"
         ):
             export_onnx(model, folder)
     for opset in (0, -1, 999):
