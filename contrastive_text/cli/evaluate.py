@@ -24,6 +24,7 @@ from contrastive_text.core.terminal import say
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.classifiers import CLASSIFIERS, PROTOCOLS
+from contrastive_text.evaluation.compare import check_some
 from contrastive_text.evaluation.declutr import SuiteData, check_declutr, score_declutr
 from contrastive_text.evaluation.probing import find_probing
 from contrastive_text.evaluation.results import FORMATS, ScoreTable, TaskScore
@@ -167,18 +168,22 @@ def _suite_data(options: argparse.Namespace) -> SuiteData:
         transfer=find_transfer(folder) if suites & {"transfer", "declutr"} else {},
         probing=find_probing(folder) if suites & {"probing", "declutr"} else {},
     )
+    check_some("--data", {**data.sts, **_trained_splits(data), **data.transfer, **data.probing})
     if "sts" in suites:
         check_setting(_setting(options), [pairs for pairs in data.sts.values() if isinstance(pairs, STSPairs)])
     if "declutr" in suites:
         check_declutr(data, PROTOCOLS[_protocol(options)])
     check_folds(data.transfer, PROTOCOLS[_protocol(options)])
-    trained = {
-        f"{task}, {split}": pairs for task, splits in data.trained.items() for split, pairs in splits.items()
-    }
+    trained = _trained_splits(data)
     for name, pairs in (*data.sts.items(), *trained.items()):
         if isinstance(pairs, STSPairs):
             say(f"{name}: {pairs.understood}")
     return data
+
+
+def _trained_splits(data: SuiteData) -> dict[str, STSPairs | str]:
+    """Gives the pairs of each split, or what is missing, under one name."""
+    return {f"{task}, {split}": pairs for task, splits in data.trained.items() for split, pairs in splits.items()}
 
 
 def _setting(options: argparse.Namespace) -> str:

@@ -76,7 +76,7 @@ def check_device(name: str | None) -> None:
         ValueError: Such a name.
     """
     try:
-        torch.empty(0, device=name or "cpu")
+        torch.empty(0, device="cpu" if name is None else name)
     except (AssertionError, RuntimeError) as error:  # a build of torch without CUDA asserts it
         raise InvalidValueError(
             f"--device: expected a device of this machine, such as cpu, got {name!r}"

@@ -12,9 +12,10 @@ from typing import TypeAlias
 
 from contrastive_text.cli.bounds import bounds_of
 from contrastive_text.cli.embed import add_encoding, index_of
-from contrastive_text.cli.options import Parser
+from contrastive_text.cli.options import Parser, say_truncated
 from contrastive_text.cli.tables import table_row
 from contrastive_text.core.terminal import say
+from contrastive_text.core.text_files import is_blank
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.sentence_encoder import Hit
 from contrastive_text.vector_files import index_path
@@ -41,6 +42,8 @@ def search(words: Sequence[str]) -> None:
     options = parser.understand(words)
     if not options.query and options.queries is None:
         parser.error("expected a query behind the corpus, or --queries FILE")
+    if any(map(is_blank, options.query)):
+        parser.error("query: expected words to look for, got an empty text; leave it out")
     if options.query_column is not None and options.queries is None:
         parser.error("--query_column: expected --queries FILE beside it, got none")
     if options.top_k < 1:
@@ -60,6 +63,7 @@ def search(words: Sequence[str]) -> None:
         path = options.index or Path(made, "corpus.npy")
         index = index_of(options, corpus, path, stays=options.index is not None)
         found = index.search(queries, top_k=options.top_k, batch_size=options.batch_size)
+        say_truncated(index.model, texts=len(queries))
         wanted = {hit.corpus_id for hits in found for hit in hits}
         texts = {i: place for i, place in enumerate(corpus.numbered()) if i in wanted}
     for line in _FORMATS[options.format](queries, found, texts):

@@ -22,6 +22,7 @@ from contrastive_text.chunk_size import ChunkSize
 from contrastive_text.cli.paths import check_paths
 from contrastive_text.cli.predictions import write_predictions
 from contrastive_text.cli.suggestions import short_answer
+from contrastive_text.cli.trainer_options import answering, check_seed, check_trainer
 from contrastive_text.collapse import CollapseDoctor
 from contrastive_text.core.disk import remove_abandoned
 from contrastive_text.core.errors import InvalidValueError
@@ -130,6 +131,7 @@ class ContrastiveCLI(LightningCLI):
             [*command, *(["--config", json.dumps(config)] if config else []), *options]
         )
         parsed = self.config[command[0]] if command else self.config
+        check_seed(parsed["seed_everything"])
         name = command[0] if command else "views"
         check_paths(name, {**parsed.as_dict(), "config": option_values(rest, "--config")})
 
@@ -141,7 +143,9 @@ class ContrastiveCLI(LightningCLI):
         settings = self._get(self.config_init, "trainer", default={})
         if settings.get("logger") is None:
             kwargs["logger"] = CSVLogger(save_dir=settings.get("default_root_dir") or _RUNS, name="")
-        trainer: pl.Trainer = super().instantiate_trainer(**kwargs)
+        with answering():
+            trainer: pl.Trainer = super().instantiate_trainer(**kwargs)
+        check_trainer(trainer)
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return trainer

@@ -25,6 +25,11 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 Case, spaces, ``_`` and ``-`` do not count, and the name of a negative may end in a number.
 """
 
+_DIGITS = 18
+"""Of the number behind a negative's name: Python makes no number of a text of thousands."""
+_SHOWN = 20
+"""Columns that an error lists; a file may have any number."""
+
 PAIR = ("anchor", "positive", "negative")
 
 
@@ -59,7 +64,8 @@ def plan_columns(
     Raises:
         ValueError: A column is not there, or two could be meant.
     """
-    there = listed(short(column) for column in header)
+    there = listed(map(short, header[:_SHOWN]))
+    there += f" and {len(header) - _SHOWN:,} more" if len(header) > _SHOWN else ""
     named = {column: name for name, sources in columns.items() for column in sources}
     for column, name in named.items():
         if column not in header:
@@ -72,7 +78,7 @@ def plan_columns(
         for name in ALIASES
     }
     if "negative" not in columns:
-        found["negative"].sort(key=lambda column: int(re.sub(r"\D", "", column) or 1))
+        found["negative"].sort(key=lambda column: int(re.sub(r"\D", "", column)[:_DIGITS] or 1))
     taken = [name for name in ALIASES if name in reads or ("anchor" in reads and name in ("negative", "subset"))]
     for name in taken:
         # negative_1 and negative_2 are two texts under one alias; neg and hard_neg are two aliases.

@@ -112,7 +112,7 @@ def documents(folder: Path, bounds: Bounds = USUAL) -> Parsed:
 
 
 def _files_below(folder: Path) -> dict[str, Path]:
-    """Gives the files in a folder and below it by their names from there; those that lie in hidden ones too.
+    """Gives what is no folder below a folder by its name from there; what lies in hidden ones too.
 
     Raises:
         DiskError: A folder that can't be read and isn't hidden: nobody would miss its documents.
@@ -125,8 +125,7 @@ def _files_below(folder: Path) -> dict[str, Path]:
                 raise error
 
     below = [Path(place, name) for place, _, names in os.walk(folder, onerror=unreadable) for name in names]
-    with naming_file(folder):
-        return {path.relative_to(folder).as_posix(): path for path in below if path.is_file()}
+    return {path.relative_to(folder).as_posix(): path for path in below}
 
 
 def _numbered(where: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:

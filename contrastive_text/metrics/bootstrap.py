@@ -19,6 +19,8 @@ from contrastive_text.metrics.similarity import spearman
 
 _BLOCK_VALUES = 2**18
 """Draws of one block of resamples: 2 MiB. Those of 2**20 leave the processor's cache and take twice as long."""
+_MOST_RESAMPLES = 10**7
+"""The smallest p is then 2e-7, and one score of 1,000 pairs takes about an hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +209,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def check_resamples(resamples: int) -> None:
-    """Refuses fewer than one resample."""
+    """Refuses fewer than one resample, and more than would ever end."""
     if resamples < 1:
         raise InvalidValueError(
             f"resamples: expected 1 or more, got {resamples}; with 1,000 the smallest p is 0.002"
+        )
+    if resamples > _MOST_RESAMPLES:
+        raise InvalidValueError(
+            f"resamples: expected at most {_MOST_RESAMPLES:,}, got {resamples}; 1,000 give a p down to 0.002"
         )
 
 

@@ -265,7 +265,8 @@ def altered(folder: Path, copy: Path, value: float) -> Path:
         (["m", "--suite", "sts", "--data", "d", "--subsets", "--format", "json"], "json, which holds sub-sets"),
         (["m", "--suite", "sts", "--data", "nowhere"], "nowhere: expected a folder of data sets, found none"),
         (["m", "empty.tsv"], "empty.tsv: expected at least one row with text, got an empty file"),
-        (["no/such-model", "--suite", "sts", "--data", "."], "expected a local folder or a name"),
+        (["m", "--suite", "sts", "--data", "."], "--data: expected the data of one task or more, got none"),
+        (["no/such-model", "one.tsv"], "expected a local folder or a name"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
@@ -273,6 +274,7 @@ def test_wrong_input_is_answered_in_a_few_lines(
     answer: Answer, here: Path, words: list[str], expected: str
 ) -> None:
     (here / "empty.tsv").touch()
+    (here / "one.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t1\n")
     assert expected in answer(["evaluate", *words])
 
 

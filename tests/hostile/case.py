@@ -28,6 +28,7 @@ class Case:
         says: Words that are printed, all of them.
         check: What else must be true of the result.
         environment: Variables that are set while it runs.
+        may_change: Inputs that the command itself has made and may replace or take away.
         slow: Whether it belongs to the slow suite.
     """
 
@@ -38,6 +39,7 @@ class Case:
     says: tuple[str, ...]
     check: Check | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    may_change: tuple[str, ...] = ()
     slow: bool = False
 
 

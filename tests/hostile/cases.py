@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
-from hostile import encodings, escapes, kinds_of_files, names, sizes, tables, values
+from hostile import (
+    arguments,
+    encodings,
+    escapes,
+    kinds_of_files,
+    names,
+    sizes,
+    tables,
+    values,
+)
 
-THEMES = (encodings, sizes, kinds_of_files, tables, values, escapes, names)
+THEMES = (
+    encodings,
+    sizes,
+    kinds_of_files,
+    tables,
+    values,
+    escapes,
+    names,
+    arguments,
+)
 CASES = tuple(case for theme in THEMES for case in theme.CASES)

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from hostile.case import answer, counted, right
 from hostile.commands import TWO, embedded
-from hostile.makers import folder, half_zeroed, halved, link, packed, vectors
+from hostile.makers import fifo, folder, half_zeroed, halved, link, packed, unix_socket, vectors
 
 CASES = (
     answer("a folder without texts", embedded("in"), {"in": folder}, "in: expected"),
     answer("a folder named like a file", "evaluate $bert in.tsv", {"in.tsv": folder}, "in.tsv", "folder"),
+    answer("a named pipe", embedded("in.txt"), {"in.txt": fifo}, "in.txt", "file"),
+    answer("a named pipe of pairs", "evaluate $bert in.tsv", {"in.tsv": fifo}, "in.tsv", "file"),
+    answer("a named pipe that is packed", embedded("in.txt.gz"), {"in.txt.gz": fifo}, "in.txt.gz", "file"),
+    answer("a named pipe of texts in diagnose", "diagnose $bert in.txt", {"in.txt": fifo}, "in.txt", "file"),
+    answer("a named pipe of queries", "search $texts --queries in.txt --model $bert", {"in.txt": fifo}, "in.txt"),
+    answer(
+        "a link to a named pipe", embedded("in.txt"), {"pipe": fifo, "in.txt": link("pipe")}, "in.txt", "file"
+    ),
+    answer("/dev/zero by a link", embedded("in.txt"), {"in.txt": link("/dev/zero")}, "in.txt", "file"),
     answer("/dev/zero by a packed name", embedded("in.txt.gz"), {"in.txt.gz": link("/dev/zero")}, "in.txt.gz"),
     answer("/dev/null", embedded("in.txt"), {"in.txt": link("/dev/null")}, "in.txt"),
     answer("/dev/urandom as pairs", "evaluate $bert in.tsv", {"in.tsv": link("/dev/urandom")}, "in.tsv"),
+    answer("a socket", embedded("in.txt"), {"in.txt": unix_socket}, "in.txt", "file"),
     answer("a link to nothing", embedded("in.txt"), {"in.txt": link("nothing.txt")}, "in.txt"),
     answer("a file where a folder is named", embedded("in.txt/more.txt"), {"in.txt": TWO}, "in.txt/more.txt"),
+    answer("a name of 300 letters", embedded("x" * 300 + ".txt"), {}, "xxx"),
     answer("an empty file", embedded("in.txt"), {"in.txt": b""}, "in.txt", "at least one row with text"),
     answer("an empty packed file", embedded("in.txt.gz"), {"in.txt.gz": packed(b"")}, "in.txt.gz"),
     answer("a packed file of no bytes", embedded("in.txt.gz"), {"in.txt.gz": b""}, "in.txt.gz"),
@@ -77,6 +88,12 @@ CASES = (
         {"docs/a.txt": "a dog", "docs/b.txt": b"\xff\xfe\xfa"},
         "b.txt",
         "UTF-8",
+    ),
+    answer(
+        "a folder with a named pipe among its documents",
+        embedded("docs"),
+        {"docs/a.txt": "a dog", "docs/b.txt": fifo},
+        "b.txt",
     ),
     answer(
         "a folder with a link to a folder above it",

@@ -23,6 +23,12 @@ CASES = (
     _named("a file's name of a format's braces", "{0}%s{x}.txt"),
     _named("a file's name with a backslash", "a\\nb.txt"),
     right(
+        "a file's name that begins with a dash, behind --",
+        "embed --model $bert -- -in.txt v.npy",
+        {"-in.txt": TWO},
+        check=vectors(2),
+    ),
+    right(
         "pairs whose file's name is markup", "evaluate $bert '[red]x.tsv'", {"[red]x.tsv": TABLE}, "[red]x.tsv"
     ),
     answer("a missing file whose name is no UTF-8", "embed 'a\udcff.txt' v.npy --model $bert", {}, ".txt"),

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from unittest.mock import patch
 
 import tiny
-from hostile.judging import shell
+import torch
+from hostile.commands import SWEPT
+from hostile.judging import filled, shell
+from safetensors.torch import save_file
+
+from contrastive_text.vector_files import Array
 
 
 class Sound(Mapping[str, str]):
@@ -49,9 +57,89 @@ def _run(sound: Sound) -> Path:
     return sound.folder / "runs" / "version_0"
 
 
+def _task_run(sound: Sound) -> Path:
+    labelled = sound.folder / "labelled.tsv"
+    rows = [f"{text}\t{('bad', 'good')[i % 2]}" for i, text in enumerate(tiny.TEXTS)]
+    labelled.write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
+    sound.run(
+        "fit", "--model.encoder", "TransformerEncoder", "--model.encoder.model_name_or_path", sound["bert"],
+        "--data.tasks.sst.train", str(labelled), "--data.tasks.sst.validation", str(labelled),
+        "--model.objectives.sst", "TextClassification", "--model.objectives.sst.task", "sst",
+        "--model.objectives.sst.classes", "[bad, good]", "--model.optimizer", "AdamW", "--data.batch_size", "8",
+        "--data.num_workers", "0", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false",
+        "--trainer.max_steps", "2", "--trainer.val_check_interval", "2",
+        "--trainer.default_root_dir", str(sound.folder / "task_runs"),
+    )  # fmt: skip
+    return sound.folder / "task_runs" / "version_0"
+
+
 def _vectors(sound: Sound) -> Path:
-    sound.run("embed", sound["texts"], str(sound.folder / "vectors.npy"), "--model", sound["bert"])
+    sound.run(
+        "embed", sound["texts"], str(sound.folder / "vectors.npy"), "--model", sound["bert"], "--device", "cpu"
+    )
     return sound.folder / "vectors.npy"
+
+
+def _foreign(sound: Sound) -> Path:
+    """Makes a folder as other libraries leave it: with a pooler and a dense layer, and without a manifest."""
+    folder = sound.folder / "foreign"
+    shutil.copytree(sound["bert"], folder)
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
+    modules = [
+        {"idx": i, "name": f"{i}", "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(kinds.items())
+    ]
+    parts: dict[str, object] = {
+        "modules.json": modules,
+        "sentence_bert_config.json": {"max_seq_length": 32, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": {}, "default_prompt_name": None},
+        "1_Pooling/config.json": {"word_embedding_dimension": 16, "pooling_mode_cls_token": True,
+                                  "pooling_mode_max_tokens": False},
+        "2_Dense/config.json": {"in_features": 16, "out_features": 16, "bias": True,
+                                "activation_function": "torch.nn.modules.activation.Tanh"},
+    }  # fmt: skip
+    for name, content in parts.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
+    dense = {"linear.weight": torch.eye(16), "linear.bias": torch.full((16,), 0.1)}
+    save_file(dense, folder / "2_Dense" / "model.safetensors")
+    return folder
+
+
+def _unfinished(sound: Sound) -> Path:
+    """Makes what a stopped ``embed`` leaves behind its second block of four."""
+    from contrastive_text.vector_files import UnfinishedVectors
+
+    append = UnfinishedVectors.append
+
+    def then_stop(self: UnfinishedVectors, vectors: Array, truncated: int) -> None:
+        append(self, vectors, truncated)
+        if self.done == 20:
+            raise KeyboardInterrupt
+
+    with patch.object(UnfinishedVectors, "append", then_stop):
+        words = ["embed", sound["texts"], str(sound.folder / "stopped.npy"), "--model", sound["bert"]]
+        result = shell([*words, "--block_size", "10", "--device", "cpu"], sound.folder)
+    assert result.status == 130, result
+    return sound.folder / "stopped.npy.unfinished"
+
+
+def _ensemble(sound: Sound) -> Path:
+    sound.run("ensemble", str(sound.folder / "ensemble"), "--runs", sound["task_run"])
+    return sound.folder / "ensemble"
+
+
+def _cache(sound: Sound) -> Path:
+    folder = sound.folder / "cache"
+    sound.run("evaluate", sound["bert"], sound["pairs"], "--cache", str(folder), "--device", "cpu")
+    return folder
+
+
+def _sweep(sound: Sound) -> Path:
+    folder = sound.folder / "sweep"
+    words = filled(f"{SWEPT} --vary model.pooler=CLSPooler", sound)
+    sound.run(*words, "--output", str(folder))
+    return folder
 
 
 _MAKERS: dict[str, Callable[[Sound], Path | str]] = {
@@ -62,5 +150,14 @@ _MAKERS: dict[str, Callable[[Sound], Path | str]] = {
     "run": _run,
     "model": lambda sound: Path(sound["run"], "model"),
     "checkpoint": lambda sound: next(Path(sound["run"], "checkpoints").glob("*.ckpt")),
+    "foreign": _foreign,
+    "task_run": _task_run,
+    "labelled": lambda sound: (sound["task_run"], sound.folder / "labelled.tsv")[1],
+    "ensemble": _ensemble,
+    "cache": _cache,
+    "sweep": _sweep,
+    "unfinished": _unfinished,
+    "unfinished_record": lambda sound: f"{sound['unfinished']}.json",
     "vectors": _vectors,
+    "vectors_record": lambda sound: f"{sound['vectors']}.json",
 }

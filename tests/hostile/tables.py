@@ -96,6 +96,13 @@ CASES = (
         "in.jsonl:1",
     ),
     answer(
+        "a name twice in one object",
+        embedded("in.jsonl"),
+        {"in.jsonl": '{"text": "a dog", "text": "a bird"}\n'},
+        "in.jsonl:1",
+        "text",
+    ),
+    answer(
         "half a surrogate pair in JSON",
         embedded("in.jsonl"),
         {"in.jsonl": '{"text": "a \\ud800 b"}\n'},
@@ -107,6 +114,7 @@ CASES = (
         {"in.jsonl": '{"text": "a", "\\udc00": 1}\n'},
         "in.jsonl:1",
     ),
+    answer("a NUL escaped in JSON", embedded("in.jsonl"), {"in.jsonl": '{"text": "a\\u0000b"}\n'}, "in.jsonl:1"),
     answer("NaN for a text", embedded("in.jsonl"), {"in.jsonl": '{"text": NaN}\n'}, "in.jsonl:1"),
     right(
         "a whole surrogate pair in JSON",
