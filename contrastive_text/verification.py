@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contrastive_text.core.errors import ContrastiveTextError, MissingFileError
-from contrastive_text.core.manifests import MANIFEST, Manifest
+from contrastive_text.core.manifests import MANIFEST, Manifest, read_sealed
+from contrastive_text.core.records import MOST_BYTES
+from contrastive_text.evaluation.cached import is_changed, is_kept
 from contrastive_text.training.checkpoints import verify_checkpoint
+from contrastive_text.vector_files import VectorRecord
+from contrastive_text.vector_files.formats import UNFINISHED, record_of
+
+_ANEW = "have it made anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +49,9 @@ class Kind:
 def verify(path: Path) -> Iterator[Found]:
     """Reads all bytes of a file, or of all files below a folder, and gives what is known of each.
 
-    Known are folders with a manifest (saved models, exports to ONNX, kept tokens) and checkpoints. Links to
-    folders are not followed.
+    Known are folders with a manifest (saved models, exports to ONNX, kept tokens), checkpoints, vectors and
+    indexes with their record, unfinished vectors up to their last saved block, kept vectors of evaluations, and
+    what a sweep notes. Links to folders are not followed.
 
     Args:
         path: A model, a checkpoint, a run's folder, or any folder that holds some.
@@ -64,8 +71,10 @@ def verify(path: Path) -> Iterator[Found]:
     if path.is_dir():
         inside = [each for each in sorted(path.iterdir()) if not (each.is_symlink() and each.is_dir())]
         for each in inside:
-            if each not in done:
-                yield from (found for found in verify(each) if found.path not in done)
+            for found in verify(each) if each not in done else ():
+                if found.path not in done:
+                    done.add(found.path)
+                    yield found
     elif path not in done:
         yield Found(path, known=False)
 
@@ -93,8 +102,51 @@ def _in_checkpoint(path: Path) -> Iterator[Found]:
         yield Found(path)
 
 
+def _has_record(path: Path) -> bool:
+    """Tells whether a record of vectors lies beside a file; one byte of it may be wrong."""
+    place = record_of(path)
+    if not (path.is_file() and place.is_file()) or place.stat().st_size > MOST_BYTES:
+        return False
+    content = place.read_bytes()
+    return b'"made_of"' in content or b'"vectors"' in content
+
+
+def _in_vectors(path: Path) -> Iterator[Found]:
+    place = record_of(path)
+    try:
+        record = VectorRecord.read(path, _ANEW)
+    except ContrastiveTextError as error:
+        yield Found(place, damage=str(error).removeprefix(f"{place}: "))
+        return
+    yield Found(place)
+    for file, digest in record.digests(path).items():
+        grows = path.suffix == UNFINISHED and file == path
+        yield Found(file, damage=digest.damage(file, grows=grows))
+
+
+def _in_cache(path: Path) -> Iterator[Found]:
+    yield Found(path, damage="changed bytes" if is_changed(path) else None)
+
+
+def _in_record(path: Path) -> Iterator[Found]:
+    try:
+        read_sealed(path, _ANEW)
+    except ContrastiveTextError as error:
+        yield Found(path, damage=str(error).removeprefix(f"{path}: "))
+    else:
+        yield Found(path)
+
+
+def _is_of_a_sweep(path: Path) -> bool:
+    plan = path.name == "plan.json" and (path.parent / "cells").is_dir()
+    return path.is_file() and (plan or (path.name == "cell.json" and path.parent.name.startswith("seed-")))
+
+
 KINDS = (
     Kind(is_it=lambda path: (path / MANIFEST).is_file(), check=_in_manifest),
     Kind(is_it=lambda path: path.suffix == ".ckpt" and path.is_file(), check=_in_checkpoint),
+    Kind(is_it=_has_record, check=_in_vectors),
+    Kind(is_it=lambda path: is_kept(path) and path.is_file(), check=_in_cache),
+    Kind(is_it=_is_of_a_sweep, check=_in_record),
 )
 """All that can be verified."""

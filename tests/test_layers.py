@@ -16,8 +16,8 @@ FLOORS = [
     {"data", "encoding", "combination", "device_pool"},
     {"scores", "sentence_encoder", "model_folder", "model_writing", "text_blocks", "divergence", "accumulation"},
     {"module", "postprocessing", "onnx_export", "vector_files"},
-    {"evaluation", "callbacks", "collapse", "chunk_size", "stages", "stopping", "ensemble", "verification"},
-    {"report", "sweeps"},
+    {"evaluation", "callbacks", "collapse", "chunk_size", "stages", "stopping", "ensemble"},
+    {"report", "sweeps", "verification"},
     {"cli"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS, start=1) for room in rooms}

@@ -49,12 +49,14 @@ class WrittenFolder:
             None for a folder that others share, such as a cache, whose files have names of their own.
         never_with: Files of a folder that belongs to something else.
         around_inputs: Whether what is read may lie in it, as runs in the folder of their page.
+        all_new: Whether nothing in it is ever written over, for each run makes a folder of its own there.
     """
 
     option: str
     key: str | None = None
     never_with: Sequence[str] = ()
     around_inputs: bool = False
+    all_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +66,12 @@ class Paths:
     Args:
         reads: Options of files and folders that are read.
         writes: What is written.
+        models: Those of ``reads`` whose folders are models, into which nothing else is written.
     """
 
     reads: Sequence[str]
     writes: Sequence[WrittenFile | WrittenFolder] = ()
+    models: Sequence[str] = ("model", "models", "model.encoder")
 
 
 _OUTPUT = WrittenFile("output")
@@ -75,8 +79,11 @@ _CACHE = WrittenFolder("cache")
 _DATA = tuple(f"data.{part}" for part in ("train", "validation", "test", "predict", "tasks"))
 _RUN = Paths(
     (*_DATA, "model.encoder", "config", "init_from", "ckpt_path"),
-    # A run's own folder is new each time, so trainer.default_root_dir holds nothing that is written over.
-    (WrittenFolder("export.dirpath", key=_MODEL), WrittenFolder("checkpoint.dirpath")),
+    (
+        WrittenFolder("export.dirpath", key=_MODEL),
+        WrittenFolder("checkpoint.dirpath"),
+        WrittenFolder("trainer.default_root_dir", all_new=True),
+    ),
 )
 COMMANDS: Mapping[str, Paths] = {
     "embed": Paths(("input", "model", "ranges"), (WrittenFile("output", files_of),)),
@@ -112,7 +119,8 @@ def check_paths(command: str, values: Mapping[str, object]) -> None:
         ValueError: The same place twice, by whatever names, or a file inside of what is read.
     """
     paths = COMMANDS[command]
-    read = [path for option in paths.reads for path in _paths(_value(values, option)) if _is_there(path)]
+    read = {path: option for option in paths.reads for path in _paths(_value(values, option)) if _is_there(path)}
+    models = [path for path, option in read.items() if option in paths.models and path.is_dir()]
     written: list[Path] = []
     for output in paths.writes:
         for path in _paths(_value(values, output.option)):
@@ -120,11 +128,13 @@ def check_paths(command: str, values: Mapping[str, object]) -> None:
                 files = output.files(path)
                 _check_file(path, files)
                 for file in files:
-                    _check_apart(file, read)
+                    _check_apart(file, list(read), models)
                 written += files
-            else:
-                _check_folder(path, output)
-                _check_folder_apart(path, output, read)
+                continue
+            _check_folder(path, output)
+            if not output.all_new:
+                _check_folder_apart(path, output, list(read), models)
+            if output.key is not None:
                 written.append(path)
     for one, other in combinations(written, 2):
         if str(_place(one)).casefold() == str(_place(other)).casefold() or _same(one, other):
@@ -177,6 +187,8 @@ def _inside(path: Path, folder: Path) -> bool:
 def _check_file(path: Path, files: Sequence[Path]) -> None:
     for file in files:
         _check_name(path, file)
+        if file.is_symlink() and not file.exists():
+            raise InvalidValueError(f"{file}: expected a file or nothing, got a link to nothing; name another")
         if file.exists() and not file.is_file():
             what = "a folder; name a file in it" if file.is_dir() else "something else; name another"
             raise InvalidValueError(f"{file}: expected a file, got {what}")
@@ -186,11 +198,14 @@ def _check_file(path: Path, files: Sequence[Path]) -> None:
 
 
 def _check_folder(path: Path, output: WrittenFolder) -> None:
+    where = f"{output.option}: " if "." in output.option else ""  # of a configuration
+    around = next((each for each in (path, *path.parents) if _is_there(each)), Path())
+    if not around.is_dir():
+        raise InvalidValueError(f"{where}{around}: expected a folder, got a file; name another place than {path}")
     _check_name(path, path)
-    if path.exists() and not path.is_dir():
-        raise InvalidValueError(f"{path}: expected a folder, got a file; name another")
-    around = next((each for each in (path, *path.parents) if each.exists()), Path())
     _check_room(path, around)
+    if output.key is not None and (path / output.key).exists() and not (path / output.key).is_file():
+        raise InvalidValueError(f"{path / output.key}: expected a file, got something else; name another folder")
     if found := next((name for name in output.never_with if (path / name).exists()), None):
         raise InvalidValueError(
             f"{path}: expected a folder of its own, got one with {found}, which belongs to a model; name another"
@@ -222,7 +237,15 @@ def _check_room(path: Path, folder: Path) -> None:
         ) from error
 
 
-def _check_apart(file: Path, read: Sequence[Path]) -> None:
+def _check_outside(path: Path, models: Sequence[Path]) -> None:
+    for model in models:
+        if _inside(path, model):
+            raise InvalidValueError(
+                f"{path}: expected a place outside of the model {model}, got one in it; name another"
+            )
+
+
+def _check_apart(file: Path, read: Sequence[Path], models: Sequence[Path]) -> None:
     for other in read:
         if _same(file, other):
             raise InvalidValueError(
@@ -232,9 +255,12 @@ def _check_apart(file: Path, read: Sequence[Path]) -> None:
             raise InvalidValueError(
                 f"{file}: expected a new file, got one of {other}, which is read; it would be lost; name another"
             )
+    _check_outside(file, models)
 
 
-def _check_folder_apart(folder: Path, output: WrittenFolder, read: Sequence[Path]) -> None:
+def _check_folder_apart(
+    folder: Path, output: WrittenFolder, read: Sequence[Path], models: Sequence[Path]
+) -> None:
     for other in read:
         if _same(folder, other):
             raise InvalidValueError(
@@ -250,3 +276,4 @@ def _check_folder_apart(folder: Path, output: WrittenFolder, read: Sequence[Path
             raise InvalidValueError(
                 f"{folder}: expected a folder apart from {other}, which is read, got one around it; name another"
             )
+    _check_outside(folder, models)

@@ -26,7 +26,9 @@ def verify(words: Sequence[str]) -> None:
         description="Read all bytes of a model, a checkpoint or a run: are they what was written?",
     )
     parser.add_argument(
-        "path", type=Path, help="a saved model, a .ckpt file, a run's folder, or a folder of them"
+        "path",
+        type=Path,
+        help="a model, a .ckpt file, a run's folder, vectors, an unfinished output, a cache, or a folder of them",
     )
     options = parser.understand(words)
     every: list[Found] = []

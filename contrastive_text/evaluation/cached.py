@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -146,12 +147,21 @@ def _files(folder: Path) -> list[Path]:
 
 def _read(path: Path, model: SentenceEncoder) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], int]:
     """Gives keys, vectors, and how many of the texts were cut."""
-    with path.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()[: 2 * _KEY_BYTES]
-    if path.stem != digest:
+    if is_changed(path):
         raise InvalidValueError("changed since it was written")
     with safe_open(path, framework="numpy") as file:
         metadata, keys, vectors = file.metadata(), file.get_tensor("keys"), file.get_tensor("vectors")
     if metadata[_MODEL] != model.identity:
         raise InvalidValueError("of another model")
     return keys, vectors, int(metadata[_TRUNCATED])
+
+
+def is_kept(path: Path) -> bool:
+    """Tells whether a file's name is one that ``CachedEncoder`` gives."""
+    return path.suffix == ".safetensors" and re.fullmatch(f"[0-9a-f]{{{2 * _KEY_BYTES}}}", path.stem) is not None
+
+
+def is_changed(path: Path) -> bool:
+    """Tells whether the bytes of a file of vectors aren't those that its name is the digest of."""
+    with path.open("rb") as file:
+        return path.stem != hashlib.file_digest(file, "sha256").hexdigest()[: 2 * _KEY_BYTES]

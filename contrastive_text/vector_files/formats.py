@@ -16,6 +16,8 @@ from contrastive_text.extras import require
 
 Array: TypeAlias = npt.NDArray[Any]  # Any: of float32, or of a byte where a precision asks for it
 
+UNFINISHED = ".unfinished"
+"""Behind the name of a file of vectors: the one in which they grow."""
 _ROWS = 16_384
 """Vectors that are written at once, a row group of ``.parquet``: 25 MB with 384 features."""
 
@@ -83,7 +85,7 @@ def ranges_of(path: Path) -> Path:
 
 def unfinished_of(path: Path) -> Path:
     """Gives the name of the file in which vectors grow until all are there."""
-    return path.with_name(f"{path.name}.unfinished")
+    return path.with_name(f"{path.name}{UNFINISHED}")
 
 
 def files_of(path: Path) -> list[Path]:

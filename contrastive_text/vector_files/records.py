@@ -70,6 +70,11 @@ class VectorRecord:
                 f"{place}: expected a record of vectors of this version's form, got another; {todo}"
             ) from None
 
+    def digests(self, path: Path) -> dict[Path, FileDigest]:
+        """Gives the digest of each file of the vectors at a path."""
+        ranges = {} if self.ranges is None else {ranges_of(path): self.ranges}
+        return {path: self.vectors, **ranges}
+
     def damage(self, path: Path, whole: bool | None = None, grows: bool = False) -> list[str]:
         """Gives a line for each file that isn't what was written: the vectors, and their ranges.
 
@@ -78,10 +83,8 @@ class VectorRecord:
             whole: Whether to read every byte; None for up to a gigabyte, above it a sample of blocks.
             grows: Whether the vectors are unfinished, so that bytes may follow that nobody vouches for.
         """
-        digests = {path: self.vectors, ranges_of(path): self.ranges}
         said = {
             file: digest.damage(file, whole, grows=grows and file == path)
-            for file, digest in digests.items()
-            if digest is not None
+            for file, digest in self.digests(path).items()
         }
         return [f"{file}: {line}" for file, line in said.items() if line is not None]

@@ -316,4 +316,4 @@ def test_the_data_of_all_suites_are_read_before_the_model_is_loaded(
 def test_a_file_in_place_of_the_cache_is_refused(files: dict[str, str], answer: Answer, here: Path) -> None:
     (here / "file").touch()
     said = answer(["evaluate", files["bert"], files["pairs"], "--cache", "file"])
-    assert "file: expected a folder, got a file; name another" in said
+    assert "file: expected a folder, got a file; name another place than" in said

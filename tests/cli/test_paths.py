@@ -107,6 +107,12 @@ def test_a_file_is_known_under_every_name(
         ("evaluate", {"data": "data", "output": "data/sts.tsv"}, "a new file, got one of data"),
         ("postprocess", {"model": "model", "output": "model/1_Pooling"}, "a new folder, got one of model"),
         ("postprocess", {"model": "run/model", "output": "run"}, "a folder apart from run/model"),
+        ("onnx", {"model": "model", "output": "model/onnx"}, "a place outside of the model model, got one"),
+        ("diagnose", {"model": "model", "output": "model/new.txt"}, "a place outside of the model model"),
+        ("diagnose", {"model": "model", "output": "nowhere"}, "a file or nothing, got a link to nothing"),
+        ("diagnose", {"model": "model", "output": "loop"}, "a file or nothing, got a link to nothing"),
+        ("postprocess", {"output": "odd"}, "modules.json: expected a file, got something else"),
+        ("fit", {"export": {"dirpath": PAIRS}}, "export.dirpath: pairs.tsv: expected a folder, got a file"),
         ("onnx", {"model": "model", "output": "run/model"}, "a folder of its own, got one with"),
         ("embed", {"input": "v.npy.json", "output": "v.npy"}, "v.npy.json: expected another file"),
         ("embed", {"ranges": "v.npy.ranges.npy", "output": "v.npy"}, "v.npy.ranges.npy: expected another file"),
@@ -117,13 +123,16 @@ def test_a_file_is_known_under_every_name(
         ("diagnose", {"output": "a\0b"}, "expected a name that can be written to, got: embedded null"),
         ("diagnose", {"output": "a" * 300}, "expected a name that can be written to, got: File name too long"),
         ("diagnose", {"output": "/dev/null"}, "/dev/null: expected a file, got something else"),
-        ("onnx", {"model": "model", "output": PAIRS}, "expected a folder, got a file; name another"),
-        ("onnx", {"model": "model", "output": f"{PAIRS}/out"}, "can be written to, got: Not a directory"),
+        ("onnx", {"model": "model", "output": PAIRS}, "pairs.tsv: expected a folder, got a file"),
+        ("onnx", {"model": "model", "output": f"{PAIRS}/out"}, "pairs.tsv: expected a folder, got a file"),
     ],
 )  # fmt: skip
 def test_places_that_would_lose_something_or_cannot_be_are_refused(
     inputs: dict[str, bytes], here: Path, command: str, values: dict[str, str], said: str
 ) -> None:
+    (here / "nowhere").symlink_to("gone")
+    (here / "loop").symlink_to("loop")
+    (here / "odd" / "modules.json").mkdir(parents=True)
     (here / "model" / "1_Pooling").mkdir(exist_ok=True)
     (here / "model" / "1_Pooling" / "config.json").touch()
     for name in ("v.npy.json", "v.npy.ranges.npy"):
@@ -138,16 +147,13 @@ def test_what_is_usual_is_left_alone(inputs: dict[str, bytes], here: Path) -> No
     del inputs
     (here / "graph").mkdir()
     (here / "graph" / GRAPH).touch()
-    (here / "model" / "onnx").mkdir()
-    (here / "model" / "onnx" / GRAPH).touch()
     (here / "old.txt").touch()
     for command, values in (
         ("diagnose", {"model": "model", "texts": TEXTS, "output": "old.txt"}),
-        ("diagnose", {"model": "model", "texts": TEXTS, "output": "model/new.txt"}),
+        ("evaluate", {"model": "model", "data": "data", "output": "data/new.txt"}),
         ("evaluate", {"model": "model", "data": ".", "output": "new.txt", "cache": "cache"}),
         ("compare", {"models": ["hub/name", "model"], "data": "hub", "output": "new.txt", "cache": "cache"}),
         ("onnx", {"model": "model", "output": "graph"}),
-        ("onnx", {"model": "model", "output": "model/onnx"}),
         ("report", {"runs": ["run"], "output": "."}),
         ("report", {"runs": ["run"], "output": None}),
         ("postprocess", {"model": "model", "texts": TEXTS, "output": "new/white"}),

@@ -6,16 +6,23 @@ import random
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
 from pytest import CaptureFixture
 
 from contrastive_text.cli.main import run
 from contrastive_text.core.manifests import MANIFEST
+from contrastive_text.data import TextTokenizer, learn_vocabulary
+from contrastive_text.data.streaming import TextStream
+from contrastive_text.data.token_cache import tokenize_documents
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.sweeps import Cell, Run, SweepFolder
 from contrastive_text.training import AtomicCheckpointIO
+from contrastive_text.vector_files import EmbeddingRun, Encoding, UnfinishedVectors, VectorIndex
 from contrastive_text.verification import verify
 
 
@@ -47,6 +54,51 @@ def test_a_hundred_of_a_hundred_random_changes_of_a_byte_are_found(model: Path) 
         path.write_bytes(before)
     assert found == 100
     assert damaged(model) == []
+
+
+@pytest.fixture(scope="module")
+def made(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index, bytes with their ranges, an unfinished output, caches of vectors and tokens, a sweep."""
+    folder = tmp_path_factory.mktemp("made")
+    loaded = SentenceEncoder.from_pretrained(model, device="cpu")
+    texts = TextStream(tiny.write_texts(folder / "texts.txt"))
+    VectorIndex.build(loaded, texts, folder / "index.npy")
+    for name in ("bytes.npy", "table.tsv"):
+        EmbeddingRun(loaded, texts, folder / name, Encoding(precision="int8")).finish()
+    growing = UnfinishedVectors(folder / "begun.npy", {}, count=100)
+    growing.append(np.ones((30, 16), np.float32), truncated=0)
+    growing.close()
+    CachedEncoder(loaded, folder / "cache")(tiny.TEXTS)
+    tokenize_documents(tiny.TEXTS, TextTokenizer(learn_vocabulary(tiny.TEXTS, 90), None), folder / "tokens")
+    sweep, cell = SweepFolder(folder / "sweep"), Cell(("a",))
+    with sweep.held(cell, 1) as place:
+        assert place is not None
+        sweep.keep(place, Run(cell.labels, 1, 2.5, [{"step": 1, "val/spearman": 71.5}]))
+    sweep.check_plan(["model.pooler"], {"a": {"model": {"pooler": "MeanPooler"}}})
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:value_ranges")  # of few texts
+def test_every_changed_byte_of_vectors_caches_and_records_is_found(made: Path) -> None:
+    known = {found.path for found in verify(made) if found.known}
+    unknown = {path for path in made.rglob("*") if path.is_file()} - known
+    assert {path.name for path in unknown} == {"texts.txt"}
+    assert damaged(made) == []
+    draw, begun = random.Random(2), made / "begun.npy.unfinished"
+    sizes = {path: path.stat().st_size for path in sorted(known)} | {begun: 128 + 30 * 16 * 4}
+    chosen = [*sizes, *draw.choices(list(sizes), weights=list(sizes.values()), k=100 - len(sizes))]
+    found = 0
+    for path in chosen:
+        before = path.read_bytes()
+        after = bytearray(before)
+        after[draw.randrange(sizes[path])] ^= draw.randrange(1, 256)
+        path.write_bytes(after)
+        found += damaged(made) == [path.name]
+        path.write_bytes(before)
+    assert (found, len(chosen)) == (100, 100)
+    content = begun.read_bytes()
+    begun.write_bytes(content[:-1] + b"x")  # behind what is saved nobody vouches for anything
+    assert damaged(made) == []
 
 
 def test_all_that_lies_in_a_run_is_looked_at(
