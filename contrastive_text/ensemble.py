@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import ExistingFileError, InvalidValueError, MissingFileError
+from contrastive_text.core.inside import inside
+from contrastive_text.core.records import Record
 from contrastive_text.data import Collator, KeyedRow, TextDataModule
 from contrastive_text.data.tasks import files_of
 from contrastive_text.module import ContrastiveModule
@@ -29,6 +31,7 @@ from contrastive_text.types import Row, StepBatch
 from contrastive_text.views import Pairing, SameText, ViewPlan
 
 _LIST = "ensemble.json"
+_ANEW = "build the ensemble anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +159,25 @@ def read_choices(folder: str | Path) -> dict[str, Choice]:
             f"ensemble: expected a folder with {_LIST}, found none in {folder}; make one with "
             "contrastive-text ensemble OUT --runs RUN RUN"
         )
-    try:
-        tasks = json.loads(path.read_text(encoding="utf-8"))["tasks"].items()
-        choices = {task: Choice(**{**said, "validation": tuple(said["validation"])}) for task, said in tasks}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidValueError(
-            f"{path}: expected the tasks and members of an ensemble, got a damaged file ({error}); build it anew"
-        ) from error
+    tasks = Record.read(path, _ANEW).record("tasks")
+    choices = {task: _choice(tasks.record(task)) for task in tasks}
     for task, choice in choices.items():
-        if not Path(folder, choice.member).is_file():
+        if not inside(Path(folder), choice.member, str(path)).is_file():
             raise MissingFileError(
-                f"{path}: expected {choice.member}, the model of {task}, beside it, found none; build it anew"
+                f"{path}: expected {choice.member}, the model of {task}, beside it, found none; {_ANEW}"
             )
     return choices
+
+
+def _choice(said: Record) -> Choice:
+    return Choice(
+        member=said.text("member"),
+        metric=said.text("metric"),
+        score=said.number("score"),
+        validation=tuple(said.texts("validation")),
+        rows=said.integer("rows", default=None),
+        source=said.text("source"),
+    )
 
 
 class TaskEnsemble:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.class_paths import resolve
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.inside import inside
 from contrastive_text.core.records import Record, read_json, records
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.model_files import MODULES, TODO, check_whole
@@ -136,7 +137,7 @@ def _read_modules(folder: Path) -> list[tuple[str, Path]]:
     path = folder / MODULES
     if path.exists():
         listed = records(read_json(path, TODO), of="modules", where=str(path), todo=TODO)
-        return [(module.text("type"), folder / module.text("path")) for module in listed]
+        return [(module.text("type"), inside(folder, module.text("path"), str(path))) for module in listed]
     if beside := sorted(part.name for part in folder.glob("[0-9]_*") if part.is_dir()):
         raise InvalidValueError(
             f"{path}: expected the list of modules beside {', '.join(beside)}, got none; the folder is damaged, "

@@ -218,7 +218,7 @@ def test_a_folder_that_is_there_and_a_damaged_ensemble_are_refused(ensemble: Pat
     with pytest.raises(ValueError, match="expected a whole checkpoint"):
         TaskEnsemble.load(copy, device="cpu")
     (copy / "ensemble.json").write_text(json.dumps({"tasks": {"sst": {"member": 1}}}))
-    with pytest.raises(ValueError, match="got a damaged file"):
+    with pytest.raises(ValueError, match=r"sst: member: expected a text"):
         read_choices(copy)
     with pytest.raises(FileNotFoundError, match=r"expected a folder with ensemble\.json"):
         TaskEnsemble.load(tmp_path)
