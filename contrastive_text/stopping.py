@@ -1,4 +1,4 @@
-"""A run that is told to stop ends behind its step, with a checkpoint to go on from."""
+"""A run that is told to stop, or killed, has a checkpoint to go on from."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,26 +16,39 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from contrastive_text.core.class_paths import own_modules
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 
 
 class SaveWhenStopped(Callback):
-    """Ends a run that is told to stop behind its running step, with a checkpoint to resume from.
+    """Keeps a checkpoint to resume from: one every so many minutes, and one when the run is told to stop.
+
+    It is ``resume-step=N.ckpt`` in the run's folder, one at a time, and goes when the run comes to its end.
 
     On SIGTERM, as schedulers send it, and on Ctrl-C: the step is finished, with its validation if one is due, at
-    the end of an epoch one more; ``stopped-step=N.ckpt`` is written to the run's folder; the process ends with
-    status 143 or 130, as one that the signal kills, lest a scheduler take the run for a finished one. A second
+    the end of an epoch one more; the checkpoint is written; the process ends with status 143 or 130, as one that
+    the signal kills, lest a scheduler take the run for a finished one. A second
     Ctrl-C kills at once. A run in its last step is finished. Ranks agree after each step on where to stop.
 
     Differs: Lightning ends without a checkpoint and with status 0, may leave a validation half done, and tells
     other ranks from within the signal's handler. Its requeueing on SLURM, by another signal, is as it was.
 
     Args:
-        command: What resumes the run when ``--ckpt_path FILE`` is put behind it; None to name ``Trainer.fit``.
+        minutes: Between two checkpoints against a kill, of which the older one goes; None for none of them.
+
+    Attributes:
+        command: What resumes the run when its folder is put behind it; None to name ``Trainer.fit``.
     """
 
-    def __init__(self, command: str | None = None) -> None:
-        self.command = command
+    def __init__(self, minutes: float | None = 15) -> None:
+        if minutes is not None and not minutes >= 0:
+            raise InvalidValueError(
+                f"resumable.minutes: expected 0 or more, or null for no checkpoint by the clock, got {minutes}"
+            )
+        self.minutes = minutes
+        self.command: str | None = None
+        self._written = 0.0
+        self._postponed = False
         self._signal: int | None = None
         self._speaks = True
         self._stopping = False
@@ -50,6 +64,7 @@ class SaveWhenStopped(Callback):
         """Takes the two signals over; Lightning gives them back after the training."""
         self._signal = signal.SIGTERM if trainer.received_sigterm else None
         self._speaks, self._stopping, self._saved = trainer.is_global_zero, False, None
+        self._written, self._postponed = time.monotonic(), False
         _let_lightning_stop(trainer, False)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._note)
@@ -74,10 +89,22 @@ class SaveWhenStopped(Callback):
         self._stopping = False
         if trainer.global_step == self._before:
             return
-        self._stopping = trainer.strategy.reduce_boolean_decision(self._signal is not None, all=False)
+        agree = trainer.strategy.reduce_boolean_decision
+        if not agree(self._signal is not None or self._is_due(trainer), all=False):
+            return
+        self._stopping = agree(self._signal is not None, all=False)
         if self._stopping:
             self._save(trainer)
             _let_lightning_stop(trainer, not _ends_an_epoch(trainer))
+        elif not _ends_an_epoch(trainer):
+            self._postponed = _validates_now(trainer)
+            if not self._postponed:
+                self._save(trainer)
+
+    def _is_due(self, trainer: pl.Trainer) -> bool:
+        """Tells, on the first rank, whether it is time for a checkpoint."""
+        passed = time.monotonic() - self._written
+        return trainer.is_global_zero and self.minutes is not None and passed >= 60 * self.minutes
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
         """Holds the end back: Lightning would leave the validation after its first batch."""
@@ -86,16 +113,20 @@ class SaveWhenStopped(Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
         """Saves again, with the scores."""
-        if self._stopping and not trainer.sanity_checking:
+        if self._postponed and not trainer.sanity_checking:
+            self._postponed = False
+            self._save(trainer)
+        elif self._stopping and not trainer.sanity_checking:
             self._save(trainer)
             _let_lightning_stop(trainer, not _ends_an_epoch(trainer))
 
     def _save(self, trainer: pl.Trainer) -> None:
         folder = Path(trainer.log_dir or trainer.default_root_dir)  # all ranks ask
-        former, self._saved = self._saved, folder / f"stopped-step={trainer.global_step}.ckpt"
+        former, self._saved = self._saved, folder / f"resume-step={trainer.global_step}.ckpt"
         trainer.save_checkpoint(self._saved, weights_only=False)
         if former not in (None, self._saved):
             trainer.strategy.remove_checkpoint(former)
+        self._written = time.monotonic()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
         """Drops the checkpoint of a run that came to its end."""
@@ -114,7 +145,8 @@ class SaveWhenStopped(Callback):
         if trainer.is_global_zero:
             path = str(self._saved)
             call = f"trainer.fit(module, data, ckpt_path={path!r})"
-            said = call if self.command is None else f"{self.command} --ckpt_path {shlex.quote(path)}"
+            run = str(self._saved.parent)
+            said = call if self.command is None else f"{self.command} {shlex.quote(run)}"
             if self.command is not None:
                 said += "".join(f" --trust {module}" for module in _own_modules(trainer, pl_module))
             say(f"Stopped behind step {trainer.global_step:,}. To go on exactly there:\n  {said}")
@@ -129,6 +161,13 @@ def _own_modules(trainer: pl.Trainer, pl_module: pl.LightningModule) -> list[str
 def _let_lightning_stop(trainer: pl.Trainer, wanted: bool) -> None:
     # Nothing public has Lightning leave between steps without the hooks of a run that is complete.
     trainer._signal_connector.received_sigterm = wanted
+
+
+def _validates_now(trainer: pl.Trainer) -> bool:
+    """Tells whether a validation comes behind this batch, which a run resumed from before it would leave out."""
+    loop = trainer.fit_loop
+    assert loop._data_fetcher is not None
+    return loop.epoch_loop._should_check_val_fx(loop._data_fetcher)  # nothing public tells it
 
 
 def _ends_an_epoch(trainer: pl.Trainer) -> bool:

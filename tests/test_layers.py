@@ -17,7 +17,7 @@ FLOORS = [
     {"scores", "sentence_encoder", "model_folder", "model_writing", "text_blocks", "divergence", "accumulation"},
     {"module", "postprocessing", "onnx_export", "vector_files"},
     {"evaluation", "callbacks", "collapse", "chunk_size", "stages", "stopping", "ensemble"},
-    {"report", "sweeps", "verification"},
+    {"report", "sweeps", "verification", "run_folders"},
     {"cli"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS, start=1) for room in rooms}
@@ -71,6 +71,7 @@ def test_only_training_knows_lightning(path: Path) -> None:
         "callbacks",
         "collapse",
         "chunk_size",
+        "run_folders",
         "stopping",
         "cli",
         "data",

@@ -398,8 +398,8 @@ def test_a_run_told_to_stop_is_taken_up_there(
         fit("stopped", signalled)
     assert left.value.code == 128 + signalled.number
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
-    (path,) = (tmp_path / "stopped").glob("stopped*.ckpt")
-    assert path.name == f"stopped-step={stopped}.ckpt"
+    (path,) = (tmp_path / "stopped").glob("resume*.ckpt")
+    assert path.name == f"resume-step={stopped}.ckpt"
     said = capfd.readouterr()
     assert f"{signal.Signals(signalled.number).name}: the step is finished and a checkpoint written" in said.err
     assert ("once more ends it at once" in said.err) == (signalled.number == signal.SIGINT)
@@ -414,7 +414,7 @@ def test_a_run_told_to_stop_in_its_last_step_is_finished(
 ) -> None:
     for name, step, options in (("steps", 4, {}), ("epochs", 6, {"max_steps": -1, "max_epochs": 2})):
         run(tmp_path / name, bert, tasks, steps=step, callbacks=(SaveWhenStopped(), Signal(step)), **options)
-        assert not list((tmp_path / name).glob("stopped*"))
+        assert not list((tmp_path / name).glob("resume*"))
 
 
 def test_the_shell_says_how_to_go_on_from_where_it_was_stopped(
@@ -447,8 +447,9 @@ def test_the_shell_says_how_to_go_on_from_where_it_was_stopped(
     assert left.value.code == 143
     command = shlex.split(capfd.readouterr().out.strip().splitlines()[-1])
     assert command[0] == "contrastive-text"
-    assert command[-2:] == ["--ckpt_path", "runs/version_1/stopped-step=3.ckpt"]
+    assert command[1:] == ["fit", "--resume", "runs/version_1"]
     assert shell(command[1:]) == 0
+    assert "Resuming runs/version_1/resume-step=3.ckpt: step 3" in capfd.readouterr().out
     again = best_checkpoint(tmp_path / "runs" / "version_2", "test")
     check_equal(dict(read_checkpoint(whole).weights), dict(read_checkpoint(again).weights))
 
@@ -690,9 +691,9 @@ def test_a_run_that_is_sent_sigterm_is_taken_up_behind_its_step(
     else:
         os.killpg(process.pid, signal.SIGTERM)  # as a scheduler does: the workers too
     assert process.wait(timeout=60) == 143
-    (path,) = folder.glob("stopped*.ckpt")
+    (path,) = folder.glob("resume*.ckpt")
     steps = steps_of(folder)
-    assert path.name == f"stopped-step={steps[-1]}.ckpt"
+    assert path.name == f"resume-step={steps[-1]}.ckpt"
     assert steps[-1] < STEPS
     check_equal(
         uninterrupted[mixture],

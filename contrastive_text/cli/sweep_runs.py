@@ -57,6 +57,8 @@ class Job:
         """
         words = [*self.words(cell, seed), f"--trainer.default_root_dir={place}"]
         words += [f"--export.dirpath={place / 'model'}", f"--checkpoint.dirpath={place / 'checkpoints'}"]
+        if option_value(words, "--resumable.minutes") is None:
+            words.append("--resumable.minutes=null")  # a run that is killed is begun anew
         if option_value(words, "--trainer.enable_progress_bar") is None:
             words.append("--trainer.enable_progress_bar=false")
         empty(place)

@@ -21,6 +21,7 @@ from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary
 from contrastive_text.chunk_size import ChunkSize
 from contrastive_text.cli.paths import check_paths
 from contrastive_text.cli.predictions import write_predictions
+from contrastive_text.cli.resume import resume_words, resuming
 from contrastive_text.cli.suggestions import short_answer
 from contrastive_text.cli.trainer_options import answering, check_seed, check_trainer
 from contrastive_text.collapse import CollapseDoctor
@@ -33,6 +34,7 @@ from contrastive_text.ensemble import is_ensemble, tasks_of
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.recipes import BASE
 from contrastive_text.recipes.layers import Config, merge, option_over, put, read_config
+from contrastive_text.run_folders import OwnFolders, RunLogger
 from contrastive_text.scores import predicting
 from contrastive_text.stages import start_from
 from contrastive_text.stopping import SaveWhenStopped
@@ -47,6 +49,7 @@ _PLACES = {
     "trainer": pl.Trainer,
     "checkpoint": BestCheckpoint,
     "export": ExportModel,
+    "resumable": SaveWhenStopped,
 }
 """Places of a configuration that hold the arguments of a class."""
 
@@ -60,7 +63,7 @@ class _Parser(LightningArgumentParser):
 
 
 class ContrastiveCLI(LightningCLI):
-    """Lightning's command line around the module, the data and the five callbacks of a run.
+    """Lightning's command line around the module, the data and the callbacks of a run.
 
     A checkpoint given by ``--ckpt_path`` brings the parts it was trained with; options override them. One given
     by ``--init_from`` brings weights alone.
@@ -76,6 +79,7 @@ class ContrastiveCLI(LightningCLI):
         """Adds the callbacks' options and gives the one seed to the data too."""
         parser.add_lightning_class_args(BestCheckpoint, "checkpoint")
         parser.add_lightning_class_args(ExportModel, "export")
+        parser.add_lightning_class_args(SaveWhenStopped, "resumable")
         parser.link_arguments("seed_everything", "data.seed")
         parser.add_argument(
             "--init_from",
@@ -103,13 +107,13 @@ class ContrastiveCLI(LightningCLI):
         self.below = below
         self.folder = folder
         self.summary = RunSummary()
-        self.stop = SaveWhenStopped(resuming(words))
+        self.words = words
         defaults = {"default_config_files": [str(BASE)]}
         super().__init__(
             model_class=ContrastiveModule,
             datamodule_class=TextDataModule,
             save_config_kwargs={"overwrite": True},
-            trainer_defaults={"callbacks": [self.summary, CollapseDoctor(), self.stop]},
+            trainer_defaults={"callbacks": [self.summary, CollapseDoctor(), OwnFolders()]},
             seed_everything_default=42,
             parser_class=_Parser,
             parser_kwargs=defaults if show_views else dict.fromkeys(self.subcommands(), defaults),
@@ -142,7 +146,7 @@ class ContrastiveCLI(LightningCLI):
         """Logs to CSV under the run's own folder, and writes checkpoints whole, unless it is told otherwise."""
         settings = self._get(self.config_init, "trainer", default={})
         if settings.get("logger") is None:
-            kwargs["logger"] = CSVLogger(save_dir=settings.get("default_root_dir") or _RUNS, name="")
+            kwargs["logger"] = RunLogger(save_dir=settings.get("default_root_dir") or _RUNS, name="")
         with answering():
             trainer: pl.Trainer = super().instantiate_trainer(**kwargs)
         check_trainer(trainer)
@@ -153,6 +157,7 @@ class ContrastiveCLI(LightningCLI):
     def before_fit(self) -> None:
         """Removes leftovers, heeds ``--chunk``, takes ``--init_from`` before a vocabulary is learned."""
         self._remove_leftovers()
+        self._get(self.config_init, "resumable").command = resuming(self.words, self._plain_config())
         assert isinstance(self.model, ContrastiveModule)
         chunk = self._get(self.config_init, "chunk")
         if chunk == "auto":
@@ -168,6 +173,11 @@ class ContrastiveCLI(LightningCLI):
                 "both; drop one of them, or set init_from to null"
             )
         self.summary.starts_from = start_from(self.model, path)
+
+    def _plain_config(self) -> dict[str, Any]:  # Any: what YAML can hold
+        config = self.config.get(self.subcommand) or self.config
+        plain: dict[str, Any] = config.as_dict()
+        return plain
 
     def _remove_leftovers(self) -> None:
         """Removes what killed runs beside this one left unfinished."""
@@ -275,27 +285,6 @@ def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
     return config, left
 
 
-def resuming(words: Sequence[str]) -> str:
-    """Gives the command that resumes a run when ``--ckpt_path FILE`` is put behind it.
-
-    Example:
-        >>> resuming(["fit", "--config", "my run.yaml", "--ckpt_path=old.ckpt", "--init_from", "runs/first"])
-        "contrastive-text fit --config 'my run.yaml' --init_from null"
-    """
-    replaced = ("--ckpt_path", "--init_from")
-    rest = iter(words)
-    kept, dropped = ["contrastive-text"], set()
-    for word in rest:
-        name, joined, _ = word.partition("=")
-        if name in replaced:
-            dropped.add(name)
-            if not joined:
-                next(rest, None)
-        else:
-            kept.append(word)
-    return shlex.join(kept + ["--init_from", "null"] * ("--init_from" in dropped))
-
-
 def option_value(words: Sequence[str], name: str) -> str | None:
     """Gives the value of an option among the words; None if it isn't there."""
     return next(iter(option_values(words, name)), None)
@@ -324,6 +313,10 @@ def train(words: list[str]) -> None:
     """Runs ``fit``, ``validate``, ``test`` or ``predict``, of one model or of an ensemble's."""
     quieten()
     command, *rest = words
+    if option_value(rest, "--resume") is not None:
+        if command != "fit":
+            raise InvalidValueError(f"--resume: expected it with fit, got it with {command}; give --ckpt_path")
+        command, *rest = words = resume_words(rest, _PLACES)
     checkpoint = option_value(rest, "--ckpt_path")
     if command != "fit" and option_value(rest, "--init_from") is not None:
         raise InvalidValueError(f"--init_from: expected it with fit, got it with {command}; give --ckpt_path")

@@ -39,6 +39,9 @@ class ExistingFileError(ContrastiveTextError, FileExistsError):
 class DiskError(ContrastiveTextError, OSError):
     """A disk that is full, a folder that can't be written to, a file that can't be read."""
 
+    def __str__(self) -> str:
+        return str(self.args[-1])  # Python puts the error's number before the message
+
 
 class MissingLibraryError(ContrastiveTextError, ImportError):
     """A library that isn't installed; the message has the command that installs it."""

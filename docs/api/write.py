@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parent
 TOP = contrastive_text.__name__
 INTERNAL = {
     "__main__", "chunk_size", "cli", "combination", "encoding", "extras", "hub", "model_files",
-    "model_writing", "network", "scores", "specs", "stages", "stopping", "targets", "text_blocks",
+    "model_writing", "network", "scores", "specs", "run_folders", "stages", "stopping", "targets", "text_blocks",
 }  # fmt: skip
 """Rooms that nothing of a user's imports: the inside of the step, and of the shell."""
 _WIDTH = 100

@@ -1,0 +1,116 @@
+"""``fit --resume RUN``: a run goes on from its folder alone."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from contrastive_text.core.class_paths import own_modules
+from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.places import settled
+from contrastive_text.core.terminal import say
+from contrastive_text.recipes.layers import read_config
+from contrastive_text.training.checkpoints import Checkpoint, read_checkpoint
+
+_CONFIG = "config.yaml"
+_LENGTH = ("--trainer.max_steps", "--trainer.max_epochs", "--trainer.max_time", "--trainer.enable_progress_bar")
+"""Options beside ``--resume``: how far the run goes, and what is seen of it."""
+
+
+def resume_words(words: Sequence[str], places: Mapping[str, type]) -> list[str]:
+    """Gives the words of a ``fit`` that goes on with a run, in a folder of its own.
+
+    Args:
+        words: What stands behind ``fit``, with ``--resume RUN`` among it.
+        places: Place of a configuration -> the class whose arguments it holds.
+
+    Raises:
+        FileNotFoundError: There is no such run.
+        ValueError: A finished run, one without a whole checkpoint, an option that would change the result, or
+            parts that the run's files name and nobody trusts.
+    """
+    folder, others = _split(words)
+    file = folder / _CONFIG
+    if not file.is_file():
+        raise MissingFileError(
+            f"--resume: expected the folder of a run, with {_CONFIG} in it, found none at {folder}; name one, "
+            "such as runs/version_0"
+        )
+    config = read_config(file)
+    for place, cls in places.items():
+        if isinstance(inner := config.get(place), Mapping):
+            settled(inner, cls, f"{file}: {place}")
+    checkpoint = _latest(folder, config)
+    say(f"Resuming {checkpoint.described}")
+    given = ["--config", str(file), "--ckpt_path", str(checkpoint.path), "--init_from", "null"]
+    return ["fit", *given, *others]
+
+
+def resuming(words: Sequence[str], config: Mapping[str, object]) -> str:
+    """Gives the command that goes on with a run when its folder is put behind it.
+
+    Args:
+        words: What stood behind ``contrastive-text``.
+        config: Configuration of the run.
+
+    Example:
+        >>> resuming(["fit", "--config", "my run.yaml"], {"model": {"pooler": {"class_path": "mine.Pooler"}}})
+        'contrastive-text fit --trust mine --resume'
+    """
+    trust = [word for module in own_modules(config) for word in ("--trust", module)]
+    return shlex.join(["contrastive-text", words[0] if words else "fit", *trust, "--resume"])
+
+
+def _split(words: Sequence[str]) -> tuple[Path, list[str]]:
+    folder, others = "", []
+    rest = iter(words)
+    for word in rest:
+        name, joined, value = word.partition("=")
+        value = value if joined else next(rest, "")
+        if name == "--resume":
+            folder = value
+        elif name in _LENGTH:
+            others += [name, value]
+        else:
+            raise InvalidValueError(
+                f"--resume: expected no option beside it but {', '.join(_LENGTH)}, got {word}; all else stands "
+                "in the run's folder. To change more, give --ckpt_path FILE and every option of the run"
+            )
+    if not folder:
+        raise InvalidValueError("--resume: expected the folder of a run, got nothing; name one")
+    return Path(folder), others
+
+
+def _latest(folder: Path, config: Mapping[str, object]) -> Checkpoint:
+    """Gives the whole checkpoint of the most steps, and says which ones are damaged."""
+    resumable = sorted(folder.glob("resume-step=*.ckpt"))
+    kept = Path(_dirpath(config, "checkpoint") or folder / "checkpoints")
+    model = Path(_dirpath(config, "export") or folder / "model")
+    best = sorted(kept.glob("*.ckpt"))
+    exported = model / "modules.json"
+    written = (folder / _CONFIG).stat().st_mtime  # a folder that several runs export to may be of an earlier one
+    if not resumable and exported.is_file() and exported.stat().st_mtime >= written:
+        more = f"; to train on, give --ckpt_path {best[0]} and the options of a longer run" if best else ""
+        raise InvalidValueError(
+            f"--resume: expected a run that was stopped, got {folder}, which has finished: its model is {model}"
+            f"{more}"
+        )
+    sound: list[Checkpoint] = []
+    damaged: list[str] = []
+    for path in (*best, *resumable):
+        try:
+            sound.append(read_checkpoint(path))
+        except InvalidValueError as error:
+            damaged.append(str(error))
+    if not sound:
+        found = "; ".join(damaged) or "none"
+        raise InvalidValueError(f"--resume: expected a whole checkpoint in {folder}, got {found}; start it anew")
+    for message in damaged:
+        say(f"Left out: {message}")
+    return max(enumerate(sound), key=lambda numbered: (numbered[1].step, numbered[0]))[1]
+
+
+def _dirpath(config: Mapping[str, object], place: str) -> str | None:
+    inner = config.get(place)
+    return inner.get("dirpath") if isinstance(inner, Mapping) else None

@@ -1,0 +1,121 @@
+"""A run goes on from its folder alone, and has its folders for itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from contrastive_text.cli import run as shell
+from contrastive_text.core.disk import held
+from contrastive_text.core.errors import ContrastiveTextError
+from contrastive_text.run_folders import OwnFolders, RunLogger
+from contrastive_text.stopping import SaveWhenStopped
+from contrastive_text.training.checkpoints import best_checkpoint, read_checkpoint
+
+
+class Killed(Exception):
+    """Stands for a kill."""
+
+
+@pytest.fixture
+def words(tiny_words: list[str], here: Path) -> list[str]:  # noqa: ARG001  # works in a folder of its own
+    """A fit of five steps that is never validated."""
+    return ["fit", *tiny_words, "--recipe", "simcse"]
+
+
+def kill_at(step: int, patch: pytest.MonkeyPatch) -> None:
+    """Ends the next run in a step, without a word to any callback."""
+
+    def start(self: Any, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG001  # Lightning's
+        if trainer.global_step == step:
+            raise Killed
+
+    patch.setattr(OwnFolders, "on_train_batch_start", start, raising=False)
+
+
+def test_a_run_that_is_killed_before_its_first_validation_goes_on_from_its_folder(
+    words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runs = here / "runs"
+    assert shell(words) == 0
+    assert not list(runs.glob("*/resume*"))
+    with monkeypatch.context() as patch:
+        kill_at(4, patch)
+        assert shell([*words, "--resumable.minutes", "0"]) == 1
+    (path,) = (runs / "version_1").glob("*.ckpt")
+    assert path.name == "resume-step=4.ckpt"  # one of four
+    capfd.readouterr()
+    assert shell(["fit", "--resume", str(runs / "version_1")]) == 0
+    assert "resume-step=4.ckpt: step 4" in capfd.readouterr().out
+    whole, again = (best_checkpoint(runs / f"version_{number}", "test") for number in (0, 2))
+    weights, others = read_checkpoint(whole).weights, read_checkpoint(again).weights
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+
+    # What can't be resumed is told, and why.
+    newest = path.read_bytes()
+    path.write_bytes(newest[:-9])
+    older = path.with_name("resume-step=3.ckpt")
+    os.link(whole, older)
+    for given, said in (
+        ([str(runs / "version_9")], "expected the folder of a run, with config.yaml in it, found none"),
+        ([str(runs / "version_0")], "which has finished: its model is"),
+        ([str(runs / "version_1"), "--model.optimizer.lr", "1"], "no option beside it but --trainer.max_steps"),
+    ):
+        assert shell(["fit", "--resume", *given]) == 2
+        assert said in capfd.readouterr().err
+    assert shell(["fit", "--resume", str(runs / "version_1"), "--trainer.max_steps", "5"]) == 0
+    said = capfd.readouterr().out
+    assert "Left out: " in said
+    assert "resume-step=4.ckpt: expected a whole checkpoint" in said
+    assert "Resuming" in said
+    assert "resume-step=3.ckpt: step 5" in said
+    older.unlink()
+    assert shell(["fit", "--resume", str(runs / "version_1")]) == 2
+    assert "expected a whole checkpoint in" in capfd.readouterr().err
+
+
+def test_places_that_cannot_be_written_to_are_told_before_the_first_step(
+    words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "file").write_text("in the way")
+    monkeypatch.setattr(SaveWhenStopped, "on_train_start", lambda *_: pytest.fail("a step was begun"))
+    for option, place in (
+        ("--export.dirpath", "file"),
+        ("--export.dirpath", "file/model"),
+        ("--checkpoint.dirpath", "file/checkpoints"),
+        ("--trainer.default_root_dir", "file/runs"),
+    ):
+        assert shell([*words, option, place]) == 2
+        said = capfd.readouterr().err
+        assert f"error: {option.removeprefix('--')}: expected a folder that can be written to, got " in said
+        assert "Traceback" not in said
+    monkeypatch.setattr("shutil.disk_usage", lambda _: (0, 0, 1000))
+    assert shell(words) == 2
+    assert "expected room for" in capfd.readouterr().err
+
+
+def test_two_runs_never_write_to_one_folder(
+    words: list[str], here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for option, place in (("--export.dirpath", "model"), ("--checkpoint.dirpath", "kept")):
+        with held(here / place):
+            assert shell([*words, option, place]) == 2
+        said = capfd.readouterr().err
+        assert (
+            f"{option.removeprefix('--')}: expected a folder that no other run writes to, got {here / place}"
+            in said
+        )
+    assert not [path for path in here.rglob(".*") if path.suffix == ".lock"]
+    first, second = (RunLogger(here / "races", name="") for _ in range(2))
+    assert [first.version, second.version] == [0, 1]
+
+
+def test_a_checkpoint_by_the_clock_is_never_taken_before_what_a_resumed_run_would_leave_out() -> None:
+    with pytest.raises(ContrastiveTextError, match=r"resumable\.minutes: expected 0 or more"):
+        SaveWhenStopped(minutes=-1)
+    assert SaveWhenStopped().minutes == 15
