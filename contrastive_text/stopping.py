@@ -27,8 +27,8 @@ class SaveWhenStopped(Callback):
 
     On SIGTERM, as schedulers send it, and on Ctrl-C: the step is finished, with its validation if one is due, at
     the end of an epoch one more; the checkpoint is written; the process ends with status 143 or 130, as one that
-    the signal kills, lest a scheduler take the run for a finished one. A second
-    Ctrl-C kills at once. A run in its last step is finished. Ranks agree after each step on where to stop.
+    the signal kills, lest a scheduler take the run for a finished one. A second Ctrl-C kills at once. A
+    run in its last step is finished. Ranks agree after each step on where to stop.
 
     Differs: Lightning ends without a checkpoint and with status 0, may leave a validation half done, and tells
     other ranks from within the signal's handler. Its requeueing on SLURM, by another signal, is as it was.
