@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,7 +96,7 @@ def test_places_that_cannot_be_written_to_are_told_before_the_first_step(
         assert "expected a folder" in said
         assert "file" in said.partition("expected")[0] or option.removeprefix("--") in said
         assert "Traceback" not in said
-    monkeypatch.setattr("shutil.disk_usage", lambda _: (0, 0, 1000))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     assert shell(words) == 2
     assert "expected room for" in capfd.readouterr().err
 
