@@ -93,6 +93,8 @@ def complete(run: EmbeddingRun, became: str = "encoded", stays: bool = True) -> 
 
 def _ranges(path: Path) -> Array:
     try:
+        if path.exists() and not path.is_file():
+            raise InvalidValueError("something else")
         ranges = np.asarray(np.load(path))
         if ranges.dtype.kind not in "fiu":
             raise InvalidValueError(f"an array of {ranges.dtype}")

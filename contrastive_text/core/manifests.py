@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.records import MOST_BYTES
 
 MANIFEST = "contrastive_text.manifest.json"
 """Name of a folder's manifest."""
@@ -181,6 +182,8 @@ def read_sealed(path: Path, todo: str) -> dict[str, Any]:  # Any: JSON
         OSError: It isn't there, or can't be read.
         ValueError: It was changed, or is none.
     """
+    if path.exists() and (not path.is_file() or path.stat().st_size > MOST_BYTES):
+        raise InvalidValueError(f"{path}: expected a file of at most {MOST_BYTES:,} bytes, got another; {todo}")
     content = path.read_bytes()
     try:
         record = json.loads(content)

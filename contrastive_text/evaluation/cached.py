@@ -142,7 +142,7 @@ def _files(folder: Path) -> list[Path]:
             f"{folder}: expected a folder that can be made, got {error.strerror}; name another for the vectors"
         ) from error
     remove_abandoned(folder)
-    return sorted(folder.glob("*.safetensors"))
+    return sorted(path for path in folder.glob("*.safetensors") if path.is_file())
 
 
 def _read(path: Path, model: SentenceEncoder) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], int]:

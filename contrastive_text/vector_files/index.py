@@ -113,7 +113,11 @@ class VectorIndex:
                 f"{place}: expected the vectors as they were written, got changed ones ({'; '.join(damage)}); "
                 f"{_ANEW}"
             )
-        return cls(model, np.load(place, mmap_mode="r"))
+        try:
+            vectors = np.load(place, mmap_mode="r")
+        except (ValueError, EOFError) as error:  # a record that was made for it
+            raise InvalidValueError(f"{place}: expected an array, got none ({error}); {_ANEW}") from error
+        return cls(model, vectors)
 
     def search(self, queries: str | Sequence[str], top_k: int = 5, batch_size: int = 64) -> list[list[Hit]]:
         """Finds the nearest texts of the corpus by cosine, exactly.

@@ -1,5 +1,6 @@
 """A manifest knows every byte of its files, and of itself."""
 
+import os
 import random
 from pathlib import Path
 
@@ -89,3 +90,16 @@ def test_a_record_is_read_as_written(tmp_path: Path) -> None:
     assert read_sealed(tmp_path / "r", "") == record
     with pytest.raises(ValueError, match="JSON"):
         sealed({"loss": float("nan")})
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_record_that_is_no_regular_file_or_has_no_end_is_refused_unread(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "linked").symlink_to("/dev/zero")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 30)
+    for name in ("pipe", "linked", "large"):
+        with pytest.raises(
+            InvalidValueError, match=f"{name}: expected a file of at most .* bytes, got another; do"
+        ):
+            read_sealed(tmp_path / name, "do this")
