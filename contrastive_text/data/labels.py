@@ -42,9 +42,14 @@ class Labels:
     def read(self, where: str, column: str, cell: object) -> tuple[str, float | None]:
         """Gives a cell's label and its number, None where it says that there is no gold label.
 
+        A gold score is none where the cell is empty or a dash.
+
         Raises:
             ValueError: No label of the target, or without one no number.
         """
+        if self._gold and (cell is None or str(cell).strip() in ("", "-")):
+            self._seen["-"] = None
+            return "-", None
         if self._target is None:
             return "", _number(where, column, cell)
         if cell is not None and not isinstance(cell, str | int | float):
@@ -74,7 +79,7 @@ class Labels:
 
     def without_gold(self, rows: Mapping[str, int]) -> int:
         """Gives how many of so many rows of each label have no gold label."""
-        return sum(count for label, count in rows.items() if self._target and self._seen[label] is None)
+        return sum(count for label, count in rows.items() if label in self._seen and self._seen[label] is None)
 
     def understood(self, rows: Mapping[str, int]) -> str:
         """Says what the labels of a file, with so many rows of each, were understood as; "" without a target."""

@@ -180,7 +180,8 @@ def read_pairs(
 ) -> Table:
     """Reads files of two texts and a gold score, for evaluation; see ``read_rows``.
 
-    In a file without another score below 0, rows with -1, GLUE's for none, are left out and counted.
+    Rows without a score are left out and counted: those with an empty cell, a dash or, in a file without another
+    score below 0, -1 (GLUE's for none).
     """
     reads = ("anchor", "positive", "target")
     return _read(paths, reads, columns, Labels(None, gold=True), split, every_label=True, bounds=bounds)

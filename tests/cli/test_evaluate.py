@@ -242,6 +242,7 @@ def altered(folder: Path, copy: Path, value: float) -> Path:
         if "layer.1.output.LayerNorm" in name:
             weights[name] = torch.full_like(weights[name], value if "weight" in name else value + 1)
     save_file(weights, path, metadata={"format": "pt"})
+    (copy / "contrastive_text.manifest.json").unlink()  # which would find the altered weights
     return copy
 
 

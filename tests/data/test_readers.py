@@ -544,17 +544,20 @@ def test_a_single_column_without_a_header_is_told_of_txt(tmp_path: Path) -> None
         (["-1", "5", "0.0", "-1.0"], [5.0, 0.0]),  # GLUE's for none
         (["-1", "0.5", "-0.2", "1"], [-1.0, 0.5, -0.2, 1.0]),  # a score like others
         (["3", "4"], [3.0, 4.0]),
+        (["3", "", " - ", " "], [3.0]),
     ],
 )
-def test_a_gold_score_of_minus_one_is_none_where_no_score_is_below_0(
+def test_a_gold_score_that_is_empty_or_minus_one_where_none_is_below_0_is_none(
     tmp_path: Path, scores: list[str], kept: list[float]
 ) -> None:
     lines = ["sentence1\tsentence2\tscore", *(f"a {i}\tb\t{score}" for i, score in enumerate(scores))]
     table = read_pairs(write(tmp_path / "a.tsv", "\n".join(lines)))
     assert [row["target"] for row in table] == kept
     left_out = len(scores) - len(kept)
-    said = f"{len(kept)} rows; {left_out} rows without a gold label left out"
-    assert table.understood.endswith(said if left_out else f"{len(kept)} rows")
+    rows = f"{len(kept)} row{'s' if len(kept) > 1 else ''}"
+    assert table.understood.endswith(
+        f"{rows}; {left_out} rows without a gold label left out" if left_out else rows
+    )
 
 
 def test_a_file_of_no_gold_scores_is_refused(tmp_path: Path) -> None:
