@@ -20,6 +20,11 @@ RESERVE = 0.4
 """Share of the free memory left for what isn't saved: gradients on their way back, buffers, other programs."""
 
 
+_SYSTEM = Path("/")
+_NO_LIMIT = 2**60
+"""Version 1 of control groups says so, or a page less than 2**63, where there is none."""
+
+
 class ChunkSize(Callback):
     """Sets ``chunk_tokens`` of a ``ContrastiveModule`` to what the free memory holds.
 
@@ -89,13 +94,46 @@ def free_bytes(device: torch.device) -> int:
             + torch.cuda.memory_reserved(device)
             - torch.cuda.memory_allocated(device)
         )
-    table = Path("/proc/meminfo")
+    table = _SYSTEM / "proc/meminfo"
     if device.type != "cpu" or not table.is_file():
         raise InvalidValueError(
             f"chunk: expected a GPU or Linux, which tell their free memory, got {device}; give a number"
         )
     fields = dict(line.split(":") for line in table.read_text().splitlines())
-    return int(fields["MemAvailable"].split()[0]) * 1024
+    return min([int(fields["MemAvailable"].split()[0]) * 1024, *_left_in_groups()])
+
+
+def _left_in_groups() -> list[int]:
+    """Gives the bytes that the control groups of this process leave it, where they have a limit.
+
+    A container, or a job of a cluster, has less than the machine. Of both versions of control groups each
+    group up to the root may have a limit; pages of files, which are given up on demand, count as free.
+    """
+    membership = _SYSTEM / "proc/self/cgroup"
+    left = []
+    for line in membership.read_text().splitlines() if membership.is_file() else ():
+        _, controllers, name = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root = _SYSTEM / ("sys/fs/cgroup/memory" if controllers else "sys/fs/cgroup")
+        limit, used, files = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            if controllers
+            else ("memory.max", "memory.current", "inactive_file")
+        )
+        group = root / name.strip("/")
+        # In a container the name may be that of the machine, and the root the group itself.
+        for place in [group, *group.parents]:
+            if place == root.parent:
+                break
+            try:
+                most, now = ((place / file).read_text().strip() for file in (limit, used))
+                counts = dict(each.split() for each in (place / "memory.stat").read_text().splitlines())
+            except OSError:
+                continue
+            if most != "max" and int(most) < _NO_LIMIT:
+                left.append(max(0, int(most) - int(now) + int(counts.get(files, 0))))
+    return left
 
 
 def _processes_here(trainer: pl.Trainer, device: torch.device) -> int:

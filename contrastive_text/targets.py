@@ -27,6 +27,26 @@ UNLABELLED = ("-", "-1")
 """What SNLI and MultiNLI write where the annotators did not agree: the files, and their copies on the hub."""
 
 
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+
+
+def number_of(cell: object) -> float:
+    """Gives the number that a cell holds, as people write it; NaN where it is none.
+
+    Python would take ``1_000``, digits of every script, and true too.
+
+    Example:
+        >>> number_of("2.5"), number_of("1_000"), number_of(True)
+        (2.5, nan, nan)
+    """
+    if isinstance(cell, bool) or not isinstance(cell, str | int | float):
+        return math.nan
+    try:
+        return float(cell) if not isinstance(cell, str) or _NUMBER.fullmatch(cell) else math.nan
+    except OverflowError:
+        return math.nan
+
+
 class Target(ABC):
     """What a supervised objective learns to predict of an example."""
 
@@ -202,10 +222,7 @@ class Scores(Target):
 
         A -1 that no score can be stands for a missing one, as in GLUE's test files.
         """
-        try:
-            number = float(cell)
-        except ValueError:
-            number = math.nan
+        number = number_of(cell)
         if not self.low <= number <= self.high:
             if plain_label(cell) in UNLABELLED:
                 return None

@@ -103,6 +103,39 @@ def test_the_free_memory_of_this_machine_is_a_sensible_number() -> None:
     assert 2**24 < free_bytes(torch.device("cpu")) < 2**50
 
 
+@pytest.mark.parametrize(
+    ("line", "group", "files"),
+    [
+        ("0::/job/step", "sys/fs/cgroup/job", ("memory.max", "memory.current", "inactive_file")),
+        ("0::/machine/of/a/host", "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")),
+        (
+            "5:cpu:/job\n4:memory,hugetlb:/job",
+            "sys/fs/cgroup/memory/job",
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ),
+    ],
+    ids=["version 2", "version 2 in a container", "version 1"],
+)
+def test_a_container_has_the_memory_of_its_control_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, group: str, files: tuple[str, str, str]
+) -> None:
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    write("proc/meminfo", "MemTotal: 900 kB\nMemAvailable: 800 kB\n")
+    monkeypatch.setattr(chunk_size, "_SYSTEM", tmp_path)
+    assert free_bytes(torch.device("cpu")) == 800 * 1024
+    write("proc/self/cgroup", f"{line}\n")
+    limit, used, inactive = files
+    write(f"{group}/{used}", "3000\n")
+    write(f"{group}/memory.stat", f"anon 1\n{inactive} 500\n")
+    write(f"{group}/{limit}", "max\n" if limit == "memory.max" else f"{2**63 - 4096}\n")
+    assert free_bytes(torch.device("cpu")) == 800 * 1024
+    write(f"{group}/{limit}", "10000\n")
+    assert free_bytes(torch.device("cpu")) == 7500
+
+
 def test_a_device_that_does_not_tell_is_refused() -> None:
     with pytest.raises(ValueError, match=r"chunk: expected a GPU or Linux, .* got meta; give a number"):
         free_bytes(torch.device("meta"))

@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 
 from contrastive_text.core.errors import ContrastiveTextError, DiskError, InvalidValueError, MissingFileError
 
-_UNCHECKED = 64 * 2**20
+_UNCHECKED = 4 * 2**20
 """Bytes that a ``.gz`` may unpack to before its ratio counts: they fit into any memory."""
 _KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -47,7 +47,7 @@ class Bounds:
     Args:
         line: Bytes of a line, unpacked.
         depth: Lists and objects within each other in a line of ``.jsonl``.
-        ratio: Bytes that a byte of ``.gz`` may unpack to, beyond the first 64 MiB of a file; text has 3 to 20.
+        ratio: Bytes that a byte of ``.gz`` may unpack to, beyond the first 4 MiB of a file; text has 3 to 20.
 
     Raises:
         ValueError: A number below 1.

@@ -22,7 +22,7 @@ from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey, 
 from contrastive_text.data.selection import check_roles, served
 from contrastive_text.data.settings import check_trainer
 from contrastive_text.data.tables import RunTables
-from contrastive_text.data.tasks import ONLY, BatchConsumer, Paths, TextTask, TrainingData
+from contrastive_text.data.tasks import ONLY, BatchConsumer, Paths, TextTask, TrainingData, check_paths
 from contrastive_text.data.token_cache import TokenTable, tokenize_documents
 from contrastive_text.data.tokenizing import learn_vocabulary, single_threaded_tokenizers
 from contrastive_text.distributed import rank, world_size
@@ -98,6 +98,8 @@ class TextDataModule(pl.LightningDataModule):
         bounds: dict[str, int] | None = None,
     ) -> None:
         super().__init__()
+        for part, given in (("train", train), ("validation", validation), ("test", test), ("predict", predict)):
+            check_paths(f"data.{part}", given)
         sizes = {f"tasks.{name}.batch_size": task.batch_size for name, task in (tasks or {}).items()}
         for name, number, least in (
             ("batch_size", batch_size, 2),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.formats import listed, reading_error, short
-from contrastive_text.targets import Target, plain_label
+from contrastive_text.targets import Target, number_of, plain_label
 from contrastive_text.types import Row
 
 
@@ -106,10 +106,7 @@ class Labels:
 
 
 def _number(where: str, column: str, cell: object) -> float:
-    try:
-        number = float(cell) if isinstance(cell, str | int | float) else math.nan
-    except (ValueError, OverflowError):
-        number = math.nan
+    number = number_of(cell)
     if not math.isfinite(number):
         raise reading_error(where, f"a number in {short(column)}", short(repr(cell)), "give every row a number")
     return number

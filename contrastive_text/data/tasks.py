@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.text_files import USUAL, Bounds
+from contrastive_text.data.hub_tables import PREFIX
 from contrastive_text.data.readers import Table, read_rows
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.tokenizing import TextTokenizer
@@ -47,6 +49,10 @@ class TextTask:
     pairing: Pairing | None = None
     batch_size: int | None = None
 
+    def __post_init__(self) -> None:
+        for part in SPLITS:
+            check_paths(f"data.tasks.{part}", vars(self)[part])
+
     def files(self, part: str) -> list[str]:
         """Gives the files of ``train``, ``validation``, ``test`` or ``predict``."""
         parts = {"train": self.train, "validation": self.validation, "test": self.test, "predict": self.predict}
@@ -61,6 +67,34 @@ def files_of(paths: Paths | None) -> list[str]:
         (['a.tsv'], [])
     """
     return [paths] if isinstance(paths, str) else list(paths or ())
+
+
+def check_paths(where: str, given: object) -> None:
+    """Refuses what is no path, and texts in the place of paths.
+
+    Raises:
+        TypeError: Rows, a table or a data set from memory.
+        ValueError: Texts.
+    """
+    todo = 'write them to a file, a text a line or {"text": ...} as .jsonl, and name that'
+    if given is None or isinstance(given, str):
+        return
+    if isinstance(given, Path):
+        raise InvalidTypeError(f"{where}: expected a name, got a Path; give str(path)")
+    if not isinstance(given, list | tuple):
+        kind = f"{type(given).__module__.partition('.')[0]}.{type(given).__name__}"
+        raise InvalidTypeError(f"{where}: expected names of files, got a {kind}; texts come from files: {todo}")
+    for path in given:
+        if not isinstance(path, str):
+            raise InvalidTypeError(
+                f"{where}: expected names of files, got a list with a {type(path).__name__}; texts come from "
+                f"files: {todo}"
+            )
+        if not path.startswith(PREFIX) and (" " in path or "\n" in path) and not Path(path).suffix:
+            raise InvalidValueError(
+                f"{where}: expected names of files, got {path[:60]!r}; if this is a text: texts come from files, "
+                f"so {todo}"
+            )
 
 
 def read_task(

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from jsonargparse import get_loader
-
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.recipes.yaml_files import parse_yaml, read_yaml
 
 Config: TypeAlias = dict[str, Any]  # Any: what YAML can hold
 
@@ -29,12 +28,9 @@ def read_config(path: str | Path) -> Config:
         ValueError: There is no such file, or it holds something else than names and values.
     """
     file = Path(path)
-    if not file.is_file():
+    if not file.exists():
         raise InvalidValueError(f"--config: expected a YAML file, got {path}, which isn't there")
-    try:
-        content = get_loader("yaml")(file.read_text(encoding="utf-8"))
-    except Exception as error:  # whatever the YAML parser raises
-        raise InvalidValueError(f"--config: expected YAML in {path}, got: {error}") from error
+    content = read_yaml(file, "--config")
     if content is not None and not isinstance(content, Mapping):
         raise InvalidValueError(f"--config: expected names and values in {path}, got {type(content).__name__}")
     return dict(content or {})
@@ -83,12 +79,7 @@ def option_over(config: Config, key: str, value: str) -> Config | None:
     """
     there = _at(config, key)
     if value.startswith(("[", "{")):
-        try:
-            above = get_loader("yaml")(value)
-        except Exception as error:  # whatever the YAML parser raises
-            raise InvalidValueError(
-                f"--{key}: expected YAML, such as {{a: 1}} with a blank, got {value}: {error}"
-            ) from error
+        above = parse_yaml(value, f"--{key}: {value}")
         return put(config, key, _over(there, above, alone=key.rpartition(".")[2] in _NAMED_ALONE))
     if isinstance(there, Mapping) and "class_path" in there:
         return put(config, key, _over(there, {"class_path": value}))

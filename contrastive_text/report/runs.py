@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError
+from contrastive_text.core.records import Record
+from contrastive_text.core.text_files import decoded_lines, read_text
 from contrastive_text.recipes.layers import Config, read_config
 from contrastive_text.report.style import SERIES
 from contrastive_text.training.checkpoints import Checkpoint, best_checkpoint, read_checkpoint
@@ -143,22 +146,28 @@ def read_metrics(path: Path) -> tuple[dict[str, Series], int | None]:
     """
     found: dict[str, list[tuple[int, float]]] = {}
     diverged: int | None = None
-    with path.open(encoding="utf-8", newline="") as file:
-        for line, row in enumerate(csv.DictReader(file), start=2):
-            try:
-                step = int(row.pop("step")) + 1
-                row.pop("epoch", None)
-                cells = {name: float(cell) for name, cell in row.items() if cell}
-            except (KeyError, TypeError, ValueError) as error:
-                raise InvalidValueError(
-                    f"{path}:{line}: expected a step and numbers, as Lightning's CSV logger writes them, "
-                    f"got {error}; take the file as the run left it"
-                ) from error
-            for name, value in cells.items():
-                if math.isfinite(value):
-                    found.setdefault(name, []).append((step, value))
-                elif name == LOSS:
-                    diverged = diverged or step
+    rows = csv.DictReader(decoded_lines(path), strict=True)
+    for line in itertools.count(start=2):
+        try:
+            row = next(rows, None)
+            if row is None:
+                break
+            step = int(row.pop("step")) + 1
+            row.pop("epoch", None)
+            cells = {name: float(cell) for name, cell in row.items() if cell}
+        except (KeyError, TypeError, csv.Error, ValueError) as error:
+            if isinstance(error, ContrastiveTextError):
+                raise
+            got = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise InvalidValueError(
+                f"{path}:{line}: expected a step and numbers, as Lightning's CSV logger writes them, "
+                f"got {got}; take the file as the run left it"
+            ) from error
+        for name, value in cells.items():
+            if math.isfinite(value):
+                found.setdefault(name, []).append((step, value))
+            elif name == LOSS:
+                diverged = diverged or step
     return {name: Series(*map(tuple, zip(*points, strict=True))) for name, points in found.items()}, diverged
 
 
@@ -192,7 +201,11 @@ def _read(number: int, alone: bool, name: str, folder: Path) -> Run:
     checkpoint, lacks = _checkpoint(config, folder)
     if checkpoint is not None and not config:
         config = {"model": checkpoint.model, "data": checkpoint.data}
-    model = Path((config.get("export") or {}).get("dirpath") or folder / MODEL)
+    todo = "take the file as the run left it"
+    said = Record(config, where=str(folder / CONFIG), todo=todo)
+    for place in ("model", "data", "trainer"):
+        said.record(place, None)
+    model = Path(_dirpath(said, "export") or folder / MODEL)
     written = [folder / METRICS, folder / CONFIG, folder]
     metrics, diverged = read_metrics(folder / METRICS) if (folder / METRICS).is_file() else ({}, None)
     changed = next(path for path in written if path.exists()).stat().st_mtime
@@ -202,7 +215,7 @@ def _read(number: int, alone: bool, name: str, folder: Path) -> Run:
         name=name,
         folder=folder,
         config=config,
-        config_text=(folder / CONFIG).read_text(encoding="utf-8") if (folder / CONFIG).is_file() else "",
+        config_text=read_text(folder / CONFIG) if (folder / CONFIG).is_file() else "",
         metrics=metrics,
         diverged=diverged,
         checkpoint=checkpoint,
@@ -213,10 +226,16 @@ def _read(number: int, alone: bool, name: str, folder: Path) -> Run:
 
 
 def _checkpoint(config: Config, folder: Path) -> tuple[Checkpoint | None, str]:
-    place = Path((config.get("checkpoint") or {}).get("dirpath") or folder / "checkpoints")
+    said = Record(config, where=str(folder / CONFIG), todo="take the file as the run left it")
+    place = Path(_dirpath(said, "checkpoint") or folder / "checkpoints")
     if not any(place.glob("*.ckpt")):
         return None, f"there is no checkpoint in {place}"
     return read_checkpoint(best_checkpoint(place, "report")), ""
+
+
+def _dirpath(config: Record, callback: str) -> str | None:
+    settings = config.record(callback, None)
+    return None if settings is None else settings.text("dirpath", None)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:

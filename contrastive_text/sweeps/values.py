@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import get_loader
-
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.recipes.yaml_files import read_yaml
 
 _CALL = re.compile(r"[\w.]+\(.*\)", flags=re.DOTALL)
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
@@ -141,12 +140,9 @@ def _value(label: str, where: str, chain: bool) -> str:
 
 
 def _read(path: str, where: str) -> Any:  # Any: what YAML can hold
-    if not Path(path).is_file():
+    if not Path(path).exists():
         raise InvalidValueError(f"--vary {where}: expected a YAML file behind @, got {path}, which isn't there")
-    try:
-        return get_loader("yaml")(Path(path).read_text(encoding="utf-8"))
-    except Exception as error:  # whatever the YAML parser raises
-        raise InvalidValueError(f"--vary {where}: expected YAML in {path}, got: {error}") from error
+    return read_yaml(Path(path), f"--vary {where}")
 
 
 def _parsed(label: str, where: str) -> ast.expr:

@@ -405,3 +405,14 @@ def test_every_real_file_of_labelled_texts_is_read_whole() -> None:
         table = read(DATA / name, Classes(classes), reads=("text", "target"))
         assert len(table) == rows, name
         assert {row["target"] for row in table} == set(range(len(classes))), name
+
+
+@pytest.mark.parametrize("cell", ["1_000", "\u0661", True, "0x10", "1 2", "nan", "inf", ""])
+def test_a_score_is_a_number_as_people_write_it(tmp_path: Path, cell: object) -> None:
+    path = tmp_path / "pairs.jsonl"
+    row = {"anchor": "a", "positive": "b", "score": 1}
+    path.write_text(json.dumps(row) + "\n" + json.dumps({**row, "score": cell}) + "\n")
+    with pytest.raises(ValueError, match=r"pairs\.jsonl:2: expected a number in score"):
+        read_pairs(path)
+    path.write_text("\n".join(json.dumps({**row, "score": each}) for each in (1, "+2.5", " .5", "3.", "1e-3")))
+    assert [row["target"] for row in read_pairs(path)] == [1.0, 2.5, 0.5, 3.0, 1e-3]

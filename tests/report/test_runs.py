@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.report.provenance import head
 from contrastive_text.report.runs import flat, read_metrics, read_runs, run_folder
 
@@ -83,3 +84,31 @@ def test_a_configuration_is_flat_with_parts_as_calls() -> None:
         "views": {"anchor": [{"class_path": "x.Crop", "init_args": {"rate": 0.5}}, {"class_path": "x.Mask"}]},
     }
     assert flat(config) == {"data.train": "a.txt", "data.tasks": "{}", "views.anchor": "Crop(rate=0.5), Mask()"}
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("model: 3\n", "config.yaml: model: expected a mapping of names to values, got the number 3"),
+        ("export: {dirpath: 217}\n", "config.yaml: export: dirpath: expected a text, got the number 217"),
+        ("checkpoint: [a]\n", "config.yaml: checkpoint: expected a mapping of names to values, got a list"),
+        ("a: [1\n", "line 2, column 1: expected YAML"),
+    ],
+)
+def test_a_configuration_of_another_form_is_refused_with_its_field(
+    tmp_path: Path, config: str, said: str
+) -> None:
+    (tmp_path / "config.yaml").write_text(config)
+    with pytest.raises(InvalidValueError) as error:
+        read_runs([tmp_path])
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "table", ["step,a\n0\n1,2,3\n", "a,b\n1,2\n", 'step,a\n0,"1\n', "step,a\n0,x\n", "step,a\n0,\0\n"]
+)
+def test_a_damaged_table_is_refused_with_its_line(tmp_path: Path, table: str) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text(table)
+    with pytest.raises(InvalidValueError, match=r"metrics\.csv:[23]: expected"):
+        read_metrics(path)

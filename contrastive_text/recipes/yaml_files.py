@@ -1,0 +1,85 @@
+"""YAML that others wrote: read within bounds, with line and column of what can't be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import get_loader
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.text_files import read_text
+
+MOST_VALUES = 100_000
+"""Values of a file with its aliases written out: nine lines can stand for a thousand million."""
+MOST_LEVELS = 60
+"""Lists and mappings within each other."""
+
+
+def read_yaml(path: Path, where: str, most_values: int = MOST_VALUES, most_levels: int = MOST_LEVELS) -> Any:
+    """Reads a YAML file; see ``parse_yaml``. Any: what YAML can hold."""
+    return parse_yaml(read_text(path), f"{where}: {path}", most_values, most_levels)
+
+
+def parse_yaml(text: str, where: str, most_values: int = MOST_VALUES, most_levels: int = MOST_LEVELS) -> Any:
+    """Gives what a YAML text holds, in which no name stands twice. Any: what YAML can hold.
+
+    Args:
+        text: The text.
+        where: What errors begin with.
+        most_values: Most values, aliases written out.
+        most_levels: Most lists and mappings within each other.
+
+    Raises:
+        ValueError: No YAML, a name that stands twice, or one out of bounds.
+
+    Example:
+        >>> parse_yaml("a: {b: [1, 2]}", "mine.yaml")
+        {'a': {'b': [1, 2]}}
+    """
+    try:
+        level = 0
+        for event in yaml.parse(text, yaml.SafeLoader):
+            level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if level > most_levels:
+                raise _refusal(where, event.start_mark, f"at most {most_levels} levels", "more")
+        node = yaml.compose(text, yaml.SafeLoader)
+        if node is not None and _values(node, where, {}) > most_values:
+            got = "more, with its aliases written out"
+            raise _refusal(where, node.start_mark, f"at most {most_values:,} values", got)
+        return get_loader("yaml")(text)
+    except InvalidValueError:
+        raise
+    except yaml.MarkedYAMLError as error:
+        got = " ".join(str(part) for part in (error.context, error.problem) if part)
+        raise _refusal(where, error.problem_mark or error.context_mark, "YAML", got) from error
+    except Exception as error:  # whatever the parser raises, for a character or a number that it can't take
+        raise InvalidValueError(f"{where}: expected YAML, got: {' '.join(str(error).split())}") from error
+
+
+def _values(node: yaml.Node, where: str, known: dict[int, int | None]) -> int:
+    """Counts the values of a node, each alias anew; every node is counted once."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) in known:
+        counted = known[id(node)]
+        if counted is None:
+            raise _refusal(where, node.start_mark, "values that end", "an alias within what it stands for")
+        return counted
+    known[id(node)] = None
+    below = [each for pair in node.value for each in pair] if isinstance(node, yaml.MappingNode) else node.value
+    if isinstance(node, yaml.MappingNode):
+        names: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            name = (key.tag, str(key.value))
+            if name in names:
+                raise _refusal(where, key.start_mark, "every name once", f"{key.value} twice")
+            names.add(name)
+    known[id(node)] = count = 1 + sum(_values(each, where, known) for each in below)
+    return count
+
+
+def _refusal(where: str, mark: yaml.Mark | None, expected: str, got: str) -> InvalidValueError:
+    place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+    return InvalidValueError(f"{where}{place}: expected {expected}, got {got}; look there")
