@@ -93,7 +93,7 @@ def check_architecture(name: str) -> None:
     from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig
 
     try:
-        architecture = AutoConfig.from_pretrained(name)
+        architecture = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise InvalidValueError(
             "ContextualSubstitute.model_name_or_path: expected a model folder or a name on the Hugging Face hub, "
@@ -110,7 +110,7 @@ def _load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     with quiet():
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         model, report = AutoModelForMaskedLM.from_pretrained(name, dtype=torch.float32, output_loading_info=True)
     if lacking := sorted(report["missing_keys"]):
         raise InvalidValueError(

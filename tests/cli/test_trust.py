@@ -300,6 +300,27 @@ def test_what_a_folder_names_stays_inside_of_it(
     assert "expected a path inside" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("auto", ["AutoConfig", "AutoModel", "AutoTokenizer"])
+def test_code_that_a_model_brings_along_is_not_run(
+    auto: str, foreign: Path, finished: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished["model"], foreign / "model")
+    for manifest in (foreign / "model").glob("*manifest*"):
+        manifest.unlink()
+    shutil.copy(foreign / "evil.py", foreign / "model" / "evil.py")
+    for file in ("config.json", "tokenizer_config.json"):
+        config = json.loads((foreign / "model" / file).read_text())
+        named = ["evil.Evil", "evil.Evil"] if auto == "AutoTokenizer" else "evil.Evil"
+        config |= {"auto_map": {auto: named}} | ({"model_type": "evil"} if auto == "AutoConfig" else {})
+        (foreign / "model" / file).write_text(json.dumps(config))
+    if auto == "AutoConfig":
+        with pytest.raises(ContrastiveTextError):
+            SentenceEncoder.from_pretrained("model")
+    else:
+        SentenceEncoder.from_pretrained("model")  # the architecture is known; the code beside it isn't asked for
+    capsys.readouterr()
+
+
 SHADOWED = (
     *("__future__", "typing", "dataclasses", "csv", "json", "random", "string", "logging", "argparse", "shlex"),
     *("traceback", "tempfile", "torch", "numpy", "rich", "yaml", "jsonargparse", "transformers", "tokenizers"),
