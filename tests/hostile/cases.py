@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hostile import (
     arguments,
     encodings,
     escapes,
     kinds_of_files,
+    models,
     names,
+    outputs,
     sizes,
     tables,
     values,
 )
 
-THEMES = (
+QUICK = (
     encodings,
     sizes,
     kinds_of_files,
@@ -22,5 +26,10 @@ THEMES = (
     escapes,
     names,
     arguments,
+    outputs,
 )
-CASES = tuple(case for theme in THEMES for case in theme.CASES)
+SLOW = (models,)
+CASES = (
+    *(case for theme in QUICK for case in theme.CASES),
+    *(replace(case, slow=True) for theme in SLOW for case in theme.CASES),
+)

@@ -87,7 +87,10 @@ def judge(case: Case, place: Path, sound: Mapping[str, str]) -> list[str]:
 def _wrong_answer(case: Case, result: Result, before: dict[str, object], after: dict[str, object]) -> list[str]:
     assert case.says, "an answer names the file or the option"
     answers = len(re.findall(r"^error: ", result.said, flags=re.MULTILINE))
-    changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    mine = case.may_change or ("\0",)
+    changed = sorted(
+        name for name in {*before, *after} if before.get(name) != after.get(name) and not name.startswith(mine)
+    )
     wrong = [f"status {result.status} instead of 2"] if result.status != 2 else []
     wrong += [f"{answers} answers instead of one"] if answers != 1 else []
     wrong += ["a traceback"] if "Traceback" in result.said else []
