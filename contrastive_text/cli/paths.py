@@ -125,6 +125,8 @@ def check_paths(command: str, values: Mapping[str, object]) -> None:
     for output in paths.writes:
         for path in _paths(_value(values, output.option)):
             if isinstance(output, WrittenFile):
+                if not path.name:  # as of an empty word
+                    raise InvalidValueError(f"{path}: expected a file, got a folder; name a file in it")
                 files = output.files(path)
                 _check_file(path, files)
                 for file in files:

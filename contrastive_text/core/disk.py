@@ -288,7 +288,9 @@ def _told(path: Path) -> Iterator[None]:
         place = None if error.filename is None else Path(os.fsdecode(error.filename))
         ours = place is not None and (place.parent == path.parent or path.is_relative_to(place))
         if error.errno in _OF_THE_DISK:
-            expected, todo = "room for it", "make room, and do the same again; what was there is untouched"
+            full = error.errno not in (errno.EROFS, errno.EIO)
+            expected, todo = ("room for it", "make room") if full else ("a disk that takes it", "put that right")
+            todo += ", and do the same again; what was there is untouched"
         elif ours:
             expected, todo = "a place that can be written to", "name another, or allow writing there"
         else:

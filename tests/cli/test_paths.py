@@ -118,6 +118,8 @@ def test_a_file_is_known_under_every_name(
         ("embed", {"ranges": "v.npy.ranges.npy", "output": "v.npy"}, "v.npy.ranges.npy: expected another file"),
         ("duplicates", {"output": "d.tsv", "keep": "d.tsv.vectors.npy"}, "which is written too, got the same"),
         ("duplicates", {"output": "d.tsv", "keep": "D.tsv"}, "which is written too, got the same"),
+        ("embed", {"input": TEXTS, "output": Path()}, "expected a file, got a folder; name a file in it"),
+        ("duplicates", {"input": TEXTS, "output": ""}, "expected a file, got a folder; name a file in it"),
         ("diagnose", {"output": "data"}, "data: expected a file, got a folder; name a file in it"),
         ("diagnose", {"output": "no/out"}, "no/out: expected an existing folder, found none at no"),
         ("diagnose", {"output": "a\0b"}, "expected a name that can be written to, got: embedded null"),
@@ -128,7 +130,7 @@ def test_a_file_is_known_under_every_name(
     ],
 )  # fmt: skip
 def test_places_that_would_lose_something_or_cannot_be_are_refused(
-    inputs: dict[str, bytes], here: Path, command: str, values: dict[str, str], said: str
+    inputs: dict[str, bytes], here: Path, command: str, values: dict[str, object], said: str
 ) -> None:
     (here / "nowhere").symlink_to("gone")
     (here / "loop").symlink_to("loop")

@@ -60,6 +60,15 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
     assert caught.value.errno == errno.ENOSPC
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
+def test_a_disk_that_fails_is_not_called_full(tmp_path: Path, number: int) -> None:
+    with (
+        pytest.raises(DiskError, match=r"a: expected a disk that takes it, .* put that right"),
+        replacing(tmp_path / "a"),
+    ):
+        raise OSError(number, os.strerror(number))
+
+
 def test_an_error_of_another_file_passes(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="elsewhere"), replacing(tmp_path / "a"):
         Path("/elsewhere/b").read_bytes()
