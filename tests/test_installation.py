@@ -153,12 +153,7 @@ def test_the_lowest_versions_are_installed_imported_and_trained_with(tmp_path: P
         for each in needed
         if each.name != "torch"
     ]
-    rest = tmp_path / "rest.txt"  # what these need stays as pinned
-    names = {canonicalize_name(each.name) for each in needed} - {"torch"}
-    rest.write_text(
-        "".join(f"{name}=={PINNED[name]}\n" for name in PINNED if name not in names), encoding="utf-8"
-    )
-    done = pip(python, "install", "-q", "-c", str(rest), *lowest, f"torch=={PINNED['torch']}")
+    done = pip(python, "install", "-q", *lowest, f"torch=={PINNED['torch']}")
     assert done.returncode == 0, done.stderr
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}  # of versions of today in those of then
     tried = subprocess.run(
