@@ -5,9 +5,10 @@ Read are the names of its older versions, which ``model_writing`` writes, and ve
 
 from __future__ import annotations
 
+import inspect
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -81,10 +82,6 @@ def local_folder(model_name_or_path: str) -> Path:
         ) from error
 
 
-def _read_json(path: Path) -> Any:  # Any: JSON
-    return _read_record(path).values
-
-
 def _read_record(path: Path) -> Record:
     if not path.exists():
         raise InvalidValueError(f"{path}: expected a file, got none; the folder is damaged, save it again")
@@ -100,7 +97,9 @@ def read_folder(folder: Path) -> FolderParts:
     check_whole(folder)
     pooler, layers, normalize = None, [], False
     root = folder
-    for kind_path, place in _read_modules(folder):
+    modules = _read_modules(folder)
+    _check_order(folder / MODULES, [kind.rpartition(".")[2] for kind, _ in modules])
+    for kind_path, place in modules:
         kind = kind_path.rpartition(".")[2]
         if kind == "Transformer":
             root = place
@@ -144,6 +143,17 @@ def _read_modules(folder: Path) -> list[tuple[str, Path]]:
             "save it again"
         )
     return []
+
+
+def _check_order(path: Path, kinds: list[str]) -> None:
+    """Refuses modules in another order than they are used in here: encoder, pooler, Dense layers, Normalize."""
+    known = {"Transformer": "T", "Dense": "D", "Normalize": "N"}
+    if path.exists() and not re.fullmatch("TP?D*N?", "".join(known.get(kind, "P") for kind in kinds)):
+        raise InvalidValueError(
+            f"{path}: expected a Transformer and then, as needed, a pooler, Dense layers and Normalize in this "
+            f"order, got {', '.join(kinds[:6]) or 'none'}{', ...' * (len(kinds) > 6)}; load this model "
+            "with sentence-transformers"
+        )
 
 
 def _read_limit(path: Path) -> tuple[int | None, bool]:
@@ -203,7 +213,14 @@ def _read_part(class_path: str, path: Path) -> Pooler:
             f"{where}: expected Transformer, Pooling, Dense, Normalize or a pooler of yours, got {class_path}; "
             "load this model with sentence-transformers"
         )
-    return resolve(class_path, Pooler, str(where))(**_read_json(path))
+    cls, arguments = resolve(class_path, Pooler, str(where)), _read_record(path).values
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
+        raise InvalidValueError(f"{path}: expected the arguments of {class_path}, got {error}; {TODO}") from error
+    if inspect.isabstract(cls):
+        raise InvalidValueError(f"{where}: expected a pooler, got the base class {class_path}; {TODO}")
+    return cls(**arguments)
 
 
 def _read_dense(folder: Path) -> list[nn.Module]:
@@ -241,9 +258,9 @@ def _dense_weights(folder: Path) -> dict[str, Tensor]:
             return load_file(path)
         weights = torch.load(binary, weights_only=True, map_location="cpu")
     except Exception as error:  # whatever the two readers raise
+        read = path if path.exists() or not binary.exists() else binary
         raise InvalidValueError(
-            f"{path if path.exists() else binary}: expected whole weights, got {error}; the folder is damaged, "
-            "save it again"
+            f"{read}: expected whole weights, got {error}; the folder is damaged, save it again"
         ) from error
     if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
         raise InvalidValueError(f"{binary}: expected weights by name, got something else; {TODO}")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.class_paths import trusting
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import ContrastiveTextError, InvalidTypeError, InvalidValueError
 from contrastive_text.data import TextTokenizer
 from contrastive_text.device_pool import check_devices
 from contrastive_text.encoders import TransformerEncoder
@@ -139,6 +139,7 @@ class SentenceEncoder(nn.Module):
         """
         with trusting(trust):
             parts = read_folder(local_folder(str(model_name_or_path)))
+        _check_runs(parts.encoder, str(model_name_or_path))
         if parts.pooler is not None and pooler is not None and type(parts.pooler) is not type(pooler):
             raise InvalidValueError(
                 f"from_pretrained.pooler: expected none, for {model_name_or_path} was saved with "
@@ -417,3 +418,21 @@ class SentenceEncoder(nn.Module):
                 truncate_dim=self.truncate_dim,
             ),
         )
+
+
+def _check_runs(encoder: TransformerEncoder, name: str) -> None:
+    """Refuses an encoder that takes no text: settings of its files that only a first text comes upon."""
+    try:
+        trial = SentenceEncoder(encoder, MeanPooler())
+        with suppress(ContrastiveTextError):  # such as a vector that isn't finite: told when it is asked for
+            BlockEncoder(trial, trial.tokenizer)(Block(0, ["a", "a bird and a dog"]))
+    except ContrastiveTextError:
+        raise
+    except BaseException as error:  # a panic of tokenizers is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise InvalidValueError(
+            f"{name}: expected a network and a tokenizer that take a text, got {type(error).__name__}: "
+            f"{str(error).strip().partition(chr(10))[0]}; config.json or tokenizer.json is damaged, "
+            "save the model again"
+        ) from error

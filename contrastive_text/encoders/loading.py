@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
-from contrastive_text.core.records import Record
+from contrastive_text.core.records import Record, shown
 from contrastive_text.hub import quiet
 from contrastive_text.model_files import TODO, check_whole
 
@@ -60,11 +60,14 @@ def _check_files(name: str) -> None:
     check_whole(folder)
     records = {file.name: Record.read(file, TODO) for file in map(folder.joinpath, _RECORDS) if file.exists()}
     if (config := records.get("config.json")) is not None:
+        if type(config.values.get("pad_token_id")) is int:  # a list in some architectures
+            config.integer("pad_token_id", least=0)
         for key in filter(_COUNTS.search, config):
             if type(config.values[key]) is int:  # nor is true one
                 config.integer(key, most=_MOST_LAYERS)
-    for file in (folder / "tokenizer.json", *folder.glob("*.safetensors"), *folder.glob("*.bin")):
-        if file.exists() and not file.is_file():
+    named = [file for kind in ("tokenizer.json", "*.safetensors", "*.bin") for file in folder.glob(kind)]
+    for file in named:
+        if not file.is_file():  # a pipe, or a link to nothing
             raise InvalidValueError(f"{file}: expected a file, got something else; {TODO}")
 
 
@@ -86,8 +89,8 @@ def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
     wanted = _fetched(_MODEL, name, count)
     if wanted > 2 * written:  # half a byte a weight, in 4 bits, is the least there is
         raise InvalidValueError(
-            f"{folder / 'config.json'}: expected the sizes of the weights beside it ({written:,} bytes), got "
-            f"those of {wanted:,} weights; {TODO}"
+            f"{folder / 'config.json'}: expected the sizes of the weights beside it ({weights[0].name}, "
+            f"{written:,} bytes in all), got those of {wanted:,} weights; {TODO}"
         )
 
 
@@ -179,7 +182,8 @@ def load_model(name: str | None, architecture: PreTrainedConfig) -> PreTrainedMo
     if lacking:
         raise InvalidValueError(
             f"encoder.model_name_or_path: expected all weights of the encoder in {name}, but {len(lacking)} are "
-            f"missing or of another shape ({', '.join(lacking[:3])}, ...); they would have started at random"
+            f"missing or of another shape ({', '.join(lacking[:3])}, ...) by its config.json; they would have "
+            "started at random"
         )
     if name is not None:
         _check_layers(name, model, left_over)
@@ -253,4 +257,9 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     )
     if not tokenizer.is_fast:
         raise InvalidValueError(f"encoder: expected a fast tokenizer, got {type(tokenizer).__name__} from {name}")
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise InvalidValueError(
+            f"{name}: expected a number as model_max_length of tokenizer_config.json, got "
+            f"{shown(tokenizer.model_max_length)}; {TODO}"
+        )
     return tokenizer

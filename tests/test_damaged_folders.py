@@ -1,0 +1,123 @@
+"""Every JSON file of a model's folder, damaged in every way: an answer or the same vectors, no traceback."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from torch import nn
+
+from contrastive_text.core.errors import ContrastiveTextError
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.poolers import CLSPooler
+from contrastive_text.sentence_encoder import SentenceEncoder
+
+TEXTS = list(tiny.TEXTS[:5])
+GONE = object()
+VALUES: tuple[Any, ...] = (
+    GONE, None, "x", "", -1, 0, 10**9, 10**30, 1.5, True, [], {}, [[1]], {"a": {}},
+)  # fmt: skip
+ANOTHER_MODEL = {
+    ("2_Dense/config.json", "activation_function"): (GONE, None),
+    ("config.json", "is_decoder"): (True,),
+    ("config.json", "layer_norm_eps"): (1.5,),
+    ("config_sentence_transformers.json", "prompts.default"): ("x", ""),
+    ("config_sentence_transformers.json", "default_prompt_name"): (GONE, None),
+    ("config_sentence_transformers.json", ""): (b"{}",),
+    ("modules.json", "2"): (GONE,),
+    ("tokenizer.json", "pre_tokenizer"): (GONE, None),
+    ("tokenizer.json", "post_processor"): (GONE, None),
+    ("tokenizer.json", "post_processor.single.0"): (GONE,),
+    ("tokenizer.json", "post_processor.single.1"): (GONE,),
+}
+"""What describes another model that is whole too; a manifest, which isn't there in these tests, tells it."""
+
+
+def places(content: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = (
+        content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    )
+    for key, value in items:
+        yield (*above, key)
+        if key != "vocab":
+            yield from places(value, (*above, key))
+
+
+def changed(content: Any, place: tuple[Any, ...], value: Any) -> bytes:
+    copy = json.loads(json.dumps(content))
+    inner = copy
+    for key in place[:-1]:
+        inner = inner[key]
+    if value is GONE:
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = value
+    return json.dumps(copy).encode()
+
+
+def damages(whole: bytes) -> Iterator[tuple[str, Any, bytes]]:
+    """Gives where, what, and the file's bytes with it."""
+    raw = [b"", whole[: len(whole) // 2], b"\x00\xff" * 9, b"217", b"null", b"[]", b"{}", b'"a"', b"[[[[",
+           b"[" * 5000, whole + whole, b"[1, 2]", b'{"a": 1, "a": 2}']  # fmt: skip
+    yield from (("", content, content) for content in raw)
+    content = json.loads(whole)
+    for place in places(content):
+        for value in VALUES:
+            yield ".".join(map(str, place)), value, changed(content, place, value)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved model without its manifest, as a folder of another program has none."""
+    folder = tmp_path_factory.mktemp("whole")
+    encoder = TransformerEncoder(tiny.save_bert(folder / "bert"))
+    head = nn.Sequential(nn.Linear(16, 4))
+    SentenceEncoder(encoder, CLSPooler(), head=head, prompt="the ").save_pretrained(folder / "model")
+    return tiny.by_hand(folder / "model")
+
+
+def vectors(folder: Path) -> np.ndarray[Any, Any]:
+    return np.asarray(SentenceEncoder.from_pretrained(folder, device="cpu").encode(TEXTS))
+
+
+def outcomes(folder: Path, every: int) -> Counter[str]:
+    """Counts what came of each n-th damage of all files, and fails at what isn't foreseen."""
+    expected, found, number = vectors(folder), Counter[str](), 0
+    for path in sorted(folder.rglob("*.json")):
+        name, whole = path.relative_to(folder).as_posix(), path.read_bytes()
+        for place, value, content in damages(whole):
+            number += 1
+            if number % every:
+                continue
+            path.write_bytes(content)
+            try:
+                got = vectors(folder)
+            except ContrastiveTextError as error:
+                assert ": expected " in str(error), error
+                found["answered"] += 1
+            except BaseException as error:
+                raise AssertionError(f"{name}: {place}: {value!r}") from error
+            else:
+                same = got.shape == expected.shape and np.array_equal(got, expected)
+                allowed = ANOTHER_MODEL.get((name, place), ())
+                assert same or any(value is other or value == other for other in allowed), (name, place, value)
+                found["equal" if same else "another model"] += 1
+        path.write_bytes(whole)
+    return found
+
+
+def test_damaged_files_give_an_answer_or_the_same_vectors(folder: Path) -> None:
+    found = outcomes(folder, every=37)
+    assert found["answered"] > 25
+    assert found["equal"] > 2
+
+
+@pytest.mark.slow
+def test_damaged_files_of_all_kinds_give_an_answer_or_the_same_vectors(folder: Path) -> None:
+    assert outcomes(folder, every=1)["answered"] > 1000
