@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytorch_lightning as pl
+import torch
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 
+_WORKERS_A_CORE = 8
+"""Processes that read wait for the disk and for the step: more than one may share a core."""
 _SEEDS = 2**32
 """Lightning gives the seed to numpy, which takes 32 bits."""
 
@@ -46,6 +50,35 @@ def check_trainer(trainer: pl.Trainer) -> None:
     if clip is not None and not 0 <= clip < math.inf:  # NaN compares as false
         raise InvalidValueError(
             f"trainer.gradient_clip_val: expected a number from 0, got {clip}; set null for no clipping"
+        )
+
+
+def check_processes(devices: object, accelerator: object, workers: int, oversubscribe: bool) -> None:
+    """Refuses more processes than the machine's cores can carry, before any is started.
+
+    Args:
+        devices: As the Trainer takes them; on a GPU Lightning counts them itself.
+        accelerator: As the Trainer takes it.
+        workers: Processes that read for each of them.
+        oversubscribe: Whether to leave that to the user.
+
+    Raises:
+        ValueError: Too many.
+    """
+    cores = os.cpu_count() or 1
+    on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.cuda.is_available())
+    count = int(devices) if isinstance(devices, int) or str(devices).isdecimal() else 1
+    most = max(cores, 2)
+    if on_cpu and count > most and not oversubscribe:
+        raise InvalidValueError(
+            f"trainer.devices: expected at most {most} processes on {cores} cores, got {count}; give fewer, or "
+            "--oversubscribe true"
+        )
+    most = max(_WORKERS_A_CORE * cores, 16)
+    if workers > most and not oversubscribe:
+        raise InvalidValueError(
+            f"data.num_workers: expected at most {most} on {cores} cores, got {workers}; give fewer, or "
+            "--oversubscribe true"
         )
 
 

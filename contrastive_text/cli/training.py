@@ -23,7 +23,7 @@ from contrastive_text.cli.paths import check_paths
 from contrastive_text.cli.predictions import write_predictions
 from contrastive_text.cli.resume import resume_words, resuming
 from contrastive_text.cli.suggestions import short_answer
-from contrastive_text.cli.trainer_options import answering, check_seed, check_trainer
+from contrastive_text.cli.trainer_options import answering, check_processes, check_seed, check_trainer
 from contrastive_text.collapse import CollapseDoctor
 from contrastive_text.core.disk import remove_abandoned
 from contrastive_text.core.errors import InvalidValueError
@@ -93,6 +93,9 @@ class ContrastiveCLI(LightningCLI):
             default=None,
             help="fit: tokens encoded together; auto for as many as fit into memory (model.chunk_tokens)",
         )
+        parser.add_argument(
+            "--oversubscribe", type=bool, default=False, help="allow more processes than the cores can carry"
+        )
         if self.show_views:
             parser.add_argument("--n", type=int, default=3, help="rows to show")
 
@@ -136,6 +139,8 @@ class ContrastiveCLI(LightningCLI):
         )
         parsed = self.config[command[0]] if command else self.config
         check_seed(parsed["seed_everything"])
+        run, data = parsed["trainer"], parsed["data"]
+        check_processes(run["devices"], run["accelerator"], data["num_workers"], parsed["oversubscribe"])
         name = command[0] if command else "views"
         check_paths(name, {**parsed.as_dict(), "config": option_values(rest, "--config")})
 

@@ -22,6 +22,8 @@ _PLACES = (
     "ckpt_path",
     "init_from",
     "weights_only",
+    "chunk",
+    "oversubscribe",
 )
 
 

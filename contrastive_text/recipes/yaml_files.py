@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from jsonargparse import get_loader
 
 from contrastive_text.core.errors import InvalidValueError

@@ -156,6 +156,20 @@ def test_a_misspelt_part_of_one_s_own_is_named_with_its_place(
     assert said in answer([*FIT, f"--{name}", value])
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--trainer.devices", "9999"], "trainer.devices: expected at most"),
+        (["--data.num_workers", "99999"], "data.num_workers: expected at most"),
+    ],
+)
+def test_more_processes_than_cores_are_refused_before_any_starts(
+    answer: Answer, tiny_words: list[str], words: list[str], said: str
+) -> None:
+    told = answer([*FIT, *tiny_words, *words])
+    assert said in told and "--oversubscribe true" in told
+
+
 def test_a_logger_without_its_library_is_one_line(answer: Answer, tiny_words: list[str]) -> None:
     if find_spec("wandb") is not None:
         pytest.skip("wandb is installed")
