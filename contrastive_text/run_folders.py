@@ -12,7 +12,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
-from pytorch_lightning.utilities.rank_zero import rank_zero_only
+from pytorch_lightning.utilities import rank_zero_only
 
 from contrastive_text.callbacks import ExportModel
 from contrastive_text.core.disk import held
@@ -114,7 +114,7 @@ class RunLogger(CSVLogger):
 
     def _get_next_version(self) -> int:
         number: int = super()._get_next_version()
-        while rank_zero_only.rank == 0:
+        while vars(rank_zero_only)["rank"] == 0:  # set by Lightning, undeclared
             try:
                 Path(self.root_dir, f"version_{number}").mkdir(parents=True)
                 break
