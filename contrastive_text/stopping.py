@@ -15,7 +15,6 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
-from contrastive_text.core.class_paths import own_modules
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 
@@ -134,9 +133,7 @@ class SaveWhenStopped(Callback):
             trainer.strategy.remove_checkpoint(self._saved)
             self._saved = None
 
-    def on_exception(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
-    ) -> None:  # Lightning's signature
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
         """Says how to go on, and gives the process its status."""
         if self._saved is None or not isinstance(exception, SIGTERMException):
             return
@@ -147,15 +144,7 @@ class SaveWhenStopped(Callback):
             call = f"trainer.fit(module, data, ckpt_path={path!r})"
             run = str(self._saved.parent)
             said = call if self.command is None else f"{self.command} {shlex.quote(run)}"
-            if self.command is not None:
-                said += "".join(f" --trust {module}" for module in _own_modules(trainer, pl_module))
             say(f"Stopped behind step {trainer.global_step:,}. To go on exactly there:\n  {said}")
-
-
-def _own_modules(trainer: pl.Trainer, pl_module: pl.LightningModule) -> list[str]:
-    """Gives the modules of the user's own that the checkpoint names parts of."""
-    data = vars(trainer).get("datamodule")
-    return own_modules([dict(pl_module.hparams), dict(data.hparams) if data is not None else {}])
 
 
 def _let_lightning_stop(trainer: pl.Trainer, wanted: bool) -> None:

@@ -39,8 +39,11 @@ def resume_words(words: Sequence[str], places: Mapping[str, type]) -> list[str]:
         )
     config = read_config(file)
     for place, cls in places.items():
-        if isinstance(inner := config.get(place), Mapping):
+        inner = config.get(place)
+        if isinstance(inner, Mapping):
             settled(inner, cls, f"{file}: {place}")
+        elif inner is not None:
+            raise InvalidValueError(f"{file}: {place}: expected names and values, got {inner!r}; start it anew")
     checkpoint = _latest(folder, config)
     say(f"Resuming {checkpoint.described}")
     given = ["--config", str(file), "--ckpt_path", str(checkpoint.path), "--init_from", "null"]

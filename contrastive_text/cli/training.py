@@ -254,8 +254,13 @@ def check_parts(config: Config, options: Sequence[str]) -> None:
     single = [option.removeprefix("--").partition("=") for option in options if option.startswith("--")]
     for layer in (known, *(put(known, name, value) for name, _, value in single)):
         for place, cls in _PLACES.items():
-            if isinstance(inner := layer.get(place), Mapping):
+            inner = layer.get(place)
+            if isinstance(inner, Mapping):
                 check_words(inner, cls, place)
+            elif inner is not None:  # the parser would read a file of that name, which nobody has looked at
+                raise InvalidValueError(
+                    f"{place}: expected names and values, got {inner!r}; lay files over each other with --config"
+                )
 
 
 def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:

@@ -162,6 +162,7 @@ def test_no_command_imports_or_makes_what_a_checkpoint_names(
 
 
 NAMED = {
+    "the data, from a file of its own": "data: %s",
     "columns": "data: {columns: %s}",
     "a column": "data: {columns: {anchor: %s}}",
     "labels": "data: {labels: {a: %s}}",
@@ -206,7 +207,7 @@ def test_a_configuration_names_no_class_where_a_plain_value_stands(
 def test_an_option_names_no_class_where_a_plain_value_stands(
     foreign: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    del foreign
+    (foreign / "other.yaml").write_text(f"encoder: {{init_args: {{config: {json.dumps(EVIL)}}}}}")
     for option in (
         f"--data.columns={json.dumps(EVIL)}",
         f"--data.columns.anchor={json.dumps(EVIL)}",
@@ -214,6 +215,7 @@ def test_an_option_names_no_class_where_a_plain_value_stands(
         f"--model.encoder.init_args.config={json.dumps(EVIL)}",
         "--model.encoder.config.class_path=evil.Evil",
         "--trainer.max_steps=evil.Evil",
+        "--model=other.yaml",
     ):
         try:
             assert run(["fit", "--recipe", "simcse", "--data.train", "a.txt", option]) == 2, option
