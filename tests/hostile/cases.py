@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from hostile import (
     arguments,
+    checkpoints,
     encodings,
     escapes,
     kinds_of_files,
     models,
     names,
     outputs,
+    records,
     sizes,
     tables,
     values,
@@ -28,7 +30,11 @@ QUICK = (
     arguments,
     outputs,
 )
-SLOW = (models,)
+SLOW = (
+    models,
+    checkpoints,
+    records,
+)
 CASES = (
     *(case for theme in QUICK for case in theme.CASES),
     *(replace(case, slow=True) for theme in SLOW for case in theme.CASES),

@@ -1,0 +1,258 @@
+"""Damaged, foreign and malicious checkpoints, read by every command that takes one."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from hostile.case import Make, answer, right
+from hostile.makers import checkpoint, copied, fifo, flipped, folder, half_zeroed, halved, link
+from hostile.models import PICKLE, RAN
+
+VALIDATE = "validate --ckpt_path c.ckpt --data.validation $pairs --trainer.accelerator cpu"
+COMMANDS = {
+    "validate": VALIDATE,
+    "test": "test --ckpt_path c.ckpt --data.test $pairs --trainer.accelerator cpu",
+    "predict": "predict --ckpt_path c.ckpt --data.predict $texts --trainer.accelerator cpu",
+    "fit": "fit --ckpt_path c.ckpt --trainer.max_steps 4 --trainer.accelerator cpu",
+    "fit from its weights": "fit --recipe simcse --model.encoder.model_name_or_path $bert --data.train $texts "
+    "--data.batch_size 8 --trainer.accelerator cpu --trainer.max_steps 1 --init_from c.ckpt",
+    "ensemble": "ensemble out --runs c.ckpt",
+}
+CALL = {"class_path": "subprocess.Popen", "init_args": {"args": f"touch {RAN}", "shell": True}}
+"""What runs a command where a parser builds whatever is named."""
+EVIL = {"class_path": "evil.Evil", "init_args": {}}
+EVIL_FILE = f"open({RAN!r}, 'w').close()\nclass Evil: ...\n"
+
+
+def saved(content: Any) -> Make:  # Any: what torch.save takes
+    """Gives what saves something else as a checkpoint."""
+
+    def make(path: Path, _: object) -> None:
+        torch.save(content, path)
+
+    return make
+
+
+def put(*keys: str, value: Any) -> Make:  # Any: what a checkpoint can hold
+    """Gives what saves the sound checkpoint with something else at a place; ``...`` takes it away."""
+
+    def change(content: dict[str, Any]) -> None:
+        for key in keys[:-1]:
+            content = content[key]
+        if value is ...:
+            del content[keys[-1]]
+        else:
+            content[keys[-1]] = value
+
+    return checkpoint(change)
+
+
+def zipped(change: Callable[[dict[str, bytes]], object]) -> Callable[[bytes], bytes]:
+    """Gives a change of the parts of the archive that a checkpoint is."""
+
+    def changed(content: bytes) -> bytes:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            parts = {name: archive.read(name) for name in archive.namelist()}
+        change(parts)
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as archive:
+            for name, part in parts.items():
+                archive.writestr(name, part)
+        return out.getvalue()
+
+    return changed
+
+
+def _evil_pickle(parts: dict[str, bytes]) -> None:
+    name = next(name for name in parts if name.endswith("data.pkl"))
+    parts[name] = PICKLE
+
+
+def _no_pickle(parts: dict[str, bytes]) -> None:
+    del parts[next(name for name in parts if name.endswith("data.pkl"))]
+
+
+def _bomb(parts: dict[str, bytes]) -> None:
+    parts["archive/data/999999"] = bytes(1 << 20)
+
+
+FILES: dict[str, Any] = {  # Any: a text, bytes, or a Make
+    "a checkpoint of no bytes": b"",
+    "a checkpoint of words": "these are no weights\n",
+    "a checkpoint of zeros": bytes(4096),
+    "a pickle that runs a command": PICKLE,
+    "an old torch pickle that runs a command": b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + PICKLE,
+    "a checkpoint cut short": copied("checkpoint", {"": halved}),
+    "a checkpoint with one bit changed": copied("checkpoint", {"": flipped}),
+    "a checkpoint half of zeros": copied("checkpoint", {"": half_zeroed}),
+    "a checkpoint with a byte behind it": copied("checkpoint", {"": lambda content: content + b"x"}),
+    "a checkpoint without its last byte": copied("checkpoint", {"": lambda content: content[:-1]}),
+    "an archive whose pickle runs a command": copied("checkpoint", {"": zipped(_evil_pickle)}),
+    "an archive without a pickle": copied("checkpoint", {"": zipped(_no_pickle)}),
+    "an archive of nothing": b"PK\x05\x06" + bytes(18),
+    "an archive of a text": copied(
+        "checkpoint", {"": zipped(lambda parts: (parts.clear(), parts.update(a=b"b")))}
+    ),
+    "a checkpoint that is a folder": folder,
+    "a checkpoint that is a named pipe": fifo,
+    "a checkpoint that is a link to itself": link("c.ckpt"),
+    "a checkpoint that is /dev/zero": link("/dev/zero"),
+    "a checkpoint of a list": saved([1, 2, 3]),
+    "a checkpoint of one tensor": saved(torch.zeros(3)),
+    "a checkpoint of nothing inside": saved({}),
+    "a checkpoint of weights alone": saved({"state_dict": {"weight": torch.zeros(3)}}),
+    "a checkpoint of another object": copied("texts"),
+}
+DAMAGED = tuple(answer(name, VALIDATE, {"c.ckpt": content}, "c.ckpt") for name, content in FILES.items())
+
+PLACES = {
+    "the encoder": ("hyper_parameters", "encoder"),
+    "the encoder's config": ("hyper_parameters", "encoder", "init_args", "config"),
+    "the encoder's path": ("hyper_parameters", "encoder", "init_args", "model_name_or_path"),
+    "the encoder's layout": ("hyper_parameters", "encoder", "init_args", "layout"),
+    "the pooler": ("hyper_parameters", "pooler"),
+    "the head": ("hyper_parameters", "head"),
+    "the optimiser": ("hyper_parameters", "optimizer"),
+    "the optimiser's rate": ("hyper_parameters", "optimizer", "init_args", "lr"),
+    "the schedule": ("hyper_parameters", "schedule"),
+    "the views": ("hyper_parameters", "views"),
+    "the objectives": ("hyper_parameters", "objectives"),
+    "an objective's classes": ("hyper_parameters", "objectives", "contrastive", "init_args", "classes"),
+    "the data's columns": ("datamodule_hyper_parameters", "columns"),
+    "the data's labels": ("datamodule_hyper_parameters", "labels"),
+    "the data's files": ("datamodule_hyper_parameters", "test"),
+    "the data's tasks": ("datamodule_hyper_parameters", "tasks"),
+    "the pairing": ("datamodule_hyper_parameters", "pairing"),
+    "the mixture": ("datamodule_hyper_parameters", "mixture"),
+}
+MALICIOUS = (
+    *(
+        answer(
+            f"a checkpoint that calls subprocess.Popen at {name}",
+            VALIDATE,
+            {"c.ckpt": put(*keys, value=CALL)},
+            "c.ckpt",
+        )
+        for name, keys in PLACES.items()
+    ),
+    *(
+        answer(
+            f"a checkpoint that names evil.py at {name}",
+            VALIDATE,
+            {"c.ckpt": put(*keys, value=EVIL), "evil.py": EVIL_FILE},
+            "evil.Evil",
+        )
+        for name, keys in PLACES.items()
+        if name in ("the pooler", "the head", "the schedule", "the pairing")
+    ),
+    *(
+        answer(
+            f"a checkpoint that calls subprocess.Popen in {name}",
+            command,
+            {"c.ckpt": put("hyper_parameters", "pooler", value=CALL)},
+            "c.ckpt",
+        )
+        for name, command in COMMANDS.items()
+        if name not in ("validate", "ensemble", "fit from its weights")
+    ),
+    *(
+        answer(
+            f"a checkpoint whose columns call subprocess.Popen in {name}",
+            command,
+            {"c.ckpt": put("datamodule_hyper_parameters", "columns", value={"text": CALL})},
+            "c.ckpt",
+        )
+        for name, command in COMMANDS.items()
+        if name not in ("ensemble", "fit from its weights")
+    ),
+    answer(
+        "a view in a checkpoint that calls subprocess.Popen",
+        VALIDATE,
+        {
+            "c.ckpt": put(
+                "hyper_parameters",
+                "views",
+                value={
+                    "positive": [
+                        {
+                            "class_path": "contrastive_text.views.NlpaugView",
+                            "init_args": {
+                                "augmenter": "nlpaug.augmenter.char.RandomCharAug",
+                                "arguments": {"a": CALL},
+                            },
+                        }
+                    ]
+                },
+            )
+        },
+        "c.ckpt",
+    ),
+)
+
+
+def _reshaped(content: dict[str, Any]) -> None:
+    name = next(name for name in content["state_dict"] if "word_embeddings" in name)
+    content["state_dict"][name] = content["state_dict"][name][:, :8].clone()
+
+
+def _dropped(content: dict[str, Any]) -> None:
+    del content["state_dict"][next(name for name in content["state_dict"] if "word_embeddings" in name)]
+
+
+def _spoilt(content: dict[str, Any]) -> None:
+    content["state_dict"][next(name for name in content["state_dict"] if "word_embeddings" in name)][0] = (
+        torch.nan
+    )
+
+
+WRONG = (
+    *(
+        answer(f"a checkpoint without {key}", VALIDATE, {"c.ckpt": put(key, value=...)}, "c.ckpt")
+        for key in ("state_dict", "hyper_parameters")
+    ),
+    *(
+        answer(f"a checkpoint whose {key} is a word", VALIDATE, {"c.ckpt": put(key, value="word")}, "c.ckpt")
+        for key in ("hyper_parameters", "datamodule_hyper_parameters")
+    ),
+    *(
+        answer(
+            f"a checkpoint with a misspelt part at {name}",
+            VALIDATE,
+            {"c.ckpt": put(*keys, value={"class_path": "contrastive_text.poolers.CLSPoolr", "init_args": {}})},
+            "c.ckpt",
+        )
+        for name, keys in PLACES.items()
+        if name in ("the pooler", "the head")
+    ),
+    answer(
+        "a checkpoint of an encoder that is gone",
+        VALIDATE,
+        {"c.ckpt": put("hyper_parameters", "encoder", "init_args", "model_name_or_path", value="./gone")},
+        "gone",
+    ),
+    answer(
+        "a checkpoint of data that is gone",
+        "fit --ckpt_path c.ckpt --trainer.max_steps 4",
+        {"c.ckpt": put("datamodule_hyper_parameters", "train", value="gone.txt")},
+        "gone.txt",
+    ),
+    *(
+        answer(f"weights cut short in {name}", command, {"c.ckpt": copied("checkpoint", {"": halved})}, "c.ckpt")
+        for name, command in COMMANDS.items()
+        if name != "validate"
+    ),
+    *(
+        answer(f"a pickle that runs a command in {name}", command, {"c.ckpt": PICKLE}, "c.ckpt")
+        for name, command in COMMANDS.items()
+        if name != "validate"
+    ),
+    right("a sound checkpoint under another name", VALIDATE, {"c.ckpt": copied("checkpoint")}, "val/spearman"),
+    right("a sound checkpoint behind a link", VALIDATE, {"c.ckpt": link("$checkpoint")}, "val/spearman"),
+)
+
+CASES = (*DAMAGED, *MALICIOUS, *WRONG)
