@@ -98,8 +98,8 @@ class TextDataModule(pl.LightningDataModule):
         bounds: dict[str, int] | None = None,
     ) -> None:
         super().__init__()
-        for part, given in (("train", train), ("validation", validation), ("test", test), ("predict", predict)):
-            check_paths(f"data.{part}", given)
+        for part, paths in (("train", train), ("validation", validation), ("test", test), ("predict", predict)):
+            check_paths(f"data.{part}", paths)
         sizes = {f"tasks.{name}.batch_size": task.batch_size for name, task in (tasks or {}).items()}
         for name, number, least in (
             ("batch_size", batch_size, 2),
