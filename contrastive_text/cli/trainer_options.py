@@ -67,7 +67,7 @@ def check_processes(devices: object, accelerator: object, workers: int, oversubs
     """
     cores = os.cpu_count() or 1
     on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.cuda.is_available())
-    count = int(devices) if isinstance(devices, int) or str(devices).isdecimal() else 1
+    count = int(str(devices)) if str(devices).isdecimal() else 1
     most = max(cores, 2)
     if on_cpu and count > most and not oversubscribe:
         raise InvalidValueError(

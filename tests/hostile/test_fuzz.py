@@ -1,0 +1,316 @@
+"""What chance does to files: every reader gives a right result or an answer, never another exception.
+
+Derandomised, as all tests that draw: the examples are the same in every run.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from hostile.damage import damaged_bytes, damaged_json, values
+from hostile.judging import limited, shell
+from hostile.sound import Sound
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contrastive_text.core.errors import ContrastiveTextError
+from contrastive_text.data import read_rows
+from contrastive_text.data.streaming import TextStream
+from contrastive_text.ensemble import read_choices
+from contrastive_text.recipes.layers import merge, option_over, read_config
+from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.sweeps import Cell, SweepFolder
+from contrastive_text.training.checkpoints import read_checkpoint
+from contrastive_text.vector_files import VectorIndex
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # of other libraries, on what chance made of their files
+]
+_T = TypeVar("_T")
+
+
+def examples(number: int) -> settings:
+    """Gives the settings of a test with so many examples."""
+    quiet = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+    return settings(max_examples=number, derandomize=True, deadline=None, suppress_health_check=quiet)
+
+
+def outcome(work: Callable[[], _T]) -> _T | ContrastiveTextError:
+    """Gives a result or an answer; another exception, and a hang, go on."""
+    try:
+        with limited():
+            return work()
+    except ContrastiveTextError as answer:
+        assert str(answer)
+        return answer
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
+    return Sound(tmp_path_factory.mktemp("fuzz") / "sound")
+
+
+# Texts
+
+ODD = st.sampled_from([" ", "\t", "\u200b", "\ufeff", "\u2028", "\x85", '"', ",", "\\", "\x1b[2J", "[/b]", "\r"])
+LINE = st.lists(st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]), max_size=6) | ODD,
+                max_size=4).map("".join)  # fmt: skip
+LEFT_OUT = re.compile(r"([\d,]+) (?:blank lines?|rows? with an empty text) left out")
+
+
+def read_both(path: Path, rows: int | None) -> None:
+    """Reads a file whole and as a stream, which agree; all rows of the file are given or counted."""
+    table = outcome(lambda: read_rows(path, reads=("text",)))
+    stream = TextStream(path)
+    texts = outcome(lambda: list(stream))
+    if isinstance(table, ContrastiveTextError) or isinstance(texts, ContrastiveTextError):
+        assert type(table) is type(texts)
+        return
+    assert [row["text"] for row in table] == texts
+    assert stream.summary is not None
+    assert stream.summary.understood == table.understood
+    assert all(isinstance(text, str) and text.strip() for text in texts)
+    left_out = sum(int(number.replace(",", "")) for number in LEFT_OUT.findall(table.understood))
+    assert rows is None or len(texts) + left_out == rows
+
+
+@examples(250)
+@given(lines=st.lists(LINE, max_size=8), end=st.sampled_from(["\n", "\r\n", ""]), packed=st.booleans())
+def test_lines_of_texts_are_given_or_counted(lines: list[str], end: str, packed: bool, tmp_path: Path) -> None:
+    joined = (end or "\n").join(lines) + end
+    rows = joined.count("\n") + (not joined.endswith("\n") and bool(joined))
+    path = tmp_path / ("t.txt.gz" if packed else "t.txt")
+    content = joined.encode()
+    path.write_bytes(gzip.compress(content, mtime=0) if packed else content)
+    read_both(path, rows)
+
+
+@examples(250)
+@given(cells=st.lists(st.tuples(LINE, LINE), max_size=8), suffix=st.sampled_from([".csv", ".tsv"]))
+def test_rows_of_tables_are_given_or_counted(cells: list[tuple[str, str]], suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"t{suffix}"
+    out = io.StringIO()
+    if suffix == ".csv":
+        writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_ALL)  # a bare "\r" ends a record
+        writer.writerows([("text", "n"), *cells])
+    else:
+        out.write("".join(f"{a}\t{b}\n" for a, b in [("text", "n"), *cells]))
+    path.write_text(out.getvalue(), encoding="utf-8", newline="")
+    read_both(path, len(cells))
+
+
+@examples(200)
+@given(rows=st.lists(st.dictionaries(st.sampled_from(["text", "n", "text ", "sentence"]), values, max_size=3),
+                     max_size=6))  # fmt: skip
+def test_objects_are_given_or_answered(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    read_both(path, None)
+
+
+SOUND_FILES = {
+    ".txt": "a small dog\nthe cold river\n\n",
+    ".tsv": "text\tn\na dog\t1\na bird\t2\n",
+    ".csv": 'text,n\n"a ""dog""",1\n"a\nbird",2\n',
+    ".jsonl": '{"text": "a dog", "n": 1}\n{"text": ["a", "b\\u00fc"]}\n',
+}
+
+
+@pytest.mark.parametrize("suffix", [*SOUND_FILES, ".txt.gz", ".jsonl.gz"])
+@examples(60)
+@given(data=st.data())
+def test_damaged_files_of_texts_are_read_or_answered(suffix: str, data: st.DataObject, tmp_path: Path) -> None:
+    content = SOUND_FILES[suffix.removesuffix(".gz")].encode()
+    path = tmp_path / f"t{suffix}"
+    path.write_bytes(data.draw(damaged_bytes(gzip.compress(content, mtime=0) if ".gz" in suffix else content)))
+    read_both(path, None)
+
+
+@examples(60)
+@given(texts=st.lists(st.binary(max_size=30), min_size=1, max_size=4))
+def test_documents_are_read_or_answered(texts: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("docs")
+    for number, content in enumerate(texts):
+        (folder / f"{number}.txt").write_bytes(content)
+    read_both(folder, None)
+
+
+# Model folders, checkpoints
+
+PARTS = (
+    "config.json", "tokenizer.json", "tokenizer_config.json", "modules.json", "1_Pooling/config.json",
+    "2_Dense/config.json", "sentence_bert_config.json", "config_sentence_transformers.json",
+    "model.safetensors", "2_Dense/model.safetensors",
+)  # fmt: skip
+
+
+def encoded(folder: Path) -> Any:  # Any: an array of numpy
+    """Encodes two texts with a folder."""
+    vectors = np.asarray(
+        SentenceEncoder.from_pretrained(str(folder), device="cpu").encode(["a dog", "a cold river"])
+    )
+    assert vectors.ndim == 2 and len(vectors) == 2 and np.isfinite(vectors).all()
+    return vectors
+
+
+@pytest.mark.parametrize("file", PARTS)
+@examples(30)
+@given(data=st.data())
+def test_a_folder_with_damaged_bytes_is_loaded_or_answered(
+    file: str, data: st.DataObject, sound: Sound, tmp_path: Path
+) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(sound["foreign"], folder, dirs_exist_ok=True)
+    (folder / file).write_bytes(data.draw(damaged_bytes((folder / file).read_bytes())))
+    outcome(lambda: encoded(folder))
+
+
+@pytest.mark.parametrize("file", [file for file in PARTS if file.endswith(".json")])
+@examples(40)
+@given(data=st.data())
+def test_a_folder_with_other_values_is_loaded_or_answered(
+    file: str, data: st.DataObject, sound: Sound, tmp_path: Path
+) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(sound["foreign"], folder, dirs_exist_ok=True)
+    changed = data.draw(damaged_json(json.loads((folder / file).read_text(encoding="utf-8"))))
+    (folder / file).write_text(json.dumps(changed), encoding="utf-8")
+    outcome(lambda: encoded(folder))
+
+
+@examples(150)
+@given(data=st.data())
+def test_a_sealed_checkpoint_with_damaged_bytes_is_refused(
+    data: st.DataObject, sound: Sound, tmp_path: Path
+) -> None:
+    content = Path(sound["checkpoint"]).read_bytes()
+    damaged = data.draw(damaged_bytes(content))
+    path = tmp_path / "c.ckpt"
+    path.write_bytes(damaged)
+    found = outcome(lambda: read_checkpoint(path))
+    assert damaged == content or isinstance(found, ContrastiveTextError)
+
+
+@examples(150)
+@given(data=st.data(), end=st.booleans())
+def test_a_foreign_checkpoint_with_damaged_bytes_is_read_or_answered(
+    data: st.DataObject, end: bool, sound: Sound, tmp_path: Path
+) -> None:
+    path = tmp_path / "c.ckpt"
+    torch.save(torch.load(sound["checkpoint"], weights_only=True), path)
+    content = path.read_bytes()
+    edge = data.draw(damaged_bytes(content[-2048:] if end else content[:2048]))
+    path.write_bytes(content[:-2048] + edge if end else edge + content[2048:])
+    outcome(lambda: read_checkpoint(path))
+
+
+# Configurations
+
+YAML = st.lists(
+    st.sampled_from([
+        "model:", "data:", "  train: a", "- a", "? b", "{", "}", "[", "]", ": ", "&a", "*a",
+        "!!python/name:os.system", "|", ">", "'", '"', "---", "%YAML 1.2",
+        "<<: *a", "a: &a {b: *a}", "\t", "#", "1e999", "0x", "~", "2001-13-45",
+    ]) | st.text(max_size=6), max_size=10,
+)  # fmt: skip
+
+
+@examples(250)
+@given(pieces=YAML, joint=st.sampled_from(["\n", " ", ""]))
+def test_yaml_is_read_or_answered(pieces: list[str], joint: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(joint.join(pieces), encoding="utf-8", errors="replace", newline="")
+    found = outcome(lambda: read_config(path))
+    assert isinstance(found, dict | ContrastiveTextError)
+
+
+NAMES = st.sampled_from(
+    ["model", "data", "tasks", "views", "class_path", "init_args", "a", "positive", "columns"]
+)
+CONFIGS = st.recursive(values, lambda inner: st.dictionaries(NAMES, inner, max_size=3), max_leaves=8)
+
+
+@examples(200)
+@given(below=st.dictionaries(NAMES, CONFIGS, max_size=3), above=st.dictionaries(NAMES, CONFIGS, max_size=3),
+       key=st.lists(NAMES, min_size=1, max_size=3).map(".".join), value=st.text(max_size=8))  # fmt: skip
+def test_configurations_are_laid_over_each_other_or_answered(
+    below: dict[str, Any], above: dict[str, Any], key: str, value: str
+) -> None:
+    merged = outcome(lambda: merge([below, above]))
+    if isinstance(merged, dict):
+        outcome(lambda: option_over(merged, key, value))
+
+
+@examples(60)
+@given(data=st.data())
+def test_a_run_s_configuration_with_other_values_is_understood_or_answered(
+    data: st.DataObject, sound: Sound, tmp_path: Path
+) -> None:
+    config = yaml.safe_load(Path(sound["run"], "config.yaml").read_text(encoding="utf-8"))
+    part = data.draw(st.sampled_from(["model", "data", "checkpoint", "export"]))
+    changed = {**config, part: data.draw(damaged_json(config[part]))}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(changed), encoding="utf-8")
+    result = shell(["fit", "--config", "c.yaml", "--print_config"], tmp_path)
+    assert result.status in (0, None, 2), result
+    assert not result.trouble and "Traceback" not in result.said, result.said
+
+
+# Records
+
+
+@examples(100)
+@given(data=st.data(), in_bytes=st.booleans())
+def test_an_index_is_loaded_as_it_was_or_refused(
+    data: st.DataObject, in_bytes: bool, sound: Sound, tmp_path: Path
+) -> None:
+    path = tmp_path / "v.npy"
+    vectors = Path(sound["vectors"]).read_bytes()
+    record = json.loads(Path(sound["vectors_record"]).read_text(encoding="utf-8"))
+    path.write_bytes(data.draw(damaged_bytes(vectors)) if in_bytes else vectors)
+    changed = record if in_bytes else data.draw(damaged_json(record))
+    Path(f"{path}.json").write_text(json.dumps(changed), encoding="utf-8")
+    model = SentenceEncoder.from_pretrained(sound["bert"], device="cpu")
+    found = outcome(lambda: VectorIndex.load(model, sound["texts"], path))
+    if isinstance(found, VectorIndex):
+        assert np.array_equal(found.vectors, np.load(sound["vectors"]))
+
+
+@examples(100)
+@given(data=st.data())
+def test_a_list_of_an_ensemble_is_read_or_refused(data: st.DataObject, sound: Sound, tmp_path: Path) -> None:
+    folder = tmp_path / "e"
+    shutil.copytree(sound["ensemble"], folder, dirs_exist_ok=True)
+    file = folder / "ensemble.json"
+    file.write_text(json.dumps(data.draw(damaged_json(json.loads(file.read_text(encoding="utf-8"))))))
+    found = outcome(lambda: read_choices(folder))
+    if isinstance(found, dict):
+        assert all((folder / choice.member).resolve().parent == folder.resolve() for choice in found.values())
+
+
+@examples(100)
+@given(data=st.data(), plan=st.booleans())
+def test_records_of_a_sweep_are_read_or_refused(
+    data: st.DataObject, plan: bool, sound: Sound, tmp_path: Path
+) -> None:
+    folder = tmp_path / "s"
+    shutil.copytree(sound["sweep"], folder, dirs_exist_ok=True)
+    (file,) = folder.rglob("plan.json" if plan else "cell.json")
+    file.write_text(json.dumps(data.draw(damaged_json(json.loads(file.read_text(encoding="utf-8"))))))
+    sweep = SweepFolder(folder)
+    if plan:
+        outcome(lambda: sweep.check_plan(["model.pooler"], {}))
+    else:
+        outcome(lambda: sweep.read(Cell(("CLSPooler",)), seed=1))
