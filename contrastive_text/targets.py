@@ -33,13 +33,13 @@ _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 def number_of(cell: object) -> float:
     """Gives the number that a cell holds, as people write it; NaN where it is none.
 
-    Python would take ``1_000``, digits of every script, and true too.
+    Python would take ``1_000`` and digits of every script too. True and false are 1 and 0.
 
     Example:
         >>> number_of("2.5"), number_of("1_000"), number_of(True)
-        (2.5, nan, nan)
+        (2.5, nan, 1.0)
     """
-    if isinstance(cell, bool) or not isinstance(cell, str | int | float):
+    if not isinstance(cell, str | int | float):
         return math.nan
     try:
         return float(cell) if not isinstance(cell, str) or _NUMBER.fullmatch(cell) else math.nan

@@ -112,7 +112,7 @@ def resolve(class_path: object, base: type[_T] | tuple[type[_T], ...], where: st
         ...     resolve("subprocess.Popen", dict, "a.json")
         ... except InvalidValueError as error:
         ...     print(error)
-        a.json: expected a dict, got subprocess.Popen, which is none
+        a.json: expected a subclass of dict, got subprocess.Popen, which is none
     """
     kinds = base if isinstance(base, tuple) else (base,)
     said = " or ".join(kind.__name__ for kind in kinds)
@@ -124,9 +124,11 @@ def resolve(class_path: object, base: type[_T] | tuple[type[_T], ...], where: st
     elif found is None and "." in class_path:
         raise UntrustedError(where, class_path)
     if found is None:
-        raise InvalidValueError(f"{where}: expected a {said}, got {class_path}; there is no such class")
+        raise InvalidValueError(
+            f"{where}: expected a subclass of {said}, got {class_path}; there is no such class"
+        )
     if not (isinstance(found, type) and issubclass(found, kinds)):
-        raise InvalidValueError(f"{where}: expected a {said}, got {class_path}, which is none")
+        raise InvalidValueError(f"{where}: expected a subclass of {said}, got {class_path}, which is none")
     return found
 
 

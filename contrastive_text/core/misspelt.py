@@ -55,7 +55,7 @@ def other_kind(path: str, kinds: tuple[type, ...], known: Iterable[str], where: 
     """Gives the answer to a class that no place of this kind may hold."""
     said = " or ".join(kind.__name__ for kind in kinds)
     near = nearest(path.rpartition(".")[2], known)
-    return InvalidValueError(f"{where}: expected a {said}, got {path}, which is none{near}")
+    return InvalidValueError(f"{where}: expected a subclass of {said}, got {path}, which is none{near}")
 
 
 def no_argument(name: str, cls: type, known: Iterable[str], where: str) -> InvalidValueError:

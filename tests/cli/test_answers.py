@@ -117,7 +117,11 @@ class OwnLoss(NTXent):
             "mine.KeepFrist",
             "model.pooler: expected a Pooler, got mine.KeepFrist; there is no KeepFrist in mine",
         ),
-        ("pooler", "mine.KeepFirst", "model.pooler: expected a Pooler, got mine.KeepFirst, which is none"),
+        (
+            "pooler",
+            "mine.KeepFirst",
+            "model.pooler: expected a subclass of Pooler, got mine.KeepFirst, which is none",
+        ),
         (
             "objectives.contrastive.loss",
             "mine.OwnLos",

@@ -407,7 +407,7 @@ def test_every_real_file_of_labelled_texts_is_read_whole() -> None:
         assert {row["target"] for row in table} == set(range(len(classes))), name
 
 
-@pytest.mark.parametrize("cell", ["1_000", "\u0661", True, "0x10", "1 2", "nan", "inf", ""])
+@pytest.mark.parametrize("cell", ["1_000", "\u0661", "true", "0x10", "1 2", "nan", "inf"])
 def test_a_score_is_a_number_as_people_write_it(tmp_path: Path, cell: object) -> None:
     path = tmp_path / "pairs.jsonl"
     row = {"anchor": "a", "positive": "b", "score": 1}
