@@ -15,7 +15,7 @@ from rich.text import Text
 
 from contrastive_text.core.console import console
 from contrastive_text.core.disk import remove_abandoned
-from contrastive_text.core.errors import InvalidTypeError
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.data import TextDataModule
 from contrastive_text.distributed import world_size
@@ -215,6 +215,8 @@ class BestCheckpoint(ModelCheckpoint):
     """
 
     def __init__(self, dirpath: str | None = None, monitor: str | None = None, mode: str = "max") -> None:
+        if mode not in ("max", "min"):
+            raise InvalidValueError(f"checkpoint.mode: expected max or min, got {mode!r}; max keeps the highest")
         super().__init__(dirpath=dirpath, filename="{step}", monitor=monitor, mode=mode, save_top_k=1)
         self._asked = monitor
         self._figures: dict[str, float] = {}

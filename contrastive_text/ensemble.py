@@ -161,6 +161,8 @@ def read_choices(folder: str | Path) -> dict[str, Choice]:
         )
     tasks = Record.read(path, _ANEW).record("tasks")
     choices = {task: _choice(tasks.record(task)) for task in tasks}
+    if not choices:
+        raise tasks.refusal("a task or more", {})
     for task, choice in choices.items():
         if not inside(Path(folder), choice.member, str(path)).is_file():
             raise MissingFileError(

@@ -27,6 +27,7 @@ _FORMATS: Mapping[str, tuple[str, Callable[[SweepTable], str]]] = {
     "json": ("table.json", SweepTable.json),
 }
 """Name of a format -> its file, and what makes it."""
+_MOST_SEEDS = 10_000
 
 
 def _parser() -> Parser:
@@ -109,6 +110,8 @@ def read_seeds(given: Sequence[int]) -> list[int]:
         >>> read_seeds([3]), read_seeds([1, 5])
         ([1, 2, 3], [1, 5])
     """
+    if len(given) == 1 and given[0] > _MOST_SEEDS:
+        raise InvalidValueError(f"--seeds: expected at most {_MOST_SEEDS:,} of them, got {given[0]}; name fewer")
     seeds = [*range(1, given[0] + 1)] if len(given) == 1 else [*given]
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         said = " ".join(map(str, given))

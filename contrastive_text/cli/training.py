@@ -279,7 +279,9 @@ def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
     for word in rest:
         name, joined, value = word.partition("=")
         if name == "--config":
-            layers = [*layers, read_config(value if joined else next(rest, ""))]
+            if not (file := value if joined else next(rest, "")):
+                raise InvalidValueError("--config: expected a YAML file, got none; name one behind it")
+            layers = [*layers, read_config(file)]
         elif word.startswith("--") or not options or len(options[-1]) == 2:
             options.append([name, value] if joined and word.startswith("--") else [word])
         else:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from contrastive_text.cli.training import ContrastiveCLI, quieten
 from contrastive_text.core.console import console
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Collator, TrainingData
 from contrastive_text.evaluation.edits import Piece, altered_rows
 from contrastive_text.module import ContrastiveModule
@@ -20,6 +21,8 @@ def views(words: list[str]) -> None:
     """Prints some rows, role beside role, with what changed marked, and the edit rate of each view."""
     quieten()
     cli = ContrastiveCLI(words, show_views=True)
+    if cli.config["n"] < 1:
+        raise InvalidValueError(f"--n: expected 1 row or more, got {cli.config['n']}; leave it out for 3")
     module, data = cli.model, cli.datamodule
     data.attach(module)
     data.setup("fit")

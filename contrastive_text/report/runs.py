@@ -197,7 +197,7 @@ def _said(value: Any) -> str:  # Any: as above
 
 
 def _read(number: int, alone: bool, name: str, folder: Path) -> Run:
-    config = read_config(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    config = read_config(folder / CONFIG) if (folder / CONFIG).exists() else {}
     checkpoint, lacks = _checkpoint(config, folder)
     if checkpoint is not None and not config:
         config = {"model": checkpoint.model, "data": checkpoint.data}

@@ -54,6 +54,9 @@ NUMBERS = (
     *refused(f"{POSTPROCESS} --whiten", "--features", "0", "-1", "17", "9" * 20),
     *refused(f"{POSTPROCESS} --whiten", "--batch_size", "0"),
     *refused("onnx $bert out", "--opset", "x"),
+    answer("onnx --opset 0", "onnx $bert out --opset=0", {}, "opset"),
+    answer("onnx --opset -1", "onnx $bert out --opset=-1", {}, "opset"),
+    answer("onnx --opset 99", "onnx $bert out --opset=99", {}, "opset"),
     *refused("report $run --output page", "--limit", "0", "-1", "x"),
     *refused("report $run --output page", "--device", "nope"),
     right("embed --batch_size 1000000000000", f"{EMBED} --batch_size 1000000000000", {}, check=vectors(40)),
@@ -85,6 +88,7 @@ WORDS = (
     answer("an option of another command", f"{EMBED} --threshold 0.5", {}, "--threshold"),
     answer("an empty input", "embed '' v.npy --model $bert", {}, "expected"),
     answer("an empty model", "embed $texts v.npy --model ''", {}, "model"),
+    answer("an empty output", "embed $texts '' --model $bert", {}, "expected"),
     answer("an empty query", "search $texts '' --model $bert", {}, "query"),
     answer("a query of zero-width characters", "search $texts '\u200b' --model $bert", {}, "query"),
     right(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hostile import (
     arguments,
     checkpoints,
+    configurations,
     encodings,
     escapes,
     kinds_of_files,
@@ -16,6 +17,7 @@ from hostile import (
     records,
     sizes,
     tables,
+    training,
     values,
 )
 
@@ -28,9 +30,11 @@ QUICK = (
     escapes,
     names,
     arguments,
-    outputs,
 )
 SLOW = (
+    outputs,
+    training,
+    configurations,
     models,
     checkpoints,
     records,

@@ -230,6 +230,18 @@ WRONG = (
         if name in ("the pooler", "the head")
     ),
     answer(
+        "a checkpoint with an unknown argument of a part",
+        VALIDATE,
+        {"c.ckpt": put("hyper_parameters", "pooler", "init_args", "rat", value=1)},
+        "rat",
+    ),
+    answer(
+        "a checkpoint with an argument of another type",
+        VALIDATE,
+        {"c.ckpt": put("hyper_parameters", "encoder", "init_args", "max_length", value="many")},
+        "max_length",
+    ),
+    answer(
         "a checkpoint of an encoder that is gone",
         VALIDATE,
         {"c.ckpt": put("hyper_parameters", "encoder", "init_args", "model_name_or_path", value="./gone")},

@@ -23,6 +23,14 @@ CASES = (
         "d.tsv",
     ),
     right(
+        "escapes and markup in the texts of search",
+        "search in.txt 'x[/bold]y' --model $bert --top_k 5",
+        {"in.txt": _ESCAPES},
+        "x[/bold]y",
+        "[red]a dog[/red]",
+    ),
+    right("escapes in a query", "search $texts '\x1b]0;title\x07' --model $bert", {}, "title"),
+    right(
         "escapes and markup in texts that are shown as JSON",
         "search in.txt q --model $bert --format json",
         {"in.txt": _ESCAPES},
@@ -31,6 +39,16 @@ CASES = (
     right(
         "markup in the names of sub-sets", "evaluate $bert in.tsv", {"in.tsv": _in_subsets("[/red]x")}, "[/red]x"
     ),
+    right(
+        "escapes in the names of sub-sets", "evaluate $bert in.tsv", {"in.tsv": _in_subsets("\x1b[2Jx")}, "in.tsv"
+    ),
+    answer(
+        "escapes in a column's name",
+        "evaluate $bert in.tsv",
+        {"in.tsv": "sentence1\t\x1b[2Jother\tscore\na\tb\t1\n"},
+        "in.tsv",
+        "other",
+    ),
     answer("escapes in a value", "evaluate $bert in.tsv", {"in.tsv": TABLE + "a\tb\t\x1b[31mred\n"}, "in.tsv:5"),
     answer(
         "escapes in JSON that is broken",
@@ -38,6 +56,7 @@ CASES = (
         {"in.jsonl": '"\\u001b[2J\x1b[2J"\n'},
         "in.jsonl:1",
     ),
+    answer("escapes in an option", "embed $texts v.npy --model $bert '--\x1b[2J' 1", {}, "no option"),
     answer("escapes in a command", "'em\x1b[2Jbed'", {}, "expected one of"),
     answer("escapes in a model's name", "embed $texts v.npy --model 'a\x1b]0;x\x07b'", {}, "model"),
     right(

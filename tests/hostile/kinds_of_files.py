@@ -23,6 +23,10 @@ CASES = (
     answer("/dev/urandom as pairs", "evaluate $bert in.tsv", {"in.tsv": link("/dev/urandom")}, "in.tsv"),
     answer("a socket", embedded("in.txt"), {"in.txt": unix_socket}, "in.txt", "file"),
     answer("a link to nothing", embedded("in.txt"), {"in.txt": link("nothing.txt")}, "in.txt"),
+    answer("a link to itself", embedded("in.txt"), {"in.txt": link("in.txt")}, "in.txt"),
+    answer(
+        "two links to each other", embedded("a.txt"), {"a.txt": link("b.txt"), "b.txt": link("a.txt")}, "a.txt"
+    ),
     answer("a file where a folder is named", embedded("in.txt/more.txt"), {"in.txt": TWO}, "in.txt/more.txt"),
     answer("a name of 300 letters", embedded("x" * 300 + ".txt"), {}, "xxx"),
     answer("an empty file", embedded("in.txt"), {"in.txt": b""}, "in.txt", "at least one row with text"),

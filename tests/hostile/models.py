@@ -203,6 +203,12 @@ WEIGHTS = (
         {"m": copied("foreign", {"model.safetensors": None}), "m/model.safetensors": folder},
         "model.safetensors",
     ),
+    answer(
+        "weights that are a link to nothing",
+        EMBED,
+        {"m": copied("foreign", {"model.safetensors": None}), "m/model.safetensors": link("no")},
+        "m",
+    ),
     answer("a model folder that is a link to itself", EMBED, {"m": link("m")}, "m"),
     answer("a model folder that is empty", EMBED, {"m": folder}, "m"),
     answer("a model folder of vectors", EMBED, {"m/v.npy": array([[1.0]])}, "m"),
@@ -276,9 +282,25 @@ MODULES = (
         for path in ("1_Pooling\\..\\other", 5, None, "no", "a\0b")
     ),
     *OUTSIDE,
+    answer(
+        "modules.json with a link out of the folder",
+        EMBED,
+        {
+            "m": copied("foreign", {"modules.json": listed(module(POOLING, "out"))}),
+            "other/config.json": '{"pooling_mode": "mean"}',
+            "m/out": link("../other"),
+        },
+        "m/",
+    ),
     damaged("modules.json without types", "modules.json", json.dumps([{"path": ""}])),
     damaged("modules.json of words", "modules.json", json.dumps(["Transformer", "Pooling"])),
     damaged("modules.json that is an object", "modules.json", "{}"),
+    damaged("modules.json with two poolers", "modules.json", listed(module(POOLING), module(POOLING))),
+    damaged(
+        "modules.json with the encoder last", "modules.json", json.dumps([module(POOLING), *json.loads(listed())])
+    ),
+    damaged("modules.json with two encoders", "modules.json", json.dumps(json.loads(listed()) * 2)),
+    damaged("modules.json without an encoder", "modules.json", json.dumps([module(POOLING)])),
     damaged("no modules.json beside parts", "modules.json", None),
 )
 

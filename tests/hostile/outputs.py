@@ -78,6 +78,8 @@ OVER_INPUTS = (
         {**SOUND, "docs/a.txt": "a dog", "docs/b.txt": "a bird"},
         "docs",
     ),
+    answer("onnx over its model", "onnx m m", SOUND, "m: expected"),
+    answer("onnx over its model, by ./", "onnx m ./m/", SOUND, "expected"),
     answer("report over its pairs", "report $run --pairs p/index.html --output p", {"p/index.html": TABLE}, "p"),
 )
 
@@ -132,6 +134,7 @@ NO_PLACE = (
     answer("fit exports over a file", "FIT --export.dirpath f", {"f": "x"}, "f: expected"),
     answer("fit exports under a file", "FIT --export.dirpath f/model", {"f": "x"}, "f/model"),
     answer("fit keeps checkpoints under a file", "FIT --checkpoint.dirpath f/c", {"f": "x"}, "f"),
+    answer("fit runs under a file", "FIT --trainer.default_root_dir f/runs", {"f": "x"}, "f"),
     answer(
         "fit exports over its model",
         "fit --recipe simcse --model.encoder.model_name_or_path m --data.train "

@@ -85,6 +85,12 @@ VECTORS = (
         {"r.npy": array(np.array([[None] * 16] * 2))},
         "r.npy",
     ),
+    answer(
+        "ranges that are a named pipe",
+        "embed $texts v.npy --model $bert --precision int8 --ranges r.npy",
+        {"r.npy": fifo},
+        "r.npy",
+    ),
 )
 
 
@@ -228,6 +234,7 @@ ENSEMBLES = (
     ensemble("an ensemble's list that is cut short", halved),
     ensemble("an ensemble's list that is a list", "[]"),
     ensemble("an ensemble's list that is null", "null"),
+    ensemble("an ensemble's list of no tasks", '{"tasks": {}}'),
     ensemble("an ensemble's list of a task that is a number", '{"tasks": {"sst": 5}}'),
     ensemble("an ensemble's list with a key too few", _choice(metric=...)),
     ensemble("an ensemble's list with a score that is a word", _choice(score="high")),
@@ -313,7 +320,14 @@ RUNS = (
     run("a run's metrics.csv without steps", "metrics.csv", "epoch,train/loss\n0,1.5\n"),
     run("a run's metrics.csv with a word for a figure", "metrics.csv", "epoch,step,train/loss\n0,0,good\n"),
     run("a run's metrics.csv with a cell too many", "metrics.csv", "epoch,step,train/loss\n0,0,1.5,7,8\n"),
+    run("a run's metrics.csv that is no UTF-8", "metrics.csv", b"epoch,step,train/loss\n0,0,\xff\n"),
     run("a run's metrics.csv with a NUL", "metrics.csv", b"epoch,step,train/loss\n0,0,1\0\n"),
+    answer(
+        "a run's config.yaml that is a named pipe",
+        "report r --output page",
+        {"r": copied("run", {"config.yaml": None}), "r/config.yaml": fifo},
+        "config.yaml",
+    ),
     answer(
         "a run whose checkpoints are folders",
         "report r --output page",

@@ -23,6 +23,18 @@ CASES = (
         "in.txt.gz",
     ),
     answer(
+        "a gzip bomb of many lines",
+        embedded("in.txt.gz"),
+        {"in.txt.gz": packed(b"the cold river\n" * (1 << 19), 512)},
+        "in.txt.gz",
+    ),
+    answer(
+        "a gzip bomb of a table",
+        "evaluate $bert in.tsv.gz",
+        {"in.tsv.gz": packed(b"sentence1\tsentence2\tscore\n" * (1 << 18), 512)},
+        "in.tsv.gz",
+    ),
+    answer(
         "JSON 100,000 levels deep",
         embedded("in.jsonl"),
         {"in.jsonl": '{"text": "a dog"}\n{"text": ' + "[" * 100_000 + "\n"},

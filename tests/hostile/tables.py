@@ -128,6 +128,13 @@ CASES = (
         {"in.jsonl": '{"text": null}\n{"text": []}\n{"text": "a dog"}\n{"n": 1}\n'},
         "3 rows with an empty text left out",
     ),
+    counted(
+        "blank lines and empty cells",
+        "evaluate $bert in.tsv",
+        {"in.tsv": TABLE + "\n\n\ta bird\t1\n"},
+        "2 blank lines left out",
+        "1 row with an empty text left out",
+    ),
     right(
         "quotes are characters in a TSV",
         "duplicates in.tsv d.tsv --model $bert --threshold 1",

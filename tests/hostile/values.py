@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hostile.case import answer, right
+from hostile.case import answer, counted, right
 from hostile.commands import HEAD, TABLE
 
 _NO_NUMBERS = tuple(
@@ -18,6 +18,26 @@ _NO_NUMBERS = tuple(
 
 CASES = (
     *_NO_NUMBERS,
+    answer("an underscore in a score", "evaluate $bert in.tsv", {"in.tsv": TABLE + "a\tb\t1_000\n"}, "in.tsv:5"),
+    answer(
+        "a digit of another script for a score",
+        "evaluate $bert in.tsv",
+        {"in.tsv": TABLE + "a\tb\t\u0661\n"},
+        "in.tsv:5",
+    ),
+    counted(
+        "-1 is no score in GLUE's hidden test sets",
+        "evaluate $bert in.tsv",
+        {"in.tsv": TABLE + "a\tb\t-1\n"},
+        "left out",
+    ),
+    counted("an empty score is none", "evaluate $bert in.tsv", {"in.tsv": TABLE + "a\tb\t\n"}, "left out"),
+    answer(
+        "no row has a score",
+        "evaluate $bert in.tsv",
+        {"in.tsv": "sentence1\tsentence2\tscore\na\tb\t-1\nc\td\t-1\n"},
+        "in.tsv",
+    ),
     right(
         "a score of 20 digits", "evaluate $bert in.tsv", {"in.tsv": TABLE + "a\tb\t12345678901234567890\n"}, " 4 "
     ),
@@ -40,6 +60,15 @@ CASES = (
         "evaluate $bert in.jsonl",
         {"in.jsonl": '{"anchor": "a", "positive": "b", "score": [1]}\n'},
         "in.jsonl:1",
+    ),
+    right(
+        "scores that are true and false in JSON",
+        "evaluate $bert in.jsonl",
+        {
+            "in.jsonl": '{"anchor": "a", "positive": "b", "score": true}\n{"anchor": "c", "positive": "d", '
+            '"score": false}\n'
+        },
+        " 2 ",
     ),
     answer(
         "a score that is NaN in JSON",
