@@ -65,6 +65,7 @@ def expand_recipes(words: Sequence[str]) -> list[str]:
         ValueError: An unknown recipe, or none named.
 
     Example:
+        >>> from pathlib import Path
         >>> [Path(word).name for word in expand_recipes(["fit", "--recipe", "simcse"])]
         ['fit', '--config', 'simcse.yaml']
     """
