@@ -40,7 +40,7 @@ def recipe_files(name: str) -> list[Path]:
         ['sbert_nli']
         >>> recipe_files("simsce")
         Traceback (most recent call last):
-        contrastive_text.core.errors.InvalidValueError: recipe: expected one of ..., got 'simsce'; did you mean simcse?
+        contrastive_text.core.errors.InvalidValueError: recipe: expected one of ...; did you mean simcse?
     """
     names = recipe_names()
     if name in names:

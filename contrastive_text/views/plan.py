@@ -74,7 +74,7 @@ class ViewPlan:
         >>> from contrastive_text.views import DeleteTokens, SwapWords
         >>> ViewPlan({"positive": [DeleteTokens(), SwapWords()]})
         Traceback (most recent call last):
-        contrastive_text.core.errors.InvalidValueError: views.positive: expected text views before token views, got SwapWords after ...
+        contrastive_text.core.errors.InvalidValueError: views.positive: expected text views before ...
     """
 
     def __init__(self, views: Mapping[str, Sequence[View]] | None = None) -> None:
