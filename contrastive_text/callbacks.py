@@ -250,6 +250,13 @@ class BestCheckpoint(ModelCheckpoint):
         named = trainer.callback_metrics.items()
         self._figures = {name: float(figure) for name, figure in named if name.startswith("val/")}
         self._figures_step = trainer.global_step
+        trains = trainer.state.fn == "fit" and not trainer.sanity_checking
+        if trains and self.monitor is not None and self.monitor not in trainer.callback_metrics:
+            there = ", ".join(sorted(self._figures))
+            raise InvalidValueError(
+                f"checkpoint.monitor: expected a figure of the validation ({there}), got {self.monitor}; name "
+                "one of these, or leave it out"
+            )
         super().on_validation_end(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature

@@ -373,6 +373,26 @@ class ContrastiveModule(ScoredModule):
             )
         return loaded
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Takes weights over; those of another network are answered with what differs.
+
+        Args:
+            state_dict: Name of a parameter or buffer -> its value.
+            strict: As in torch, as is ``assign``.
+
+        Raises:
+            ValueError: Other names or other shapes.
+        """  # Any: torch's
+        try:
+            return super().load_state_dict(state_dict, strict=strict, assign=assign)
+        except RuntimeError as error:
+            where = (None if self._trainer is None else self._trainer.ckpt_path) or "load_state_dict"
+            said = " ".join(str(error).split())[:300]
+            raise InvalidValueError(
+                f"{where}: expected the weights of this module, got others: {said}; build the module as the one "
+                "that wrote them"
+            ) from error
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # Any: what Lightning puts into it
         """Refuses weights that are no numbers; keeps the setting, and a tokenizer learned from the corpus."""
         check_weights(self.trainer, self)

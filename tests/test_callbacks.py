@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary, _peak, export, model_facts
 from contrastive_text.cli import run as shell
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders import Encoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.losses import InfoNCE, NTXent
@@ -283,6 +284,16 @@ def test_validation_comes_though_the_epoch_is_cut_short(
     )  # fmt: skip
     trainer.fit(tiny.module(bert), datamodule=tiny.data(**files))
     assert best.best_model_score is not None
+
+
+def test_a_score_that_no_validation_gives_is_answered_at_the_first_one(
+    bert: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    best = BestCheckpoint(dirpath=str(tmp_path / "kept"), monitor="val/none")
+    trainer = tiny.trainer(tmp_path, val_check_interval=1, callbacks=[best], enable_checkpointing=True)
+    with pytest.raises(InvalidValueError, match=r"checkpoint\.monitor: .*val/spearman.*got val/none"):
+        trainer.fit(tiny.module(bert), datamodule=tiny.data(**files))
+    assert trainer.global_step == 1
 
 
 def test_a_resumed_run_remembers_the_best_of_the_run_before(tmp_path: Path) -> None:

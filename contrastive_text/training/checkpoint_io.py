@@ -93,6 +93,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 f"({str(error).strip().partition(chr(10))[0]}); where you trust what else it holds, load it with "
                 "weights_only=False"
             ) from error
+        _check_finite(place, loaded)
         return loaded
 
     def remove_checkpoint(self, path: str | Path) -> None:
@@ -102,6 +103,16 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             super().remove_checkpoint(path)  # a store, or a sharded checkpoint
         else:
             place.unlink(missing_ok=True)
+
+
+def _check_finite(place: Path, loaded: object) -> None:
+    weights = loaded.get("state_dict") if isinstance(loaded, dict) else None
+    for name, weight in weights.items() if isinstance(weights, dict) else ():
+        if isinstance(weight, torch.Tensor) and bool(weight.isnan().any()):
+            raise InvalidValueError(
+                f"{place}: expected weights that are numbers, got NaN in {name}; the run that wrote it has "
+                "diverged, so take an earlier checkpoint"
+            )
 
 
 class _SealedFile:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError
 from contrastive_text.core.places import settled
+from contrastive_text.core.records import Record
 
 END_SIZE = 22
 """Bytes of the record that ends a zip archive; the last two are the length of the comment behind it."""
@@ -183,13 +184,18 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             f"{path}: expected a checkpoint of this library, got a file without weights and parts; name a "
             ".ckpt file that fit wrote"
         )
-    step, data = int(saved.get("global_step", 0)), saved.get("datamodule_hyper_parameters", {})
-    model = saved["hyper_parameters"]
-    if (
-        not isinstance(model, Mapping)
-        or not isinstance(data, Mapping)
-        or any(saved.get(name) not in (None, "kwargs") for name in _ELSEWHERE)
-    ):
+    record = Record(saved, where=str(path), todo="name a .ckpt file that fit wrote")
+    step, _ = record.integer("global_step", least=0), record.integer("epoch", least=0)
+    record.record("loops", None)
+    weights = record.record("state_dict")
+    if others := [name for name in weights if not isinstance(weights.values[name], Tensor)]:
+        raise weights.refusal("a tensor", weights.values[others[0]], others[0])
+    model = record.record("hyper_parameters").values
+    parts_of_data = record.record("datamodule_hyper_parameters", None)
+    data = {} if parts_of_data is None else parts_of_data.values
+    callbacks = record.record("callbacks", None)
+    facts = None if callbacks is None else callbacks.record("RunSummary", None)
+    if any(saved.get(name) not in (None, "kwargs") for name in _ELSEWHERE):
         raise InvalidValueError(
             f"{path}: expected a checkpoint of this library, got one whose parts aren't where fit writes them; "
             "name a .ckpt file that fit wrote"
@@ -201,12 +207,12 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     return Checkpoint(
         path=Path(path),
         step=step,
-        weights=saved["state_dict"],
+        weights=saved["state_dict"],  # each of them a tensor
         model={name: part for name, part in model.items() if name != "_instantiator"},
         data={name: part for name, part in data.items() if name != "_instantiator"},
-        tokenizer=saved.get("tokenizer"),
-        best=_best_so_far(saved.get("callbacks", {}), step),
-        facts=saved.get("callbacks", {}).get("RunSummary", {}),
+        tokenizer=record.text("tokenizer", None),
+        best=None if callbacks is None else _best_so_far(callbacks, step),
+        facts={} if facts is None else {name: facts.text(name) for name in facts},
     )
 
 
@@ -255,18 +261,24 @@ def answering(path: str | Path) -> Iterator[None]:
         ) from error
 
 
-def _best_so_far(callbacks: Mapping[str, Mapping[str, Any]], step: int) -> BestSoFar | None:
+def _best_so_far(callbacks: Record, step: int) -> BestSoFar | None:
     # Lightning names the state of a callback after its class and settings.
-    state = next((state for name, state in callbacks.items() if name.startswith("BestCheckpoint")), None)
-    if state is None:
+    named = next((name for name in callbacks if name.startswith("BestCheckpoint")), None)
+    if named is None:
         return None
-    score = state["best_model_score"]
+    state = callbacks.record(named)
+    score = state.values.get("best_model_score")
+    if score is not None and not (isinstance(score, Tensor) and score.numel() == 1):
+        raise state.refusal("a tensor of one number", score, "best_model_score")
+    figures = state.record("figures", None) if state.integer("figures_step", -1) == step else None
+    validated = state.record("validated", None)
     return BestSoFar(
-        monitor=state["monitor"],
+        monitor=state.text("monitor", None),
         score=None if score is None else float(score),
-        path=str(state["best_model_path"]),
-        figures=state.get("figures", {}) if state.get("figures_step") == step else {},
-        validated=state.get("validated", {}),
+        path=state.text("best_model_path", ""),
+        # A score may be NaN: an undefined correlation.
+        figures={} if figures is None else {name: float(str(figures.values[name])) for name in figures},
+        validated={} if validated is None else {name: validated.integer(name) for name in validated},
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,39 @@ def _spoilt(content: dict[str, Any]) -> None:
 
 
 WRONG = (
+    *(
+        replace(
+            answer(name, VALIDATE, {"c.ckpt": checkpoint(change)}, "c.ckpt", says),
+            may_change=("runs/version_0/config.yaml",),
+        )
+        for name, change, says in (
+            ("a checkpoint with weights of another shape", _reshaped, "word_embeddings"),
+            ("a checkpoint that lacks weights", _dropped, "word_embeddings"),
+            ("a checkpoint with NaN among its weights", _spoilt, "NaN"),
+        )
+    ),
+    *(
+        answer(f"a checkpoint without {key}", VALIDATE, {"c.ckpt": put(key, value=...)}, "c.ckpt", key)
+        for key in ("epoch", "global_step")
+    ),
+    *(
+        answer(f"a checkpoint whose {key} is {said}", VALIDATE, {"c.ckpt": put(key, value=value)}, "c.ckpt", key)
+        for key in ("state_dict", "callbacks", "loops", "global_step", "epoch")
+        for said, value in (("a list", [1, 2]), ("a word", "word"), ("below 0", -1))
+    ),
+    answer(
+        "a checkpoint with a weight that is no tensor",
+        VALIDATE,
+        {"c.ckpt": put("state_dict", "more", value="word")},
+        "c.ckpt",
+        "more",
+    ),
+    answer(
+        "a checkpoint whose best score is a word",
+        VALIDATE,
+        {"c.ckpt": put("callbacks", "BestCheckpoint{'monitor': None}", value={"best_model_score": "high"})},
+        "best_model_score",
+    ),
     *(
         answer(f"a checkpoint without {key}", VALIDATE, {"c.ckpt": put(key, value=...)}, "c.ckpt")
         for key in ("state_dict", "hyper_parameters")
