@@ -341,7 +341,7 @@ def test_a_module_that_is_no_pooler_is_refused(bert: str, tmp_path: Path) -> Non
     listed[1]["type"] = "contrastive_text.losses.InfoNCE"
     (tmp_path / "modules.json").write_text(json.dumps(listed))
     (tmp_path / "1_Pooling" / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"expected a Pooler, got contrastive_text\.losses\.InfoNCE"):
+    with pytest.raises(ValueError, match=r"expected a subclass of Pooler, got contrastive_text\.losses\.InfoNCE"):
         SentenceEncoder.from_pretrained(tmp_path)
 
 
@@ -403,6 +403,6 @@ def test_a_folder_can_not_name_other_code_to_run(bert: str, tmp_path: Path) -> N
     (tmp_path / "model" / "modules.json").write_text(json.dumps(modules))
     witness = tmp_path / "ran"
     (tmp_path / "model" / "1_Pooling" / "config.json").write_text(json.dumps({"args": ["touch", str(witness)]}))
-    with pytest.raises(ValueError, match=r"expected a Pooler, got subprocess\.Popen|no subprocess\.py"):
+    with pytest.raises(ValueError, match=r"expected a subclass of Pooler, got subprocess\.Popen"):
         SentenceEncoder.from_pretrained(tmp_path / "model")
     assert not witness.exists()
