@@ -11,7 +11,7 @@ quickstart: $(VENV)/offline.stamp
 	$(BIN)/python examples/quickstart.py
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
@@ -21,7 +21,7 @@ types: $(VENV)/dev.stamp
 	$(BIN)/mypy
 
 # Tests that compare bits or digits, with one factor varied at a time; tests/bits.py tells which they are.
-BITS := -m pytest -m 'bits and not slow and not network and not gpu' --numprocesses auto --dist loadfile
+BITS := -m pytest -m 'bits and not slow and not network and not gpu' --numprocesses auto --dist loadfile --no-loadscope-reorder
 SETTINGS := OMP_NUM_THREADS=1 OMP_NUM_THREADS=4 ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 \
 	ONEDNN_MAX_CPU_ISA=AVX2
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -36,6 +36,8 @@ _RECORDS = (
 """Mappings that Transformers reads of a folder."""
 _COUNTS, _MOST_LAYERS = re.compile("layers|groups|experts|layer$"), 1000
 """Fields of a ``config.json`` that say how many parts are made one by one, and the most that any network has."""
+_WAY = "_implementation"
+"""How a key ends that says by which code attention or experts are computed."""
 _T = TypeVar("_T")
 
 
@@ -59,7 +61,13 @@ def _check_files(name: str) -> None:
         return
     check_whole(folder)
     records = {file.name: Record.read(file, TODO) for file in map(folder.joinpath, _RECORDS) if file.exists()}
+    for index, key in ((name, "weight_map") for name in _RECORDS if name.endswith(".index.json")):
+        places = None if index not in records else records[index].record(key, None)
+        for weight in places or ():
+            if Path(places.text(weight)).name != places.text(weight):
+                raise places.refusal("the name of a file beside it", places.values[weight], weight)
     if (config := records.get("config.json")) is not None:
+        _check_implementations(str(folder / "config.json"), config.values)
         if type(config.values.get("pad_token_id")) is int:  # a list in some architectures
             config.integer("pad_token_id", least=0)
         for key in filter(_COUNTS.search, config):
@@ -69,6 +77,18 @@ def _check_files(name: str) -> None:
     for file in named:
         if not file.is_file():  # a pipe, or a link to nothing
             raise InvalidValueError(f"{file}: expected a file, got something else; {TODO}")
+
+
+def _check_implementations(where: str, config: Mapping[str, object], inside: bool = False) -> None:
+    """Refuses kernels that Transformers would fetch and run: a configuration names its own ways alone."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):  # of an encoder inside of it, or a way for each of several
+            _check_implementations(f"{where}: {key}", value, inside=inside or key.endswith(_WAY))
+        elif (inside or key.endswith(_WAY)) and isinstance(value, str) and "/" in value:
+            raise InvalidValueError(
+                f"{where}: {key}: expected a way of computing that Transformers has, such as sdpa, got "
+                f"{shown(value)}, which would be fetched and run; take it out"
+            )
 
 
 def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
@@ -147,6 +167,7 @@ def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: 
             raise InvalidValueError(
                 f"encoder.config: expected model_type (bert, roberta, ...), got {', '.join(config) or 'nothing'}"
             )
+        _check_implementations("encoder.config", config)
         known = list(CONFIG_MAPPING.keys())
         if config["model_type"] not in known:
             near = ", ".join(get_close_matches(str(config["model_type"]), known)) or "bert, roberta, ..."

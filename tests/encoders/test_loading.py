@@ -140,3 +140,29 @@ def test_code_that_a_folder_brings_is_never_asked_about(tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
     with pytest.raises(InvalidValueError, match="expected a whole model folder"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"attn_implementation": "theirs/kernel"}, "attn_implementation: expected"),
+        ({"_attn_implementation": "theirs/kernel"}, "_attn_implementation: expected"),
+        ({"attn_implementation": {"text_config": "theirs/kernel"}}, "text_config: expected"),
+        ({"text_config": {"attn_implementation": "theirs/kernel"}}, "attn_implementation: expected"),
+    ],
+)
+def test_no_configuration_names_code_to_fetch(changes: dict[str, object], named: str, tmp_path: Path) -> None:
+    tiny.save_bert(tmp_path)
+    config(tmp_path, **changes)
+    with pytest.raises(InvalidValueError, match=rf"config\.json: .*{named}.* which would be fetched and run"):
+        load_architecture(str(tmp_path), None, None)
+    with pytest.raises(InvalidValueError, match="which would be fetched and run"):
+        load_architecture(None, {**tiny.CONFIG, **changes}, None)
+
+
+@pytest.mark.parametrize("name", ["../outside.safetensors", "/outside.safetensors", "sub/a.safetensors", 5])
+def test_the_parts_of_weights_lie_in_the_folder(name: object, tmp_path: Path) -> None:
+    tiny.save_bert(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a.weight": name}}))
+    with pytest.raises(InvalidValueError, match=r"weight_map: a\.weight: expected"):
+        load_architecture(str(tmp_path), None, None)
