@@ -16,6 +16,8 @@ from contrastive_text.training.checkpoints import Checkpoint, read_checkpoint
 _CONFIG = "config.yaml"
 _LENGTH = ("--trainer.max_steps", "--trainer.max_epochs", "--trainer.max_time", "--trainer.enable_progress_bar")
 """Options beside ``--resume``: how far the run goes, and what is seen of it."""
+_VALUES = ("seed_everything", "init_from", "chunk", "oversubscribe", "ckpt_path", "weights_only")
+"""What ``fit`` writes beside the places of parts: a plain value each."""
 
 
 def resume_words(words: Sequence[str], places: Mapping[str, type]) -> list[str]:
@@ -38,15 +40,11 @@ def resume_words(words: Sequence[str], places: Mapping[str, type]) -> list[str]:
             "such as runs/version_0"
         )
     config = read_config(file)
-    for place, cls in places.items():
-        inner = config.get(place)
-        if isinstance(inner, Mapping):
-            settled(inner, cls, f"{file}: {place}")
-        elif inner is not None:
-            raise InvalidValueError(f"{file}: {place}: expected names and values, got {inner!r}; start it anew")
+    _check(config, places, file)
     checkpoint = _latest(folder, config)
     say(f"Resuming {checkpoint.described}")
     given = ["--config", str(file), "--ckpt_path", str(checkpoint.path), "--init_from", "null"]
+    given += ["--weights_only", "true"]  # whatever the file says
     return ["fit", *given, *others]
 
 
@@ -63,6 +61,20 @@ def resuming(words: Sequence[str], config: Mapping[str, object]) -> str:
     """
     trust = [word for module in own_modules(config) for word in ("--trust", module)]
     return shlex.join(["contrastive-text", words[0] if words else "fit", *trust, "--resume"])
+
+
+def _check(config: Mapping[str, object], places: Mapping[str, type], file: Path) -> None:
+    """Refuses what ``fit`` didn't write: the parser takes dotted names too, and imports what they name."""
+    for name, inner in config.items():
+        if name in places and isinstance(inner, Mapping):
+            settled(inner, places[name], f"{file}: {name}")
+        elif name in places and inner is not None:
+            raise InvalidValueError(f"{file}: {name}: expected names and values, got {inner!r}; start it anew")
+        elif name in _VALUES and isinstance(inner, Mapping | list):
+            raise InvalidValueError(f"{file}: {name}: expected a plain value, got {inner!r}; start it anew")
+        elif name not in (*places, *_VALUES):
+            known = ", ".join((*places, *_VALUES))
+            raise InvalidValueError(f"{file}: expected what a run writes ({known}), got {name!r}; start it anew")
 
 
 def _split(words: Sequence[str]) -> tuple[Path, list[str]]:

@@ -104,6 +104,9 @@ class _Walk:
                     raise no_argument(name, cls, annotations, where)
         done: dict[str, Any] = {}
         for name, value in given.items():
+            if not self.own_words and not (isinstance(name, str) and name.isidentifier()):
+                # Dotted, or with a plus behind it, the parser would find another place for it.
+                raise InvalidValueError(f"{where}: expected names of arguments, got {name!r}")
             if name in annotations or takes_more:
                 place = _place([annotations.get(name, Any)])
                 done[name] = self.value(value, place, f"{where}.{name}")
@@ -120,6 +123,8 @@ class _Walk:
             inner = value.get("init_args", value)
             if not isinstance(inner, Mapping):
                 raise InvalidValueError(f"{where}.init_args: expected names and values, got {inner!r}")
+            if "init_args" in value and (odd := set(value) - _SPEC):
+                raise InvalidValueError(f"{where}: expected init_args alone, got {sorted(map(str, odd))} too")
             inner = self.arguments(inner, place.parts[0], where)
             return {**value, "init_args": inner} if "init_args" in value else inner
         if isinstance(value, Mapping):

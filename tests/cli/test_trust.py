@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from contrastive_text import ContrastiveModule, SentenceEncoder, TextDataModule
 from contrastive_text.cli import run
@@ -300,6 +301,42 @@ def test_what_a_folder_names_stays_inside_of_it(
         TaskEnsemble.load("ensemble", device="cpu")
     assert run(["validate", "--ckpt_path", "ensemble", "--data.tasks.a.validation", files["pairs"]]) == 2
     assert "expected a path inside" in capsys.readouterr().err
+
+
+RESUMED: dict[str, Any] = {
+    "a dotted place": {"model.pooler": "evil.Evil"},
+    "dotted callbacks": {"trainer.callbacks": [EVIL]},
+    "one callback more": {"trainer": {"callbacks+": EVIL}},
+    "a dotted argument": {"trainer": {"x.callbacks": [EVIL]}},
+    "an argument beside a part's": {"model": {"encoder": {"init_args": {}, "class_path+": "evil.Evil"}}},
+    "another file": {"config": "evil.yaml"},
+    "another command": {"fit": {"model": {"pooler": "evil.Evil"}}},
+    "a name that no run has": {"optimizer": EVIL},
+    "a part in place of a number": {"chunk": EVIL},
+    "parts in place of a model": {"model": [EVIL]},
+    "pickles": {"model": {"pooler": EVIL}, "weights_only": False},
+}
+
+
+def test_a_run_that_is_resumed_has_nothing_imported(
+    foreign: Path, finished: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = foreign / "run"
+    (place / "checkpoints").mkdir(parents=True)
+    shutil.copy(finished["checkpoint"], place / "checkpoints")
+    config = yaml.safe_load((Path(finished["folder"]) / "config.yaml").read_text())
+    for hole, value in RESUMED.items():
+        changed = {
+            name: {**config[name], **inner}
+            if name in config and isinstance(inner, dict) and name != "chunk"
+            else inner
+            for name, inner in value.items()
+        }
+        (place / "config.yaml").write_text(yaml.safe_dump({**config, **changed}))
+        assert run(["fit", "--resume", str(place)]) == 2, hole
+        said = capsys.readouterr().err
+        assert "config.yaml" in said, hole
+        assert "expected" in said, hole
 
 
 @pytest.mark.parametrize("auto", ["AutoConfig", "AutoModel", "AutoTokenizer"])
