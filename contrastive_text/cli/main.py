@@ -7,16 +7,14 @@ Each command imports what it needs when it runs: Lightning and Transformers take
 from __future__ import annotations
 
 import importlib
-import os
 import shlex
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from contrastive_text import __version__
 from contrastive_text.cli.answers import answer
-from contrastive_text.core.class_paths import UntrustedError, trusting
+from contrastive_text.core.class_paths import UntrustedError, finding_own_parts, trusting
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes import recipe_files, recipe_names
@@ -27,8 +25,6 @@ _OTHERS = (
     "postprocess", "onnx", "verify",
 )  # fmt: skip
 """Each is a function of its name in a module of its name beside this one."""
-_OWN_PARTS = (*_TRAINING, "views", "sweep")
-"""They take parts of the user's own, from modules of the working directory."""
 _USAGE = f"""usage: contrastive-text COMMAND [options]
 
   fit        train:       contrastive-text fit --recipe simcse --data.train TEXTS.txt
@@ -97,7 +93,7 @@ def run(words: Sequence[str]) -> int:
         return 0
     try:
         trusted, rest = take_trust(words[1:])
-        with trusting(trusted), _own_parts(words[0] in _OWN_PARTS or bool(trusted)):
+        with trusting(trusted), finding_own_parts():
             _dispatch(words[0], expand_recipes(rest))
     except Exception as error:
         said = answer(error)
@@ -133,18 +129,6 @@ def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             left.append(word)
     return trusted, [*left, *words[end:]]
-
-
-@contextmanager
-def _own_parts(wanted: bool) -> Iterator[None]:
-    """Lets parts of the user's own be imported from the working directory, behind all that is installed."""
-    before = list(sys.path)
-    if wanted and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        yield
-    finally:
-        sys.path[:] = before
 
 
 def _untrusted(error: BaseException | None) -> str | None:

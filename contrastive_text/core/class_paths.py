@@ -8,10 +8,13 @@ place has a base class. Until that is settled nothing is imported.
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import TypeVar
 
@@ -20,6 +23,7 @@ from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 _T = TypeVar("_T")
 _OWN = __name__.partition(".")[0]
 _trusted: ContextVar[tuple[str, ...]] = ContextVar("_trusted", default=())
+_finding: ContextVar[bool] = ContextVar("_finding", default=False)
 
 
 class UntrustedError(InvalidValueError):
@@ -66,6 +70,38 @@ def trusting(modules: Sequence[str] | None) -> Iterator[None]:
         yield
     finally:
         _trusted.reset(token)
+
+
+@contextmanager
+def finding_own_parts() -> Iterator[None]:
+    """Lets parts of the user's own be found in the working directory while the block runs.
+
+    It becomes the last place where Python looks for modules, and only from where a module that is named on
+    purpose was found there and nowhere else: a library asks for many a module that may be absent.
+
+    Example:
+        >>> with finding_own_parts():
+        ...     pass
+    """
+    before = list(sys.path)
+    token = _finding.set(True)
+    try:
+        yield
+    finally:
+        _finding.reset(token)
+        sys.path[:] = before
+
+
+def find_own(class_path: object) -> None:
+    """Puts the working directory last on the path, where a named module is found there and nowhere else."""
+    root, dot, _ = str(class_path).partition(".")
+    if not (_finding.get() and dot and root.isidentifier()) or root in sys.modules:
+        return
+    here = os.getcwd()
+    if here in sys.path or importlib.util.find_spec(root) is not None:
+        return
+    if PathFinder.find_spec(root, [here]) is not None:
+        sys.path.append(here)
 
 
 def trusted() -> tuple[str, ...]:
@@ -162,6 +198,7 @@ def imported(class_path: str) -> object:
         Exception: Whatever the module raises.
     """
     names = class_path.split(".")
+    find_own(class_path)
     for end in range(len(names) - 1, 0, -1):
         module = ".".join(names[:end])
         try:

@@ -22,7 +22,7 @@ from typing import Any
 
 from jsonargparse import get_loader, set_parsing_settings
 
-from contrastive_text.core.class_paths import imported, loaded, resolve, subclasses
+from contrastive_text.core.class_paths import find_own, imported, loaded, resolve, subclasses
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.misspelt import broken_module, no_argument, no_class, other_kind
 
@@ -138,6 +138,7 @@ class _Walk:
     def _part(self, spec: Mapping[str, Any], place: _Place, where: str) -> dict[str, Any]:
         path = spec["class_path"]
         if place.unreadable and self.own_words:
+            find_own(path)  # the parser may know better what the place holds, and import it
             return dict(spec)
         if not place.parts:
             raise InvalidValueError(

@@ -27,7 +27,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory of a user; tables are printed wide."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # a command puts the working directory on it
+    monkeypatch.setattr(sys, "path", [*sys.path])  # a part of the user's own puts the working directory on it
     monkeypatch.setenv("COLUMNS", "200")
     return tmp_path
 

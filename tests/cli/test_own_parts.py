@@ -1,22 +1,28 @@
-"""Parts of the user's own in the working directory: found last, trusted by name, and resumed with."""
+"""Parts of the user's own in the working directory: found last and on purpose, and trusted by name."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import shlex
 import sys
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
 
 from contrastive_text.__main__ import leave_working_directory
 from contrastive_text.cli import run
+from contrastive_text.run_folders import OwnFolders
 
 OWN = """\
+import own_words
 from contrastive_text import TextView
 
 class TurnAround(TextView):
     def __call__(self, text, rng):
-        return " ".join(reversed(text.split()))
+        from own_late import turned
+        return own_words.joined(turned(own_words.split(text)))
 """
 
 
@@ -24,11 +30,15 @@ class TurnAround(TextView):
 def trained(tiny_words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Words of a run with a view of the user's own, and its checkpoint at the end; the view isn't imported."""
     (here / "own_views.py").write_text(OWN)
+    (here / "own_words.py").write_text("split, joined = str.split, ' '.join\n")
+    (here / "own_late.py").write_text("turned = reversed\n")
     (here / "own.yaml").write_text("model: {views: {positive: [{class_path: own_views.TurnAround}]}}\n")
-    chosen = ["--recipe", "simcse", *tiny_words, "--trainer.max_steps", "2"]
+    chosen = ["--recipe", "simcse", *tiny_words, "--trainer.max_steps", "2", "--data.num_workers", "1"]
     assert run(["fit", *chosen, "--config", "own.yaml"]) == 0
     (checkpoint,) = here.rglob("*.ckpt")
+    assert "own_late" not in sys.modules  # a worker imported it
     monkeypatch.delitem(sys.modules, "own_views")
+    monkeypatch.delitem(sys.modules, "own_words")
     return [*chosen, "--ckpt_path", str(checkpoint)]
 
 
@@ -55,8 +65,45 @@ def test_the_working_directory_is_last_on_the_path_and_gone_behind_the_command(
     assert run(["views", "--recipe", "simcse", "--model.pooler", "looking_views.Nothing"]) == 2
     assert sys.modules.pop("looking_views").places == [*before, str(here)]
     assert sys.path == before
-    assert run(["embed", "texts.txt", "vectors.npy", "--model", "nothing"]) == 2
-    assert sys.path == before
+    capsys.readouterr()
+
+
+class Looks(MetaPathFinder):
+    """Notes on which path a module that nobody else finds was looked for."""
+
+    def __init__(self) -> None:
+        self.paths: dict[str, list[str]] = {}
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+        self.paths[name] = [*sys.path]
+
+
+def test_no_absent_library_is_looked_for_in_the_working_directory(
+    here: Path,
+    finished: dict[str, str],
+    files: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    looks = Looks()
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, looks])
+    (here / "absent_library.py").write_text("raise SystemExit('run')\n")
+
+    def absent(*_: object, **__: object) -> None:
+        with contextlib.suppress(ImportError):
+            importlib.import_module("absent_library")
+
+    monkeypatch.setattr(OwnFolders, "setup", absent)
+    scored = ["--ckpt_path", finished["checkpoint"], "--data.validation", files["pairs"]]
+    for words, status in (
+        (["validate", *scored], 0),
+        (["validate", *scored, "--trust", "nowhere"], 0),
+        (["validate", *scored, "--model.pooler", "nowhere.Pooler"], 2),
+    ):
+        looks.paths.clear()
+        assert run(words) == status
+        assert ("absent_library" if status == 0 else "nowhere") in looks.paths
+        assert not [name for name, path in looks.paths.items() if str(here) in path]
     capsys.readouterr()
 
 
