@@ -16,9 +16,10 @@ MODULES = "modules.json"
 TODO = f"save the model again; where you changed the file yourself, delete {MANIFEST}"
 """What to do about a folder that isn't as it was saved."""
 _READ_INSTEAD = (
-    "model.safetensors", "model-*.safetensors", "model.safetensors.index.json",
-    "pytorch_model*.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack",
-    "adapter_config.json", "adapter_model.*", "added_tokens.json", "special_tokens_map.json",
+    "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json",
+    "pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json", "tf_model.h5",
+    "flax_model.msgpack", "adapter_config.json", "adapter_model.*", "added_tokens.json",
+    "special_tokens_map.json",
 )  # fmt: skip
 """What Transformers would read of an older model in place of our files, or beside them."""
 _checked: dict[Path, list[tuple[str, int, int, int]]] = {}

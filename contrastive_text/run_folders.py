@@ -56,7 +56,7 @@ class OwnFolders(Callback):
     def _take(self, folders: dict[Path, str], size: int) -> None:
         for folder, where in folders.items():
             _check_writable(folder, where)
-            free = shutil.disk_usage(folder.parent).free
+            free = shutil.disk_usage(folder if folder.is_dir() else folder.parent).free
             if free < _COPIES * size:
                 raise DiskError(
                     errno.ENOSPC,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
+from contrastive_text.core.disk import TEMPORARIES
 from contrastive_text.core.errors import ContrastiveTextError, MissingFileError
 from contrastive_text.core.manifests import MANIFEST, Manifest, read_sealed
 from contrastive_text.core.records import MOST_BYTES
 from contrastive_text.evaluation.cached import is_changed, is_kept
-from contrastive_text.training.checkpoints import verify_checkpoint
+from contrastive_text.training.checkpoints import is_sealed, verify_checkpoint
 from contrastive_text.vector_files import VectorRecord
 from contrastive_text.vector_files.formats import UNFINISHED, record_of
 
@@ -25,11 +27,14 @@ class Found:
         path: The file.
         damage: What is wrong with it; None where nothing is.
         known: Whether anything was written that vouches for its bytes.
+        every_byte: Whether that is a digest of every one of them; a checkpoint that Lightning alone wrote has the
+            checksums of the archive that it is, which leave out the archive's own directory.
     """
 
     path: Path
     damage: str | None = None
     known: bool = True
+    every_byte: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,8 @@ def verify(path: Path) -> Iterator[Found]:
 
     Known are folders with a manifest (saved models, exports to ONNX, kept tokens), checkpoints, vectors and
     indexes with their record, unfinished vectors up to their last saved block, kept vectors of evaluations, and
-    what a sweep notes. Links to folders are not followed.
+    what a sweep notes. Links to folders are not followed, and what is being written, or was when its process was
+    killed, is left out. What can't be read is damaged.
 
     Args:
         path: A model, a checkpoint, a run's folder, or any folder that holds some.
@@ -62,66 +68,89 @@ def verify(path: Path) -> Iterator[Found]:
     if not path.exists():
         raise MissingFileError(f"{path}: expected a file or a folder, got none; check the name")
     done: set[Path] = set()
+    for found in _below(path, done):
+        if found.path not in done:
+            done.add(found.path)
+            yield found
+
+
+def _below(path: Path, done: Collection[Path]) -> Iterator[Found]:
+    """Gives what is known of a file, or of those in a folder that are not ``done``."""
+    try:
+        yield from _readable(path, done)
+    except OSError as error:
+        yield Found(path, damage=_unread(error))
+
+
+def _readable(path: Path, done: Collection[Path]) -> Iterator[Found]:
     for kind in KINDS:
         if kind.is_it(path):
-            for found in kind.check(path):
-                if found.path not in done:
-                    done.add(found.path)
-                    yield found
-    if path.is_dir():
-        inside = [each for each in sorted(path.iterdir()) if not (each.is_symlink() and each.is_dir())]
-        for each in inside:
-            for found in verify(each) if each not in done else ():
-                if found.path not in done:
-                    done.add(found.path)
-                    yield found
-    elif path not in done:
-        yield Found(path, known=False)
+            yield from kind.check(path)
+    if not path.is_dir():
+        if path not in done:
+            yield Found(path, known=False)
+        return
+    for each in sorted(path.iterdir()):
+        linked = each.is_symlink() and each.is_dir()
+        if each not in done and not linked and not fnmatch(each.name, TEMPORARIES):
+            yield from _below(each, done)
+
+
+def _damage_of(path: Path, read: Callable[[], object]) -> str | None:
+    """Says what a reader that checks what it reads has against a file; None where nothing."""
+    try:
+        read()
+    except ContrastiveTextError as error:
+        return str(error).removeprefix(f"{path}: ")
+    except OSError as error:
+        return _unread(error)
+    return None
+
+
+def _unread(error: OSError) -> str:
+    return f"can't be read ({error.strerror or error})"
 
 
 def _in_manifest(folder: Path) -> Iterator[Found]:
     place = folder / MANIFEST
-    try:
-        manifest = Manifest.read(folder)
-    except ContrastiveTextError as error:
-        yield Found(place, damage=str(error).removeprefix(f"{place}: "))
+    yield (found := Found(place, damage=_damage_of(place, lambda: Manifest.read(folder))))
+    manifest = None if found.damage else Manifest.read(folder)
+    if manifest is None:
         return
-    assert manifest is not None
-    yield Found(place)
     for name, digest in manifest.files.items():
         one = Manifest({name: digest}).damage(folder, whole=True)
         yield Found(folder / name, damage=one[0].removeprefix(f"{name}: ") if one else None)
 
 
 def _in_checkpoint(path: Path) -> Iterator[Found]:
-    try:
-        verify_checkpoint(path)
-    except ContrastiveTextError as error:
-        yield Found(path, damage=str(error).removeprefix(f"{path}: "))
-    else:
-        yield Found(path)
+    damage = _damage_of(path, lambda: verify_checkpoint(path))
+    yield Found(path, damage=damage, every_byte=damage is not None or is_sealed(path))
 
 
 def _has_record(path: Path) -> bool:
-    """Tells whether a record of vectors lies beside a file; one byte of it may be wrong."""
+    """Tells whether a record of vectors lies beside a file; one byte of it may be wrong, or all out of reach."""
     place = record_of(path)
     if not (path.is_file() and place.is_file()) or place.stat().st_size > MOST_BYTES:
         return False
-    content = place.read_bytes()
+    try:
+        content = place.read_bytes()
+    except OSError:
+        return True
     return b'"made_of"' in content or b'"vectors"' in content
 
 
 def _in_vectors(path: Path) -> Iterator[Found]:
     place = record_of(path)
-    try:
-        record = VectorRecord.read(path, _ANEW)
-    except ContrastiveTextError as error:
-        yield Found(place, damage=str(error).removeprefix(f"{place}: "))
+    yield (found := Found(place, damage=_damage_of(place, lambda: VectorRecord.read(path, _ANEW))))
+    if found.damage:
         return
-    yield Found(place)
-    for file, digest in record.digests(path).items():
+    for file, digest in VectorRecord.read(path, _ANEW).digests(path).items():
         grows = path.suffix == UNFINISHED and file == path
-        yield Found(file, damage=digest.damage(file, grows=grows))
+        try:
+            damage = digest.damage(file, grows=grows)
+        except OSError as error:
+            damage = _unread(error)
+        yield Found(file, damage=damage)
 
 
 def _in_cache(path: Path) -> Iterator[Found]:
@@ -129,12 +158,7 @@ def _in_cache(path: Path) -> Iterator[Found]:
 
 
 def _in_record(path: Path) -> Iterator[Found]:
-    try:
-        read_sealed(path, _ANEW)
-    except ContrastiveTextError as error:
-        yield Found(path, damage=str(error).removeprefix(f"{path}: "))
-    else:
-        yield Found(path)
+    yield Found(path, damage=_damage_of(path, lambda: read_sealed(path, _ANEW)))
 
 
 def _is_of_a_sweep(path: Path) -> bool:

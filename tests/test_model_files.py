@@ -66,7 +66,14 @@ def test_a_saved_folder_has_a_manifest_of_all_its_files_and_one_permission(bert:
 
 def test_no_older_weights_are_read_in_place_of_new_ones(bert: str, tmp_path: Path) -> None:
     """As sentence-transformers and Transformers of other versions leave them beside ours."""
-    mine = ("notes.txt", "mine.safetensors", "2_Dense/notes.txt", "9_Mine/pytorch_model.bin")
+    mine = (
+        "notes.txt",
+        "pytorch_model_head.bin",
+        "model-mine.safetensors",
+        "mine.safetensors",
+        "2_Dense/notes.txt",
+        "9_Mine/pytorch_model.bin",
+    )
     theirs = (
         "pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json", "tf_model.h5",
         "model-00001-of-00002.safetensors", "model.safetensors.index.json", "2_Dense/pytorch_model.bin",

@@ -35,7 +35,7 @@ def verify(words: Sequence[str]) -> None:
     for found in verified(options.path):
         every.append(found)
         if found.known:
-            say(f"{found.path}: {'ok' if found.damage is None else f'damaged: {found.damage}'}")
+            say(f"{found.path}: {_words(found)}")
     unknown = [found.path for found in every if not found.known]
     for folder, files in groupby(unknown, key=lambda path: path.parent):
         names = [file.name for file in files]
@@ -52,4 +52,11 @@ def verify(words: Sequence[str]) -> None:
             f"{options.path}: expected a digest of what was written, got none: this version did not write it, so "
             "nothing can be said of it; where it loads, save it again, and it has one"
         )
-    say(f"{known:,} files are byte for byte what was written")
+    if whole := sum(found.known and found.every_byte for found in every):
+        say(f"{whole:,} files are byte for byte what was written")
+
+
+def _words(found: Found) -> str:
+    if found.damage is not None:
+        return f"damaged: {found.damage}"
+    return "ok" if found.every_byte else "whole by the archive's own checksums, which leave out its directory"

@@ -16,12 +16,19 @@ from typing import BinaryIO
 
 from contrastive_text.core.errors import ContrastiveTextError, DiskError
 
-_TEMPORARY = re.compile(r"\.contrastive-text\.(?P<host>.+)\.(?P<process>\d+)\.[0-9a-f]+\.tmp")
+_TEMPORARY = re.compile(r"\.contrastive-text\.(?P<host>.+)\.(?P<space>\d+)\.(?P<process>\d+)\.[0-9a-f]+\.tmp")
 # The target's name is no part of it: SLURM's auto-requeue reads numbers out of every name with "hpc_ckpt_" in it.
+_MOVES = "contrastive-text"
+"""Name in a folder whose lock is held while files move into it; those who write a folder may hold its own."""
+_INSIDE = ".folder.lock"
 _UNTOUCHED = 3600.0
 """Seconds after which a temporary that nobody has written to is given up, whoever made it."""
 _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # not on all systems
+_WINDOWS = os.name == "nt"
+_OF_RUST = re.compile(r"\(os error (\d+)\)")
+TEMPORARIES = ".contrastive-text.*.tmp"
+"""Pattern of the names under which something is written until it is whole."""
 _in_use: set[str] = set()
 
 
@@ -46,7 +53,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         ...     Path(folder, "a.txt").read_text()
         'whole'
     """
-    temporary = _temporary_beside(path)
+    temporary = _temporary_in(path.parent)
     with _told(path):
         descriptor = os.open(temporary, _FLAGS | os.O_EXCL, 0o666)
         try:
@@ -71,7 +78,9 @@ def replacing_folder(
 
     The key file ``last``, without which nobody takes the folder for a whole one, goes before any other file moves
     and comes last. What else lies in an older folder stays there, but for what ``stale`` names. All files get the
-    permissions of any new file.
+    permissions of any new file. Until then they lie inside of a folder that is there already, which may be a disk
+    of its own or the one place that may be written to, and else beside it. Of two processes that write one
+    folder, the second moves its files when the first has moved all of its own.
 
     Args:
         path: The folder's place; of a link to a folder, that folder.
@@ -93,14 +102,18 @@ def replacing_folder(
         ['key', 'weights']
     """
     path = path.resolve() if path.is_dir() else path
-    temporary = _temporary_beside(path)
+    if path.is_dir():
+        remove_abandoned(path)
+    temporary = _temporary_in(path if path.is_dir() else path.parent)
     try:
         with _told(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary.mkdir(mode=0o700)
             yield temporary
             _flush_all(temporary)
-            _move_all(temporary, path, last, first, list(stale))
+            path.mkdir(exist_ok=True)
+            with held(path / _MOVES, wait=True):
+                _move_all(temporary, path, last, first, list(stale))
     finally:
         _in_use.discard(temporary.name)
         shutil.rmtree(temporary, ignore_errors=True)
@@ -123,7 +136,6 @@ def _move_all(source: Path, target: Path, last: str, first: str | None, stale: l
     inside = sorted(path.relative_to(source) for path in source.rglob("*"))
     folders = [path for path in inside if (source / path).is_dir()]
     files = [path for path in inside if path not in folders]
-    target.mkdir(exist_ok=True)
     for name in files:
         if (target / name).is_dir() and not (target / name).is_symlink():
             raise DiskError(
@@ -171,7 +183,8 @@ def _unlink(path: Path) -> None:
 def held(path: Path, wait: bool = False) -> Iterator[bool]:
     """Holds the lock of a name and tells whether it does; of all processes one at a time holds it.
 
-    The lock is a file beside the name. It ends with the block or with its process, however that ends.
+    The lock is a file beside the name, or in the folder of that name where nothing may be written beside it. It
+    ends with the block or with its process, however that ends.
 
     Args:
         path: What it is the lock of; its folder is there, it need not be.
@@ -191,15 +204,20 @@ def held(path: Path, wait: bool = False) -> Iterator[bool]:
         ...         print(mine, again)
         True False
     """
-    place = path.with_name(f".{path.name}.lock")
+    place = _lock_of(path)
     with _told(path):
         descriptor = _take_lock(place, wait)
     try:
         yield descriptor is not None
     finally:
         if descriptor is not None:
-            place.unlink(missing_ok=True)
-            os.close(descriptor)
+            _let_go(descriptor, place)
+
+
+def _lock_of(path: Path) -> Path:
+    if path.is_dir() and not os.access(path.parent, os.W_OK | os.X_OK):
+        return path / _INSIDE
+    return path.with_name(f".{path.name}.lock")
 
 
 def _take_lock(place: Path, wait: bool) -> int | None:
@@ -212,6 +230,16 @@ def _take_lock(place: Path, wait: bool) -> int | None:
             if os.path.samestat(os.fstat(descriptor), os.stat(place)):
                 return descriptor
         os.close(descriptor)  # its holder has deleted it between the two steps
+
+
+def _let_go(descriptor: int, place: Path) -> None:
+    if _WINDOWS:
+        os.close(descriptor)  # a file that anybody has open can't be removed there
+        with suppress(PermissionError):
+            place.unlink(missing_ok=True)
+    else:
+        place.unlink(missing_ok=True)  # first, so that nobody takes the lock of a file that then goes
+        os.close(descriptor)
 
 
 def _flock(descriptor: int, wait: bool) -> bool:
@@ -234,7 +262,7 @@ def remove_abandoned(folder: Path) -> list[Path]:
     Args:
         folder: Where ``replacing`` or ``replacing_folder`` wrote; it may be missing.
     """
-    abandoned = [path for path in folder.glob(".contrastive-text.*.tmp") if _is_abandoned(path)]
+    abandoned = [path for path in folder.glob(TEMPORARIES) if _is_abandoned(path)]
     for path in abandoned:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)  # another process may remove it too
@@ -243,18 +271,30 @@ def remove_abandoned(folder: Path) -> list[Path]:
     return abandoned
 
 
-def _temporary_beside(path: Path) -> Path:
-    """Gives a new name in the folder of a path that tells who writes it: this program, machine and process."""
-    name = f".contrastive-text.{platform.node()}.{os.getpid()}.{secrets.token_hex(8)}.tmp"
+def _temporary_in(folder: Path) -> Path:
+    """Gives a new name in a folder that tells who writes it: this program, machine and process."""
+    name = f".contrastive-text.{platform.node()}.{_process_space()}.{os.getpid()}.{secrets.token_hex(8)}.tmp"
     _in_use.add(name)
-    return path.parent / name
+    return folder / name
+
+
+def _process_space() -> int:
+    """Gives the number of the namespace in which processes have their numbers; 0 where the system has one alone.
+
+    Containers of one machine may share its name and a folder, but don't see each other's processes.
+    """
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def _is_abandoned(path: Path) -> bool:
     named = _TEMPORARY.fullmatch(path.name)
     if named is None or path.name in _in_use:
         return False
-    if named["host"] == platform.node() and not _is_alive(int(named["process"])):
+    visible = named["host"] == platform.node() and int(named["space"]) == _process_space()
+    if visible and not _is_alive(int(named["process"])):
         return True
     try:
         return time.time() - path.lstat().st_mtime > _UNTOUCHED
@@ -266,7 +306,7 @@ def _is_alive(process: int) -> bool:
     """Tells whether a process of this machine runs; of this very one only what it writes now counts."""
     if process == os.getpid():
         return False
-    if os.name == "nt":
+    if _WINDOWS:
         return True  # there signal 0 would end it
     try:
         os.kill(process, 0)
@@ -282,27 +322,42 @@ def _told(path: Path) -> Iterator[None]:
     """Turns what a disk says into an answer that names the file; errors of other files pass."""
     try:
         yield
-    except OSError as error:
-        if isinstance(error, ContrastiveTextError):
-            raise
-        place = None if error.filename is None else Path(os.fsdecode(error.filename))
-        ours = place is not None and (place.parent == path.parent or path.is_relative_to(place))
-        if error.errno in _OF_THE_DISK:
-            full = error.errno not in (errno.EROFS, errno.EIO)
+    except ContrastiveTextError:
+        raise
+    except Exception as error:
+        number, ours = _number(error), isinstance(error, OSError) and _is_ours(error, path)
+        if number in _OF_THE_DISK:
+            full = number not in (errno.EROFS, errno.EIO)
             expected, todo = ("room for it", "make room") if full else ("a disk that takes it", "put that right")
             todo += ", and do the same again; what was there is untouched"
         elif ours:
             expected, todo = "a place that can be written to", "name another, or allow writing there"
         else:
             raise
-        raise DiskError(
-            error.errno or errno.EIO, f"{path}: expected {expected}, got {error.strerror or error}; {todo}"
-        ) from error
+        said = getattr(error, "strerror", None) or error
+        raise DiskError(number or errno.EIO, f"{path}: expected {expected}, got {said}; {todo}") from error
+
+
+def _number(error: Exception) -> int | None:
+    """Gives the number of a system's error, which libraries in Rust have in the text of an error of their own."""
+    if isinstance(error, OSError):
+        return error.errno
+    said = _OF_RUST.search(str(error))
+    return None if said is None else int(said[1])
+
+
+def _is_ours(error: OSError, path: Path) -> bool:
+    """Tells whether an error is of a place, of what is around it, or of what is written for it."""
+    if error.filename is None:
+        return False
+    place = Path(os.fsdecode(error.filename))
+    near = place.parent == path.parent or path.is_relative_to(place)
+    return near or _TEMPORARY.fullmatch(place.name) is not None
 
 
 def _flush_folder(folder: Path) -> None:
     """Puts the names in a folder on the disk too; file systems that can't flush a folder order it themselves."""
-    if os.name == "nt":
+    if _WINDOWS:
         return
     opened = os.open(folder, os.O_RDONLY)
     try:

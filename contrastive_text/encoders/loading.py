@@ -118,7 +118,7 @@ def _check_layers(name: str, model: PreTrainedModel, left_over: Iterable[str]) -
     """Refuses layers that are in the checkpoint and not in the model, and layers with a matrix of zeros.
 
     Both come from damage or from a changed ``config.json``, and give vectors of another model. Heads that are
-    left over, zero biases, tables of positions, and matrices of adapters are left alone.
+    left over, zero biases of any shape, tables of positions, and matrices of adapters are left alone.
     """
     stacks = [place for place, part in model.named_modules() if isinstance(part, nn.ModuleList)]
     inside = re.compile(rf"(?:^|\.)((?:{'|'.join(map(re.escape, stacks))})\.\d+)\.") if stacks else None
@@ -134,7 +134,8 @@ def _check_layers(name: str, model: PreTrainedModel, left_over: Iterable[str]) -
         for place, part in model.named_modules()
         if place.startswith(tuple(f"{stack}." for stack in stacks)) and not isinstance(part, nn.Embedding)
         for key, weight in part.named_parameters(recurse=False)
-        if weight.ndim == 2 and "lora" not in place and not weight[0].any() and not weight.any()
+        if weight.ndim == 2 and min(weight.shape) > 1 and "bias" not in key.split("_")
+        if "lora" not in place and not weight[0].any() and not weight.any()
     ]
     if zero:
         raise InvalidValueError(

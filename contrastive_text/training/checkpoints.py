@@ -66,6 +66,13 @@ def verify_checkpoint(path: str | Path) -> None:
         )
 
 
+def is_sealed(path: Path) -> bool:
+    """Tells whether a checkpoint file ends with a seal, which is of every byte of it."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _SEAL_SIZE))
+        return file.read().startswith(_MARK)
+
+
 def _damage(path: Path) -> str | None:
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+import torch
 from pytest import CaptureFixture
 
 from contrastive_text.cli.main import run
@@ -142,3 +145,46 @@ def test_where_nothing_vouches_for_anything_that_is_said(
     assert "expected a digest of what was written, got none" in told.err
     assert run(["verify", str(tmp_path / "none")]) == 2
     assert "none: expected a file or a folder, got none" in capsys.readouterr().err
+
+
+def test_what_cannot_be_read_is_damaged_and_the_rest_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.ckpt", "b.ckpt"):
+        AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, tmp_path / name)
+    for place in ("locked", "v.npy", "v.npy.json"):
+        (tmp_path / place).mkdir() if place == "locked" else (tmp_path / place).write_text("{}")
+    (tmp_path / ".contrastive-text.host.0.1.0.tmp").mkdir()
+    (tmp_path / ".contrastive-text.host.0.1.0.tmp" / MANIFEST).write_text("half")
+    (tmp_path / "loose").symlink_to(tmp_path / "nothing")
+    opened, listed = Path.open, Path.iterdir
+
+    def refused(path: Path) -> None:
+        if path.name in ("a.ckpt", "locked", "v.npy.json"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(
+        Path, "open", lambda path, *rest, **named: (refused(path), opened(path, *rest, **named))[1]
+    )
+    monkeypatch.setattr(Path, "iterdir", lambda path: (refused(path), listed(path))[1])
+    unread = f"can't be read ({os.strerror(errno.EACCES)})"
+    found = {each.path.name: each for each in verify(tmp_path)}
+    assert {name: each.damage for name, each in found.items() if each.known} == {
+        "a.ckpt": unread, "b.ckpt": None, "locked": unread, "v.npy.json": unread
+    }  # fmt: skip
+    assert {name for name, each in found.items() if not each.known} == {"v.npy", "loose"}
+
+
+def test_a_checkpoint_without_a_seal_is_not_called_what_was_written_byte_for_byte(
+    tmp_path: Path, capsys: CaptureFixture[str]
+) -> None:
+    torch.save({"state_dict": {}}, tmp_path / "theirs.ckpt")
+    assert run(["verify", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "theirs.ckpt: whole by the archive's own checksums, which leave out its directory\n" in said
+    assert "byte for byte" not in said
+    AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, tmp_path / "ours.ckpt")
+    assert run(["verify", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "ours.ckpt: ok\n" in said
+    assert "\n1 files are byte for byte what was written\n" in said

@@ -6,9 +6,11 @@ import platform
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,6 +76,14 @@ def test_an_error_of_another_file_passes(tmp_path: Path) -> None:
         Path("/elsewhere/b").read_bytes()
 
 
+def test_a_full_disk_is_told_where_another_library_has_the_word(tmp_path: Path) -> None:
+    words = f"Error while serializing: I/O error: No space left on device (os error {errno.ENOSPC})"
+    with pytest.raises(DiskError, match="a: expected room for it"), replacing(tmp_path / "a"):
+        raise RuntimeError(words)
+    with pytest.raises(RuntimeError, match="os error 2"), replacing(tmp_path / "a"):
+        raise RuntimeError("No such file or directory (os error 2)")
+
+
 def test_a_missing_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(DiskError, match="expected a place that can be written to"):
         write(tmp_path / "none" / "a", b"")
@@ -128,6 +138,76 @@ def test_nothing_is_written_through_a_linked_folder(tmp_path: Path) -> None:
     write_model(folder, "new")
     assert not list(theirs.iterdir())
     assert (folder / "sub" / "b").read_text() == "new"
+
+
+def test_a_folder_on_a_disk_of_its_own_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where it is a mounted volume: nothing moves into it from outside."""
+    folder, move = tmp_path / "model", os.replace
+    folder.mkdir()
+
+    def on_one_disk(source: Path, target: Path) -> None:
+        if source.is_relative_to(folder) != target.is_relative_to(folder):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(source), None, str(target))
+        move(source, target)
+
+    monkeypatch.setattr(os, "replace", on_one_disk)
+    write_model(folder, "new")
+    assert (folder / "sub" / "b").read_text() == "new"
+    assert sorted(path.name for path in folder.iterdir()) == ["a", "key", "list", "sub"]
+
+
+def test_where_nothing_may_be_written_beside_a_folder_it_is_written_to_and_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+
+    def refusing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(path: Path, *given: Any, **named: Any) -> Any:
+            if Path(path).parent == tmp_path and Path(path) != folder:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return call(path, *given, **named)
+
+        return run
+
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)
+    monkeypatch.setattr(os, "open", refusing(os.open))
+    monkeypatch.setattr(Path, "mkdir", refusing(Path.mkdir))
+    with held(folder) as mine, held(folder) as again:
+        assert (mine, again) == (True, False)
+        write_model(folder, "new")
+    assert sorted(path.name for path in folder.iterdir()) == ["a", "key", "list", "sub"]
+
+
+def test_the_next_save_removes_what_a_killed_one_left_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path, "old")
+    kill_at(3, monkeypatch, lambda: write_model(tmp_path, "new"))
+    disk._in_use.clear()  # as in another process
+    left = [path.name for path in tmp_path.glob(disk.TEMPORARIES)]
+    write_model(tmp_path, "newer")
+    assert (len(left), list(tmp_path.glob(disk.TEMPORARIES))) == (1, [])
+
+
+def test_of_two_saves_at_once_the_files_are_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    move, folder = os.replace, tmp_path / "model"
+
+    def slowly(source: Path, target: Path) -> None:
+        move(source, target)
+        if threading.current_thread() is first:
+            begun.set()
+            time.sleep(0.05)  # gives the other save the time to move all its files
+
+    begun = threading.Event()
+    first = threading.Thread(target=write_model, args=(folder, "first"))
+    monkeypatch.setattr(os, "replace", slowly)
+    first.start()
+    begun.wait(10)
+    write_model(folder, "second")
+    first.join()
+    assert {(folder / name).read_text() for name in ("list", "a", "sub/b", "key")} == {"second"}
+    assert sorted(path.name for path in folder.iterdir()) == ["a", "key", "list", "sub"]
 
 
 class Killed(BaseException):
@@ -201,6 +281,28 @@ def test_a_lock_is_held_by_one_and_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_where_an_open_file_cannot_be_removed_a_lock_ends_without_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, close = [], os.close
+
+    def closed(descriptor: int) -> None:
+        steps.append("close")
+        close(descriptor)
+
+    def removed(path: Path, **_: bool) -> None:
+        steps.append("unlink")
+        raise PermissionError(errno.EACCES, "another process has it open", str(path))
+
+    with held(tmp_path / "a"), monkeypatch.context() as patch:
+        patch.setattr(disk, "_WINDOWS", True)
+        patch.setattr(os, "close", closed)
+        patch.setattr(Path, "unlink", removed)
+        with held(tmp_path / "b"):
+            steps.clear()
+        assert steps == ["close", "unlink"]
+
+
 def test_only_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
@@ -218,24 +320,26 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     dead, host, old = ended.pid, platform.node(), time.time() - 2 * 3600
+    space = disk._process_space()
     stale = [
-        f".contrastive-text.{host}.{dead}.0.tmp",
-        f".contrastive-text.{host}.{os.getpid()}.999999.tmp",  # of a process before that had our number
-        ".contrastive-text.elsewhere.1.0.tmp",
-        f".contrastive-text.{host}.{os.getppid()}.1.tmp",
+        f".contrastive-text.{host}.{space}.{dead}.0.tmp",
+        f".contrastive-text.{host}.{space}.{os.getpid()}.999999.tmp",  # of a process before that had our number
+        ".contrastive-text.elsewhere.0.1.0.tmp",
+        f".contrastive-text.{host}.{space}.{os.getppid()}.1.tmp",
     ]
     kept = [
-        ".contrastive-text.elsewhere.7.0.tmp",  # another machine may be writing it
-        f".contrastive-text.{host}.{os.getppid()}.0.tmp",  # of a living process
+        f".contrastive-text.{host}.{space + 1}.{dead}.0.tmp",  # of a container whose processes can't be seen
+        ".contrastive-text.elsewhere.0.7.0.tmp",  # another machine may be writing it
+        f".contrastive-text.{host}.{space}.{os.getppid()}.0.tmp",  # of a living process
         ".contrastive-text.tmp",
         ".notes.tmp",
         "a.ckpt",
     ]
     for name in stale + kept:
         (tmp_path / name).write_text("x")
-    for name in stale[2:] + kept[2:]:
+    for name in stale[2:] + kept[3:]:
         os.utime(tmp_path / name, (old, old))
-    folder = tmp_path / f".contrastive-text.{host}.{dead}.3.tmp"
+    folder = tmp_path / f".contrastive-text.{host}.{space}.{dead}.3.tmp"
     (folder / "1_Pooling").mkdir(parents=True)
     with replacing(tmp_path / "b.ckpt") as file:
         file.write(b"being written")
@@ -248,5 +352,7 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
 def test_a_temporary_names_its_process_and_not_its_target(tmp_path: Path) -> None:
     with replacing(tmp_path / "hpc_ckpt_1.ckpt"):
         (temporary,) = tmp_path.iterdir()
-        assert temporary.name.startswith(f".contrastive-text.{platform.node()}.{os.getpid()}.")
+        assert temporary.name.startswith(
+            f".contrastive-text.{platform.node()}.{disk._process_space()}.{os.getpid()}."
+        )
         assert "hpc_ckpt" not in temporary.name  # Lightning takes every number behind that for a version

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import architectures
 import pytest
@@ -12,6 +13,7 @@ import tiny
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, BertForMaskedLM
+from transformers.models.bert.modeling_bert import BertLayer
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders import TransformerEncoder
@@ -166,3 +168,17 @@ def test_the_parts_of_weights_lie_in_the_folder(name: object, tmp_path: Path) ->
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a.weight": name}}))
     with pytest.raises(InvalidValueError, match=r"weight_map: a\.weight: expected"):
         load_architecture(str(tmp_path), None, None)
+
+
+def test_zero_biases_of_two_dimensions_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ConvBERT and RecurrentGemma have them."""
+    set_up = BertLayer.__init__
+
+    def with_bias(layer: BertLayer, *given: Any, **named: Any) -> None:
+        set_up(layer, *given, **named)
+        layer.gate_bias = torch.nn.Parameter(torch.zeros(4, 4))
+        layer.shift = torch.nn.Parameter(torch.zeros(4, 1))
+
+    monkeypatch.setattr(BertLayer, "__init__", with_bias)
+    load_model(None, load_architecture(None, tiny.CONFIG, None)).save_pretrained(tmp_path)
+    load(tmp_path)
