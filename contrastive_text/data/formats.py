@@ -132,9 +132,10 @@ def _numbered(where: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Gives lines without their ends, which are newlines alone: U+2028 and the like belong to a text."""
     for number, line in enumerate(lines, start=1):
         text = line.removesuffix("\n").removesuffix("\r")
-        if number == 1 and "\r" in text and not line.endswith("\n"):
-            todo = "let lines end in newlines"
-            raise reading_error(where, "lines that end in newlines", "carriage returns alone", todo)
+        if "\r" in text:  # texts of several lines would be taken for one
+            todo = "let lines end in newlines, or write .csv, whose quoted fields may hold it"
+            expected = "lines that end in newlines"
+            raise reading_error(f"{where}:{number}", expected, "a carriage return alone", todo)
         yield number, text
 
 
@@ -283,8 +284,10 @@ def _check_depth(where: str, line: str, bound: int) -> None:
         raise reading_error(where, expected, f"{deepest:,}", "flatten them, or raise the bound `depth`")
 
 
-_BRACKETS = re.compile(r'[][{}]|"[^"\\]*(?:\\.[^"\\]*)*"')
-"""A bracket, or a string, whose brackets are text."""
+_BRACKETS = re.compile(r'[][{}]|"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?$)', re.DOTALL)
+"""A bracket, or a string, whose brackets are text.
+
+One that is never closed goes to the end: looked for from each of its quotes anew, it would take squared time."""
 
 
 FORMATS: Mapping[str, Callable[[str, Iterable[str], Bounds], Parsed]] = {

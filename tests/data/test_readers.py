@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.core.text_files import Bounds
+from contrastive_text.data.formats import _BRACKETS
 from contrastive_text.data.readers import ALIASES, Table, read_pairs, read_rows
 from contrastive_text.data.streaming import TextStream
 
@@ -701,7 +702,11 @@ def test_real_scores_and_subsets_are_read() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.txt", "one\rtwo\rthree", "expected lines that end in newlines, got carriage returns alone"),
+        ("a.txt", "one\rtwo\rthree", "a.txt:1: expected lines that end in newlines, got a carriage return alone"),
+        ("a.txt", "one\rtwo\rthree\n", "a.txt:1: expected lines that end in newlines"),
+        ("a.txt", "one\ntwo\n\nthree\rfour\r", "a.txt:4: expected lines that end in newlines"),
+        ("a.tsv", "text\tn\none\t1\rtwo\t2\n", "a.tsv:2: expected lines that end in newlines"),
+        ("a.jsonl", '{"text": "1"}\n{"text": "2"}\r{"text": "3"}\n', "a.jsonl:2: expected lines that end in new"),
         (
             "a.jsonl",
             '{"text": "1"}\n{"text": "2", "text": "3"}\n',
@@ -722,6 +727,12 @@ def test_what_would_be_read_otherwise_than_it_was_meant_is_refused(
 ) -> None:
     with pytest.raises(InvalidValueError, match=said):
         read_rows(write(tmp_path / name, content), ["text"])
+
+
+def test_a_string_that_is_never_closed_is_passed_once() -> None:
+    line = "{" * 2 + '"' + '\\"' * 20_000
+    steps = [match.end() - match.start() for match in _BRACKETS.finditer(line)]
+    assert steps == [1, 1, len(line) - 2]  # one string to the end; begun anew at each quote it took squared time
 
 
 def test_brackets_in_texts_are_no_depth_and_a_bound_is_an_option(tmp_path: Path) -> None:

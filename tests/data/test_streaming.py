@@ -89,6 +89,7 @@ def test_a_stream_is_what_read_rows_reads_or_refuses(
 ODD: tuple[str | bytes, ...] = (
     "text\none\rtwo\n",
     "text\rone\rtwo",
+    "text\rone\rtwo\n",
     "text\none\0two\n",
     "text\none\n".encode("utf-16"),
     "text\none\n".encode("utf-32-le"),
