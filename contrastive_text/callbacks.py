@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from importlib.metadata import version
 from pathlib import Path
@@ -222,6 +223,7 @@ class BestCheckpoint(ModelCheckpoint):
         self._figures: dict[str, float] = {}
         self._validated: dict[str, int] = {}
         self._figures_step = -1
+        self._run = ""
 
     @property
     def state_key(self) -> str:
@@ -241,6 +243,8 @@ class BestCheckpoint(ModelCheckpoint):
             if not scored:
                 self.monitor = None
         super().setup(trainer, pl_module, stage)
+        if stage == "fit":
+            self._run = os.path.realpath(trainer.log_dir or trainer.default_root_dir)  # all ranks ask
         folder = local_path(self.dirpath or "")
         if stage == "fit" and trainer.is_global_zero and folder is not None:
             remove_abandoned(folder)
@@ -260,9 +264,9 @@ class BestCheckpoint(ModelCheckpoint):
         super().on_validation_end(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
-        """Gives the best so far, and the last validation's figures: of which step, and on which rows."""
+        """Gives the best so far, the last validation's figures, step and rows, and the run's folder."""
         figures = {"figures": dict(self._figures), "figures_step": self._figures_step}
-        return {**super().state_dict(), **figures, "validated": dict(self._validated)}
+        return {**super().state_dict(), **figures, "validated": dict(self._validated), "run": self._run}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
         """Takes over the best so far into the resumed run's own folder; one that is gone is forgotten."""

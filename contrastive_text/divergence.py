@@ -13,20 +13,22 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from torch import Tensor, nn
 
 from contrastive_text.core.errors import RunError
+from contrastive_text.stopping import SaveWhenStopped
 
 _ADVICE = (
-    "training has diverged, so nothing is exported; start again, or from that checkpoint with --init_from, with "
     "a lower learning rate, a stronger clipping (trainer.gradient_clip_val), or bf16-mixed in place of 16-mixed"
 )
+_INTERVAL = 50
+"""Batches between two looks where nothing is logged; Lightning's own default."""
 
 
 class EndWhenDiverged(Callback):
     """Ends a run, on all ranks, once its loss or its weights are NaN or infinite.
 
-    The loss of each batch is noted on the device and read every ``trainer.log_every_n_steps`` batches, before a
-    validation and at the end: reading waits for the device. Weights are read before each validation and each
-    checkpoint, so that none without a number in it is written. A step that float16's gradient scaling leaves out
-    has a finite loss, and goes by.
+    The loss of each batch is noted on the device and read every ``trainer.log_every_n_steps`` batches (50 where
+    that is 0), before a validation and at the end: reading waits for the device. Weights are read before each
+    validation and each checkpoint, so that none without a number in it is written. A step that float16's gradient
+    scaling leaves out has a finite loss, and goes by.
     """
 
     def __init__(self) -> None:
@@ -48,7 +50,7 @@ class EndWhenDiverged(Callback):
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, Tensor) and self._first is not None:
             self._first = _earlier(self._first, loss.detach(), trainer.global_step)
-        if (batch_idx + 1) % max(1, vars(trainer)["log_every_n_steps"] or 0) == 0:  # Lightning's, undeclared
+        if (batch_idx + 1) % (vars(trainer)["log_every_n_steps"] or _INTERVAL) == 0:  # Lightning's, undeclared
             self._check_loss(trainer)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -96,7 +98,8 @@ def check_weights(trainer: pl.Trainer, module: nn.Module) -> None:
 def _advice(trainer: pl.Trainer) -> str:
     kept = _last_checkpoint(trainer)
     where = f"the last checkpoint before it is {kept}" if kept else "there is no checkpoint before it"
-    return f"{where}; {_ADVICE}"
+    start = "start again, or from that checkpoint with --init_from, with" if kept else "start again with"
+    return f"{where}; training has diverged, so nothing is exported; {start} {_ADVICE}"
 
 
 def _last_checkpoint(trainer: pl.Trainer) -> Path | None:
@@ -105,5 +108,6 @@ def _last_checkpoint(trainer: pl.Trainer) -> Path | None:
     named = [path for callback in ours for path in (callback.best_model_path, callback.last_model_path)]
     # The best so far is named before it is written.
     named += [vars(callback)["_last_checkpoint_saved"] for callback in ours]
-    there = [path for path in map(Path, filter(None, named)) if path.is_file()]
+    stopped = [callback.saved for callback in vars(trainer)["callbacks"] if isinstance(callback, SaveWhenStopped)]
+    there = [path for path in (Path(name) for name in (*named, *stopped) if name) if path.is_file()]
     return max(there, key=lambda path: path.stat().st_mtime, default=None)

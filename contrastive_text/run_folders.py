@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -45,7 +45,7 @@ class OwnFolders(Callback):
         if trainer.is_global_zero:
             try:
                 size = sum(p.numel() * p.element_size() for p in pl_module.parameters())
-                self._take(dict(_folders(trainer, own)), size)
+                self._take(_folders(trainer, own), size)
             except ContrastiveTextError as error:
                 refused = error
         said = trainer.strategy.broadcast(None if refused is None else str(refused))
@@ -53,17 +53,22 @@ class OwnFolders(Callback):
             self._held.close()
             raise refused or RunError(said)
 
-    def _take(self, folders: dict[Path, str], size: int) -> None:
-        for folder, where in folders.items():
+    def _take(self, folders: Iterable[tuple[Path, str]], size: int) -> None:
+        taken: set[Path] = set()
+        for folder, where in folders:
             _check_writable(folder, where)
-            free = shutil.disk_usage(folder if folder.is_dir() else folder.parent).free
+            real = Path(os.path.realpath(folder))  # two names of one folder exclude each other
+            if real in taken:
+                continue
+            taken.add(real)
+            free = shutil.disk_usage(real if real.is_dir() else real.parent).free
             if free < _COPIES * size:
                 raise DiskError(
                     errno.ENOSPC,
                     f"{where}: expected room for {_COPIES * size / 1e6:,.0f} MB at {folder}, for a checkpoint "
                     f"and the model, got {free / 1e6:,.0f} MB; make room, or name another folder",
                 )
-            if not self._held.enter_context(held(folder)):
+            if not self._held.enter_context(held(real)):
                 raise RunError(
                     f"{where}: expected a folder that no other run writes to, got {folder}, where one is at "
                     "work; wait for it, or name another folder"

@@ -37,6 +37,7 @@ class SaveWhenStopped(Callback):
 
     Attributes:
         command: What resumes the run when its folder is put behind it; None to name ``Trainer.fit``.
+        saved: The checkpoint that is there to resume this run from; None while there is none.
     """
 
     def __init__(self, minutes: float | None = 15) -> None:
@@ -52,7 +53,7 @@ class SaveWhenStopped(Callback):
         self._speaks = True
         self._stopping = False
         self._before = 0
-        self._saved: Path | None = None
+        self.saved: Path | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
         """Takes the last place: what it saves behind a validation must have the best checkpoint in it."""
@@ -62,7 +63,7 @@ class SaveWhenStopped(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
         """Takes the two signals over; Lightning gives them back after the training."""
         self._signal = signal.SIGTERM if trainer.received_sigterm else None
-        self._speaks, self._stopping, self._saved = trainer.is_global_zero, False, None
+        self._speaks, self._stopping, self.saved = trainer.is_global_zero, False, None
         self._written, self._postponed = time.monotonic(), False
         _let_lightning_stop(trainer, False)
         if threading.current_thread() is threading.main_thread():
@@ -121,28 +122,29 @@ class SaveWhenStopped(Callback):
 
     def _save(self, trainer: pl.Trainer) -> None:
         folder = Path(trainer.log_dir or trainer.default_root_dir)  # all ranks ask
-        former, self._saved = self._saved, folder / f"resume-step={trainer.global_step}.ckpt"
-        trainer.save_checkpoint(self._saved, weights_only=False)
-        if former not in (None, self._saved):
+        former, path = self.saved, folder / f"resume-step={trainer.global_step}.ckpt"
+        trainer.save_checkpoint(path, weights_only=False)
+        self.saved = path
+        if former not in (None, self.saved):
             trainer.strategy.remove_checkpoint(former)
         self._written = time.monotonic()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
         """Drops the checkpoint of a run that came to its end."""
-        if self._saved is not None:
-            trainer.strategy.remove_checkpoint(self._saved)
-            self._saved = None
+        if self.saved is not None:
+            trainer.strategy.remove_checkpoint(self.saved)
+            self.saved = None
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
         """Says how to go on, and gives the process its status."""
-        if self._saved is None or not isinstance(exception, SIGTERMException):
+        if self.saved is None or not isinstance(exception, SIGTERMException):
             return
         # A rank that ends with another status than 0 has Lightning's launcher kill the first.
         exception.code = 128 + (self._signal or signal.SIGTERM) if trainer.is_global_zero else 0
         if trainer.is_global_zero:
-            path = str(self._saved)
+            path = str(self.saved)
             call = f"trainer.fit(module, data, ckpt_path={path!r})"
-            run = str(self._saved.parent)
+            run = str(self.saved.parent)
             said = call if self.command is None else f"{self.command} {shlex.quote(run)}"
             say(f"Stopped behind step {trainer.global_step:,}. To go on exactly there:\n  {said}")
 

@@ -17,6 +17,7 @@ from contrastive_text.callbacks import BestCheckpoint, ExportModel
 from contrastive_text.cli import run as shell
 from contrastive_text.core.errors import RunError
 from contrastive_text.module import ContrastiveModule
+from contrastive_text.stopping import SaveWhenStopped
 from contrastive_text.training.checkpoints import read_checkpoint
 
 
@@ -80,6 +81,29 @@ def test_the_step_of_the_first_loss_that_is_no_number_is_named(bert: str, texts:
         ):
             run.fit(parts, tiny.data(texts))
         assert run.global_step == reached
+
+
+def test_a_checkpoint_to_resume_from_is_named_and_none_is_advised_where_there_is_none(
+    bert: str, texts: str, tmp_path: Path
+) -> None:
+    for minutes, named in (
+        (0, "the last checkpoint before it is .*resume-step=2.ckpt; .*from that checkpoint"),
+        (9, None),
+    ):
+        with pytest.raises(RunError, match=named) as raised:
+            trainer(tmp_path, SaveWhenStopped(minutes), log_every_n_steps=1).fit(
+                Spoilt(tiny.module(bert).encoder), tiny.data(texts)
+            )
+        assert ("from that checkpoint" in str(raised.value)) == (named is not None)
+
+
+def test_the_device_is_not_waited_for_after_every_batch_where_nothing_is_logged(
+    bert: str, texts: str, tmp_path: Path
+) -> None:
+    run = trainer(tmp_path, log_every_n_steps=0)
+    with pytest.raises(RunError, match=r"^step 3: expected a finite loss"):
+        run.fit(Spoilt(tiny.module(bert).encoder), tiny.data(texts))
+    assert run.global_step == 4  # noticed at the end
 
 
 def test_nothing_is_scored_or_kept_of_lost_weights(bert: str, texts: str, tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ FLOORS = [
     {"losses", "distributed", "random", "types", "targets", "specs", "recipes", "hub", "extras", "model_files"},
     {"views", "encoders", "poolers", "heads", "metrics", "training", "search", "quantization"},
     {"objectives", "network"},
-    {"data", "encoding", "combination", "device_pool"},
+    {"data", "encoding", "combination", "device_pool", "stopping"},
     {"scores", "sentence_encoder", "model_folder", "model_writing", "text_blocks", "divergence", "accumulation"},
     {"module", "postprocessing", "onnx_export", "vector_files"},
-    {"evaluation", "callbacks", "collapse", "chunk_size", "stages", "stopping", "ensemble"},
+    {"evaluation", "callbacks", "collapse", "chunk_size", "stages", "ensemble"},
     {"report", "sweeps", "verification", "run_folders"},
     {"cli"},
 ]

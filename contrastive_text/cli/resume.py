@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from contrastive_text.core.class_paths import own_modules
@@ -98,34 +99,63 @@ def _split(words: Sequence[str]) -> tuple[Path, list[str]]:
 
 
 def _latest(folder: Path, config: Mapping[str, object]) -> Checkpoint:
-    """Gives the whole checkpoint of the most steps, and says which ones are damaged."""
+    """Gives the whole checkpoint of the most steps, and says which ones are damaged.
+
+    A run that has none of its own yet goes on from where it began.
+    """
     resumable = sorted(folder.glob("resume-step=*.ckpt"))
-    kept = Path(_dirpath(config, "checkpoint") or folder / "checkpoints")
-    model = Path(_dirpath(config, "export") or folder / "model")
+    kept = _place(config, "checkpoint") or folder / "checkpoints"
+    model = _place(config, "export") or folder / "model"
     best = sorted(kept.glob("*.ckpt"))
-    exported = model / "modules.json"
-    written = (folder / _CONFIG).stat().st_mtime  # a folder that several runs export to may be of an earlier one
-    if not resumable and exported.is_file() and exported.stat().st_mtime >= written:
+    # A folder elsewhere may hold another run's model: then the run counts as one that was stopped.
+    if not resumable and _lies_in(folder, model) and (model / "modules.json").is_file():
         more = f"; to train on, give --ckpt_path {best[0]} and the options of a longer run" if best else ""
         raise InvalidValueError(
             f"--resume: expected a run that was stopped, got {folder}, which has finished: its model is {model}"
             f"{more}"
         )
-    sound: list[Checkpoint] = []
-    damaged: list[str] = []
-    for path in (*best, *resumable):
-        try:
-            sound.append(read_checkpoint(path))
-        except InvalidValueError as error:
-            damaged.append(str(error))
+    if not _lies_in(folder, kept):
+        begun = (folder / _CONFIG).stat().st_mtime  # a former run may have had a folder of the same name
+        best = [path for path in best if path.stat().st_mtime >= begun]
+    sound, damaged = _read((*best, *resumable))
+    if not _lies_in(folder, kept):
+        sound = [each for each in sound if each.path in resumable or _wrote(folder, each)]
+    started = config.get("ckpt_path")
+    if not sound and isinstance(started, str):
+        sound, more_damaged = _read([Path(started)])
+        damaged += more_damaged
     if not sound:
-        found = "; ".join(damaged) or "none"
-        raise InvalidValueError(f"--resume: expected a whole checkpoint in {folder}, got {found}; start it anew")
+        none = "none" if _lies_in(folder, kept) else f"none, and none of it in {kept}"
+        raise InvalidValueError(
+            f"--resume: expected a whole checkpoint in {folder}, got {'; '.join(damaged) or none}; start it anew"
+        )
     for message in damaged:
         say(f"Left out: {message}")
     return max(enumerate(sound), key=lambda numbered: (numbered[1].step, numbered[0]))[1]
 
 
-def _dirpath(config: Mapping[str, object], place: str) -> str | None:
-    inner = config.get(place)
-    return inner.get("dirpath") if isinstance(inner, Mapping) else None
+def _read(paths: Iterable[Path]) -> tuple[list[Checkpoint], list[str]]:
+    """Gives the whole ones of some checkpoints, and what is wrong with the others."""
+    sound: list[Checkpoint] = []
+    damaged: list[str] = []
+    for path in paths:
+        try:
+            sound.append(read_checkpoint(path))
+        except (InvalidValueError, MissingFileError) as error:
+            damaged.append(str(error))
+    return sound, damaged
+
+
+def _wrote(folder: Path, checkpoint: Checkpoint) -> bool:
+    """Tells whether a checkpoint of a folder that runs may share is of the run in this folder."""
+    return checkpoint.best is not None and checkpoint.best.run == os.path.realpath(folder)
+
+
+def _lies_in(folder: Path, inner: Path) -> bool:
+    return Path(os.path.realpath(inner)).is_relative_to(os.path.realpath(folder))
+
+
+def _place(config: Mapping[str, object], part: str) -> Path | None:
+    inner = config.get(part)
+    named = inner.get("dirpath") if isinstance(inner, Mapping) else None
+    return Path(named) if isinstance(named, str) and named else None

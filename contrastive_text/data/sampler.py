@@ -113,7 +113,10 @@ class EpochBatchSampler:
     @property
     def identity(self) -> int:
         """A number that is the same for the same order of the same rows, whatever the rank."""
-        return text_id(repr((self.sizes, self.steps, self.seed, self.shuffle, self.same_order)))
+        order = (self.sizes, self.steps, self.seed, self.shuffle)
+        return text_id(
+            repr((*order, True) if self.same_order else order)
+        )  # as checkpoints have it that know of four
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch that the next iteration gives; what is to be left out is of the epoch before."""

@@ -119,6 +119,7 @@ class BestSoFar:
         path: Where the checkpoint with that value was written; empty if none was.
         figures: ``val/NAME`` -> score of these very weights; empty if they were not validated.
         validated: Task or file -> identity of its validation rows.
+        run: The folder of the run that wrote it, as the system resolves it; empty if unknown.
     """
 
     monitor: str | None
@@ -126,6 +127,7 @@ class BestSoFar:
     path: str
     figures: Mapping[str, float]
     validated: Mapping[str, int]
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +288,7 @@ def _best_so_far(callbacks: Record, step: int) -> BestSoFar | None:
         # A score may be NaN: an undefined correlation.
         figures={} if figures is None else {name: float(str(figures.values[name])) for name in figures},
         validated={} if validated is None else {name: validated.integer(name) for name in validated},
+        run=state.text("run", ""),
     )
 
 

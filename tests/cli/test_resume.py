@@ -12,6 +12,8 @@ import pytorch_lightning as pl
 import torch
 
 from contrastive_text.cli import run as shell
+from contrastive_text.cli.resume import resume_words
+from contrastive_text.cli.training import _PLACES
 from contrastive_text.core.disk import held
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.run_folders import OwnFolders, RunLogger
@@ -80,6 +82,39 @@ def test_a_run_that_is_killed_before_its_first_validation_goes_on_from_its_folde
     assert "expected a whole checkpoint in" in capfd.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")  # runs share it here
+def test_a_run_never_goes_on_from_another_run_and_goes_on_from_where_it_began(
+    words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def taken(number: int) -> str:
+        given = resume_words(["--resume", f"runs/version_{number}"], _PLACES)
+        return given[given.index("--ckpt_path") + 1]
+
+    shared = ["--checkpoint.dirpath", "kept", "--export.dirpath", "model"]
+    with monkeypatch.context() as patch:
+        kill_at(2, patch)
+        assert shell([*words, *shared, "--resumable.minutes", "0"]) == 1
+        assert shell([*words, *shared]) == 1
+    assert shell([*words, *shared]) == 0
+    (kept,) = (here / "kept").glob("*.ckpt")
+    first = "runs/version_0/resume-step=2.ckpt"
+    assert (taken(0), taken(2)) == (first, f"kept/{kept.name}")
+    with pytest.raises(ContrastiveTextError, match="got none, and none of it in kept; start it anew"):
+        taken(1)
+    with monkeypatch.context() as patch:
+        kill_at(2, patch)
+        assert shell(["fit", "--resume", "runs/version_0"]) == 1  # before it has a checkpoint of its own
+    assert f"Resuming {first}: step 2" in capfd.readouterr().out
+    assert taken(3) == first
+    (here / first).unlink()
+    with pytest.raises(ContrastiveTextError, match=f"found none at {first}"):
+        taken(3)
+    former = (here / "runs" / "version_2" / "config.yaml").stat().st_mtime - 1
+    os.utime(kept, (former, former))
+    with pytest.raises(ContrastiveTextError, match="none of it in kept"):
+        taken(2)  # the folder has been given to another run since
+
+
 def test_places_that_cannot_be_written_to_are_told_before_the_first_step(
     words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,6 +147,13 @@ def test_two_runs_never_write_to_one_folder(
             f"{option.removeprefix('--')}: expected a folder that no other run writes to, got {here / place}"
             in said
         )
+    (here / "real").mkdir()
+    (here / "link").symlink_to("real")
+    with held(here / "real"):  # by another of its names
+        assert shell([*words, "--export.dirpath", "link"]) == 2
+    assert "export.dirpath: expected a folder that no other run writes to" in capfd.readouterr().err
+    both = ["--checkpoint.dirpath", "real", "--export.dirpath", "kept/../link"]
+    assert shell([*words, *both, "--trainer.max_steps", "1"]) == 0  # one run, whose folders are one
     assert not [path for path in here.rglob(".*") if path.suffix == ".lock"]
     first, second = (RunLogger(here / "races", name="") for _ in range(2))
     assert [first.version, second.version] == [0, 1]

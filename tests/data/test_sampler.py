@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from contrastive_text.data import EpochBatchSampler, KeyedRow, KeyedRows, RowKey, Step, TaskSize, cut
 from contrastive_text.data.loader import ResumableLoader
+from contrastive_text.random import text_id
 
 
 @st.composite
@@ -125,6 +126,14 @@ def test_what_a_resumed_run_has_seen_is_left_out_once() -> None:
     order.skip = 3
     assert list(order) == whole[3:]
     assert list(order) == whole
+
+
+def test_an_order_is_known_again_by_checkpoints_of_before_same_order() -> None:
+    orders = [
+        EpochBatchSampler({"train": 4}, [Step({"train": (0, 2)})], 7, same_order=same) for same in (False, True)
+    ]
+    assert orders[0].identity == text_id(repr(({"train": 4}, [Step({"train": (0, 2)})], 7, True)))
+    assert orders[1].identity != orders[0].identity
 
 
 def test_what_is_left_out_is_of_its_epoch_alone() -> None:
