@@ -47,12 +47,17 @@ def say(text: object = "", file: TextIO | None = None, end: str = "\n") -> None:
 
 
 def show_warnings() -> None:
-    """Has this process print warnings in the same way."""
-    plain = warnings.formatwarning
+    """Has this process print warnings in the same way, whoever lays them out: Lightning does it by itself."""
 
-    def formatted(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
-    ) -> str:
-        return shown(plain(message, category, filename, lineno, line))
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        laid_out = warnings.formatwarning(message, category, filename, lineno, line)  # as it is at that time
+        say(laid_out, file=sys.stderr if file is None else file, end="")
 
-    warnings.formatwarning = formatted
+    warnings.showwarning = show

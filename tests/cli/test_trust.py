@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from contrastive_text import ContrastiveModule, SentenceEncoder, TextDataModule
 from contrastive_text.cli import run
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.ensemble import TaskEnsemble
+from contrastive_text.recipes.layers import read_config
 
 POPEN = {"class_path": "subprocess.Popen", "init_args": {"args": "touch RUN", "shell": True}}
 EVIL = {"class_path": "evil.Evil"}
@@ -324,7 +324,7 @@ def test_a_run_that_is_resumed_has_nothing_imported(
     place = foreign / "run"
     (place / "checkpoints").mkdir(parents=True)
     shutil.copy(finished["checkpoint"], place / "checkpoints")
-    config = yaml.safe_load((Path(finished["folder"]) / "config.yaml").read_text())
+    config = read_config(Path(finished["folder"]) / "config.yaml")
     for hole, value in RESUMED.items():
         changed = {
             name: {**config[name], **inner}
@@ -332,7 +332,7 @@ def test_a_run_that_is_resumed_has_nothing_imported(
             else inner
             for name, inner in value.items()
         }
-        (place / "config.yaml").write_text(yaml.safe_dump({**config, **changed}))
+        (place / "config.yaml").write_text(json.dumps({**config, **changed}))
         assert run(["fit", "--resume", str(place)]) == 2, hole
         said = capsys.readouterr().err
         assert "config.yaml" in said, hole

@@ -81,10 +81,18 @@ def test_a_terminal_still_gets_colours_of_our_own() -> None:
     assert "\\x1b[31mx" in file.getvalue()
 
 
-def test_warnings_are_printed_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_printed_in_the_same_way_however_they_are_laid_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     show_warnings()
-    assert "\\x1b[31m" in warnings.formatwarning("\x1b[31m", UserWarning, "a.py", 1, "")
+    monkeypatch.setattr(
+        warnings, "formatwarning", lambda message, *_: f"its own way: {message}\n"
+    )  # as Lightning
+    file = io.StringIO()
+    warnings.showwarning("\x1b[31m", UserWarning, "a.py", 1, file)
+    assert file.getvalue() == "its own way: \\x1b[31m\n"
 
 
 ALLOWED = {("core/console.py", "Console")}
