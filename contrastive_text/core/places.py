@@ -30,7 +30,8 @@ from contrastive_text.core.misspelt import broken_module, no_argument, no_class,
 # class is named.
 set_parsing_settings(instantiate_subclass_spec_in_any=False)
 
-_PLAIN = (str, bytes, int, float, complex, bool, os.PathLike, Enum, timedelta)
+_TEXT = (str, bytes, os.PathLike, Enum, timedelta)
+_NUMBERS = (int, float, complex)  # and bool
 _SPEC = {"class_path", "init_args", "dict_kwargs"}
 
 
@@ -47,6 +48,7 @@ class _Place:
         items: Annotations of the items of a list.
         values: Annotations of the values of a dictionary.
         text: Whether a string may stand there.
+        number: Whether a number may, or true and false.
         anything: Whether any plain value may.
         code: Whether the parser would take a string for the path of a function, a class or a module.
         unreadable: Whether nobody can tell.
@@ -56,9 +58,17 @@ class _Place:
     items: list[Any] = field(default_factory=list)  # Any: annotations
     values: list[Any] = field(default_factory=list)
     text: bool = False
+    number: bool = False
     anything: bool = False
     code: bool = False
     unreadable: bool = False
+
+    @property
+    def leads_to_parts(self) -> bool:
+        """Whether a part may stand here or further in, as far as anybody can tell."""
+        if self.parts or self.code or self.unreadable:
+            return True
+        return any(_place([inner]).leads_to_parts for inner in (*self.items, *self.values))
 
 
 def settled(arguments: Mapping[str, Any], cls: type, where: str) -> dict[str, Any]:
@@ -96,22 +106,25 @@ class _Walk:
     own_words: bool
 
     def arguments(self, given: Mapping[str, Any], cls: type, where: str, known: bool = False) -> dict[str, Any]:
-        """Gives the arguments of a class; where ``known``, others than it takes are refused here."""
+        """Gives the arguments of a class; where ``known``, and in a file, others than it takes are refused."""
         annotations, takes_more = _annotations(cls)
-        if known and not takes_more:
-            for name in given:
-                if name.isidentifier() and name not in annotations:
-                    raise no_argument(name, cls, annotations, where)
         done: dict[str, Any] = {}
-        for name, value in given.items():
+        for name, item in given.items():
+            value = item
+            # The parser takes a.b for b in a, and a+ for one more of a.
+            first, *further = str(name).removesuffix("+").split(".") if self.own_words else [name]
+            for inner in reversed(further):
+                value = {inner: value}
             if not self.own_words and not (isinstance(name, str) and name.isidentifier()):
                 # Dotted, or with a plus behind it, the parser would find another place for it.
                 raise InvalidValueError(f"{where}: expected names of arguments, got {name!r}")
-            if name in annotations or takes_more:
-                place = _place([annotations.get(name, Any)])
-                done[name] = self.value(value, place, f"{where}.{name}")
-            else:
-                done[name] = value  # the parser refuses the name, and imports nothing for it
+            if first not in annotations and not takes_more and (known or not self.own_words):
+                raise no_argument(first, cls, annotations, where)
+            # What reaches another function by **kwargs has the annotation that it has there.
+            other = Any if self.own_words else _Unreadable
+            if first in annotations or takes_more:
+                value = self.value(value, _place([annotations.get(first, other)]), f"{where}.{first}")
+            done[name] = value
         return done
 
     def value(self, value: Any, place: _Place, where: str) -> Any:  # Any: plain data
@@ -128,12 +141,21 @@ class _Walk:
             inner = self.arguments(inner, place.parts[0], where)
             return {**value, "init_args": inner} if "init_args" in value else inner
         if isinstance(value, Mapping):
-            below = _place(place.values or [_Unreadable if place.unreadable else Any])
+            below = self._below(place, place.values or [Any])
+            for name in value:
+                if not self.own_words and below.leads_to_parts and set(str(name)) & set(".+"):
+                    raise InvalidValueError(f"{where}: expected a name without . and +, got {name!r}")
             return {name: self.value(item, below, f"{where}.{name}") for name, item in value.items()}
         if isinstance(value, list | tuple):
-            below = _place(place.items or ([*place.parts] or [_Unreadable if place.unreadable else Any]))
+            below = self._below(place, place.items or place.parts or [Any])
             return [self.value(item, below, f"{where}[{i}]") for i, item in enumerate(value)]
         return value
+
+    def _below(self, place: _Place, annotations: list[Any]) -> _Place:  # Any: annotations
+        """Gives the place of what a mapping or a list holds, of which nobody can tell more than of itself."""
+        if place.unreadable:
+            return _place([_Unreadable] if annotations == [Any] else [*annotations, _Unreadable])
+        return _place(annotations)
 
     def _part(self, spec: Mapping[str, Any], place: _Place, where: str) -> dict[str, Any]:
         path = spec["class_path"]
@@ -187,6 +209,8 @@ class _Walk:
 
     def _text(self, text: str, place: _Place, where: str) -> Any:  # Any: the text, or the part that it names
         dotted = "." in text and all(name.isidentifier() for name in text.split("."))
+        if not self.own_words:
+            self._check_text(text, dotted, place, where)
         if place.code and dotted:
             raise InvalidValueError(
                 f"{where}: expected no function and no class, which a configuration can't give here, got {text}; "
@@ -195,7 +219,9 @@ class _Walk:
         if not self.own_words and place.parts and (dotted or not place.text):
             return self._part({"class_path": text}, place, where)
         structured = bool(place.items or place.values)
-        only_a_part = place.parts and not (structured or place.text or place.anything or place.code)
+        only_a_part = place.parts and not (
+            structured or place.text or place.number or place.anything or place.code
+        )
         named = all(name.isidentifier() for name in text.split(".")) and text != "null"
         if self.own_words and only_a_part and named and not _is_file(text):
             self._part({"class_path": text}, place, where)
@@ -208,19 +234,35 @@ class _Walk:
                 self.value(inner, place, where)
         return text
 
+    def _check_text(self, text: str, dotted: bool, place: _Place, where: str) -> None:
+        """Refuses text of a file for which the parser would read another file, or import what it names."""
+        if not place.leads_to_parts:
+            return
+        path = "/" in text or os.sep in text
+        if _is_file(text) or (path and (place.parts or not place.unreadable)):
+            raise InvalidValueError(f"{where}: expected a name or the path of a class, got the path {text!r}")
+        inner = _parsed(text, files=False, always=True)
+        if isinstance(inner, str) and inner != text:
+            self._text(inner, place, where)
+        if place.unreadable and not place.parts and (dotted or isinstance(inner, Mapping | list)):
+            raise InvalidValueError(
+                f"{where}: expected a plain value, got {text!r}; what else it takes can't be told from its "
+                "annotation"
+            )
 
-def _parsed(text: str, files: bool) -> object:
+
+def _parsed(text: str, files: bool, always: bool = False) -> object:
     """Gives what the parser makes of a string: YAML, or where a part or a list is expected that of a file."""
     try:
         if files and _is_file(text):
             text = Path(text).read_text(encoding="utf-8")
-        return get_loader("yaml")(text) if ":" in text or "[" in text else text
+        return get_loader("yaml")(text) if always or ":" in text or "[" in text else text
     except Exception:  # whatever the YAML parser raises: then the string is one
         return text
 
 
 def _is_file(text: str) -> bool:
-    return len(text) < 4096 and "\n" not in text and Path(text).is_file()
+    return len(text) < 4096 and "\n" not in text and "\0" not in text and Path(text).is_file()
 
 
 @cache
@@ -290,8 +332,10 @@ def _read(annotation: Any, place: _Place) -> None:  # Any: an annotation
         return
     elif not isinstance(origin, type):
         place.anything = True
-    elif issubclass(origin, _PLAIN):
+    elif issubclass(origin, _TEXT):
         place.text = True
+    elif issubclass(origin, _NUMBERS):
+        place.number = True
     elif issubclass(origin, Mapping):
         place.values.append(inner[1] if len(inner) > 1 else Any)
     elif issubclass(origin, list | tuple | set | frozenset) or origin.__module__ == "collections.abc":

@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 import torch
+from pytorch_lightning import Trainer
 
 from contrastive_text import ContrastiveModule, SentenceEncoder, TextDataModule
 from contrastive_text.cli import run
 from contrastive_text.core.errors import ContrastiveTextError
+from contrastive_text.core.places import settled
 from contrastive_text.ensemble import TaskEnsemble
 from contrastive_text.recipes.layers import read_config
 
@@ -122,6 +124,125 @@ def test_a_checkpoint_has_nothing_imported_or_made(hole: str, foreign: Path, fin
         elif "." not in HOLES[hole][0]:
             with contextlib.suppress(ContrastiveTextError):
                 call()
+
+
+KEYS = (
+    *("{}.class_path", "{}+", "{}.init_args.x.class_path", "{}.x", "init_args.{}", "init_args.{}.class_path"),
+    *(
+        "+{}",
+        ".{}",
+        "{}.",
+        "{} ",
+        "class_path",
+        "_class_path",
+        "x.class_path",
+        "dict_kwargs",
+        "pooler.class_path",
+    ),
+)
+"""Spellings of a name; the last ones name nothing that stands there."""
+
+
+def _mappings(plain: object, way: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Gives the way to each mapping inside of plain data."""
+    if isinstance(plain, dict):
+        yield way
+        for name, inner in plain.items():
+            yield from _mappings(inner, (*way, name))
+
+
+@pytest.mark.usefixtures("foreign")
+def test_no_spelling_of_a_name_has_anything_imported(finished: dict[str, str]) -> None:
+    saved = torch.load(finished["checkpoint"], weights_only=True)
+    for place, cls in ((MODEL, ContrastiveModule), (DATA, TextDataModule)):
+        arguments = {name: value for name, value in saved[place].items() if name != "_instantiator"}
+        if cls is TextDataModule:
+            arguments |= {"train": None, "tasks": {"a": {"train": "a.txt"}}, "columns": {"anchor": "a"}}
+        assert settled(arguments, cls, "a.ckpt")
+        for way in _mappings(arguments):
+            changed = copy.deepcopy(arguments)
+            at: Any = changed
+            for name in way:
+                at = at[name]
+            for key in dict.fromkeys(key.format(name) for name in (*at, "pairing") for key in KEYS):
+                for value in ("evil.Evil", EVIL, [EVIL]):
+                    before = dict(at)
+                    at[key] = value
+                    try:
+                        taken = settled(changed, cls, "a.ckpt")
+                    except ContrastiveTextError:
+                        taken = {}
+                    # What gets through is text among names and values of the user's own.
+                    assert not taken or way == ("columns",), (way, key, value)
+                    at.clear()
+                    at.update(before)
+    assert not {name for name in IMPORTED if name.startswith("evil")}
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (f"{MODEL}|pooler.class_path", "evil.Evil"),
+        (f"{MODEL}|pooler+", "evil.Evil"),
+        (f"{MODEL}|objectives|contrastive|init_args|loss.class_path", "evil.Evil"),
+        (f"{DATA}|tasks", {"a": {"train": "a.txt", "pairing.class_path": "evil.Evil"}}),
+        (f"{DATA}|columns", {"pairing.class_path": "evil.Evil"}),
+    ],
+)
+def test_a_dotted_name_in_a_checkpoint_has_nothing_imported(
+    place: str, value: object, foreign: Path, finished: dict[str, str]
+) -> None:
+    saved = torch.load(finished["checkpoint"], weights_only=True)
+    *way, last = place.split("|")
+    at = saved
+    for name in way:
+        at = at[name]
+    at[last] = value
+    torch.save(saved, foreign / "a.ckpt")
+    cls = ContrastiveModule if place.startswith(MODEL) else TextDataModule
+    with pytest.raises(ContrastiveTextError) if "columns" not in place else contextlib.nullcontext():
+        cls.load_from_checkpoint(foreign / "a.ckpt")
+
+
+FSDP = "pytorch_lightning.strategies.FSDPStrategy"
+
+
+@pytest.mark.usefixtures("foreign")
+def test_a_run_s_file_has_no_other_file_opened_and_no_unreadable_place_filled() -> None:
+    for name in ("strategy", "profiler", "logger", "callbacks", "plugins"):
+        for text in ("evil.yaml", "evil", "./evil", "'evil.yaml'"):
+            Path("evil").write_text("class_path: evil.Evil\n")
+            with pytest.raises(ContrastiveTextError):
+                settled({name: text}, Trainer, "config.yaml: trainer")
+    for name, value in (
+        ("auto_wrap_policy", ["evil.Evil"]),
+        ("auto_wrap_policy", "[evil.Evil]"),
+        ("auto_wrap_policy", "- evil.Evil"),
+        ("cpu_offload", "{class_path: evil.Evil}"),
+        ("cpu_offload", {"class_path": "evil.Evil"}),
+        ("mixed_precision", "evil.Evil"),
+        ("mixed_precision", "'evil.Evil'"),
+        ("device_mesh", {"x": {"class_path": "evil.Evil"}}),
+        ("anything_else", "evil.Evil"),
+    ):
+        spec = {"class_path": FSDP, "init_args": {name: value}}
+        with pytest.raises(ContrastiveTextError):
+            settled({"strategy": spec}, Trainer, "config.yaml: trainer")
+    plain = {
+        "strategy": "ddp",
+        "profiler": "simple",
+        "logger": False,
+        "default_root_dir": "runs/a",
+        "devices": "auto",
+    }
+    assert settled(plain, Trainer, "config.yaml: trainer") == plain
+
+
+def test_a_misspelt_argument_of_a_checkpoint_is_answered(finished: dict[str, str]) -> None:
+    saved = torch.load(finished["checkpoint"], weights_only=True)[MODEL]
+    arguments = {name: value for name, value in saved.items() if name != "_instantiator"}
+    with pytest.raises(ContrastiveTextError, match="did you mean 'pooler'"):
+        settled({**arguments, "poler": None}, ContrastiveModule, "a.ckpt")
 
 
 OFTEN = "a shell command among the columns"
