@@ -197,7 +197,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     step, _ = record.integer("global_step", least=0), record.integer("epoch", least=0)
     record.record("loops", None)
     weights = record.record("state_dict")
-    if others := [name for name in weights if not isinstance(weights.values[name], Tensor)]:
+    named = [name for name in weights if not name.endswith("_extra_state")]  # torch's own name: any plain data
+    if others := [name for name in named if not isinstance(weights.values[name], Tensor)]:
         raise weights.refusal("a tensor", weights.values[others[0]], others[0])
     model = record.record("hyper_parameters").values
     parts_of_data = record.record("datamodule_hyper_parameters", None)
