@@ -148,10 +148,10 @@ def _read_modules(folder: Path) -> list[tuple[str, Path]]:
 def _check_order(path: Path, kinds: list[str]) -> None:
     """Refuses modules in another order than they are used in here: encoder, pooler, Dense layers, Normalize."""
     known = {"Transformer": "T", "Dense": "D", "Normalize": "N"}
-    if path.exists() and not re.fullmatch("TP?D*N?", "".join(known.get(kind, "P") for kind in kinds)):
+    if path.exists() and not re.fullmatch("T(PD*N?)?", "".join(known.get(kind, "P") for kind in kinds)):
         raise InvalidValueError(
-            f"{path}: expected a Transformer and then, as needed, a pooler, Dense layers and Normalize in this "
-            f"order, got {', '.join(kinds[:6]) or 'none'}{', ...' * (len(kinds) > 6)}; load this model "
+            f"{path}: expected a Transformer and, where more follows, a pooler, Dense layers and Normalize in "
+            f"this order, got {', '.join(kinds[:6]) or 'none'}{', ...' * (len(kinds) > 6)}; load this model "
             "with sentence-transformers"
         )
 
