@@ -59,10 +59,18 @@ def _plain(key: str) -> str:
 
 
 class _Parsed(ContrastiveCLI):
-    """Parses a configuration and builds nothing."""
+    """A configuration that is parsed; what it describes is built when asked for."""
+
+    def __init__(self, words: list[str]) -> None:
+        super().__init__(words, show_views=True)
 
     def instantiate_classes(self) -> None:
         """Leaves everything unbuilt."""
+
+    def build(self) -> None:
+        """Builds everything once, and keeps nothing of it but the configuration."""
+        super().instantiate_classes()
+        del self.model, self.datamodule, self.trainer, self.config_init
 
 
 def check_cells(cells: Sequence[Cell], words: Sequence[str]) -> dict[str, Config]:
@@ -77,8 +85,11 @@ def check_cells(cells: Sequence[Cell], words: Sequence[str]) -> dict[str, Config
             logger.
     """
     configs: dict[str, Config] = {}
+    parsed: list[_Parsed] = []
     for cell in cells:
-        cli = _accepted(_Parsed, cell, words)
+        with _named(cell):
+            cli = _Parsed(expand_recipes(cell.words(words)))
+        parsed.append(cli)
         config = get_loader("yaml")(cli.parser.dump(cli.config, skip_none=False))
         for apart in ("n", "seed_everything"):  # of the command ``views``; and what differs from run to run
             del config[apart]
@@ -99,8 +110,9 @@ def check_cells(cells: Sequence[Cell], words: Sequence[str]) -> dict[str, Config
                 "value, or the option that overrides it"
             )
         configs[cell.name] = config
-    for cell in cells:
-        _accepted(ContrastiveCLI, cell, words)
+    for cell, cli in zip(cells, parsed, strict=True):
+        with _named(cell):
+            cli.build()
     return configs
 
 
@@ -112,12 +124,13 @@ def validated(config: Config) -> str:
     return "pairs" if data["validation"] else ""
 
 
-def _accepted(build: type[ContrastiveCLI], cell: Cell, words: Sequence[str]) -> ContrastiveCLI:
-    """Parses or builds a cell; what is wrong is said with the cell's name."""
+@contextlib.contextmanager
+def _named(cell: Cell) -> Iterator[None]:
+    """Keeps quiet what parsing or building a cell says; what is wrong is said with the cell's name."""
     said = io.StringIO()
     try:
         with speaking_to(said):
-            return build(expand_recipes(cell.words(words)), show_views=True)
+            yield
     except SystemExit as error:  # the parser's answer
         reason = said.getvalue().rpartition("error: ")[2].strip()
         raise InvalidValueError(f"in the cell {cell.name}: {reason}") from error

@@ -127,8 +127,7 @@ class ContrastiveCLI(LightningCLI):
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # Lightning's, static, is asked of self
         """Names the one command that the words begin with: each parser takes a tenth of a second to build."""
-        command = self.words[0]
-        return {command: super().subcommands()[command]}
+        return {name: left for name, left in super().subcommands().items() if name in self.words[:1]}
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parses the words: checkpoint, files and lists laid over each other, then single options."""
