@@ -24,7 +24,6 @@ from contrastive_text.combination import (
     check_parts,
     split_views,
 )
-from contrastive_text.core.class_paths import trusting
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.setting import current_setting, other_setting
 from contrastive_text.data import TextDataModule, TextTokenizer
@@ -55,7 +54,7 @@ from contrastive_text.training import (
     gradient_figures,
     lr_lambda,
 )
-from contrastive_text.training.checkpoints import answering, read_arguments
+from contrastive_text.training.checkpoints import load_options
 from contrastive_text.types import Batch, Encoded, StepBatch
 from contrastive_text.views import View, ViewPlan
 
@@ -352,7 +351,7 @@ class ContrastiveModule(ScoredModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     @classmethod
-    def load_from_checkpoint(  # type: ignore[override]
+    def load_from_checkpoint(  # type: ignore[override]  # Lightning's options are all in ``options``
         cls, checkpoint_path: str | Path, trust: Sequence[str] | None = None, **options: Any
     ) -> Self:
         """Loads a checkpoint after checking that it is whole, and that it may name the classes that it names.
@@ -366,11 +365,8 @@ class ContrastiveModule(ScoredModule):
             FileNotFoundError: There is no such file.
             ValueError: The file is damaged, or names a class of a module that isn't trusted.
         """
-        with trusting(trust), answering(checkpoint_path):
-            parts = read_arguments(checkpoint_path, cls, "model", without=options)
-            loaded: Self = super().load_from_checkpoint(
-                checkpoint_path, **{"weights_only": True, **parts, **options}
-            )
+        with load_options(checkpoint_path, cls, "model", trust, options) as arguments:
+            loaded: Self = super().load_from_checkpoint(checkpoint_path, **arguments)
         return loaded
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:

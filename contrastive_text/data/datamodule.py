@@ -11,7 +11,6 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
-from contrastive_text.core.class_paths import trusting
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
@@ -29,7 +28,7 @@ from contrastive_text.distributed import rank, world_size
 from contrastive_text.random import generator
 from contrastive_text.specs import part_spec
 from contrastive_text.targets import Target
-from contrastive_text.training.checkpoints import answering, read_arguments
+from contrastive_text.training.checkpoints import load_options
 from contrastive_text.types import ROLES, Batch, Row, StepBatch, StepKind
 from contrastive_text.views import Given, Pairing, SameText, ViewPlan
 
@@ -158,25 +157,15 @@ class TextDataModule(pl.LightningDataModule):
             single_threaded_tokenizers()
 
     @classmethod
-    def load_from_checkpoint(  # type: ignore[override]
+    def load_from_checkpoint(  # type: ignore[override]  # Lightning's options are all in ``options``
         cls, checkpoint_path: str | Path, trust: Sequence[str] | None = None, **options: Any
     ) -> Self:
         """Makes the data of a run again from a checkpoint, which is checked first.
 
-        Args:
-            checkpoint_path: A local ``.ckpt`` file.
-            trust: Modules whose classes the file may name, beside this library's and those that are imported.
-            options: As in Lightning's method, but ``hparams_file``; ``weights_only`` is True unless given.
-
-        Raises:
-            FileNotFoundError: There is no such file.
-            ValueError: The file is damaged, or names a class of a module that isn't trusted.
+        Arguments and errors are those of ``ContrastiveModule.load_from_checkpoint``.
         """
-        with trusting(trust), answering(checkpoint_path):
-            parts = read_arguments(checkpoint_path, cls, "data", without=options)
-            loaded: Self = super().load_from_checkpoint(
-                checkpoint_path, **{"weights_only": True, **parts, **options}
-            )
+        with load_options(checkpoint_path, cls, "data", trust, options) as arguments:
+            loaded: Self = super().load_from_checkpoint(checkpoint_path, **arguments)
         return loaded
 
     @property

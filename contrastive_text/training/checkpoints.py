@@ -7,7 +7,7 @@ import math
 import os
 import zipfile
 from argparse import ArgumentError
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Literal
 import torch
 from torch import Tensor
 
+from contrastive_text.core.class_paths import trusting
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError
 from contrastive_text.core.places import settled
 from contrastive_text.core.records import Record
@@ -226,35 +227,38 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     )
 
 
-def read_arguments(
-    path: str | Path, cls: type, place: Literal["model", "data"], without: Collection[str] = ()
-) -> dict[str, Any]:
-    """Gives the arguments that a checkpoint holds for the module or the data, if every part in them may be named.
+@contextmanager
+def load_options(
+    path: str | Path,
+    cls: type,
+    place: Literal["model", "data"],
+    trust: Sequence[str] | None,
+    given: Mapping[str, Any],
+) -> Iterator[dict[str, Any]]:
+    """Gives the options for Lightning's ``load_from_checkpoint``, once every part in the file may be named.
+
+    While the block runs, the modules are trusted, and what the parser of arguments says becomes an answer.
 
     Args:
         path: A ``.ckpt`` file.
         cls: The class of the module or of the data.
         place: Which of the two.
-        without: Arguments that come from elsewhere.
+        trust: Modules whose classes the file may name, beside this library's and those that are imported.
+        given: Options of the caller, which come before the file's; ``weights_only`` is True unless given.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, or names a class that it may not.
+        ValueError: The file is damaged, names a class that it may not, or has arguments that a part refuses, with
+            the part's own words.
     """
-    checkpoint = read_checkpoint(path)
-    return checkpoint.arguments(cls, place, without)
+    with trusting(trust), _answering(path):
+        parts = read_checkpoint(path).arguments(cls, place, without=given)
+        yield {"weights_only": True, **parts, **given}
 
 
 @contextmanager
-def answering(path: str | Path) -> Iterator[None]:
-    """Makes an answer of what the parser of arguments says while a checkpoint's parts are made.
-
-    Args:
-        path: The checkpoint.
-
-    Raises:
-        ValueError: Arguments that a part refuses, with the part's own words.
-    """
+def _answering(path: str | Path) -> Iterator[None]:
+    """Makes an answer of what the parser of arguments says while a checkpoint's parts are made."""
     try:
         yield
     except ContrastiveTextError:
