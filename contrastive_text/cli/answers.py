@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from contrastive_text.core.errors import ContrastiveTextError
+from contrastive_text.core.errors import ContrastiveTextError, cause_of
 
 _PARSER_S = re.compile(r"Does not validate against any|Problem with given class_path|Parser key ")
 """How the parser's errors begin, which are raised from those of a part's constructor."""
@@ -39,10 +39,8 @@ def constructor_answer(message: str, cause: BaseException | None = None) -> str 
     """
     if not _PARSER_S.match(message):
         return None
-    while cause is not None:
-        if isinstance(cause, ContrastiveTextError):
-            return str(cause)
-        cause = cause.__cause__
+    if (known := cause_of(cause, ContrastiveTextError)) is not None:
+        return str(known)
     if (lacks := _LACKS.search(message)) is not None:
         library = lacks["library"]
         return f"{_place(message)}expected the library {library}, got none; pip install {library}"

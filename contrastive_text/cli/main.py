@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contrastive_text import __version__
 from contrastive_text.cli.answers import answer
 from contrastive_text.core.class_paths import UntrustedError, finding_own_parts, trusting
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, cause_of
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes import recipe_files, recipe_names
 
@@ -102,8 +102,8 @@ def run(words: Sequence[str]) -> int:
             say("error: this is a bug, of the library or of a part of your own; see above", file=sys.stderr)
             return 1
         say(f"error: {said}", file=sys.stderr)
-        if (module := _untrusted(error)) is not None:
-            again = [words[0], "--trust", module, *words[1:]]
+        if (untrusted := cause_of(error, UntrustedError)) is not None:
+            again = [words[0], "--trust", untrusted.module, *words[1:]]
             say(f"  {shlex.join(['contrastive-text', *again])}", file=sys.stderr)
         return 2
     return 0
@@ -129,15 +129,6 @@ def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             left.append(word)
     return trusted, [*left, *words[end:]]
-
-
-def _untrusted(error: BaseException | None) -> str | None:
-    """Gives the module that the user would have to trust."""
-    while error is not None:
-        if isinstance(error, UntrustedError):
-            return error.module
-        error = error.__cause__
-    return None
 
 
 def _dispatch(command: str, words: list[str]) -> None:

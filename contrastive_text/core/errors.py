@@ -7,6 +7,10 @@ as answers; any other exception is a bug, of the library or of a part of the use
 
 from __future__ import annotations
 
+import typing
+
+_Error = typing.TypeVar("_Error", bound=BaseException)
+
 
 class ContrastiveTextError(Exception):
     """Base class of all answers: the message says where, what was expected, what came and what to do.
@@ -49,3 +53,19 @@ class MissingLibraryError(ContrastiveTextError, ImportError):
 
 class RunError(ContrastiveTextError, RuntimeError):
     """A run that can't go on, such as one whose loss is no number any more."""
+
+
+def cause_of(error: BaseException | None, kind: type[_Error]) -> _Error | None:
+    """Gives an error of a kind: the error itself, or the nearest one that it was raised from; None without one.
+
+    Example:
+        >>> error = KeyError("a")
+        >>> error.__cause__ = InvalidValueError("a: expected 1, got 2")
+        >>> cause_of(error, ContrastiveTextError)
+        InvalidValueError('a: expected 1, got 2')
+    """
+    while error is not None:
+        if isinstance(error, kind):
+            return error
+        error = error.__cause__
+    return None

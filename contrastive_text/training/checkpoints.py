@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.class_paths import trusting
-from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError, cause_of
 from contrastive_text.core.places import settled
 from contrastive_text.core.records import Record
 
@@ -264,11 +264,8 @@ def _answering(path: str | Path) -> Iterator[None]:
     except ContrastiveTextError:
         raise
     except (ArgumentError, ValueError) as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, ContrastiveTextError):
-            cause = cause.__cause__
-        if cause is not None:
-            raise cause from error
+        if (known := cause_of(error, ContrastiveTextError)) is not None:
+            raise known from error
         said = " ".join(str(error).split())[:300]
         raise InvalidValueError(
             f"{path}: expected arguments that the parts of this version take, got others: {said}"
