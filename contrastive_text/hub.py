@@ -20,3 +20,8 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bar:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
+
+
+def is_failure(error: BaseException) -> bool:
+    """Tells whether something has failed, and nobody wants to end: a panic of tokenizers is no ``Exception``."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"

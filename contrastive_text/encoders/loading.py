@@ -25,7 +25,7 @@ from transformers import (
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.core.records import Record, shown
-from contrastive_text.hub import quiet
+from contrastive_text.hub import is_failure, quiet
 from contrastive_text.model_files import TODO, check_whole
 
 _MODEL, _TOKENIZER = "encoder.model_name_or_path", "encoder.tokenizer_name_or_path"
@@ -48,8 +48,8 @@ def _fetched(what: str, name: str, fetch: Callable[[], _T]) -> _T:
             return fetch()
     except ContrastiveTextError:
         raise
-    except BaseException as error:  # of a damaged file nearly any; a panic of tokenizers is no Exception
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+    except BaseException as error:  # of a damaged file nearly any
+        if not is_failure(error):
             raise
         raise _not_found(what, name, error) from error
 
