@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import errno
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
 from contrastive_text.core.disk import TEMPORARIES
-from contrastive_text.core.errors import ContrastiveTextError, MissingFileError
+from contrastive_text.core.errors import ContrastiveTextError, DiskError, MissingFileError
 from contrastive_text.core.manifests import MANIFEST, Manifest, read_sealed
 from contrastive_text.core.records import MOST_BYTES
 from contrastive_text.evaluation.cached import is_changed, is_kept
@@ -64,36 +66,44 @@ def verify(path: Path) -> Iterator[Found]:
 
     Raises:
         FileNotFoundError: There is nothing.
+        OSError: The path can't be looked at.
     """
-    if not path.exists():
+    try:
+        there = path.exists()
+    except OSError as error:  # a name that no file can have, a folder that may not be entered
+        said = (
+            f"{path}: expected a file or a folder, got none that can be read ({error.strerror}); check the name"
+        )
+        raise DiskError(error.errno or errno.EIO, said) from error
+    if not there:
         raise MissingFileError(f"{path}: expected a file or a folder, got none; check the name")
     done: set[Path] = set()
-    for found in _below(path, done):
-        if found.path not in done:
-            done.add(found.path)
-            yield found
+    left = [path]
+    while left:  # no calls inside each other: folders may be deeper than those
+        place = left.pop()
+        for found in () if place in done else _looked_at(place, left):
+            if found.path not in done:
+                done.add(found.path)
+                yield found
 
 
-def _below(path: Path, done: Collection[Path]) -> Iterator[Found]:
-    """Gives what is known of a file, or of those in a folder that are not ``done``."""
+def _looked_at(path: Path, left: list[Path]) -> Iterator[Found]:
+    """Gives what is known of a file, or of those of a folder that are one thing; the others go onto ``left``."""
     try:
-        yield from _readable(path, done)
+        for kind in KINDS:
+            if kind.is_it(path):
+                yield from kind.check(path)
+        if not path.is_dir():
+            yield Found(path, known=False)  # unless something is known of it
+            return
+        left += [each for each in sorted(path.iterdir(), reverse=True) if not _is_left_out(each)]
     except OSError as error:
         yield Found(path, damage=_unread(error))
 
 
-def _readable(path: Path, done: Collection[Path]) -> Iterator[Found]:
-    for kind in KINDS:
-        if kind.is_it(path):
-            yield from kind.check(path)
-    if not path.is_dir():
-        if path not in done:
-            yield Found(path, known=False)
-        return
-    for each in sorted(path.iterdir()):
-        linked = each.is_symlink() and each.is_dir()
-        if each not in done and not linked and not fnmatch(each.name, TEMPORARIES):
-            yield from _below(each, done)
+def _is_left_out(path: Path) -> bool:
+    linked = os.path.islink(path) and os.path.isdir(path)  # a Path's own raise for what can't be read
+    return linked or fnmatch(path.name, TEMPORARIES)
 
 
 def _damage_of(path: Path, read: Callable[[], object]) -> str | None:
@@ -112,12 +122,10 @@ def _unread(error: OSError) -> str:
 
 
 def _in_manifest(folder: Path) -> Iterator[Found]:
-    place = folder / MANIFEST
-    yield (found := Found(place, damage=_damage_of(place, lambda: Manifest.read(folder))))
-    manifest = None if found.damage else Manifest.read(folder)
-    if manifest is None:
-        return
-    for name, digest in manifest.files.items():
+    place, read = folder / MANIFEST, list[Manifest | None]()
+    yield Found(place, damage=_damage_of(place, lambda: read.append(Manifest.read(folder))))
+    digests = read[0].files if read and read[0] is not None else {}
+    for name, digest in digests.items():
         one = Manifest({name: digest}).damage(folder, whole=True)
         yield Found(folder / name, damage=one[0].removeprefix(f"{name}: ") if one else None)
 
@@ -129,8 +137,10 @@ def _in_checkpoint(path: Path) -> Iterator[Found]:
 
 def _has_record(path: Path) -> bool:
     """Tells whether a record of vectors lies beside a file; one byte of it may be wrong, or all out of reach."""
+    if not path.is_file():
+        return False
     place = record_of(path)
-    if not (path.is_file() and place.is_file()) or place.stat().st_size > MOST_BYTES:
+    if not place.is_file() or place.stat().st_size > MOST_BYTES:
         return False
     try:
         content = place.read_bytes()

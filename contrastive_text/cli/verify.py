@@ -13,6 +13,8 @@ from contrastive_text.verification import Found
 from contrastive_text.verification import verify as verified
 
 _NAMED = 4
+_LINES = 100
+"""Damaged files that are named at most: a manifest can name any number that isn't there."""
 
 
 def verify(words: Sequence[str]) -> None:
@@ -32,16 +34,20 @@ def verify(words: Sequence[str]) -> None:
     )
     options = parser.understand(words)
     every: list[Found] = []
+    damaged = 0
     for found in verified(options.path):
         every.append(found)
-        if found.known:
-            say(f"{found.path}: {_words(found)}")
+        damaged += found.damage is not None
+        if found.known and (found.damage is None or damaged <= _LINES):
+            say(f"{_in_a_line(found.path)}: {_words(found)}")
     unknown = [found.path for found in every if not found.known]
     for folder, files in groupby(unknown, key=lambda path: path.parent):
-        names = [file.name for file in files]
+        names = [_in_a_line(file.name) for file in files]
         named = ", ".join(names[:_NAMED]) + f" and {len(names) - _NAMED} more" * (len(names) > _NAMED)
-        say(f"{folder}: no digest of this library for {named}")
-    known, damaged = sum(found.known for found in every), sum(found.damage is not None for found in every)
+        say(f"{_in_a_line(folder)}: no digest of this library for {named}")
+    known = sum(found.known for found in every)
+    if damaged > _LINES:
+        say(f"{damaged - _LINES:,} more are damaged")
     if damaged:
         raise InvalidValueError(
             f"{options.path}: expected what was written, got {damaged:,} damaged of {known:,} files; make or "
@@ -54,6 +60,16 @@ def verify(words: Sequence[str]) -> None:
         )
     if whole := sum(found.known and found.every_byte for found in every):
         say(f"{whole:,} files are byte for byte what was written")
+
+
+def _in_a_line(name: object) -> str:
+    r"""Gives a name whose newlines can't pass for lines of this command's.
+
+    Example:
+        >>> print(_in_a_line("a\nmodel.safetensors: ok"))
+        a\nmodel.safetensors: ok
+    """
+    return str(name).replace("\n", "\\n")
 
 
 def _words(found: Found) -> str:

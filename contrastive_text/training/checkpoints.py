@@ -104,6 +104,8 @@ def _digest(file: BinaryIO, size: int) -> str:
 def _damage_by_zip(path: Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
+            if sum(part.file_size for part in archive.infolist()) > path.stat().st_size:
+                return "an archive of more bytes than its own, as torch writes none"
             damaged = archive.testzip()
     except Exception as error:  # a damaged header raises BadZipFile, UnicodeDecodeError, NotImplementedError, ...
         return f"a damaged file ({error})"

@@ -19,6 +19,7 @@ from hostile import (
     tables,
     training,
     values,
+    verified,
 )
 
 QUICK = (
@@ -30,6 +31,7 @@ QUICK = (
     escapes,
     names,
     arguments,
+    verified,
 )
 SLOW = (
     outputs,
