@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 export HF_HUB_OFFLINE ?= 1
+# Tests start many processes, each of which would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: quickstart test lint types portable slow exhaustive
 
