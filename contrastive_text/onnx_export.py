@@ -17,7 +17,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, first_line
 from contrastive_text.encoders.layouts import ATTENTION
 from contrastive_text.extras import require
 from contrastive_text.hub import quiet
@@ -156,7 +156,7 @@ def _write_graph(graph: _Graph, path: Path, opset: int) -> None:
     except torch.onnx.OnnxExporterError as error:
         raise InvalidValueError(
             f"export_onnx: expected a network that torch exports at opset {opset}, got {type(error).__name__}: "
-            f"{str(error).strip().partition(chr(10))[0]}"
+            f"{first_line(error)}"
         ) from error
     loaded = require("onnx", "export_onnx").load(path, load_external_data=False)
     (version,) = (each.version for each in loaded.opset_import if each.domain == "")

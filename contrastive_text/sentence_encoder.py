@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.class_paths import trusting
-from contrastive_text.core.errors import ContrastiveTextError, InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import ContrastiveTextError, InvalidTypeError, InvalidValueError, first_line
 from contrastive_text.data import TextTokenizer
 from contrastive_text.device_pool import check_devices
 from contrastive_text.encoders import TransformerEncoder
@@ -434,6 +434,6 @@ def _check_runs(encoder: TransformerEncoder, name: str) -> None:
             raise
         raise InvalidValueError(
             f"{name}: expected a network and a tokenizer that take a text, got {type(error).__name__}: "
-            f"{str(error).strip().partition(chr(10))[0]}; config.json or tokenizer.json is damaged, "
+            f"{first_line(error)}; config.json or tokenizer.json is damaged, "
             "save the model again"
         ) from error

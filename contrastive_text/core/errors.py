@@ -69,3 +69,13 @@ def cause_of(error: BaseException | None, kind: type[_Error]) -> _Error | None:
             return error
         error = error.__cause__
     return None
+
+
+def first_line(error: BaseException) -> str:
+    """Gives the first line of what an error says: other libraries go on with tracebacks and advice.
+
+    Example:
+        >>> first_line(ValueError("no such thing\\nTry another."))
+        'no such thing'
+    """
+    return str(error).strip().partition("\n")[0]

@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
 from contrastive_text.core.records import Record, shown
 from contrastive_text.hub import is_failure, quiet
 from contrastive_text.model_files import TODO, check_whole
@@ -151,16 +151,16 @@ def _not_found(what: str, name: str, error: BaseException) -> ValueError:
     if near.is_dir():
         found = ", ".join(sorted(path.name for path in near.iterdir())[:8]) or "nothing"
         return InvalidValueError(
-            f"{what}: expected a whole model folder, got {name} with {found}; {_first_line(error)}"
+            f"{what}: expected a whole model folder, got {name} with {found}; {_said(error)}"
         )
     return InvalidValueError(
         f"{what}: expected a local model folder or a name on the Hugging Face hub, got {name!r}; there is no "
-        f"such folder, and the hub gave none: {_first_line(error)}"
+        f"such folder, and the hub gave none: {_said(error)}"
     )
 
 
-def _first_line(error: BaseException) -> str:
-    line = str(error).strip().partition("\n")[0]
+def _said(error: BaseException) -> str:
+    line = first_line(error)
     return line if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {line}"
 
 
@@ -247,7 +247,7 @@ def _load(
             return load()
     except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
         raise InvalidValueError(
-            f"encoder.config: expected an architecture that Transformers can make, got {_first_line(error)}"
+            f"encoder.config: expected an architecture that Transformers can make, got {_said(error)}"
         ) from error
 
 

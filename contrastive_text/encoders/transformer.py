@@ -10,7 +10,7 @@ from tokenizers import AddedToken
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, first_line
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.dropout import replace_dropouts
 from contrastive_text.encoders.layouts import (
@@ -251,7 +251,7 @@ class TransformerEncoder(Encoder):
             if not torch.allclose(reached, expected, rtol=0, atol=1e-4 * float(expected.abs().max())):
                 reason = f"{name} gives other values with packed rows"
         except (RuntimeError, TypeError, ValueError) as error:
-            reason = f"{name} can't be called with packed rows ({str(error).partition(chr(10))[0]})"
+            reason = f"{name} can't be called with packed rows ({first_line(error)})"
         self.model.train()
         if reason is not None:
             with quiet():

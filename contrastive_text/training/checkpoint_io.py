@@ -13,7 +13,7 @@ import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from contrastive_text.core.disk import remove_abandoned, replacing
-from contrastive_text.core.errors import DiskError, InvalidValueError
+from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
 from contrastive_text.training.checkpoints import END_SIZE, ends_plainly, seal, verify_checkpoint
 
 
@@ -90,7 +90,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         except Exception as error:  # whatever the unpickler raises
             raise InvalidValueError(
                 f"{place}: expected a checkpoint of weights and plain data, got a file that can't be read as one "
-                f"({str(error).strip().partition(chr(10))[0]}); where you trust what else it holds, load it with "
+                f"({first_line(error)}); where you trust what else it holds, load it with "
                 "weights_only=False"
             ) from error
         _check_finite(place, loaded)

@@ -17,7 +17,13 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.class_paths import trusting
-from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError, cause_of
+from contrastive_text.core.errors import (
+    ContrastiveTextError,
+    InvalidValueError,
+    MissingFileError,
+    cause_of,
+    first_line,
+)
 from contrastive_text.core.places import settled
 from contrastive_text.core.records import Record
 
@@ -189,7 +195,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     except Exception as error:  # whatever the unpickler raises
         raise InvalidValueError(
             f"{path}: expected a checkpoint of this library, got a file that can't be read as one: "
-            f"{str(error).strip().partition(chr(10))[0]}"
+            f"{first_line(error)}"
         ) from error
     if not isinstance(saved, dict) or not {"state_dict", "hyper_parameters"} <= set(saved):
         raise InvalidValueError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, first_line
 from contrastive_text.hub import quiet
 from contrastive_text.views.text import is_word
 
@@ -97,7 +97,7 @@ def check_architecture(name: str) -> None:
     except (OSError, ValueError) as error:
         raise InvalidValueError(
             "ContextualSubstitute.model_name_or_path: expected a model folder or a name on the Hugging Face hub, "
-            f"got {name!r}: {str(error).partition(chr(10))[0]}"
+            f"got {name!r}: {first_line(error)}"
         ) from error
     if type(architecture) not in MODEL_FOR_MASKED_LM_MAPPING:
         raise InvalidValueError(
