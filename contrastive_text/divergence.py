@@ -38,15 +38,9 @@ class EndWhenDiverged(Callback):
         """Starts anew."""
         self._first = torch.tensor([math.inf, 0.0], device=pl_module.device)
 
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,  # noqa: ARG002  # Lightning's signature
-        outputs: Tensor | Mapping[str, Any] | None,  # Any: Lightning's
-        batch: Any,  # noqa: ARG002  # Any: Lightning's
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # Any: Lightning's
         """Notes the loss, and reads what was noted now and then."""
+        _, outputs, _, batch_idx = rest  # module, what the step gave, batch, its number
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, Tensor) and self._first is not None:
             self._first = _earlier(self._first, loss.detach(), trainer.global_step)
