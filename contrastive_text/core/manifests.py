@@ -40,7 +40,7 @@ class FileDigest:
         """Reads a file."""
         with path.open("rb") as file:
             blocks = tuple(iter(lambda: _next_digest(file), None))
-            return cls(file.tell(), tuple(block for block in blocks if block is not None))
+            return cls(file.tell(), blocks)
 
     @classmethod
     def of_json(cls, content: Any) -> FileDigest:  # Any: JSON that others may have changed

@@ -24,14 +24,12 @@ class _Required:
 _REQUIRED = _Required()
 
 
-def read_json(path: Path, todo: str, most_bytes: int = MOST_BYTES, most_levels: int = MOST_LEVELS) -> object:
+def read_json(path: Path, todo: str) -> object:
     """Reads a JSON file of bounded size and depth, in which no key stands twice.
 
     Args:
         path: A regular file.
         todo: What to do about a damaged one, for the error.
-        most_bytes: Largest file that is read.
-        most_levels: Most lists and mappings inside each other.
 
     Raises:
         FileNotFoundError: There is no regular file.
@@ -40,18 +38,18 @@ def read_json(path: Path, todo: str, most_bytes: int = MOST_BYTES, most_levels: 
     if not path.is_file():
         raise MissingFileError(f"{path}: expected a file, got {_nature(path)}; {todo}")
     size = path.stat().st_size
-    if size > most_bytes:
-        raise InvalidValueError(f"{path}: expected at most {most_bytes:,} bytes of JSON, got {size:,}; {todo}")
+    if size > MOST_BYTES:
+        raise InvalidValueError(f"{path}: expected at most {MOST_BYTES:,} bytes of JSON, got {size:,}; {todo}")
     try:
         content: object = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once_each)
     except (ValueError, OSError) as error:  # no UTF-8, no JSON, a key twice, a number of thousands of digits
         raise InvalidValueError(f"{path}: expected JSON, got {error}; {todo}") from error
     except RecursionError:
-        levels = most_levels + 1
+        levels = MOST_LEVELS + 1
     else:
-        levels = _levels(content, most_levels)
-    if levels > most_levels:
-        raise InvalidValueError(f"{path}: expected JSON of at most {most_levels} levels, got more; {todo}")
+        levels = _levels(content)
+    if levels > MOST_LEVELS:
+        raise InvalidValueError(f"{path}: expected JSON of at most {MOST_LEVELS} levels, got more; {todo}")
     return content
 
 
@@ -68,10 +66,10 @@ def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return read
 
 
-def _levels(content: object, most: int) -> int:
-    """Counts the lists and mappings inside each other, no further than one above ``most``."""
+def _levels(content: object) -> int:
+    """Counts the lists and mappings inside each other, no further than one above the most."""
     level, count = [content], 0
-    while count <= most:
+    while count <= MOST_LEVELS:
         inner = [value for value in level if isinstance(value, dict | list)]
         if not inner:
             break

@@ -17,22 +17,20 @@ MOST_LEVELS = 60
 """Lists and mappings within each other."""
 
 
-def read_yaml(path: Path, where: str, most_values: int = MOST_VALUES, most_levels: int = MOST_LEVELS) -> Any:
+def read_yaml(path: Path, where: str) -> Any:
     """Reads a YAML file; see ``parse_yaml``. Any: what YAML can hold."""
-    return parse_yaml(read_text(path), f"{where}: {path}", most_values, most_levels)
+    return parse_yaml(read_text(path), f"{where}: {path}")
 
 
-def parse_yaml(text: str, where: str, most_values: int = MOST_VALUES, most_levels: int = MOST_LEVELS) -> Any:
+def parse_yaml(text: str, where: str) -> Any:
     """Gives what a YAML text holds, in which no name stands twice. Any: what YAML can hold.
 
     Args:
         text: The text.
         where: What errors begin with.
-        most_values: Most values, aliases written out.
-        most_levels: Most lists and mappings within each other.
 
     Raises:
-        ValueError: No YAML, a name that stands twice, or one out of bounds.
+        ValueError: No YAML, a name that stands twice, or more values or levels than the bounds above.
 
     Example:
         >>> parse_yaml("a: {b: [1, 2]}", "mine.yaml")
@@ -42,12 +40,12 @@ def parse_yaml(text: str, where: str, most_values: int = MOST_VALUES, most_level
         level = 0
         for event in yaml.parse(text, yaml.SafeLoader):
             level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if level > most_levels:
-                raise _refusal(where, event.start_mark, f"at most {most_levels} levels", "more")
+            if level > MOST_LEVELS:
+                raise _refusal(where, event.start_mark, f"at most {MOST_LEVELS} levels", "more")
         node = yaml.compose(text, yaml.SafeLoader)
-        if node is not None and _values(node, where, {}) > most_values:
+        if node is not None and _values(node, where, {}) > MOST_VALUES:
             got = "more, with its aliases written out"
-            raise _refusal(where, node.start_mark, f"at most {most_values:,} values", got)
+            raise _refusal(where, node.start_mark, f"at most {MOST_VALUES:,} values", got)
         return get_loader("yaml")(text)
     except InvalidValueError:
         raise

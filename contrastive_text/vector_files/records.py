@@ -75,16 +75,17 @@ class VectorRecord:
         ranges = {} if self.ranges is None else {ranges_of(path): self.ranges}
         return {path: self.vectors, **ranges}
 
-    def damage(self, path: Path, whole: bool | None = None, grows: bool = False) -> list[str]:
+    def damage(self, path: Path, grows: bool = False) -> list[str]:
         """Gives a line for each file that isn't what was written: the vectors, and their ranges.
+
+        All bytes are read of a file of up to ``READ_WHOLE`` bytes, a sample of blocks of a larger one.
 
         Args:
             path: The vectors.
-            whole: Whether to read every byte; None for up to a gigabyte, above it a sample of blocks.
             grows: Whether the vectors are unfinished, so that bytes may follow that nobody vouches for.
         """
         said = {
-            file: digest.damage(file, whole, grows=grows and file == path)
+            file: digest.damage(file, whole=None, grows=grows and file == path)
             for file, digest in self.digests(path).items()
         }
         return [f"{file}: {line}" for file, line in said.items() if line is not None]
