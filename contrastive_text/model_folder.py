@@ -32,6 +32,8 @@ POOLING_FLAGS = {
 }
 _WIDEST = 1 << 20
 """Features on a side of a Dense layer: a wider one is a damaged number."""
+_MOST_MODULES = 100
+"""Of a model: each names a place, which is looked up on the disk."""
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     f"{cls.__module__}.{cls.__qualname__}": cls for cls in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.Sigmoid)
 }
@@ -135,7 +137,7 @@ def _read_modules(folder: Path) -> list[tuple[str, Path]]:
     """Gives the class path and the folder of each module; none for a model of Transformers alone."""
     path = folder / MODULES
     if path.exists():
-        listed = records(read_json(path, TODO), of="modules", where=str(path), todo=TODO)
+        listed = records(read_json(path, TODO), of="modules", where=str(path), todo=TODO, most=_MOST_MODULES)
         return [(module.text("type"), inside(folder, module.text("path"), str(path))) for module in listed]
     if beside := sorted(part.name for part in folder.glob("[0-9]_*") if part.is_dir()):
         raise InvalidValueError(

@@ -396,6 +396,15 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
         SentenceEncoder.from_pretrained(tmp_path)
 
 
+def test_a_list_of_a_hundred_thousand_modules_is_refused_before_their_places_are_looked_up(
+    tmp_path: Path,
+) -> None:
+    listed = [{"type": "sentence_transformers.models.Dense", "path": ""}] * 100_000
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    with pytest.raises(ValueError, match=r"modules\.json: expected at most 100 modules, got 100,000; "):
+        SentenceEncoder.from_pretrained(tmp_path)
+
+
 def test_a_folder_can_not_name_other_code_to_run(bert: str, tmp_path: Path) -> None:
     SentenceEncoder(TransformerEncoder(bert), MeanPooler()).save_pretrained(tmp_path / "model")
     modules = json.loads((tiny.by_hand(tmp_path / "model") / "modules.json").read_text())

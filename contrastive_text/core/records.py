@@ -238,7 +238,7 @@ def _bounds(least: int | None, most: int | None) -> str:
     return f" of {least:,} or more" if most is None else f" from {least:,} to {most:,}"
 
 
-def records(values: object, of: str, where: str, todo: str) -> Sequence[Record]:
+def records(values: object, of: str, where: str, todo: str, most: int | None = None) -> Sequence[Record]:
     """Gives the records of a list.
 
     Args:
@@ -246,9 +246,10 @@ def records(values: object, of: str, where: str, todo: str) -> Sequence[Record]:
         of: What they are, for the error: "modules".
         where: What errors begin with.
         todo: What to do about a damaged one, for errors.
+        most: How many there may be; None for any number.
 
     Raises:
-        ValueError: Something else than a list of mappings.
+        ValueError: Something else than a list of mappings, or more of them.
 
     Example:
         >>> [record.text("path") for record in records([{"path": "a"}], of="modules", where="x", todo="y")]
@@ -256,4 +257,6 @@ def records(values: object, of: str, where: str, todo: str) -> Sequence[Record]:
     """
     if not isinstance(values, list):
         raise InvalidValueError(f"{where}: expected a list of {of}, got {shown(values)}; {todo}")
+    if most is not None and len(values) > most:
+        raise InvalidValueError(f"{where}: expected at most {most:,} {of}, got {len(values):,}; {todo}")
     return [Record(value, f"{where}: {of} {number}", todo) for number, value in enumerate(values)]

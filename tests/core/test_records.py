@@ -101,5 +101,8 @@ def test_records_are_mappings_in_a_list() -> None:
         records(217, of="modules", where="a", todo=TODO)
     with pytest.raises(InvalidValueError, match=r"a: modules 1: expected a mapping of names.*, got null"):
         records([{}, None], of="modules", where="a", todo=TODO)
+    with pytest.raises(ValueError, match=f"^a: expected at most 2 modules, got 3; {TODO}$"):
+        records([{}, {}, None], of="modules", where="a", todo=TODO, most=2)
+    assert len(records([{}, {}], of="modules", where="a", todo=TODO, most=2)) == 2
     with pytest.raises(ContrastiveTextError, match="expected texts as names, got the number 1"):
         Record({1: 2}, where="a", todo=TODO)

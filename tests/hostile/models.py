@@ -243,6 +243,10 @@ def _outside(path: str) -> Case:
     )
 
 
+def _many(content: bytes) -> bytes:
+    return b"[" + b",".join([content.strip()[1:-1]] * 33_334) + b"]"  # three each
+
+
 OUTSIDE = tuple(map(_outside, ("../other", "/etc", "..", "1_Pooling/../../other")))
 MODULES = (
     *(
@@ -301,6 +305,7 @@ MODULES = (
     ),
     damaged("modules.json with two encoders", "modules.json", json.dumps(json.loads(listed()) * 2)),
     damaged("modules.json without an encoder", "modules.json", json.dumps([module(POOLING)])),
+    damaged("modules.json of 100,000 modules", "modules.json", _many, "modules.json", "at most 100 modules"),
     damaged("no modules.json beside parts", "modules.json", None),
 )
 
