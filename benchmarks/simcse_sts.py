@@ -122,7 +122,7 @@ def write(rows: list[dict[str, object]], encoder: str) -> None:
     lines += ["| set-up | seed | start dev | start test | best dev | test of the best | dev by step | s |"]
     lines += ["| --- | --- | --- | --- | --- | --- | --- | --- |"]
     for row in rows:
-        curve = ", ".join(f"{int(step) + 1}: {value:.2f}" for step, value in dict(row["curve"]).items())  # type: ignore[call-overload]
+        curve = ", ".join(f"{int(step) + 1}: {value:.2f}" for step, value in dict(row["curve"]).items())  # type: ignore[call-overload]  # a mapping of steps
         values = " | ".join(f"{row[column]:.2f}" for column in columns)
         lines.append(f"| {row['set-up']} | {row['seed']} | {values} | {curve} | {row['seconds']} |")
     for name in dict.fromkeys(row["set-up"] for row in rows):

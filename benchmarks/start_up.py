@@ -90,8 +90,8 @@ def shell_step(encoder: str, texts: str) -> None:
         return marked
 
     mark("imports")
-    ContrastiveCLI.parse_arguments = then("arguments", ContrastiveCLI.parse_arguments)  # type: ignore[method-assign]
-    ContrastiveCLI.instantiate_classes = then("model", ContrastiveCLI.instantiate_classes)  # type: ignore[method-assign]
+    ContrastiveCLI.parse_arguments = then("arguments", ContrastiveCLI.parse_arguments)  # type: ignore[method-assign]  # marks the time behind it
+    ContrastiveCLI.instantiate_classes = then("model", ContrastiveCLI.instantiate_classes)  # type: ignore[method-assign]  # marks the time behind it
     RunSummary.on_train_batch_end = end  # type: ignore[method-assign]  # the summary is part of every run
     with tempfile.TemporaryDirectory() as folder:
         words = [

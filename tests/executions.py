@@ -186,23 +186,23 @@ CASES: dict[str, Case] = {
         parts=lambda: {"weights": {"mlm": 0.3}, "pooler": MaxPooler()},
     ),
     "classes of texts": Case(
-        lambda how: {"text": TextClassification(3, head=MLPHead(out_features=3))},  # noqa: ARG005
+        lambda how: {"text": TextClassification(3, head=MLPHead(out_features=3))},  # noqa: ARG005  # as each case is called
         classes=3,
         streams=False,
     ),
     "classes of pairs": Case(
-        lambda how: {"pair": PairClassification(3, scorer=ConcatenationScorer())},  # noqa: ARG005
+        lambda how: {"pair": PairClassification(3, scorer=ConcatenationScorer())},  # noqa: ARG005  # as each case is called
         classes=3,
         streams=False,
     ),
     "bilinear classes of pairs": Case(
-        lambda how: {"pair": PairClassification(2, scorer=BilinearScorer(), head=TanhHead())},  # noqa: ARG005
+        lambda how: {"pair": PairClassification(2, scorer=BilinearScorer(), head=TanhHead())},  # noqa: ARG005  # as each case is called
         classes=2,
         streams=False,
     ),
-    "scores": Case(lambda how: {"scores": PairRegression()}, classes=6, streams=False),  # noqa: ARG005
+    "scores": Case(lambda how: {"scores": PairRegression()}, classes=6, streams=False),  # noqa: ARG005  # as each case is called
     "order of scores": Case(
-        lambda how: {"scores": PairRegression(CoSENT(0.2), head=TanhHead())},  # noqa: ARG005
+        lambda how: {"scores": PairRegression(CoSENT(0.2), head=TanhHead())},  # noqa: ARG005  # as each case is called
         classes=6,
         streams=False,
     ),

@@ -110,7 +110,7 @@ def config(combination: Combination) -> dict[str, Any]:
     objectives["contrastive"] = part("Contrastive", **{**contrastive, "head": thrown})  # type: ignore[dict-item]  # a dict
     if role is not None:
         chain = views.get(role, [])
-        place = next((i for i, view in enumerate(chain) if view["class_path"] in AFTER_TOKENS), len(chain))  # type: ignore[index]
+        place = next((i for i, view in enumerate(chain) if view["class_path"] in AFTER_TOKENS), len(chain))  # type: ignore[index]  # a view is a mapping here
         views[role] = [*chain[:place], part("MaskTokens", rate=0.5), *chain[place:]]
     model = {"pooler": POOLERS[combination.pooler], "head": kept, "views": views, "objectives": objectives}
     if "PCGrad" in combination.objectives:

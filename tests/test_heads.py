@@ -103,7 +103,7 @@ def test_the_mlp_head_has_the_widths_it_is_given(
     weights = [p for name, p in head.named_parameters() if name.endswith("weight")]
     assert tuple(tuple(w.shape) for w in weights) == shapes
     x = torch.randn(3, 6)
-    first, second = ((head.network[i].weight, head.network[i].bias) for i in (0, 2))  # type: ignore[index]
+    first, second = ((head.network[i].weight, head.network[i].bias) for i in (0, 2))  # type: ignore[index]  # a head of linear layers
     by_hand = (x @ first[0].T + first[1]).clamp(min=0) @ second[0].T + second[1]
     # float32 products of width 6, in another order.
     torch.testing.assert_close(head(x), by_hand, rtol=0, atol=1e-6)

@@ -303,7 +303,7 @@ def runs(scores: dict[str, list[float]]) -> list[Run]:
 def table(scores: dict[str, list[float]], more: list[Run] | None = None, **options: object) -> SweepTable:
     cells = [Cell((label,)) for label in scores]
     given = {"seeds": [1, 2, 3], "score": "val/a", **options}
-    return SweepTable(["x"], cells, [*runs(scores), *(more or [])], **given)  # type: ignore[arg-type]
+    return SweepTable(["x"], cells, [*runs(scores), *(more or [])], **given)  # type: ignore[arg-type]  # as the test gives it
 
 
 def test_best_and_last_and_both_directions() -> None:
@@ -396,7 +396,7 @@ def test_a_figure_has_the_same_bytes_each_time(kind: str) -> None:
         figure = heat_map(
             [[70.0, 75.0], [NAN, 80.0]], [[0.5, NAN], [NAN, 1.0]], ["a", "b"], ["c", "d+e"], ("x", "y"), "t"
         )
-        return picture(figure, kind) + picture(points([1.0, NAN], [0.1, NAN], ["a", "b"], "x", "t"), kind)  # type: ignore[arg-type]
+        return picture(figure, kind) + picture(points([1.0, NAN], [0.1, NAN], ["a", "b"], "x", "t"), kind)  # type: ignore[arg-type]  # as the test gives it
 
     assert drawn() == drawn()
 

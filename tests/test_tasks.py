@@ -132,8 +132,8 @@ def test_m10_the_loss_of_a_step_is_the_mean_over_the_tasks(bert: str, tasks: dic
     del parts["contrastive"]
     module = tiny.module(bert, dropout=0.0, objectives=parts, combine=WeightedSum(reduction="mean"))
     logged: dict[str, float] = {}
-    module.log = lambda name, value, **_: logged.update({name: float(torch.as_tensor(value).detach())})  # type: ignore[method-assign]
-    module.log_dict = lambda each, **_: logged.update({n: float(v) for n, v in each.items()})  # type: ignore[method-assign]
+    module.log = lambda name, value, **_: logged.update({name: float(torch.as_tensor(value).detach())})  # type: ignore[method-assign]  # notes what would be logged
+    module.log_dict = lambda each, **_: logged.update({n: float(v) for n, v in each.items()})  # type: ignore[method-assign]  # notes what would be logged
     loss = module.training_step(steps(module, tasks)[0], 0)
     values = [logged[f"train/{name}"] for name in parts]
     assert float(loss.detach()) == pytest.approx(sum(values) / 3, rel=1e-6)
@@ -142,7 +142,7 @@ def test_m10_the_loss_of_a_step_is_the_mean_over_the_tasks(bert: str, tasks: dic
 def test_m8_paraphrase_and_similarity_share_their_first_layer_and_sentiment_does_not(bert: str) -> None:
     heads = {
         name: part.head.network for name, part in several.module(bert).objective_parts().items() if part.head
-    }  # type: ignore[attr-defined]
+    }
     assert heads["paraphrase"][0].weight is heads["similarity"][0].weight
     assert heads["paraphrase"][2].weight is not heads["similarity"][2].weight
     assert heads["sentiment"][0].weight is not heads["paraphrase"][0].weight

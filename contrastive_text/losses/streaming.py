@@ -86,7 +86,7 @@ def streamed_terms(
         if columns is rows and tiling.is_sparse and float(scale.detach()) <= _LARGEST_SCALE[unit_rows.dtype]:
             mirrored: Tensor = _Mirrored.apply(unit_rows, scale, tiling)  # type: ignore[no-untyped-call]  # torch's
             return mirrored
-        terms: Tensor = _Streamed.apply(unit_rows, unit_columns, scale, tiling)  # type: ignore[no-untyped-call]
+        terms: Tensor = _Streamed.apply(unit_rows, unit_columns, scale, tiling)  # type: ignore[no-untyped-call]  # torch's
         return terms
 
 

@@ -74,7 +74,7 @@ class Looks(MetaPathFinder):
     def __init__(self) -> None:
         self.paths: dict[str, list[str]] = {}
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002  # Python's signature
         self.paths[name] = [*sys.path]
 
 

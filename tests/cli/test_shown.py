@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -11,10 +13,13 @@ from contrastive_text.core.terminal import shown
 
 BAD = "x[/bold]y [link=http://a]b[/link] \x1b[31mred\x1b]0;title\x07 \x9b2J \u202eabc"
 SHOWN = r"x[/bold]y [link=http://a]b[/link] \x1b[31mred\x1b]0;title\x07 \x9b2J \u202eabc"
+Said: TypeAlias = Callable[[list[str]], tuple[int, str]]
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]  # a function of words
+def said(capsys: pytest.CaptureFixture[str]) -> Said:
+    """Runs words, and gives the status and all that was printed."""
+
     def of(words: list[str]) -> tuple[int, str]:
         try:
             status = run(words)
@@ -29,8 +34,8 @@ def said(capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]  #
 
 
 def test_texts_are_shown_by_every_command_that_prints_them(
-    here: Path, finished: dict[str, str], tiny_words: list[str], monkeypatch: pytest.MonkeyPatch, said
-) -> None:  # type: ignore[no-untyped-def]
+    here: Path, finished: dict[str, str], tiny_words: list[str], monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     model = finished["model"]
     (here / "bad.txt").write_text(f"{BAD}\n{BAD} more\na dog\na bird\n" + "a river\n" * 8, encoding="utf-8")
@@ -45,8 +50,8 @@ def test_texts_are_shown_by_every_command_that_prints_them(
 
 
 def test_names_of_files_columns_and_options_are_shown(
-    here: Path, finished: dict[str, str], files: dict[str, str], said
-) -> None:  # type: ignore[no-untyped-def]
+    here: Path, finished: dict[str, str], files: dict[str, str], said: Said
+) -> None:
     model = finished["model"]
     name = BAD.replace("/", "-")
     (here / f"{name}.tsv").write_text(Path(files["pairs"]).read_text())
@@ -72,8 +77,8 @@ def test_names_of_files_columns_and_options_are_shown(
 
 
 def test_a_file_s_name_that_is_no_utf_8_and_one_behind_two_dashes(
-    here: Path, finished: dict[str, str], files: dict[str, str], said
-) -> None:  # type: ignore[no-untyped-def]
+    here: Path, finished: dict[str, str], files: dict[str, str], said: Said
+) -> None:
     texts = Path(files["texts"]).read_text()
     try:
         (here / "a\udcff.txt").write_text(texts)
@@ -86,7 +91,7 @@ def test_a_file_s_name_that_is_no_utf_8_and_one_behind_two_dashes(
     assert status == 0 and (here / "dashes.npy").exists()
 
 
-def test_a_report_escapes_what_it_shows(finished: dict[str, str], here: Path, said) -> None:  # type: ignore[no-untyped-def]
+def test_a_report_escapes_what_it_shows(finished: dict[str, str], here: Path, said: Said) -> None:
     (here / "bad.txt").write_text(
         "<script>alert(1)</script> \x1b[31m\n" * 4 + "".join(f"a dog {i}\n" for i in range(30)), encoding="utf-8"
     )

@@ -114,7 +114,7 @@ def test_what_is_no_list_of_modules_is_refused(modules: Any, kind: type[Exceptio
 def test_a_module_s_own_hook_for_missing_names_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     lazy = type(sys)("lazy_of_mine")
-    lazy.__getattr__ = asked.append  # type: ignore[method-assign]
+    lazy.__getattr__ = asked.append  # type: ignore[method-assign]  # the hook of a module
     monkeypatch.setitem(sys.modules, "lazy_of_mine", lazy)
     with pytest.raises(InvalidValueError, match=r"got lazy_of_mine\.Mine"):
         resolve("lazy_of_mine.Mine", Pooler, "a.ckpt")

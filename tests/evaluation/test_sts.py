@@ -280,7 +280,7 @@ def test_collapsed_vectors_score_0_with_a_warning_that_names_the_task(tmp_path: 
             return torch.ones(len(texts), 3)
 
     with pytest.warns(UserWarning) as said:
-        scores = sts_scores(Collapsed(), sts_files.write_tables(tmp_path), setting="mean")  # type: ignore[arg-type]
+        scores = sts_scores(Collapsed(), sts_files.write_tables(tmp_path), setting="mean")  # type: ignore[arg-type]  # a stand-in for an encoder
     assert [score.score for score in scores] == [0.0] * 7
     assert [str(warning.message).partition(": ")[0] for warning in said] == list(STS_TASKS)
     assert all("collapsed" in str(warning.message) for warning in said)

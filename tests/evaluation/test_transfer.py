@@ -162,7 +162,7 @@ def test_both_layouts_hold_the_same_rows(task: str, tmp_path: Path) -> None:
 
 def test_every_task_is_scored_in_the_shape_that_its_parts_ask_for(tmp_path: Path) -> None:
     write_tables(tmp_path)
-    scores = {score.task: score for score in transfer_scores(Bag(), tmp_path, SMALL)}  # type: ignore[arg-type]
+    scores = {score.task: score for score in transfer_scores(Bag(), tmp_path, SMALL)}  # type: ignore[arg-type]  # a stand-in for an encoder
     assert tuple(scores) == TRANSFER_TASKS
     sizes = {"SST2": 8, "SST5": 8, "TREC": 6, "MRPC": 6, "SICK-E": 9, "SNLI": 9}
     for task, score in scores.items():
@@ -200,7 +200,7 @@ def test_pairs_are_classified_by_these_features(
     write_tables(tmp_path)
     found = labelled(task, tmp_path)
     u, v = (Bag()(side).numpy() for side in (found.sides * 2)[:2])
-    np.testing.assert_array_equal(transfer._features(Bag(), found).numpy(), features(u, v))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(transfer._features(Bag(), found).numpy(), features(u, v))  # type: ignore[arg-type]  # a stand-in for an encoder
 
 
 @pytest.mark.parametrize(("task", "width"), [("SNLI", 4), ("MRPC", 2)])
@@ -245,7 +245,7 @@ def test_blanks_around_a_label_make_no_class_of_their_own(tmp_path: Path) -> Non
 def test_a_missing_task_says_which_files_were_looked_for_and_where_to_get_them(tmp_path: Path) -> None:
     table(tmp_path / "mrpc.train.tsv", pairs(6, "01"), "label", "sentence1", "sentence2")
     write(tmp_path / "SUBJ" / "subj.objective", ["a film"])
-    scores = {score.task: score for score in transfer_scores(Bag(), tmp_path)}  # type: ignore[arg-type]
+    scores = {score.task: score for score in transfer_scores(Bag(), tmp_path)}  # type: ignore[arg-type]  # a stand-in for an encoder
     assert all(np.isnan(score.score) and score.missing for score in scores.values())
     assert scores["MRPC"].missing.startswith(
         "expected mrpc.test.tsv, or MRPC/msr_paraphrase_train.txt, MRPC/msr_paraphrase_test.txt, in "
@@ -401,7 +401,7 @@ def assert_within_noise(ours: np.ndarray, theirs: np.ndarray, classifier: Classi
 @pytest.mark.parametrize("task", ["CR", "TREC"])
 def test_accuracy_is_that_of_a_logistic_regression_on_real_data(task: str, classifier: Classifier) -> None:
     found, bag = labelled(task, REAL), Bag(features=48)
-    ours = transfer_correct(bag, REAL, FAST, classifier, tasks=(task,))[task].numpy()  # type: ignore[arg-type]
+    ours = transfer_correct(bag, REAL, FAST, classifier, tasks=(task,))[task].numpy()  # type: ignore[arg-type]  # a stand-in for an encoder
     theirs = reference(found, bag(found.sides[0]).numpy(), FAST.folds)
     assert_within_noise(ours, theirs, classifier)
     commonest = max(found.labels.count(label) for label in set(found.labels)) / len(found.labels)

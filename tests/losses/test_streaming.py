@@ -99,7 +99,7 @@ def assert_equal(dense: Loss, streamed: Loss, every: Triples, start: int = 0, st
 
 def both(make: Callable[..., Loss], **options: object) -> tuple[Loss, Loss]:
     """A loss dense and streamed, the temperature trained in both, in float64."""
-    return tuple(make(learn_temperature=True, streamed=how, **options).double() for how in (False, True))  # type: ignore[return-value]
+    return tuple(make(learn_temperature=True, streamed=how, **options).double() for how in (False, True))  # type: ignore[return-value]  # of two
 
 
 LOSSES = {
@@ -398,7 +398,7 @@ def test_streamed_does_what_it_says(
     monkeypatch.setattr(streaming, "MIRRORED_ABOVE", 63)
     loss(rows, rows.flip(1))
     assert bool(used) == (how is not False)
-    assert loss.streamed is how  # type: ignore[attr-defined]
+    assert loss.streamed is how  # type: ignore[attr-defined]  # of the losses that are made here
 
 
 def test_the_size_from_which_a_loss_is_streamed_is_lower_where_rows_are_the_columns() -> None:
@@ -459,7 +459,7 @@ def test_a_learned_temperature_starts_where_it_is_told_and_learns(make: Callable
     ((name, parameter),) = learned.named_parameters()
     assert name == "learned.log_scale"
     assert parameter.shape == (1,)
-    assert learned.temperature == 0.2  # type: ignore[attr-defined]
+    assert learned.temperature == 0.2  # type: ignore[attr-defined]  # of the losses that are made here
     # The parameter is of float32.
     assert float(learned(*texts).detach()) == pytest.approx(float(plain(*texts)), rel=1e-6)
     learned = learned.double()

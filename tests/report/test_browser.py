@@ -95,7 +95,7 @@ def opened(browser: webdriver.Chrome, page: Path, screen: tuple[int, int, bool],
 
 
 def told(browser: webdriver.Chrome, script: str) -> Any:  # Any: what the script gives
-    return browser.execute_script(script)  # type: ignore[no-untyped-call]
+    return browser.execute_script(script)  # type: ignore[no-untyped-call]  # selenium's
 
 
 @pytest.mark.parametrize("screen", [PHONE, DESK], ids=["phone", "desk"])
