@@ -209,7 +209,7 @@ def _read_pooling(path: Path) -> Pooler:
 
 def _read_part(class_path: str, path: Path) -> Pooler:
     """Makes a pooler of ours, or of a module that is imported or trusted; a folder can name no other code."""
-    where = path.parent.parent / "modules.json"
+    where = path.parent.parent / MODULES
     if class_path.startswith("sentence_transformers."):
         raise InvalidValueError(
             f"{where}: expected Transformer, Pooling, Dense, Normalize or a pooler of yours, got {class_path}; "

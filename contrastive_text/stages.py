@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders.loading import load_tokenizer
+from contrastive_text.model_files import MODULES
 from contrastive_text.model_folder import read_folder
 from contrastive_text.module import ContrastiveModule
 from contrastive_text.training.checkpoints import best_checkpoint, read_checkpoint
@@ -59,7 +60,7 @@ def start_from(module: ContrastiveModule, path: str | Path) -> str:
         ValueError: A damaged file, a folder without a run or with several, or weights of another architecture, of
             other widths or of another vocabulary.
     """
-    saved_model = Path(path, "modules.json").is_file()
+    saved_model = Path(path, MODULES).is_file()
     start = _saved_model(Path(path)) if saved_model else _checkpoint(best_checkpoint(path, _WHERE))
     own = {name: weight for name, weight in module.state_dict().items() if _place(name) in _KEPT}
     optional = {place for place in _KEPT[1:] if not (_of(place, own) and _of(place, start.weights))}

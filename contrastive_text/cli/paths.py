@@ -11,10 +11,9 @@ from itertools import combinations
 from pathlib import Path
 
 from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError
+from contrastive_text.model_files import MODULES
 from contrastive_text.onnx_export import GRAPH
 from contrastive_text.vector_files.formats import files_of
-
-_MODEL = "modules.json"
 
 
 def _alone(path: Path) -> Sequence[Path]:
@@ -80,7 +79,7 @@ _DATA = tuple(f"data.{part}" for part in ("train", "validation", "test", "predic
 _RUN = Paths(
     (*_DATA, "model.encoder", "config", "init_from", "ckpt_path"),
     (
-        WrittenFolder("export.dirpath", key=_MODEL),
+        WrittenFolder("export.dirpath", key=MODULES),
         WrittenFolder("checkpoint.dirpath"),
         WrittenFolder("trainer.default_root_dir", all_new=True),
     ),
@@ -95,8 +94,8 @@ COMMANDS: Mapping[str, Paths] = {
     "report": Paths(
         ("runs", "pairs", "texts"), (WrittenFolder("output", key="report.html", around_inputs=True),)
     ),
-    "postprocess": Paths(("model", "texts", "pairs"), (WrittenFolder("output", key=_MODEL),)),
-    "onnx": Paths(("model",), (WrittenFolder("output", key=GRAPH, never_with=(_MODEL, "config.json")),)),
+    "postprocess": Paths(("model", "texts", "pairs"), (WrittenFolder("output", key=MODULES),)),
+    "onnx": Paths(("model",), (WrittenFolder("output", key=GRAPH, never_with=(MODULES, "config.json")),)),
     "ensemble": Paths(("runs",), (WrittenFolder("output", key="ensemble.json"),)),
     "sweep": Paths(_RUN.reads, (WrittenFolder("output", key="plan.json", around_inputs=True),)),
     "fit": _RUN,

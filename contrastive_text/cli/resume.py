@@ -11,6 +11,7 @@ from contrastive_text.core.class_paths import own_modules
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.places import settled
 from contrastive_text.core.terminal import say
+from contrastive_text.model_files import MODULES
 from contrastive_text.recipes.layers import read_config
 from contrastive_text.training.checkpoints import Checkpoint, read_checkpoint
 
@@ -108,7 +109,7 @@ def _latest(folder: Path, config: Mapping[str, object]) -> Checkpoint:
     model = _place(config, "export") or folder / "model"
     best = sorted(kept.glob("*.ckpt"))
     # A folder elsewhere may hold another run's model: then the run counts as one that was stopped.
-    if not resumable and _lies_in(folder, model) and (model / "modules.json").is_file():
+    if not resumable and _lies_in(folder, model) and (model / MODULES).is_file():
         more = f"; to train on, give --ckpt_path {best[0]} and the options of a longer run" if best else ""
         raise InvalidValueError(
             f"--resume: expected a run that was stopped, got {folder}, which has finished: its model is {model}"
