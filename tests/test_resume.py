@@ -492,14 +492,7 @@ def start_ranks(function: Any, *words: str) -> None:
 
 def rank_of_two(number: int, port: int, bert: str, folder: str, resume: str) -> None:
     """One of two ranks: a run from the start, and one from the checkpoint of a process alone."""
-    place = {
-        "LOCAL_RANK": number,
-        "NODE_RANK": 0,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "WORLD_SIZE": 2,
-    }
-    os.environ |= {name: str(value) for name, value in place.items()}
+    become_rank(number, port)
     tasks = several.write_tasks(Path(folder) / f"data{number}")
     for name, start in (("two", None), ("one then two", resume)):
         weights = exact(

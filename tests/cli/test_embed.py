@@ -22,6 +22,7 @@ from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.vector_files import EmbeddingRun
 
 Answer = Callable[[Sequence[str]], str]
+Capture = pytest.CaptureFixture[str]
 ROWS = '"rows": '
 
 
@@ -49,19 +50,27 @@ def stop_after(blocks: int, monkeypatch: pytest.MonkeyPatch, error: type[BaseExc
     monkeypatch.setattr(UnfinishedVectors, "append", then_stop)
 
 
+@pytest.fixture
+def stopped(files: dict[str, str], many: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
+    """Embeds as if Ctrl-C came when three blocks are saved, and gives the exit status."""
+
+    def of(setting: dict[str, str] | None = None) -> object:
+        with monkeypatch.context() as patched:
+            stop_after(3, patched, KeyboardInterrupt)
+            if setting is not None:
+                patched.setattr("contrastive_text.vector_files.embedding.current_setting", lambda _: setting)
+            with pytest.raises(SystemExit) as left:
+                run(words_of(files, many, "v.npy"))
+        return left.value.code
+
+    return of
+
+
 def test_ctrl_c_says_how_it_goes_on_and_the_same_words_do(
-    files: dict[str, str],
-    many: str,
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    files: dict[str, str], many: str, here: Path, stopped: Callable[..., object], capsys: Capture
 ) -> None:
     assert run(words_of(files, many, "whole.npy")) == 0
-    with monkeypatch.context() as patched:
-        stop_after(3, patched, KeyboardInterrupt)
-        with pytest.raises(SystemExit) as left:
-            run(words_of(files, many, "v.npy"))
-    assert left.value.code == 130  # as a shell has it for Ctrl-C
+    assert stopped() == 130  # as a shell has it for Ctrl-C
     said = capsys.readouterr().err
     assert "stopped: the vectors of 300 of 3,000 texts are kept; the same command goes on behind them" in said
     assert not (here / "v.npy").exists()
@@ -94,7 +103,7 @@ def rows_in(record: Path) -> int:
 
 
 def test_a_killed_process_is_taken_up_again_with_the_same_bytes(
-    files: dict[str, str], many: str, here: Path, capsys: pytest.CaptureFixture[str]
+    files: dict[str, str], many: str, here: Path, capsys: Capture
 ) -> None:
     words = words_of(files, many, "v.npy")
     assert kill_and_resume(words, here / "v.npy.unfinished.json", after=[500]) == 1
@@ -109,17 +118,9 @@ def test_a_killed_process_is_taken_up_again_with_the_same_bytes(
 
 
 def test_vectors_that_another_setting_takes_up_are_said_to_differ_in_their_last_bits(
-    files: dict[str, str],
-    many: str,
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    files: dict[str, str], many: str, here: Path, stopped: Callable[..., object], capsys: Capture
 ) -> None:
-    with monkeypatch.context() as patched:
-        stop_after(3, patched, KeyboardInterrupt)
-        patched.setattr("contrastive_text.vector_files.embedding.current_setting", lambda _: {"threads": "17"})
-        with pytest.raises(SystemExit):
-            run(words_of(files, many, "v.npy"))
+    stopped({"threads": "17"})
     capsys.readouterr()
     assert run(words_of(files, many, "v.npy")) == 0
     said = (
@@ -162,7 +163,7 @@ def test_another_model_is_refused_with_what_to_do(
 
 
 def test_features_and_precisions_are_those_of_encode(
-    files: dict[str, str], many: str, here: Path, capsys: pytest.CaptureFixture[str]
+    files: dict[str, str], many: str, here: Path, capsys: Capture
 ) -> None:
     with pytest.warns(UserWarning, match="names no pooler"):
         model = SentenceEncoder.from_pretrained(files["bert"], device="cpu")
@@ -283,18 +284,14 @@ def test_what_embed_misses_is_said_before_a_model_is_loaded(
     assert {name: (here / name).read_text() for name in files} == files
 
 
-def test_one_split_of_a_file_is_encoded(
-    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_split_of_a_file_is_encoded(files: dict[str, str], here: Path, capsys: Capture) -> None:
     (here / "in.tsv").write_text("text\tsplit\na bird\ttrain\nthe dog\tdev\na cat\tdev\n")
     assert run(words_of(files, "in.tsv", "v.npy", "--split", "dev")) == 0
     assert "split: dev (2); train (1) left out" in capsys.readouterr().out
     assert len(np.load(here / "v.npy")) == 2
 
 
-def test_few_texts_for_ranges_are_noted(
-    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_few_texts_for_ranges_are_noted(files: dict[str, str], here: Path, capsys: Capture) -> None:
     assert run(words_of(files, files["texts"], "v.npy", "--precision", "int8")) == 0
     said = capsys.readouterr()
     assert "note: value_ranges: ranges from 40 vectors are a matter of luck; take 100 or more\n" in said.out

@@ -404,6 +404,15 @@ OURS = (
 )
 
 _BIN = {"m": copied("foreign", {"tokenizer.json": None}), "evil.py": EVIL}
+_READERS = (
+    "evaluate m $pairs",
+    "diagnose m $texts",
+    "compare $bert m --data $pairs",
+    "search $texts q --model m",
+    "duplicates $texts d.tsv --model m",
+    "postprocess m $texts out --whiten",
+    "onnx m out",
+)
 COMMANDS = tuple(
     answer(
         f"a damaged model for {command.partition(' ')[0]}",
@@ -411,15 +420,7 @@ COMMANDS = tuple(
         {"m": copied("foreign", {"modules.json": listed(module("evil.Evil"))}), "evil.py": EVIL},
         "modules.json",
     )
-    for command in (
-        "evaluate m $pairs",
-        "diagnose m $texts",
-        "compare $bert m --data $pairs",
-        "search $texts q --model m",
-        "duplicates $texts d.tsv --model m",
-        "postprocess m $texts out --whiten",
-        "onnx m out",
-    )
+    for command in _READERS
 ) + tuple(
     answer(
         f"weights cut short for {command.partition(' ')[0]}",
@@ -428,13 +429,7 @@ COMMANDS = tuple(
         "model.safetensors",
     )
     for command in (
-        "evaluate m $pairs",
-        "diagnose m $texts",
-        "compare $bert m --data $pairs",
-        "search $texts q --model m",
-        "duplicates $texts d.tsv --model m",
-        "postprocess m $texts out --whiten",
-        "onnx m out",
+        *_READERS,
         "fit --recipe simcse --model.encoder.model_name_or_path m --data.train $texts --data.batch_size 8 "
         "--trainer.accelerator cpu --trainer.max_steps 1",
     )

@@ -46,12 +46,17 @@ class Sound(Mapping[str, str]):
         assert result.status in (0, None), result.said + result.trouble
 
 
+_SMALL = (
+    "--data.batch_size", "8", "--data.num_workers", "0", "--trainer.accelerator", "cpu",
+    "--trainer.enable_progress_bar", "false", "--trainer.max_steps", "2", "--trainer.val_check_interval", "2",
+)  # fmt: skip
+"""Options of a run of two steps."""
+
+
 def _run(sound: Sound) -> Path:
     sound.run(
         "fit", "--recipe", "simcse", "--model.encoder.model_name_or_path", sound["bert"], "--data.train",
-        sound["texts"], "--data.validation", sound["pairs"], "--data.batch_size", "8", "--data.num_workers", "0",
-        "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false", "--trainer.max_steps", "2",
-        "--trainer.limit_val_batches", "1.0", "--trainer.val_check_interval", "2",
+        sound["texts"], "--data.validation", sound["pairs"], *_SMALL, "--trainer.limit_val_batches", "1.0",
         "--trainer.default_root_dir", str(sound.folder / "runs"),
     )  # fmt: skip
     return sound.folder / "runs" / "version_0"
@@ -65,9 +70,7 @@ def _task_run(sound: Sound) -> Path:
         "fit", "--model.encoder", "TransformerEncoder", "--model.encoder.model_name_or_path", sound["bert"],
         "--data.tasks.sst.train", str(labelled), "--data.tasks.sst.validation", str(labelled),
         "--model.objectives.sst", "TextClassification", "--model.objectives.sst.task", "sst",
-        "--model.objectives.sst.classes", "[bad, good]", "--model.optimizer", "AdamW", "--data.batch_size", "8",
-        "--data.num_workers", "0", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false",
-        "--trainer.max_steps", "2", "--trainer.val_check_interval", "2",
+        "--model.objectives.sst.classes", "[bad, good]", "--model.optimizer", "AdamW", *_SMALL,
         "--trainer.default_root_dir", str(sound.folder / "task_runs"),
     )  # fmt: skip
     return sound.folder / "task_runs" / "version_0"
