@@ -1,16 +1,24 @@
-"""A few combinations for all: those in which every two choices meet, and a part of them at random."""
+"""A few combinations for all: the first, those in which every two choices meet, and a part of them at random."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import random
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import pytest
 
 Combination = TypeVar("Combination", bound=tuple[str, ...])
 
 Pair = tuple[tuple[int, str], tuple[int, str]]
+
+
+def rest_slow(values: Iterable[Any], quick: int = 1) -> list[Any]:  # Any: what parametrize takes
+    """Gives the values of a test with all but the first few marked as slow; a tuple is one value of each name."""
+    each = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*value, marks=[] if i < quick else [pytest.mark.slow]) for i, value in enumerate(each)]
 
 
 def pairs(combination: tuple[str, ...]) -> set[Pair]:

@@ -74,7 +74,12 @@ def shell(line: str) -> None:
     assert run(words[1:]) == 0, line
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    # Grids of dozens of cells, each of which is built, take as long as all other pages.
+    [pytest.param(page, marks=pytest.mark.slow if page.name == "sweep.md" else []) for page in PAGES],
+    ids=lambda page: page.name,
+)
 def test_every_code_block_of_a_page_runs(page: Path, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
     for language, block in blocks:

@@ -113,6 +113,7 @@ def test_every_pooler_gives_its_vectors_for_all_sizes_of_a_batch(every: Sentence
     assert sorted(path.name for path in graph.parent.iterdir()) == ["graph"]
 
 
+@pytest.mark.slow
 def test_head_unit_length_truncation_limit_and_types_are_in_the_files(bert: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = SentenceEncoder(
@@ -151,6 +152,7 @@ def test_the_files_run_without_torch(every: SentenceEncoder, graph: Path, tmp_pa
     np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected, rtol=0, atol=ROUNDING)
 
 
+@pytest.mark.slow
 def test_a_graph_with_other_vectors_is_not_kept(bert: str, tmp_path: Path) -> None:
     model = SentenceEncoder(TransformerEncoder(bert), OtherInGraphs())
     with pytest.raises(ValueError, match=r"to 1e-05 of the largest feature, got a difference of 1\.0e-02"):
@@ -158,6 +160,7 @@ def test_a_graph_with_other_vectors_is_not_kept(bert: str, tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_what_torch_can_not_export_is_refused_in_words(bert: str, tmp_path: Path) -> None:
     model = SentenceEncoder(TransformerEncoder(bert, layout="padded"), Reading())
     with pytest.raises(

@@ -14,6 +14,7 @@ import tiny
 import torch
 import wordnet_files
 import yaml
+from covering import rest_slow
 from jsonargparse import ArgumentParser
 from torch import Tensor, nn
 
@@ -122,7 +123,16 @@ def task_options(name: str, files: dict[str, str]) -> list[str]:
     return [word for task in tasks for part in parts for word in (f"--data.tasks.{task}.{part}", files[task])]
 
 
-@pytest.mark.parametrize("name", recipe_names())
+METHODS = [
+    "clear", "clear_subs_del_span", "consert", "consert_joint_base", "consert_sup_base", "cs224n",
+    "cs224n_pretrain_3sets", "cs224n_pretrain_nli", "declutr", "sbert_nli", "simcse", "simcse_sup",
+]  # fmt: skip
+"""Recipes with parts of their own; the others give other values to the same parts."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in METHODS else pytest.mark.slow) for name in recipe_names()]
+)
 def test_a_recipe_runs_two_steps_with_a_tiny_encoder(
     name: str, steps: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,7 +459,7 @@ def test_the_multi_task_system_is_chosen_by_the_mean_of_its_scores(
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [("consert_joint_base", "consert_joint_unsup_base"), ("cs224n_pretrain_3sets", "cs224n")],
+    rest_slow([("consert_joint_base", "consert_joint_unsup_base"), ("cs224n_pretrain_3sets", "cs224n")]),
 )
 def test_a_second_stage_starts_from_the_first_one_s_encoder(
     first: str, second: str, steps: list[str], tmp_path: Path, bert: str

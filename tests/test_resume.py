@@ -23,6 +23,7 @@ import several
 import tiny
 import torch
 import torch.multiprocessing as mp
+from covering import rest_slow
 from pytorch_lightning.callbacks import BaseFinetuning, Callback, ModelCheckpoint
 from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor
@@ -105,7 +106,7 @@ def check_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         assert torch.equal(weight, other[name]), name
 
 
-@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize("name", rest_slow(MIXTURES))
 def test_a_resumed_run_ends_with_the_same_weights(
     name: str, bert: str, tasks: dict[str, TextTask], tmp_path: Path
 ) -> None:
@@ -142,7 +143,7 @@ def test_a_run_that_goes_on_under_another_setting_is_told_so(
     check_equal(whole, run(tmp_path / "older", bert, tasks, steps=2, resume=str(path)))
 
 
-@pytest.mark.parametrize("combine", [PCGrad(), Uncertainty()], ids=["pcgrad", "uncertainty"])
+@pytest.mark.parametrize("combine", rest_slow([PCGrad(), Uncertainty()]), ids=["pcgrad", "uncertainty"])
 def test_what_combines_gradients_resumes_too(
     combine: Combine, bert: str, tasks: dict[str, TextTask], tmp_path: Path
 ) -> None:
@@ -160,7 +161,9 @@ def test_at_the_edge_of_an_epoch_the_next_one_begins(
         check_equal(whole, run(tmp_path / str(step), bert, tasks, steps=7, resume=resume))
 
 
-@pytest.mark.parametrize("options", [{}, {"limit_train_batches": 2}], ids=["whole epochs", "limited epochs"])
+@pytest.mark.parametrize(
+    "options", rest_slow([{"limit_train_batches": 2}, {}]), ids=["limited epochs", "whole epochs"]
+)
 def test_runs_by_epochs_are_taken_up_at_every_step(
     options: dict[str, int], bert: str, tasks: dict[str, TextTask], tmp_path: Path
 ) -> None:
@@ -181,7 +184,7 @@ def test_runs_by_epochs_are_taken_up_at_every_step(
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", rest_slow([2, 1, 3]))
 def test_another_number_of_workers_changes_nothing(
     workers: int, bert: str, tasks: dict[str, TextTask], tmp_path: Path
 ) -> None:
@@ -366,15 +369,18 @@ SCORED: dict[str, Any] = {"val_check_interval": 2, "check_val_every_n_epoch": No
 
 @pytest.mark.parametrize(
     ("signalled", "stopped", "options"),
-    [
-        (Signal(4), 4, {}),
-        (Signal(4, signal.SIGINT), 4, {}),
-        (Signal(3), 4, {}),  # the end of an epoch, which is finished
-        (Signal(4), 4, SCORED),  # validated after it
-        (Signal(4, validating=True), 5, SCORED),
-        (Signal(1), 1, {"accumulate": 2}),
-    ],
-    ids=["mid-epoch", "Ctrl-C", "epoch's end", "validation due", "in validation", "accumulation"],
+    rest_slow(
+        [
+            (Signal(1), 1, {"accumulate": 2}),
+            (Signal(4, validating=True), 5, SCORED),
+            (Signal(4, signal.SIGINT), 4, {}),
+            (Signal(4), 4, {}),
+            (Signal(3), 4, {}),  # the end of an epoch, which is finished
+            (Signal(4), 4, SCORED),  # validated after it
+        ],
+        quick=3,
+    ),
+    ids=["accumulation", "in validation", "Ctrl-C", "mid-epoch", "epoch's end", "validation due"],
 )
 def test_a_run_told_to_stop_is_taken_up_there(
     signalled: Signal,
@@ -506,6 +512,7 @@ def rank_of_two(number: int, port: int, bert: str, folder: str, resume: str) -> 
         torch.save(weights, Path(folder) / f"{name} {number}.pt")
 
 
+@pytest.mark.slow  # two processes import torch and Lightning
 def test_another_number_of_ranks_goes_on_with_the_same_global_batches(
     bert: str, tasks: dict[str, TextTask], tmp_path: Path
 ) -> None:

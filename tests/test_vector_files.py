@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from covering import rest_slow
 
 from contrastive_text.data.streaming import TextStream
 from contrastive_text.quantization import quantize, value_ranges
@@ -172,7 +173,7 @@ KILLS = {"fsync": (1, 2, 3, 13, 17), "replace": (1, 2, 6, 7), "unlink": (1, 2, 3
 """Calls at which a run of five blocks dies: of the first blocks, of their records, and of all that ends it."""
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".tsv"])
+@pytest.mark.parametrize("suffix", rest_slow([".npy", ".tsv"]))
 def test_whenever_it_is_killed_the_output_is_whole_or_not_there_and_the_next_run_gives_the_same_bytes(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path, suffix: str
 ) -> None:
@@ -227,7 +228,7 @@ def attempt(run: EmbeddingRun, step: str, number: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".tsv"])
+@pytest.mark.parametrize("suffix", rest_slow([".npy", ".tsv"]))
 def test_no_two_kills_make_vectors_of_nothing_or_part_vectors_from_their_record(
     model: SentenceEncoder, tmp_path: Path, suffix: str
 ) -> None:

@@ -363,6 +363,7 @@ def wordnet(nltk_data: Path) -> Callable[..., WordNetSynonyms]:
     return lambda **options: WordNetSynonyms(str(nltk_data), **options)
 
 
+@pytest.mark.slow
 def test_wordnet_is_read_whole(wordnet: Callable[..., WordNetSynonyms]) -> None:
     table = wordnet().table()[""]
     assert "automobile" in table["car"]
