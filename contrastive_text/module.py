@@ -54,7 +54,7 @@ from contrastive_text.training import (
     gradient_figures,
     lr_lambda,
 )
-from contrastive_text.training.checkpoints import load_options
+from contrastive_text.training.checkpoints import check_resumable, load_options
 from contrastive_text.types import Batch, Encoded, StepBatch
 from contrastive_text.views import View, ViewPlan
 
@@ -397,17 +397,20 @@ class ContrastiveModule(ScoredModule):
             checkpoint[_TOKENIZER] = self._learned_tokenizer
 
     def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:  # Any: what Lightning put into it
-        """Takes the learned tokenizer back; a run that goes on under another setting is told so."""
-        self._say_other_setting(checkpoint.get(_SETTING))
+        """Takes the learned tokenizer back; a run that goes on under another setting is told so.
+
+        Raises:
+            ValueError: A run is to go on from weights alone.
+        """
+        if self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
+            check_resumable(checkpoint, self._trainer.ckpt_path)
+            self._say_other_setting(checkpoint.get(_SETTING))
         if _TOKENIZER in checkpoint:
             self.adopt_tokenizer(checkpoint[_TOKENIZER])
 
     def _say_other_setting(self, kept: object) -> None:
-        trainer = self._trainer
-        if trainer is None or trainer.state.fn != TrainerFn.FITTING:
-            return
         # Before training the module may still be on the CPU.
-        if differs := other_setting(kept, current_setting(trainer.strategy.root_device)):
+        if differs := other_setting(kept, current_setting(self.trainer.strategy.root_device)):
             rank_zero_warn(f"the run goes on under another setting, so its last bits may differ: {differs}")
 
 

@@ -141,7 +141,7 @@ def _read(paths: Iterable[Path]) -> tuple[list[Checkpoint], list[str]]:
     damaged: list[str] = []
     for path in paths:
         try:
-            sound.append(read_checkpoint(path))
+            sound.append(read_checkpoint(path, to_resume=True))
         except (InvalidValueError, MissingFileError) as error:
             damaged.append(str(error))
     return sound, damaged

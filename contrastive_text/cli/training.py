@@ -135,7 +135,8 @@ class ContrastiveCLI(LightningCLI):
         command, rest = ([], words) if self.show_views else (words[:1], words[1:])
         below = self.below
         if below is None:
-            below = {} if self.show_views else checkpoint_parts(option_value(rest, "--ckpt_path"))
+            given = option_value(rest, "--ckpt_path")
+            below = {} if self.show_views else checkpoint_parts(given, to_resume=command == ["fit"])
         config, options = laid_over(below, rest)
         check_parts(config, options)
         self.config = parser.parse_args(
@@ -230,11 +231,11 @@ class ContrastiveCLI(LightningCLI):
         say(f"{len(vectors):,} vectors of {vectors.shape[1]} features written to {path}")
 
 
-def checkpoint_parts(path: str | None) -> Config:
-    """Gives the parts that a checkpoint was trained with, as a configuration."""
+def checkpoint_parts(path: str | None, to_resume: bool = False) -> Config:
+    """Gives the parts that a checkpoint was trained with, as a configuration; a run may go on from it."""
     if path in (None, "best", "last"):
         return {}
-    saved = read_checkpoint(str(path))
+    saved = read_checkpoint(str(path), to_resume)
     parts: Config = {
         "model": saved.arguments(ContrastiveModule, "model"),
         "data": saved.arguments(TextDataModule, "data", without=("seed",)),  # the seed follows seed_everything

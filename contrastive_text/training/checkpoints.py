@@ -182,12 +182,16 @@ class Checkpoint:
         )
 
 
-def read_checkpoint(path: str | Path) -> Checkpoint:
+def read_checkpoint(path: str | Path, to_resume: bool = False) -> Checkpoint:
     """Reads a checkpoint of a ``ContrastiveModule`` after checking that it is whole.
+
+    Args:
+        path: A ``.ckpt`` file.
+        to_resume: Whether a run is to go on from it.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, or holds something else.
+        ValueError: The file is damaged, holds something else, or weights alone where a run is to go on.
     """
     verify_checkpoint(path)
     try:
@@ -214,6 +218,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     data = {} if parts_of_data is None else parts_of_data.values
     callbacks = record.record("callbacks", None)
     facts = None if callbacks is None else callbacks.record("RunSummary", None)
+    if to_resume:
+        check_resumable(saved, path)
     if any(saved.get(name) not in (None, "kwargs") for name in _ELSEWHERE):
         raise InvalidValueError(
             f"{path}: expected a checkpoint of this library, got one whose parts aren't where fit writes them; "
@@ -233,6 +239,29 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         best=None if callbacks is None else _best_so_far(callbacks, step),
         facts={} if facts is None else {name: facts.text(name) for name in facts},
     )
+
+
+def check_resumable(saved: Mapping[str, Any], where: object) -> None:  # Any: what Lightning put into it
+    """Refuses to go on with a run from a checkpoint that lacks some of its state, such as one of weights alone.
+
+    Args:
+        saved: What the checkpoint holds.
+        where: Its place, for the error.
+
+    Raises:
+        ValueError: No state of an optimiser, none of schedules, or no place in the run.
+    """
+    loops = saved.get("loops")
+    kept = {
+        "optimizer_states": isinstance(states := saved.get("optimizer_states"), list) and len(states) > 0,
+        "lr_schedulers": isinstance(saved.get("lr_schedulers"), list),
+        "loops": isinstance(loops, Mapping) and bool(loops.get("fit_loop")),
+    }
+    if lacks := [name for name, there in kept.items() if not there]:
+        raise InvalidValueError(
+            f"{where}: expected a checkpoint that a run can go on from, got one with weights and without "
+            f"{', '.join(lacks)}; start a run from its weights with --init_from"
+        )
 
 
 @contextmanager

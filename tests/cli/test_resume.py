@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,8 @@ from contrastive_text.cli.resume import resume_words
 from contrastive_text.cli.training import _PLACES
 from contrastive_text.core.disk import held
 from contrastive_text.core.errors import ContrastiveTextError
+from contrastive_text.data import TextDataModule
+from contrastive_text.module import ContrastiveModule
 from contrastive_text.run_folders import OwnFolders, RunLogger
 from contrastive_text.stopping import SaveWhenStopped
 from contrastive_text.training.checkpoints import best_checkpoint, read_checkpoint
@@ -113,6 +116,32 @@ def test_a_run_never_goes_on_from_another_run_and_goes_on_from_where_it_began(
     os.utime(kept, (former, former))
     with pytest.raises(ContrastiveTextError, match="none of it in kept"):
         taken(2)  # the folder has been given to another run since
+
+
+def test_no_run_goes_on_from_weights_alone(
+    finished: dict[str, str], files: dict[str, str], here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    saved = torch.load(finished["checkpoint"], weights_only=True)
+    for name in ("optimizer_states", "lr_schedulers", "callbacks"):  # as ModelCheckpoint(save_weights_only=True)
+        del saved[name]
+    torch.save(saved, "weights.ckpt")
+    expected = (
+        r"expected a checkpoint that a run can go on from, got one with weights and without optimizer_states"
+    )
+    assert shell(["fit", "--ckpt_path", "weights.ckpt"]) == 2
+    assert f"error: weights.ckpt: {expected}" in capfd.readouterr().err
+    assert not (here / "runs").exists()
+    (here / "run").mkdir()
+    shutil.copy(Path(finished["folder"], "config.yaml"), "run")
+    os.link("weights.ckpt", "run/resume-step=9.ckpt")
+    with pytest.raises(ContrastiveTextError, match=f"got run/resume-step=9.ckpt: {expected}"):
+        resume_words(["--resume", "run"], _PLACES)
+    module = ContrastiveModule.load_from_checkpoint("weights.ckpt")
+    data = TextDataModule.load_from_checkpoint("weights.ckpt")
+    trainer = pl.Trainer(accelerator="cpu", max_steps=9, logger=False, enable_checkpointing=False)
+    with pytest.raises(ContrastiveTextError, match=rf"weights\.ckpt: {expected}"):
+        trainer.fit(module, data, ckpt_path="weights.ckpt", weights_only=True)
+    assert shell(["test", "--ckpt_path", "weights.ckpt", "--data.test", files["pairs"]]) == 0
 
 
 def test_places_that_cannot_be_written_to_are_told_before_the_first_step(

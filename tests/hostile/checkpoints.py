@@ -297,6 +297,24 @@ WRONG = (
         for name, command in COMMANDS.items()
         if name != "validate"
     ),
+    *(
+        answer(
+            f"a run that goes on from {key} of {said}",
+            COMMANDS["fit"],
+            {"c.ckpt": put(key, value=value)},
+            f"c.ckpt: expected a checkpoint that a run can go on from, got one with weights and without {key}",
+        )
+        for key, said, value in (
+            ("optimizer_states", "nothing", ...),
+            ("optimizer_states", "an empty list", []),
+            ("lr_schedulers", "nothing", ...),
+            ("loops", "nothing", ...),
+            ("loops", "an empty mapping", {}),
+        )
+    ),
+    right(
+        "weights alone that are scored", VALIDATE, {"c.ckpt": put("optimizer_states", value=...)}, "val/spearman"
+    ),
     right("a sound checkpoint under another name", VALIDATE, {"c.ckpt": copied("checkpoint")}, "val/spearman"),
     right("a sound checkpoint behind a link", VALIDATE, {"c.ckpt": link("$checkpoint")}, "val/spearman"),
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from contrastive_text.training.checkpoints import verify_checkpoint
+from contrastive_text.training.checkpoints import check_resumable, verify_checkpoint
 
 
 @pytest.fixture
@@ -79,3 +80,27 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_no_file_and_a_folder_are_refused_with_the_option(tmp_path: Path, name: str) -> None:
     with pytest.raises(FileNotFoundError, match=r"expected a file, found none at .*; check --ckpt_path"):
         verify_checkpoint(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacks"),
+    [
+        ({"optimizer_states": None, "lr_schedulers": None}, "optimizer_states, lr_schedulers"),
+        ({"optimizer_states": None}, "optimizer_states"),
+        ({"optimizer_states": []}, "optimizer_states"),
+        ({"optimizer_states": "state"}, "optimizer_states"),
+        ({"lr_schedulers": None}, "lr_schedulers"),
+        ({"loops": None}, "loops"),
+        ({"loops": {}}, "loops"),
+        ({"loops": {"fit_loop": {}}}, "loops"),
+    ],
+    ids=str,
+)
+def test_no_run_goes_on_from_a_checkpoint_without_its_state(changes: dict[str, Any], lacks: str) -> None:
+    whole = {"state_dict": {}, "optimizer_states": [{}], "lr_schedulers": [], "loops": {"fit_loop": {"a": 1}}}
+    check_resumable(whole, "a.ckpt")
+    said = rf"^a\.ckpt: expected a checkpoint .*, got one with weights and without {lacks}; .* --init_from$"
+    with pytest.raises(ValueError, match=said):
+        check_resumable(
+            {name: value for name, value in {**whole, **changes}.items() if value is not None}, "a.ckpt"
+        )
