@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import math
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning import callbacks
 
-from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, cause_of
 
 _WORKERS_A_CORE = 8
 """Processes that read wait for the disk and for the step: more than one may share a core."""
 _SEEDS = 2**32
 """Lightning gives the seed to numpy, which takes 32 bits."""
+_CALLBACKS = Path(callbacks.__file__).parent
 
 
 @contextmanager
-def answering() -> Iterator[None]:
-    """Makes an answer of what Lightning says of the options while it builds a Trainer.
+def answering(building: bool = False) -> Iterator[None]:
+    """Makes an answer of what Lightning says of the options, and lets every other error pass.
+
+    Args:
+        building: Whether nothing but a Trainer is built inside; then a wrong type or value is an option's too.
 
     Raises:
         ValueError: Options that it refuses.
@@ -30,10 +37,26 @@ def answering() -> Iterator[None]:
         yield
     except ContrastiveTextError:
         raise
-    except (MisconfigurationException, TypeError, ValueError) as error:
+    except Exception as error:
+        refusal = cause_of(error, MisconfigurationException) or error  # the parser raises its own from it
+        if not _is_of_options(refusal) and not (building and isinstance(error, TypeError | ValueError)):
+            raise
+        said = " ".join(str(refusal).split()).rstrip(".")
         raise InvalidValueError(
-            f"trainer: expected options that Lightning takes, got others: {error}; change that --trainer option"
+            f"trainer: expected options that Lightning takes, got others: {said}; change that --trainer option"
         ) from error
+
+
+def _is_of_options(error: Exception) -> bool:
+    """Tells whether Lightning refuses an option: with its own exception, or by a ``raise`` in its callbacks.
+
+    A part that logs where nothing can be logged gets that exception too: it is a bug of the part.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, MisconfigurationException):
+        return all(frame.name != "log" for frame in frames)
+    refused = Path(frames[-1].filename).parent == _CALLBACKS and str(frames[-1].line).startswith("raise ")
+    return refused and type(error) in (RuntimeError, ModuleNotFoundError)
 
 
 def check_trainer(trainer: pl.Trainer) -> None:

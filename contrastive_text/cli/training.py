@@ -112,18 +112,19 @@ class ContrastiveCLI(LightningCLI):
         self.summary = RunSummary()
         self.words = words
         defaults = {"default_config_files": [str(BASE)]}
-        super().__init__(
-            model_class=ContrastiveModule,
-            datamodule_class=TextDataModule,
-            save_config_kwargs={"overwrite": True},
-            trainer_defaults={"callbacks": [self.summary, CollapseDoctor(), OwnFolders()]},
-            seed_everything_default=42,
-            parser_class=_Parser,
-            parser_kwargs=defaults if show_views else {words[0]: defaults},
-            auto_configure_optimizers=False,
-            args=words,
-            run=not show_views,
-        )
+        with answering():
+            super().__init__(
+                model_class=ContrastiveModule,
+                datamodule_class=TextDataModule,
+                save_config_kwargs={"overwrite": True},
+                trainer_defaults={"callbacks": [self.summary, CollapseDoctor(), OwnFolders()]},
+                seed_everything_default=42,
+                parser_class=_Parser,
+                parser_kwargs=defaults if show_views else {words[0]: defaults},
+                auto_configure_optimizers=False,
+                args=words,
+                run=not show_views,
+            )
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # Lightning's, static, is asked of self
         """Names the one command that the words begin with: each parser takes a tenth of a second to build."""
@@ -157,7 +158,7 @@ class ContrastiveCLI(LightningCLI):
         settings = self._get(self.config_init, "trainer", default={})
         if settings.get("logger") is None:
             kwargs["logger"] = RunLogger(save_dir=settings.get("default_root_dir") or _RUNS, name="")
-        with answering():
+        with answering(building=True):
             trainer: pl.Trainer = super().instantiate_trainer(**kwargs)
         check_trainer(trainer)
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:

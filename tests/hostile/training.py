@@ -24,13 +24,29 @@ def refused(option: str, *values: str) -> tuple[Case, ...]:
     )
 
 
+_CALLBACK = "--trainer.callbacks=pytorch_lightning.callbacks."
 # Known when the run starts, which has written its configuration.
 _STARTED = tuple(
     Case(f"fit {words}", f"{FIT} {words}", {}, "answer", (says,), may_change=("runs/version_0/config.yaml",))
-    for words, says in (("--trainer.max_steps 0", "max_steps"), ("--trainer.precision 16-true", "precision"))
+    for words, says in (
+        ("--trainer.max_steps 0", "max_steps"),
+        ("--trainer.precision 16-true", "precision"),
+        ("--trainer.limit_train_batches 0.0001", "limit_train_batches"),
+        (f"{_CALLBACK}DeviceStatsMonitor --trainer.logger false", "logger"),
+    )
+)
+# Known when the first validation is over.
+_STOPPING = Case(
+    "fit that stops by a figure that isn't there",
+    f"{FIT} --data.validation $pairs {_CALLBACK}EarlyStopping --trainer.callbacks.monitor val/no",
+    {},
+    "answer",
+    ("`val/no` which is not available",),
+    may_change=("runs/version_0/",),
 )
 NUMBERS = (
     *_STARTED,
+    _STOPPING,
     *refused("--data.batch_size", "0", "-1", "1", "nan", "1e400", "", "9223372036854775808", "1.5", "[8]"),
     *refused("--data.num_workers", "-1", "1.5", "99999"),
     *refused("--data.eval_batch_size", "0", "-3"),
