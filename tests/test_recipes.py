@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import sys
@@ -16,6 +15,7 @@ import wordnet_files
 import yaml
 from covering import rest_slow
 from jsonargparse import ArgumentParser
+from recipe_options import INFERENCE, config_of, own_options
 from torch import Tensor, nn
 
 from contrastive_text.callbacks import export
@@ -28,7 +28,6 @@ from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import BilinearScorer
 from contrastive_text.poolers import CLSPooler, MeanPooler
 from contrastive_text.recipes import BASE, recipe_files, recipe_names
-from contrastive_text.recipes.layers import merge, read_config
 from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.specs import describe
 from contrastive_text.training import ConstantSchedule
@@ -36,7 +35,6 @@ from contrastive_text.types import NO_LABEL, Slot
 from contrastive_text.views import DeleteTokens, SameText
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-INFERENCE = [f"consert_{stage}_{size}" for stage in ("sup", "joint") for size in ("base", "large")]
 NLI_CLASSES = ["contradiction", "entailment", "neutral"]
 
 
@@ -70,57 +68,6 @@ def finished(folder: Path) -> ContrastiveModule:
     vectors = SentenceEncoder.from_pretrained(checkpoint.parents[1] / "model").encode(tiny.TEXTS)
     assert len({tuple(vector) for vector in vectors.round(4).tolist()}) == len(tiny.TEXTS)
     return module
-
-
-def documents(folder: Path) -> str:
-    """A line of 160 tokens or more for each of twelve documents, in a file of its own kind."""
-    lines = [" ".join(tiny.TEXTS[i : i + 24]) for i in range(12)]
-    return tiny.write_texts(folder / "documents.txt", tuple(lines))
-
-
-def labelled(path: Path, columns: str, labels: tuple[str, ...]) -> str:
-    """Texts, or pairs of them, with labels that take turns; gives the file's name."""
-    pairs = columns.count(" ") > 1
-    rows = [
-        "\t".join((text, tiny.TEXTS[(i + 9) % 40], labels[i % len(labels)]) if pairs else (text, labels[i % 5]))
-        for i, text in enumerate(tiny.TEXTS)
-    ]
-    return tiny.write_texts(path, (columns.replace(" ", "\t"), *rows))
-
-
-def task_files(folder: Path) -> dict[str, str]:
-    """A file for each task of the CS224N system, by the task's name."""
-    stars = tuple("01234")
-    return {
-        "sentiment": labelled(folder / "sst.tsv", "text label", stars),
-        "paraphrase": labelled(folder / "quora.tsv", "sentence1 sentence2 label", ("1", "0")),
-        "similarity": labelled(folder / "sts.tsv", "sentence1 sentence2 score", (*stars, "5")),
-    }
-
-
-def own_options(name: str, folder: Path) -> list[str]:
-    """What a recipe needs to run on tiny data."""
-    if name.startswith("declutr"):
-        short = ["--data.pairing.min_length", "4", "--data.pairing.max_length", "16", "--data.batch_size", "4"]
-        return ["--data.train", documents(folder), "--data.cache_dir", str(folder / "cache"), *short]
-    if name.startswith("simcse_sup") or name == "cs224n_pretrain_nli":
-        return ["--data.train", tiny.write_triples(folder / "triples.jsonl")]
-    if name == "sbert_nli" or name in INFERENCE:
-        classes = ("entailment", "neutral", "contradiction")
-        return ["--data.train", labelled(folder / "nli.tsv", "premise hypothesis label", classes)]
-    if name.startswith("cs224n"):
-        return task_options(name, task_files(folder))
-    texts = ["--data.train", tiny.write_texts(folder / "texts.txt")]
-    return [*texts, *(["--model.encoder.config", "null"] if name.startswith("clear") else [])]
-
-
-def task_options(name: str, files: dict[str, str]) -> list[str]:
-    """The files of a CS224N recipe: of one data set, or of each task, with validation where it predicts."""
-    if name == "cs224n_pretrain":
-        return ["--data.train", json.dumps(list(files.values()))]
-    parts = ["train"] if name == "cs224n_pretrain_3sets" else ["train", "validation"]
-    tasks = config_of(name)["data"]["tasks"]
-    return [word for task in tasks for part in parts for word in (f"--data.tasks.{task}.{part}", files[task])]
 
 
 METHODS = [
@@ -255,11 +202,6 @@ def test_c11_c12_clear_predicts_the_original_and_uses_cls_without_the_projection
     # [CLS], which g would have changed. float32: another layout, of which some matrices have other shapes.
     torch.testing.assert_close(module(plain), first, rtol=0, atol=1e-5)
     assert isinstance(export(module).pooler, CLSPooler) and export(module).head is None
-
-
-def config_of(name: str) -> dict[str, Any]:
-    """A recipe's files laid over each other."""
-    return merge([read_config(file) for file in recipe_files(name)])
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,90 @@
+"""What six recipes come to in three steps: ``python tests/freezing.py`` writes ``frozen.json`` anew.
+
+Only a commit that changes the mathematics, and says why, may do so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import chdir
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import tiny
+import torch
+from pytorch_lightning import Callback
+from recipe_options import own_options
+
+from contrastive_text.cli import run
+
+RECIPES = ("simcse", "declutr", "consert", "clear", "consert_joint_base", "cs224n")
+FILE = Path(__file__).with_name("frozen.json")
+STEPS = 3
+Figures = dict[str, Any]  # Any: losses and norms by step, two sums by tensor
+
+
+def drawn(name: str, shape: torch.Size) -> torch.Tensor:
+    """Gives numbers from -1/3 to 1/3 that are the same on every machine; 1 is added for scales."""
+    rng = np.random.default_rng(sorted(name.encode()))
+    values = torch.from_numpy(rng.integers(-1000, 1001, size=tuple(shape)) / 3000)
+    return values + 1 if "LayerNorm.weight" in name else values
+
+
+class Freezer(Callback):
+    """Starts a run from drawn weights, and notes what it comes to."""
+
+    figures: ClassVar[Figures] = {}
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's signature
+        self.figures.clear()
+        self.figures.update(losses=[], gradient_norms=[], tensors={})
+        with torch.no_grad():
+            for name, weight in pl_module.named_parameters():
+                weight.copy_(drawn(name, weight.shape))
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:  # noqa: ARG002  # Lightning's
+        gradients = [weight.grad for weight in pl_module.parameters() if weight.grad is not None]
+        self.figures["gradient_norms"].append(float(torch.nn.utils.get_total_norm(gradients)))
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *rest: Any) -> None:  # noqa: ARG002  # Lightning's
+        self.figures["losses"].append(float(outputs["loss"]))
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's
+        for name, weight in pl_module.state_dict().items():
+            if weight.is_floating_point():
+                fixed = drawn(f"fixed {name}", weight.shape)
+                self.figures["tensors"][name] = [float(weight.sum()), float((weight * fixed).sum())]
+
+
+def figures_of(recipe: str, folder: Path) -> Figures:
+    """Runs a recipe over tiny data in float64; gives losses, gradient norms, and sums of every tensor."""
+    bert = tiny.save_bert(folder / "bert", max_position_embeddings=512)
+    options = [
+        "--model.encoder.model_name_or_path", bert, "--data.batch_size", "8", *own_options(recipe, folder),
+        "--data.num_workers", "0", "--trainer.max_steps", f"{STEPS}", "--trainer.precision", "64-true",
+        "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false", "--trainer.logger", "false",
+        "--trainer.callbacks", json.dumps([{"class_path": f"{__name__}.Freezer"}]),
+    ]  # fmt: skip
+    with chdir(folder):
+        assert run(["fit", "--recipe", recipe, *options]) == 0
+    return dict(Freezer.figures)
+
+
+def main() -> None:
+    """Writes the figures of all recipes."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        figures = {}
+        for recipe in RECIPES:
+            place = Path(folder) / recipe
+            place.mkdir()
+            figures[recipe] = figures_of(recipe, place)
+    FILE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""What each recipe needs to run on tiny data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tiny
+
+from contrastive_text.recipes import recipe_files
+from contrastive_text.recipes.layers import merge, read_config
+
+INFERENCE = [f"consert_{stage}_{size}" for stage in ("sup", "joint") for size in ("base", "large")]
+
+
+def config_of(name: str) -> dict[str, Any]:  # Any: what YAML can hold
+    """A recipe's files laid over each other."""
+    return merge([read_config(file) for file in recipe_files(name)])
+
+
+def documents(folder: Path) -> str:
+    """A line of 160 tokens or more for each of twelve documents, in a file of its own kind."""
+    lines = [" ".join(tiny.TEXTS[i : i + 24]) for i in range(12)]
+    return tiny.write_texts(folder / "documents.txt", tuple(lines))
+
+
+def labelled(path: Path, columns: str, labels: tuple[str, ...]) -> str:
+    """Texts, or pairs of them, with labels that take turns; gives the file's name."""
+    pairs = columns.count(" ") > 1
+    rows = [
+        "\t".join((text, tiny.TEXTS[(i + 9) % 40], labels[i % len(labels)]) if pairs else (text, labels[i % 5]))
+        for i, text in enumerate(tiny.TEXTS)
+    ]
+    return tiny.write_texts(path, (columns.replace(" ", "\t"), *rows))
+
+
+def task_files(folder: Path) -> dict[str, str]:
+    """A file for each task of the CS224N system, by the task's name."""
+    stars = tuple("01234")
+    return {
+        "sentiment": labelled(folder / "sst.tsv", "text label", stars),
+        "paraphrase": labelled(folder / "quora.tsv", "sentence1 sentence2 label", ("1", "0")),
+        "similarity": labelled(folder / "sts.tsv", "sentence1 sentence2 score", (*stars, "5")),
+    }
+
+
+def own_options(name: str, folder: Path) -> list[str]:
+    """What a recipe needs to run on tiny data."""
+    if name.startswith("declutr"):
+        short = ["--data.pairing.min_length", "4", "--data.pairing.max_length", "16", "--data.batch_size", "4"]
+        return ["--data.train", documents(folder), "--data.cache_dir", str(folder / "cache"), *short]
+    if name.startswith("simcse_sup") or name == "cs224n_pretrain_nli":
+        return ["--data.train", tiny.write_triples(folder / "triples.jsonl")]
+    if name == "sbert_nli" or name in INFERENCE:
+        classes = ("entailment", "neutral", "contradiction")
+        return ["--data.train", labelled(folder / "nli.tsv", "premise hypothesis label", classes)]
+    if name.startswith("cs224n"):
+        return task_options(name, task_files(folder))
+    texts = ["--data.train", tiny.write_texts(folder / "texts.txt")]
+    return [*texts, *(["--model.encoder.config", "null"] if name.startswith("clear") else [])]
+
+
+def task_options(name: str, files: dict[str, str]) -> list[str]:
+    """The files of a CS224N recipe: of one data set, or of each task, with validation where it predicts."""
+    if name == "cs224n_pretrain":
+        return ["--data.train", json.dumps(list(files.values()))]
+    parts = ["train"] if name == "cs224n_pretrain_3sets" else ["train", "validation"]
+    tasks = config_of(name)["data"]["tasks"]
+    return [word for task in tasks for part in parts for word in (f"--data.tasks.{task}.{part}", files[task])]
