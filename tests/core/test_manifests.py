@@ -71,7 +71,7 @@ def test_of_a_large_file_first_and_last_block_and_some_between_are_read(
 
 @pytest.mark.parametrize("name", ["../a", "/etc/passwd", "sub/../../a", "", "."])
 def test_no_manifest_leads_out_of_its_folder(tmp_path: Path, name: str) -> None:
-    content = {"block": manifests.BLOCK, "files": {name: {"size": 1, "blocks": []}}}
+    content = {"block": manifests.BLOCK, "files": {name: {"size": 0, "blocks": []}}}
     write_sealed(tmp_path / MANIFEST, content)
     with pytest.raises(InvalidValueError, match="expected a manifest"):
         Manifest.read(tmp_path)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.color import ColorSystem
 from rich.table import Table
 
 import contrastive_text
@@ -77,8 +78,9 @@ def test_a_terminal_still_gets_colours_of_our_own() -> None:
     file = io.StringIO()
     screen = console(file=file)
     screen._force_terminal = True
+    screen._color_system = ColorSystem.STANDARD
     screen.print("\x1b[31mx", style="bold")
-    assert "\\x1b[31mx" in file.getvalue()
+    assert file.getvalue() == "\x1b[1m\\x1b[31mx\x1b[0m\n"
 
 
 def test_warnings_are_printed_in_the_same_way_however_they_are_laid_out(

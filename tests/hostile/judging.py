@@ -11,11 +11,9 @@ import random
 import re
 import resource
 import shlex
-import shutil
 import signal
 import stat
 import sys
-import tempfile
 import types
 import warnings
 from collections.abc import Iterator, Mapping
@@ -211,8 +209,6 @@ def undisturbed(place: Path, environment: Mapping[str, str]) -> Iterator[None]:
         for logger, level, had, filters in kept:
             logger.setLevel(level)
             logger.handlers[:], logger.filters[:] = had, filters
-        for left in Path(tempfile.gettempdir()).glob("contrastive_text_hostile_*"):
-            shutil.rmtree(left, ignore_errors=True)
 
 
 def _made(module: types.ModuleType, place: Path) -> bool:
