@@ -140,6 +140,15 @@ def test_nothing_is_written_through_a_linked_folder(tmp_path: Path) -> None:
     assert (folder / "sub" / "b").read_text() == "new"
 
 
+def test_a_folder_in_the_place_of_a_file_is_told_before_anything_moves(tmp_path: Path) -> None:
+    write_model(tmp_path / "model", "old")
+    (tmp_path / "model" / "a").unlink()
+    (tmp_path / "model" / "a").mkdir()
+    with pytest.raises(DiskError, match="a: expected a file or nothing, got a folder; move it away"):
+        write_model(tmp_path / "model", "new")
+    assert {(tmp_path / "model" / name).read_text() for name in ("list", "sub/b", "key")} == {"old"}
+
+
 def test_a_folder_on_a_disk_of_its_own_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where it is a mounted volume: nothing moves into it from outside."""
     folder, move = tmp_path / "model", os.replace

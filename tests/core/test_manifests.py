@@ -77,6 +77,23 @@ def test_no_manifest_leads_out_of_its_folder(tmp_path: Path, name: str) -> None:
         Manifest.read(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("block", "digest"),
+    [
+        (10, {"size": 0, "blocks": []}),
+        (manifests.BLOCK, {"size": 1, "blocks": []}),
+        (manifests.BLOCK, {"size": "1", "blocks": ["a"]}),
+        (manifests.BLOCK, {"size": 1, "blocks": [1]}),
+        (manifests.BLOCK, {"size": 1}),
+        (manifests.BLOCK, []),
+    ],
+)
+def test_a_manifest_of_another_form_is_refused(tmp_path: Path, block: int, digest: object) -> None:
+    write_sealed(tmp_path / MANIFEST, {"block": block, "files": {"a": digest}})
+    with pytest.raises(InvalidValueError, match="expected a manifest of this version's form, got another; save"):
+        Manifest.read(tmp_path)
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"sha256": "0"}', "[" * 100_000, '{"rows": 1}', "\0"])
 def test_what_is_no_record_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "r").write_text(content)
