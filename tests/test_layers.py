@@ -1,6 +1,7 @@
 """The floors of the house: a room imports from lower floors only."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,12 @@ def imports(path: Path) -> set[str]:
 
 def room(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_the_design_has_the_same_floors() -> None:
+    design = (Path(__file__).parents[1] / "docs" / "design.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", design, flags=re.MULTILINE)
+    assert {int(floor): {*re.findall(r"`(\w+)`", rooms)} for floor, rooms in rows} == dict(enumerate(FLOORS))
 
 
 def test_every_room_has_a_floor() -> None:
