@@ -318,9 +318,8 @@ class ExportModel(Callback):
             verify_checkpoint(best)
             state = torch.load(best, map_location=pl_module.device, weights_only=True)["state_dict"]
             pl_module.load_state_dict(state)
-        folder = Path(
-            self.dirpath or Path(trainer.log_dir or trainer.default_root_dir) / "model"
-        )  # all ranks ask
+        # All ranks ask for the run's folder.
+        folder = Path(self.dirpath or Path(trainer.log_dir or trainer.default_root_dir) / "model")
         if not trainer.is_global_zero or not isinstance(pl_module, ContrastiveModule):
             return
         if not isinstance(pl_module.encoder, TransformerEncoder):

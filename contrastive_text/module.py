@@ -289,12 +289,15 @@ class ContrastiveModule(ScoredModule):
         self.log_dict(shown, batch_size=examples, sync_dist=several)
         self.log("train/loss", figures["loss"], prog_bar=True, batch_size=examples, sync_dist=several)
         truncated = float(sum(batch.truncated for batch in batches))
-        of_epoch: dict[str, Any] = {
-            "on_step": False,
-            "on_epoch": True,
-            "reduce_fx": "sum",
-        }  # Any: Lightning's options
-        self.log("train/truncated", truncated, batch_size=1, sync_dist=several, **of_epoch)
+        self.log(
+            "train/truncated",
+            truncated,
+            batch_size=1,
+            sync_dist=several,
+            on_step=False,
+            on_epoch=True,
+            reduce_fx="sum",
+        )
 
     def configure_callbacks(self) -> list[Callback]:
         """Gives what watches over every run, whoever made its trainer."""

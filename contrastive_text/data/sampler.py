@@ -114,9 +114,8 @@ class EpochBatchSampler:
     def identity(self) -> int:
         """A number that is the same for the same order of the same rows, whatever the rank."""
         order = (self.sizes, self.steps, self.seed, self.shuffle)
-        return text_id(
-            repr((*order, True) if self.same_order else order)
-        )  # as checkpoints have it that know of four
+        # Without the fifth it is the number that checkpoints have which know of four.
+        return text_id(repr((*order, True) if self.same_order else order))
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch that the next iteration gives; what is to be left out is of the epoch before."""

@@ -103,9 +103,8 @@ class TransformerEncoder(Encoder):
         self.layout = layout
         self.compiled = compiled
         architecture = load_architecture(model_name_or_path, self._full_config(), dropout)
-        self.model = load_model(
-            model_name_or_path, architecture
-        ).train()  # loaded in eval mode: no dropout, no views
+        # It is loaded in eval mode, without dropout and views.
+        self.model = load_model(model_name_or_path, architecture).train()
         replace_dropouts(self.model)
         source = tokenizer_name_or_path or model_name_or_path
         self.tokenizer = None if source is None else load_tokenizer(source)

@@ -20,6 +20,7 @@ from contrastive_text.training.checkpoints import Checkpoint, best_checkpoint, r
 
 CONFIG, METRICS, MODEL = "config.yaml", "metrics.csv", "model"
 """Names of what ``fit`` leaves in a run's folder."""
+_TODO = "take the file as the run left it"
 LOSS = "train/loss"
 """The loss of all objectives among the figures."""
 
@@ -161,7 +162,7 @@ def read_metrics(path: Path) -> tuple[dict[str, Series], int | None]:
             got = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise InvalidValueError(
                 f"{path}:{line}: expected a step and numbers, as Lightning's CSV logger writes them, "
-                f"got {got}; take the file as the run left it"
+                f"got {got}; {_TODO}"
             ) from error
         for name, value in cells.items():
             if math.isfinite(value):
@@ -201,8 +202,7 @@ def _read(number: int, alone: bool, name: str, folder: Path) -> Run:
     checkpoint, lacks = _checkpoint(config, folder)
     if checkpoint is not None and not config:
         config = {"model": checkpoint.model, "data": checkpoint.data}
-    todo = "take the file as the run left it"
-    said = Record(config, where=str(folder / CONFIG), todo=todo)
+    said = Record(config, where=str(folder / CONFIG), todo=_TODO)
     for place in ("model", "data", "trainer"):
         said.record(place, None)
     model = Path(_dirpath(said, "export") or folder / MODEL)
@@ -226,7 +226,7 @@ def _read(number: int, alone: bool, name: str, folder: Path) -> Run:
 
 
 def _checkpoint(config: Config, folder: Path) -> tuple[Checkpoint | None, str]:
-    said = Record(config, where=str(folder / CONFIG), todo="take the file as the run left it")
+    said = Record(config, where=str(folder / CONFIG), todo=_TODO)
     place = Path(_dirpath(said, "checkpoint") or folder / "checkpoints")
     if not any(place.glob("*.ckpt")):
         return None, f"there is no checkpoint in {place}"

@@ -60,9 +60,8 @@ class UnfinishedVectors:
         self.path = path
         self.setting = dict(setting or current_setting())
         self.other_setting = ""
-        self._settings: list[Mapping[str, str]] = [
-            self.setting
-        ]  # of all processes that had a part in what is there
+        # Of all processes that had a part in what is there.
+        self._settings: list[Mapping[str, str]] = [self.setting]
         self.made_of = {**made_of, "count": count}
         self.count = count
         self.done = self.truncated = 0
