@@ -78,12 +78,16 @@ class _Lines:
 
 
 class Parsed(NamedTuple):
+    """A file that is read record by record."""
+
     header: list[str]
     records: Iterator[Record | None]  # read as they are asked for; None is a blank line, or an empty file
     unread: int = 0  # other files of a folder
 
 
 class Content(NamedTuple):
+    """A file that has been read to its end."""
+
     header: list[str]
     records: Sequence[Record]
     blank: int  # blank lines, or empty files of a folder
@@ -301,10 +305,12 @@ What is given as lines can be looped over twice."""
 
 
 def listed(names: Iterable[str]) -> str:
+    """Gives names as they stand in a message."""
     return ", ".join(names)
 
 
 def counted(number: int, noun: str) -> str:
+    """Gives a number with its noun, ``1 row`` or ``2 rows``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -314,4 +320,5 @@ def short(text: str) -> str:
 
 
 def reading_error(where: str, expected: str, got: str, todo: str) -> ValueError:
+    """Gives the error that says where, what was expected, what came and what to do."""
     return InvalidValueError(f"{where}: expected {expected}, got {got}; {todo}")

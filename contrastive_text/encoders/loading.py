@@ -165,6 +165,16 @@ def _said(error: BaseException) -> str:
 
 
 def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: float | None) -> PreTrainedConfig:
+    """Gives the configuration of a network.
+
+    Args:
+        name: Folder or name on the hub; None where ``config`` is given.
+        config: As in ``config.json``, with ``model_type``; Any: whatever the architecture wants.
+        dropout: Probability for every dropout; None keeps the configuration's own.
+
+    Raises:
+        ValueError: An architecture that Transformers doesn't have, or a model that isn't there or is damaged.
+    """
     if config is not None:
         if "model_type" not in config:
             raise InvalidValueError(
@@ -190,6 +200,7 @@ def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: 
 
 
 def dropouts(architecture: PreTrainedConfig) -> dict[str, float]:
+    """Gives the dropouts of a network without its heads: name in the configuration -> probability."""
     heads = ("classifier", "summary", "qa_", "seq_classif", "pooler")
     return {
         key: float(value)
@@ -275,6 +286,11 @@ def _load_with(
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Loads the tokenizer of a folder or of a name on the hub.
+
+    Raises:
+        ValueError: There is none, a damaged one, or one that isn't fast.
+    """
     _check_files(name)
     tokenizer: PreTrainedTokenizerBase = _fetched(
         _TOKENIZER, name, lambda: AutoTokenizer.from_pretrained(name, trust_remote_code=False)

@@ -62,11 +62,6 @@ class EmbeddingRun:
         ranges: Smallest and largest value of each feature, (2, D), for ``int8`` and ``uint8``.
         restart: Whether to throw away what an earlier run has left.
 
-    Attributes:
-        done: Number of vectors that are there.
-        count: Number of vectors that there will be.
-        truncated: How many of those that are there are of texts that were cut to the model's limit.
-
     Raises:
         FileNotFoundError: No such file of texts, or no such folder to write to.
         ImportError: ``.parquet`` without pyarrow.
@@ -109,14 +104,17 @@ class EmbeddingRun:
 
     @property
     def done(self) -> int:
+        """Number of vectors that are there."""
         return self._vectors.done
 
     @property
     def count(self) -> int:
+        """Number of vectors that there will be."""
         return self._vectors.count
 
     @property
     def truncated(self) -> int:
+        """How many of those that are there are of texts that were cut to the model's limit."""
         return self._vectors.truncated
 
     def _devices(self) -> list[str]:
