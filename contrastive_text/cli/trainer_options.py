@@ -65,10 +65,18 @@ def check_trainer(trainer: pl.Trainer) -> None:
     Raises:
         ValueError: Such an option.
     """
-    steps, clip = trainer.accumulate_grad_batches, trainer.gradient_clip_val
+    steps, clip, epochs = (
+        trainer.accumulate_grad_batches,
+        trainer.gradient_clip_val,
+        trainer.check_val_every_n_epoch,
+    )
     if steps < 1:
         raise InvalidValueError(
             f"trainer.accumulate_grad_batches: expected 1 or more, got {steps}; leave it out for 1"
+        )
+    if epochs is not None and epochs < 1:
+        raise InvalidValueError(
+            f"trainer.check_val_every_n_epoch: expected 1 or more, got {epochs}; leave it out for 1"
         )
     if clip is not None and not 0 <= clip < math.inf:  # NaN compares as false
         raise InvalidValueError(

@@ -43,6 +43,8 @@ from contrastive_text.training.checkpoints import read_checkpoint
 from contrastive_text.vector_files import write_vectors
 
 _RUNS = "runs"
+_OF_A_TRAINER = ("best", "last", "hpc")
+"""Lightning's words for a checkpoint of its own earlier run in the same process."""
 _PLACES = {
     "model": ContrastiveModule,
     "data": TextDataModule,
@@ -234,9 +236,14 @@ class ContrastiveCLI(LightningCLI):
 
 def checkpoint_parts(path: str | None, to_resume: bool = False) -> Config:
     """Gives the parts that a checkpoint was trained with, as a configuration; a run may go on from it."""
-    if path in (None, "best", "last"):
+    if path is None:
         return {}
-    saved = read_checkpoint(str(path), to_resume)
+    if path in _OF_A_TRAINER and not Path(path).exists():
+        raise InvalidValueError(
+            f"--ckpt_path: expected a checkpoint's file, got {path!r}, which only a living Trainer knows; name "
+            "the file, or take up a run with fit --resume RUN"
+        )
+    saved = read_checkpoint(path, to_resume)
     parts: Config = {
         "model": saved.arguments(ContrastiveModule, "model"),
         "data": saved.arguments(TextDataModule, "data", without=("seed",)),  # the seed follows seed_everything
