@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.class_paths import trusting
+from contrastive_text.core.class_paths import is_own, trusting
 from contrastive_text.core.errors import ContrastiveTextError, InvalidTypeError, InvalidValueError, first_line
 from contrastive_text.data import TextTokenizer
 from contrastive_text.device_pool import check_devices
@@ -182,6 +182,8 @@ class SentenceEncoder(nn.Module):
         """
         digest = hashlib.blake2b(digest_size=16)
         pooler = part_spec(self.pooler, "pooler")
+        if is_own(pooler["class_path"]):  # by its name alone, whatever package it is in
+            pooler["class_path"] = type(self.pooler).__name__
         limits = [self.max_length, self.normalize, self.prompt, self.truncate_dim, pooler]
         layers = [layer for layer in self.head or () if not isinstance(layer, nn.Identity | nn.Dropout)]
         assert self.encoder.tokenizer is not None

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from contrastive_text.core.class_paths import public_path
 from contrastive_text.core.errors import InvalidTypeError
 
 Plain: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
@@ -31,7 +32,7 @@ def to_plain(value: object, where: str) -> Plain:
     Example:
         >>> from contrastive_text.losses import InfoNCE
         >>> to_plain([InfoNCE(temperature=0.1)], "losses")[0]["class_path"]
-        'contrastive_text.losses.info_nce.InfoNCE'
+        'contrastive_text.InfoNCE'
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -67,7 +68,7 @@ def part_spec(part: object, where: str) -> dict[str, Any]:
         for name, parameter in inspect.signature(cls).parameters.items()
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
-    return {"class_path": f"{cls.__module__}.{cls.__qualname__}", "init_args": init_args}
+    return {"class_path": public_path(cls), "init_args": init_args}
 
 
 def _stored(part: object, name: str, where: str) -> object:

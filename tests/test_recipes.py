@@ -94,6 +94,16 @@ def test_a_recipe_runs_two_steps_with_a_tiny_encoder(
     assert ("val/overall" in header.split(",")) == bool(predicting)
     built = ContrastiveModule.from_recipe(name, bert)
     assert module.hparams == built.hparams  # from the shell and from Python
+    config = yaml.safe_load(next(tmp_path.rglob("config.yaml")).read_text())
+    assert class_paths(config["model"]) <= class_paths(module.hparams)  # one spelling in both files
+
+
+def class_paths(plain: Any) -> set[str]:  # Any: what YAML can hold
+    """Every class path in plain data."""
+    if isinstance(plain, dict):
+        own = {plain["class_path"]} if "class_path" in plain else set()
+        return own.union(*map(class_paths, plain.values()))
+    return set().union(*map(class_paths, plain)) if isinstance(plain, list) else set()
 
 
 def test_a_recipe_lies_over_its_method_s() -> None:

@@ -1,4 +1,4 @@
-"""Class paths that come from files: which classes a file may name, and how a name becomes a class.
+"""Class paths in files: the one that is written, which classes a file may name, and how a name becomes a class.
 
 A checkpoint, a model folder and the records of a run or a sweep may come from anyone. They name classes of this
 library, of modules that the caller's program has imported, and of modules that the caller trusts by name; each
@@ -121,12 +121,31 @@ def own_modules(plain: object) -> list[str]:
     """
     if isinstance(plain, Mapping):
         path = plain.get("class_path")
-        ours = not isinstance(path, str) or path.partition(".")[0] == _OWN
+        ours = not isinstance(path, str) or is_own(path)
         inner = [module for value in plain.values() for module in own_modules(value)]
         return list(dict.fromkeys([*([] if ours else [str(path).rpartition(".")[0]]), *inner]))
     if isinstance(plain, list | tuple):
         return list(dict.fromkeys(module for value in plain for module in own_modules(value)))
     return []
+
+
+def public_path(cls: type) -> str:
+    """Gives the path by which a class is imported, as every file that we write has it.
+
+    Of this library's classes it is that of the outermost package whose ``__all__`` names it, whichever module
+    defines it: a file outlives a change of places. Of others it is that of their module.
+
+    Example:
+        >>> from contrastive_text.losses import NTXent, SupCon
+        >>> public_path(NTXent), public_path(SupCon), public_path(dict)
+        ('contrastive_text.NTXent', 'contrastive_text.losses.SupCon', 'builtins.dict')
+    """
+    packages = cls.__module__.split(".")
+    for end in range(1, len(packages)) if packages[0] == _OWN else ():
+        package = sys.modules[".".join(packages[:end])]
+        if cls.__qualname__ in vars(package).get("__all__", ()) and getattr(package, cls.__name__) is cls:
+            return f"{package.__name__}.{cls.__name__}"
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def resolve(class_path: object, base: type[_T] | tuple[type[_T], ...], where: str) -> type[_T]:
@@ -166,6 +185,11 @@ def resolve(class_path: object, base: type[_T] | tuple[type[_T], ...], where: st
     if not (isinstance(found, type) and issubclass(found, kinds)):
         raise InvalidValueError(f"{where}: expected a subclass of {said}, got {class_path}, which is none")
     return found
+
+
+def is_own(class_path: str) -> bool:
+    """Tells whether a path leads into this library."""
+    return class_path.partition(".")[0] == _OWN
 
 
 def is_trusted(class_path: str) -> bool:
@@ -215,9 +239,8 @@ def _inside(module: ModuleType, names: Sequence[str]) -> object:
     for name in names:
         if not isinstance(found, type) and found is not module:
             return None
-        own = module.__name__.partition(".")[0] == _OWN
         # Ours import what is asked for by themselves; those of others may import anything.
-        found = getattr(found, name, None) if own else vars(found).get(name)
+        found = getattr(found, name, None) if is_own(module.__name__) else vars(found).get(name)
     return found
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from jsonargparse import get_loader, set_parsing_settings
 
-from contrastive_text.core.class_paths import find_own, imported, loaded, resolve, subclasses
+from contrastive_text.core.class_paths import find_own, imported, loaded, public_path, resolve, subclasses
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.misspelt import broken_module, no_argument, no_class, other_kind
 
@@ -174,7 +174,7 @@ class _Walk:
         cls = self._class(path, place, where)
         if cls is None:
             return dict(spec)
-        done: dict[str, Any] = {"class_path": path if "." in path else f"{cls.__module__}.{cls.__qualname__}"}
+        done: dict[str, Any] = {"class_path": path if "." in path else public_path(cls)}
         for name in ("init_args", "dict_kwargs"):
             given = spec.get(name)
             if given is not None and not isinstance(given, Mapping):

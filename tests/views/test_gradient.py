@@ -143,6 +143,6 @@ def test_a_norm_that_is_no_length_is_refused(norm: float) -> None:
 def test_the_view_can_be_made_again_from_its_arguments() -> None:
     arguments = {"norm": 2.0, "objective": "nli", "same_dropout": True}
     assert to_plain(Adversarial(2.0, "nli", same_dropout=True), "views") == {
-        "class_path": "contrastive_text.views.gradient.Adversarial",
+        "class_path": "contrastive_text.views.Adversarial",
         "init_args": arguments,
     }

@@ -528,4 +528,4 @@ def test_a_checkpoint_makes_the_pairing_again() -> None:
         "adjacent_at_start": False,
     }
     spec = part_spec(Spans(**arguments), "pairing")
-    assert spec == {"class_path": "contrastive_text.views.spans.Spans", "init_args": arguments}
+    assert spec == {"class_path": "contrastive_text.Spans", "init_args": arguments}
