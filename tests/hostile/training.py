@@ -160,7 +160,7 @@ WORDS = (
         "validation",
     ),
     answer(
-        "test of the last checkpoint of nothing", "test --ckpt_path last --data.test $pairs", {}, "model.encoder"
+        "test of the last checkpoint of nothing", "test --ckpt_path last --data.test $pairs", {}, "--ckpt_path"
     ),
     answer(
         "views of no texts", "views --recipe simcse --model.encoder.model_name_or_path $bert", {}, "--data.train"
