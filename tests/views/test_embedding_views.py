@@ -335,6 +335,6 @@ def test_a_scale_that_is_no_length_is_refused(scale: float) -> None:
 def test_a_view_can_be_made_again_from_its_arguments(view: View, arguments: dict[str, object]) -> None:
     view.build(SPECIALS)
     assert to_plain(view, "views") == {
-        "class_path": f"{type(view).__module__}.{type(view).__name__}",
+        "class_path": f"contrastive_text.views.{type(view).__name__}",
         "init_args": arguments,
     }
