@@ -30,7 +30,7 @@ SETTINGS := OMP_NUM_THREADS=1 OMP_NUM_THREADS=4 ATEN_CPU_CAPABILITY=default ATEN
 portable: $(VENV)/dev.stamp $(addprefix portable-,$(SETTINGS))
 
 portable-%: $(VENV)/dev.stamp
-	env OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $* $(BIN)/python $(BITS)
+	env OMP_NUM_THREADS=1 $* $(BIN)/python $(BITS)
 
 slow: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m slow --numprocesses auto --dist worksteal

@@ -15,6 +15,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Processes that tests start inherit it, so that parent and child take their sums in one order. Nothing else sets
 # the number: torch takes as many threads of these as there are cores, which set_num_threads wouldn't know.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Of more threads than cores those that wait sleep; else a suite under four threads takes three times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="contrastive_text_cache_")  # never the user's
 
 import pytest

@@ -35,8 +35,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceEncoder:
 
 
 def write(path: Path, subsets: list[str]) -> Path:
-    """Pairs of the tiny texts in the given sub-sets."""
-    rows = [f"{tiny.TEXTS[i]}\t{tiny.TEXTS[(7 * i + 3) % 40]}\t{i % 5}\t{name}" for i, name in enumerate(subsets)]
+    """Pairs of the tiny texts in the given sub-sets, of which none is another one turned round: a tie."""
+    rows = [f"{tiny.TEXTS[i]}\t{tiny.TEXTS[(i + 13) % 40]}\t{i % 5}\t{name}" for i, name in enumerate(subsets)]
     path.write_text("\n".join([HEADER, *rows]) + "\n")
     return path
 
@@ -226,7 +226,9 @@ def test_the_scores_of_the_real_sets_are_senteval_s_in_all_settings(
         expected = senteval(u, v, pairs)
         for setting, scores in found.items():
             score = scores[STS_TASKS.index(task)]
-            assert score.score == pytest.approx(expected[setting], abs=1e-6)  # a rank is off by no rounding
+            # Half of the last published digit: pairs of one text twice have a cosine of 1 but for rounding, which
+            # so chooses their order; numpy's and, under several threads, torch's are different ones.
+            assert score.score == pytest.approx(expected[setting], abs=5e-3)
             assert "were published" not in pairs.understood
             assert score.size == len(pairs)
     assert len({round(scores[0].score, 2) for scores in found.values()}) == 3  # the settings do differ
