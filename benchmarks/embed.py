@@ -73,7 +73,7 @@ def write_lines(path: Path, sentences: Sequence[str], lines: int) -> None:
 
 def sentences_of(path: Path) -> list[str]:
     """Gives the distinct texts of a file."""
-    from contrastive_text.data.streaming import TextStream
+    from contrastive_text.data.files.streaming import TextStream
 
     return list(dict.fromkeys(" ".join(text.split()) for text in TextStream(path)))
 

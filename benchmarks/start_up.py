@@ -78,9 +78,9 @@ def python_step(encoder: str, texts: str) -> None:
 
 def shell_step(encoder: str, texts: str) -> None:
     """Ours from the shell, with all that a run prints, logs and keeps."""
-    from contrastive_text.callbacks import RunSummary
     from contrastive_text.cli import run
     from contrastive_text.cli.training import ContrastiveCLI
+    from contrastive_text.training.callbacks import RunSummary
 
     def then(name: str, method: Callable[..., None]) -> Callable[..., None]:
         def marked(*given: Any, **named: Any) -> None:  # Any: whatever Lightning's method takes

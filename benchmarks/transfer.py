@@ -2,9 +2,9 @@
 
     python benchmarks/transfer.py --data FOLDER
 
-The folder has data sets as ``contrastive_text.evaluation.transfer.transfer_data`` finds them; those that it lacks
-are left out. The vectors are encoded first, into a folder that a second run starts from: what it takes is the
-reading of files and of vectors, and the classifiers, whose time is that of the processor.
+The folder has data sets as ``evaluation.senteval.transfer_data`` finds them; those that it lacks are left out.
+The vectors are encoded first, into a folder that a second run starts from: what it takes is the reading of files
+and of vectors, and the classifiers, whose time is that of the processor.
 
 A part of the tasks: ``--tasks CR TREC``. A smoke run without data: ``--quick``.
 """
@@ -23,11 +23,11 @@ from timing import encoder_name, installed_encoder, machine, made_up_texts, pars
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.classifiers import CLASSIFIERS, PROTOCOLS
-from contrastive_text.evaluation.labelled_texts import LabelledTexts
 from contrastive_text.evaluation.results import ScoreTable
-from contrastive_text.evaluation.transfer import SIMCSE_TASKS, transfer_scores
-from contrastive_text.evaluation.transfer_data import TRANSFER_TASKS, transfer_data
+from contrastive_text.evaluation.senteval.classifiers import CLASSIFIERS, PROTOCOLS
+from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
+from contrastive_text.evaluation.senteval.transfer import SIMCSE_TASKS, transfer_scores
+from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS, transfer_data
 
 Row = dict[str, Any]  # Any: names and figures
 

@@ -23,11 +23,12 @@ from typing import Any, NamedTuple
 import torch
 
 from contrastive_text import ContrastiveModule
+from contrastive_text.core.random import RowRandom, generator
+from contrastive_text.core.specs import describe
 from contrastive_text.data import Collator, KeyedRow, read_rows
 from contrastive_text.data.datamodule import TextDataModule
-from contrastive_text.random import RowRandom, generator
+from contrastive_text.pairings import Spans
 from contrastive_text.recipes import recipe_names
-from contrastive_text.specs import describe
 from contrastive_text.views import (
     CropTokens,
     DeleteOneWord,
@@ -43,14 +44,13 @@ from contrastive_text.views import (
     ReorderSpans,
     ShufflePositions,
     SpanCutoff,
-    Spans,
     SubstituteSynonyms,
     SwapWords,
     TextView,
     TokenCutoff,
     TokenView,
 )
-from contrastive_text.views.wordnet import WordNetSynonyms
+from contrastive_text.views.words.wordnet import WordNetSynonyms
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = 5

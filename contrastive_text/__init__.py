@@ -9,25 +9,26 @@ TYPE_CHECKING = False  # as of typing; to type checkers it is True
 if TYPE_CHECKING:
     from contrastive_text.data.datamodule import TextDataModule
     from contrastive_text.encoders import TransformerEncoder
+    from contrastive_text.inference.sentence_encoder import SentenceEncoder
     from contrastive_text.losses import InfoNCE, NTXent
-    from contrastive_text.module import ContrastiveModule
     from contrastive_text.objectives import Contrastive
-    from contrastive_text.sentence_encoder import SentenceEncoder
-    from contrastive_text.views import EmbeddingView, Given, GradientView, SameText, Spans, TextView, TokenView
+    from contrastive_text.pairings import Given, SameText, Spans
+    from contrastive_text.training.module import ContrastiveModule
+    from contrastive_text.views import EmbeddingView, GradientView, TextView, TokenView
 
 __version__ = "0.1.0"
 
-_ROOMS = {
+_PLACES = {
     "Contrastive": "objectives",
-    "ContrastiveModule": "module",
+    "ContrastiveModule": "training.module",
     "EmbeddingView": "views",
-    "Given": "views",
+    "Given": "pairings",
     "GradientView": "views",
     "InfoNCE": "losses",
     "NTXent": "losses",
-    "SameText": "views",
-    "SentenceEncoder": "sentence_encoder",
-    "Spans": "views",
+    "SameText": "pairings",
+    "SentenceEncoder": "inference.sentence_encoder",
+    "Spans": "pairings",
     "TextDataModule": "data.datamodule",
     "TextView": "views",
     "TokenView": "views",
@@ -53,11 +54,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _ROOMS:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return vars(importlib.import_module(f"{__name__}.{_ROOMS[name]}"))[name]
+    return vars(importlib.import_module(f"{__name__}.{_PLACES[name]}"))[name]
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.losses import at_least_float32
+from contrastive_text.core.similarity import at_least_float32
 
 
 class Head(nn.Module, ABC):

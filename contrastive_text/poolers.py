@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.losses import at_least_float32
-from contrastive_text.types import Hidden
+from contrastive_text.core.similarity import at_least_float32
+from contrastive_text.core.types import Hidden
 
 FirstLayer = Literal["embeddings", "block_1"]
 

@@ -29,10 +29,10 @@ from contrastive_text import (
     TextDataModule,
     TransformerEncoder,
 )
-from contrastive_text.callbacks import ExportModel, RunSummary
 from contrastive_text.metrics import alignment, paired_retrieval, uniformity
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.training import AdamW
+from contrastive_text.training.callbacks import ExportModel, RunSummary
 
 QUERIES = (
     "how do I copy a whole directory tree",

@@ -5,7 +5,7 @@ import sys
 import pytorch_lightning as pl
 
 from contrastive_text import ContrastiveModule, TextDataModule
-from contrastive_text.callbacks import ExportModel, RunSummary
+from contrastive_text.training.callbacks import ExportModel, RunSummary
 
 encoder, texts, folder = sys.argv[1:4]
 module = ContrastiveModule.from_recipe("simcse", encoder)

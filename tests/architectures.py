@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from contrastive_text.core.types import Batch, Slot
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.types import Batch, Slot
 
 SIZE = {
     "vocab_size": 60,

@@ -25,12 +25,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from contrastive_text import encoding
-from contrastive_text.distributed import rank, sum_over_ranks, world_size
+from contrastive_text.core.distributed import rank, sum_over_ranks, world_size
+from contrastive_text.core.random import RowRandom
+from contrastive_text.core.types import NO_LABEL, Batch, Role, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.losses import CoSENT, InfoNCE, NTXent, SupCon, streaming
-from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import (
     BilinearScorer,
     ConcatenationScorer,
@@ -45,9 +45,9 @@ from contrastive_text.objectives import (
     TextClassification,
 )
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MaxPooler
-from contrastive_text.random import RowRandom
 from contrastive_text.training import PCGrad, Uncertainty
-from contrastive_text.types import NO_LABEL, Batch, Role, Slot
+from contrastive_text.training import forward_pass as encoding
+from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import (
     Adversarial,
     EmbeddingDropout,
@@ -633,7 +633,7 @@ def run_all(executions: Sequence[Execution], folder: Path) -> tuple[Results, lis
     torch.save({each: plainly(*each) for each in names}, folder / "plain.pt")
     ports = dict(zip((4, 3, 2), free_ports(3), strict=True))
     # A fork server imports torch once for all four and, unlike this process, has no threads to lose.
-    multiprocessing.set_forkserver_preload(["contrastive_text.module"])
+    multiprocessing.set_forkserver_preload(["contrastive_text.training.module"])
     mp.start_processes(
         work,
         args=(ports, str(folder), [tuple(each) for each in executions]),

@@ -11,7 +11,6 @@ import torch
 from contrastive_text.data import Mixture, TextTask
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.heads import MLPHead
-from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import (
     BilinearScorer,
     Contrastive,
@@ -20,8 +19,9 @@ from contrastive_text.objectives import (
     PairRegression,
     TextClassification,
 )
+from contrastive_text.pairings import Given
 from contrastive_text.training import Combine
-from contrastive_text.views import Given
+from contrastive_text.training.module import ContrastiveModule
 
 SIZES = {"sst": 24, "quora": 40, "sts": 18}
 

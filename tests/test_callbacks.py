@@ -15,19 +15,21 @@ from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import CSVLogger
 from torch import Tensor, nn
 
-from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary, _peak, export, model_facts
 from contrastive_text.cli import run as shell
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders import Encoder
 from contrastive_text.heads import MLPHead, TanhHead
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import InfoNCE, NTXent
 from contrastive_text.metrics import SpearmanSimilarity
-from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import Contrastive
+from contrastive_text.pairings import Given
 from contrastive_text.poolers import CLSPooler
-from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.training import AdamW, ConstantSchedule, LinearSchedule
-from contrastive_text.views import DeleteTokens, FeatureCutoff, Given
+from contrastive_text.training.callbacks import BestCheckpoint, ExportModel, RunSummary, export
+from contrastive_text.training.callbacks.run_summary import _peak, model_facts
+from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.views import DeleteTokens, FeatureCutoff
 
 
 class Told(SpearmanSimilarity):
@@ -117,7 +119,7 @@ def test_s13_the_best_validation_score_is_kept_and_reloaded_at_the_end(
     best: int,
     interval: int,
 ) -> None:
-    monkeypatch.setattr("contrastive_text.scores.SpearmanSimilarity", Told)
+    monkeypatch.setattr("contrastive_text.training.held_out.SpearmanSimilarity", Told)
     monkeypatch.setattr(Told, "scores", list(scores))
     trainer, module, after = run(bert, tmp_path, files, val_check_interval=interval, max_steps=4 * interval)
     assert not Told.scores
@@ -144,7 +146,7 @@ def test_without_validation_data_the_last_weights_are_kept(
 def test_early_stopping_ends_the_run_and_the_best_is_still_kept(
     bert: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("contrastive_text.scores.SpearmanSimilarity", Told)
+    monkeypatch.setattr("contrastive_text.training.held_out.SpearmanSimilarity", Told)
     monkeypatch.setattr(Told, "scores", [50.0, 40.0, 30.0, 60.0, 70.0])
     stop = EarlyStopping(monitor="val/spearman", mode="max", patience=2)
     trainer, module, after = run(bert, tmp_path, files, (stop,), val_check_interval=2, max_steps=10)
@@ -319,7 +321,7 @@ def test_a_best_checkpoint_that_is_gone_is_forgotten_with_a_warning(tmp_path: Pa
 def test_a_resumed_run_that_finds_no_better_checkpoint_takes_the_best_along(
     bert: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("contrastive_text.scores.SpearmanSimilarity", Told)
+    monkeypatch.setattr("contrastive_text.training.held_out.SpearmanSimilarity", Told)
     monkeypatch.setattr(Told, "scores", [60.0, 50.0, 40.0, 30.0])
     monkeypatch.chdir(tmp_path)
     options = {"data.train": files["train"], "data.validation": files["validation"], "data.batch_size": "8"}

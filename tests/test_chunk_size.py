@@ -9,11 +9,11 @@ import tiny
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from contrastive_text import chunk_size
-from contrastive_text.chunk_size import RESERVE, ChunkSize, free_bytes, saved_bytes
 from contrastive_text.cli.main import run as shell
-from contrastive_text.module import ContrastiveModule
-from contrastive_text.training.checkpoints import read_checkpoint
+from contrastive_text.core.checkpoints import read_checkpoint
+from contrastive_text.training.callbacks import chunk_size
+from contrastive_text.training.callbacks.chunk_size import RESERVE, ChunkSize, free_bytes, saved_bytes
+from contrastive_text.training.module import ContrastiveModule
 
 
 @pytest.fixture(scope="module")

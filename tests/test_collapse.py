@@ -19,16 +19,23 @@ import torch
 from torch import Tensor
 
 from contrastive_text import metrics
-from contrastive_text.callbacks import export
-from contrastive_text.collapse import EVERY, FLAT, IN_A_ROW, SETTLED, CollapseDoctor, TrainingSigns
+from contrastive_text.core.types import Hidden
 from contrastive_text.data import read_pairs
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import InfoNCE
-from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import Contrastive
 from contrastive_text.poolers import Pooler
-from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.training import AdamW, ConstantSchedule
-from contrastive_text.types import Hidden
+from contrastive_text.training.callbacks import export
+from contrastive_text.training.callbacks.collapse_doctor import (
+    EVERY,
+    FLAT,
+    IN_A_ROW,
+    SETTLED,
+    CollapseDoctor,
+    TrainingSigns,
+)
+from contrastive_text.training.module import ContrastiveModule
 
 USUAL = {
     "loss": 0.8, "accuracy": 0.9, "positive_similarity": 0.8, "negative_similarity": 0.2, "alignment": 0.4,
@@ -138,8 +145,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def _at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tiny run is read at every step, and settled at once."""
-    monkeypatch.setattr("contrastive_text.collapse.EVERY", 1)
-    monkeypatch.setattr("contrastive_text.collapse.SETTLED", 0)
+    monkeypatch.setattr("contrastive_text.training.callbacks.collapse_doctor.EVERY", 1)
+    monkeypatch.setattr("contrastive_text.training.callbacks.collapse_doctor.SETTLED", 0)
 
 
 class Alike(Pooler):
@@ -190,7 +197,7 @@ def test_validation_logs_the_metrics_of_the_held_out_vectors(
 def test_of_many_texts_only_some_are_measured(
     bert: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("contrastive_text.collapse.MOST_TEXTS", 10)
+    monkeypatch.setattr("contrastive_text.training.callbacks.collapse_doctor.MOST_TEXTS", 10)
     doctor = CollapseDoctor()
     fit(tiny.module(bert), tmp_path, doctor, **files)
     assert [len(torch.cat(metric.vectors)) for metric in doctor._spread] == [10] * 3

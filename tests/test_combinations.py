@@ -19,8 +19,8 @@ from covering import covering, pairs, part_of
 
 from contrastive_text.cli import run
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import MaskedLM
+from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, MaskTokens
 
 

@@ -15,8 +15,8 @@ from torch import nn
 
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler
-from contrastive_text.sentence_encoder import SentenceEncoder
 
 TEXTS = list(tiny.TEXTS[:5])
 GONE = object()

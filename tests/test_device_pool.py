@@ -14,7 +14,7 @@ import device_work
 import pytest
 import torch
 
-from contrastive_text.device_pool import map_on_devices
+from contrastive_text.inference.device_pool import map_on_devices
 
 TWO = ["cpu", "cpu"]
 
@@ -116,7 +116,7 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "from math import sqrt\n"
-        "from contrastive_text.device_pool import map_on_devices\n"
+        "from contrastive_text.inference.device_pool import map_on_devices\n"
         "print(list(map_on_devices(sqrt, [4.0], ['cpu'])))\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)

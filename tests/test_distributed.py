@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
-from contrastive_text.distributed import (
+from contrastive_text.core.distributed import (
     gather_rows,
     gather_sizes,
     is_distributed,
@@ -29,10 +29,11 @@ from contrastive_text.distributed import (
     sum_over_ranks,
     world_size,
 )
+from contrastive_text.core.random import RowRandom
+from contrastive_text.core.types import NO_LABEL, Batch, Encoded, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce
-from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import (
     Contrastive,
     MaskedLM,
@@ -41,8 +42,7 @@ from contrastive_text.objectives import (
     PositivesOnly,
     SignedPairs,
 )
-from contrastive_text.random import RowRandom
-from contrastive_text.types import NO_LABEL, Batch, Encoded, Slot
+from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import Adversarial, FeatureCutoff, GradientView, MaskTokens, View
 
 # The house's promise in float64: max |dg| <= 1e-10 max |g|.
@@ -340,7 +340,7 @@ def worlds(vectors: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("ranks")
     ports = dict(zip((3, 2), free_ports(2), strict=True))
     # A fork server imports torch once for all three and, unlike this process, has no threads to lose.
-    multiprocessing.set_forkserver_preload(["contrastive_text.module"])
+    multiprocessing.set_forkserver_preload(["contrastive_text.training.module"])
     mp.start_processes(
         work, args=(ports, str(folder), vectors["ddp_gather"]), nprocs=3, start_method="forkserver"
     )

@@ -19,14 +19,14 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from contrastive_text.core.distributed import sum_over_ranks, world_size
+from contrastive_text.core.types import StepBatch
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture
-from contrastive_text.distributed import sum_over_ranks, world_size
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.losses import CoSENT
-from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import PairRegression
 from contrastive_text.training import Combine, PCGrad, Uncertainty, WeightedSum
-from contrastive_text.types import StepBatch
+from contrastive_text.training.module import ContrastiveModule
 
 # The house's promise in float64: max |dg| <= 1e-10 max |g|.
 PROMISE = 1e-10
@@ -149,7 +149,7 @@ def ranks(bert: str, tmp_path_factory: pytest.TempPathFactory) -> Results:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    multiprocessing.set_forkserver_preload(["contrastive_text.module"])
+    multiprocessing.set_forkserver_preload(["contrastive_text.training.module"])
     mp.start_processes(work, args=(port, bert, str(folder)), nprocs=2, start_method="forkserver")
     return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(2)]
 

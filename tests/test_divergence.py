@@ -13,12 +13,12 @@ import tiny
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from contrastive_text.callbacks import BestCheckpoint, ExportModel
 from contrastive_text.cli import run as shell
+from contrastive_text.core.checkpoints import read_checkpoint
 from contrastive_text.core.errors import RunError
-from contrastive_text.module import ContrastiveModule
-from contrastive_text.stopping import SaveWhenStopped
-from contrastive_text.training.checkpoints import read_checkpoint
+from contrastive_text.training.callbacks import BestCheckpoint, ExportModel
+from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
+from contrastive_text.training.module import ContrastiveModule
 
 
 @pytest.fixture(scope="module")

@@ -12,16 +12,17 @@ import torch
 from architectures import PAIR, encoder_of, ragged
 from torch import Tensor, nn
 
+from contrastive_text.core.random import RowRandom
+from contrastive_text.core.types import NO_LABEL, ROLES, Batch, Encoded, Slot
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders.embedder import Network
 from contrastive_text.encoders.layouts import Layout, token_mask
 from contrastive_text.heads import Head, MLPHead
 from contrastive_text.losses import InfoNCE, NTXent
-from contrastive_text.module import ContrastiveModule
-from contrastive_text.network import Network
 from contrastive_text.objectives import Contrastive, MaskedLM, Objective, PairClassification
+from contrastive_text.pairings import Given, Neighbours
 from contrastive_text.poolers import CLSPooler, MeanPooler
-from contrastive_text.random import RowRandom
-from contrastive_text.types import NO_LABEL, ROLES, Batch, Encoded, Slot
+from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import (
     Adversarial,
     DeleteTokens,
@@ -30,10 +31,8 @@ from contrastive_text.views import (
     FeatureCutoff,
     FixedDropout,
     GaussianNoise,
-    Given,
     GradientView,
     MaskTokens,
-    Neighbours,
     ShufflePositions,
     SpanCutoff,
     SwapWords,
@@ -589,7 +588,7 @@ def test_parts_are_computed_anew_with_the_same_masks_and_draws(
     )
     anew = all_gradients(module, batch, names=("c", "mlm"))
     twice = len(calls)
-    monkeypatch.setattr("contrastive_text.encoding.checkpoint", kept)
+    monkeypatch.setattr("contrastive_text.training.forward_pass.checkpoint", kept)
     expected = all_gradients(module, batch, names=("c", "mlm"))
     once = len(calls) - twice
     # The last part of each pass is kept: the backward pass begins with it.
@@ -615,7 +614,7 @@ def test_even_a_view_that_draws_from_torchs_generator_draws_the_same_anew(
     batch = texts(24)
     module = chunked({"anchor": [DrawsFromTorch()]}, dropout=0.0)
     anew = all_gradients(module, batch, names=("contrastive",))
-    monkeypatch.setattr("contrastive_text.encoding.checkpoint", kept)
+    monkeypatch.setattr("contrastive_text.training.forward_pass.checkpoint", kept)
     expected = all_gradients(module, batch, names=("contrastive",))
     assert all(torch.equal(anew[name], value) for name, value in expected.items())
 
@@ -673,7 +672,7 @@ def test_parts_are_computed_anew_in_the_precision_of_the_forward_pass(monkeypatc
         return {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
 
     anew = gradient()
-    monkeypatch.setattr("contrastive_text.encoding.checkpoint", kept)
+    monkeypatch.setattr("contrastive_text.training.forward_pass.checkpoint", kept)
     expected = gradient()
     assert all(torch.equal(anew[name], value) for name, value in expected.items())
     assert anew.keys() == expected.keys()
@@ -697,7 +696,7 @@ def test_without_a_gradient_nothing_is_computed_anew(monkeypatch: pytest.MonkeyP
     def refuse(encode: object, **options: bool) -> None:  # noqa: ARG001  # checkpoint's
         raise AssertionError("a checkpoint")
 
-    monkeypatch.setattr("contrastive_text.encoding.checkpoint", refuse)
+    monkeypatch.setattr("contrastive_text.training.forward_pass.checkpoint", refuse)
     module = chunked({}, dropout=0.0)
     whole = module_of({}, layout="packed")
     torch.testing.assert_close(

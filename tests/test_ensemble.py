@@ -13,9 +13,9 @@ import torch
 
 from contrastive_text.cli import run
 from contrastive_text.data import TextDataModule, TextTask
-from contrastive_text.ensemble import TaskEnsemble, build_ensemble, read_choices
-from contrastive_text.module import ContrastiveModule
-from contrastive_text.views import Given
+from contrastive_text.pairings import Given
+from contrastive_text.runs.ensemble import TaskEnsemble, build_ensemble, read_choices
+from contrastive_text.training.module import ContrastiveModule
 
 CLASSES = ("bad", "good")
 SST = [{"text": text, "label": CLASSES[i % 2]} for i, text in enumerate(tiny.TEXTS)]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
+from contrastive_text.core.types import Encoded, Hidden, Slot
 from contrastive_text.heads import (
     Head,
     MLPHead,
@@ -19,7 +20,6 @@ from contrastive_text.heads import (
 )
 from contrastive_text.objectives import Contrastive
 from contrastive_text.poolers import CLSPooler
-from contrastive_text.types import Encoded, Hidden, Slot
 
 SLOTS = (Slot("anchor", 0), Slot("positive", 0))
 

@@ -19,8 +19,8 @@ from torch import nn
 from contrastive_text.core.errors import ContrastiveTextError, DiskError, InvalidValueError
 from contrastive_text.core.manifests import MANIFEST, Manifest
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler, MeanPooler, Pooler
-from contrastive_text.sentence_encoder import SentenceEncoder
 
 TEXTS = list(tiny.TEXTS[:5])
 

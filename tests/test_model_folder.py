@@ -18,9 +18,9 @@ import tiny
 import torch
 from torch import nn
 
-from contrastive_text.callbacks import export
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import Head, MLPHead, TanhHead
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.objectives import Contrastive
 from contrastive_text.poolers import (
     CLSPooler,
@@ -30,7 +30,7 @@ from contrastive_text.poolers import (
     MeanPooler,
     Pooler,
 )
-from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.training.callbacks import export
 
 # The bound for two libraries on one folder, for vectors with entries of size 1; float32.
 EQUAL = 1e-6

@@ -17,17 +17,18 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from contrastive_text.cli import run
-from contrastive_text.combination import causal_warning
+from contrastive_text.core.types import Batch, Encoded, Hidden, Tokens
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import Forbid, InfoNCE, Loss, NTXent, cosine_similarity_matrix
-from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import Contrastive, Objective, Terms
+from contrastive_text.pairings import Given
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, MeanPooler, Pooler
-from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.training import AdamW, ConstantSchedule, Optimizer
-from contrastive_text.types import Batch, Encoded, Hidden, Tokens
-from contrastive_text.views import DeleteTokens, FeatureCutoff, Given, SwapWords, TokenView
+from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.training.tasks import causal_warning
+from contrastive_text.views import DeleteTokens, FeatureCutoff, SwapWords, TokenView
 
 # The house's promise in float64: max |dg| <= 1e-10 max |g|.
 PROMISE = 1e-10

@@ -31,9 +31,9 @@ from torch import Tensor
 from contrastive_text import losses, objectives, poolers, training
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.losses import Loss, ScoreLoss
-from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import Contrastive, MaskedLM, Objective, PairLabels, Scorer
 from contrastive_text.training import Combine
+from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import FeatureCutoff, MaskTokens
 
 # The house's promise in float64: max |dg| <= 1e-10 max |g|, and after four steps weights within 1e-9.
@@ -175,7 +175,7 @@ def test_clipping_and_accumulation_in_chunks_are_those_of_whole_batches(
 
 def parts_of(room: Any, *bases: type) -> set[type]:  # Any: a module
     """Gives the classes of those kinds that a room exports."""
-    exported = [vars(room)[name] for name in room.__all__] if "__all__" in vars(room) else vars(room).values()
+    exported = [getattr(room, name) for name in room.__all__] if "__all__" in vars(room) else vars(room).values()
     return {
         each
         for each in exported

@@ -17,12 +17,12 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from contrastive_text.core.manifests import MANIFEST
+from contrastive_text.core.types import Hidden
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.onnx_export import export_onnx
+from contrastive_text.inference.onnx_export import export_onnx
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MaxPooler, MeanPooler, Pooler
-from contrastive_text.sentence_encoder import SentenceEncoder
-from contrastive_text.types import Hidden
-from contrastive_text.verification import verify
+from contrastive_text.runs.verification import verify
 
 pytest.importorskip("onnxruntime", reason="needs the onnx extra")
 pytest.importorskip("onnxscript", reason="needs the onnx extra")

@@ -31,9 +31,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from contrastive_text import ContrastiveModule, TextDataModule
-from contrastive_text.random import RowRandom
+from contrastive_text.core.random import RowRandom
+from contrastive_text.pairings import Given, Pairing, SameText, Spans
 from contrastive_text.training import ConstantSchedule
-from contrastive_text.views import FeatureCutoff, Given, Pairing, SameText, Spans
+from contrastive_text.views import FeatureCutoff
 
 STEPS, EXAMPLES, WIDTH = 3, 5, 16
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -17,9 +17,10 @@ import yaml
 from jsonargparse import ArgumentParser
 
 from contrastive_text import views
+from contrastive_text.core.specs import to_plain
 from contrastive_text.objectives import MaskedLM, Objective
-from contrastive_text.specs import to_plain
-from contrastive_text.views import Pairing, View, ViewPlan
+from contrastive_text.pairings import Pairing
+from contrastive_text.views import View, ViewPlan
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "parts"

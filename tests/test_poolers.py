@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from contrastive_text.core.types import Hidden
 from contrastive_text.poolers import (
     CLSPooler,
     FirstLastPooler,
@@ -20,7 +21,6 @@ from contrastive_text.poolers import (
     Pooler,
     masked_mean,
 )
-from contrastive_text.types import Hidden
 
 POOLERS: tuple[Pooler, ...] = (
     MeanPooler(),

@@ -12,8 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text import SentenceEncoder
+from contrastive_text.inference.postprocessing import (
+    fit_component_removal,
+    fit_whitening,
+    unnormalised,
+    with_layer,
+)
 from contrastive_text.poolers import MeanPooler
-from contrastive_text.postprocessing import fit_component_removal, fit_whitening, unnormalised, with_layer
 
 
 def spread(n: int = 200, width: int = 12, seed: int = 0) -> Tensor:

@@ -12,9 +12,10 @@ import tiny
 import torch
 from torch import Tensor
 
-from contrastive_text.losses import CoSENT, CosineMSE, InfoNCE, NTXent, SupCon, at_least_float32
+from contrastive_text.core.similarity import at_least_float32
+from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.losses import CoSENT, CosineMSE, InfoNCE, NTXent, SupCon
 from contrastive_text.objectives import Contrastive, Objective, PairRegression, TextClassification
-from contrastive_text.types import Encoded, Slot
 
 CLASSES = 3000
 TRAINED = range(0, CLASSES, 10)

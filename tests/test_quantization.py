@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from contrastive_text.quantization import PRECISIONS, Precision, quantize, value_ranges
+from contrastive_text.inference.quantization import PRECISIONS, Precision, quantize, value_ranges
 
 DRAWN = np.random.default_rng(0).normal(size=(150, 20)).astype(np.float32)  # 20: not a whole number of bytes
 

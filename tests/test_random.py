@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contrastive_text.random import RowRandom, fold, fold_each, generator, text_id
+from contrastive_text.core.random import RowRandom, fold, fold_each, generator, text_id
 
 KEYS = st.integers(-(2**63), 2**63 - 1)
 WORD = 1 << 64

@@ -18,21 +18,22 @@ from jsonargparse import ArgumentParser
 from recipe_options import INFERENCE, config_of, own_options
 from torch import Tensor, nn
 
-from contrastive_text.callbacks import export
 from contrastive_text.cli import run
+from contrastive_text.core.specs import describe
+from contrastive_text.core.types import NO_LABEL, Slot
 from contrastive_text.data import Collator, KeyedRow, collate_texts
 from contrastive_text.data.mixture import Mixture, TaskSize
 from contrastive_text.heads import TanhHead
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import CosineMSE, NTXent
-from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import BilinearScorer
+from contrastive_text.pairings import SameText
 from contrastive_text.poolers import CLSPooler, MeanPooler
 from contrastive_text.recipes import BASE, recipe_files, recipe_names
-from contrastive_text.sentence_encoder import SentenceEncoder
-from contrastive_text.specs import describe
 from contrastive_text.training import ConstantSchedule
-from contrastive_text.types import NO_LABEL, Slot
-from contrastive_text.views import DeleteTokens, SameText
+from contrastive_text.training.callbacks import export
+from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.views import DeleteTokens
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NLI_CLASSES = ["contradiction", "entailment", "neutral"]

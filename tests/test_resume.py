@@ -28,16 +28,16 @@ from pytorch_lightning.callbacks import BaseFinetuning, Callback, ModelCheckpoin
 from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor
 
-from contrastive_text.callbacks import BestCheckpoint
 from contrastive_text.cli import run as shell
+from contrastive_text.core.checkpoints import best_checkpoint, read_checkpoint
 from contrastive_text.core.errors import RunError
 from contrastive_text.core.setting import current_setting
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture, TextTask
-from contrastive_text.divergence import EndWhenDiverged
-from contrastive_text.module import ContrastiveModule
-from contrastive_text.stopping import SaveWhenStopped
 from contrastive_text.training import AtomicCheckpointIO, Combine, PCGrad, Uncertainty
-from contrastive_text.training.checkpoints import best_checkpoint, read_checkpoint
+from contrastive_text.training.callbacks import BestCheckpoint
+from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
+from contrastive_text.training.divergence import EndWhenDiverged
+from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import FeatureCutoff, SwapWords
 
 pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed")  # each run has a folder of its own
@@ -492,7 +492,7 @@ def start_ranks(function: Any, *words: str) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    multiprocessing.set_forkserver_preload(["contrastive_text.module"])
+    multiprocessing.set_forkserver_preload(["contrastive_text.training.module"])
     mp.start_processes(function, args=(port, *words), nprocs=2, start_method="forkserver")
 
 
@@ -617,7 +617,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import test_resume
-from contrastive_text.stopping import SaveWhenStopped
+from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
 folder, bert, data, mixture, workers = sys.argv[2:]
 callbacks = {} if mixture == "None" else {"callbacks": (SaveWhenStopped(),)}
 mixture = None if mixture == "None" else mixture

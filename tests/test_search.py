@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contrastive_text.search import check_threshold, group, near_duplicates, top_k
+from contrastive_text.inference.search import check_threshold, group, near_duplicates, top_k
 
 
 def random_vectors(count: int, features: int = 6, seed: int = 0) -> Tensor:

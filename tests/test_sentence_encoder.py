@@ -15,11 +15,11 @@ import tiny
 import torch
 from torch import nn
 
+from contrastive_text.core.types import Hidden
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.inference.quantization import Precision, quantize, value_ranges
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler, MeanPooler, Pooler
-from contrastive_text.quantization import Precision, quantize, value_ranges
-from contrastive_text.sentence_encoder import SentenceEncoder
-from contrastive_text.types import Hidden
 
 # float32: another batch means another width of padding and another order of the sums in a matrix product.
 # Vectors have entries of size 1.
@@ -504,9 +504,9 @@ def test_importing_the_package_loads_no_trainer_no_peer_and_no_plots() -> None:
 
 def test_the_way_from_text_to_vectors_loads_neither_lightning_nor_objectives() -> None:
     loaded = loaded_by("from contrastive_text import SentenceEncoder")
-    assert "contrastive_text.sentence_encoder" in loaded
+    assert "contrastive_text.inference.sentence_encoder" in loaded
     unwanted = {"pytorch_lightning", "lightning", "sentence_transformers", "matplotlib"}
-    assert not loaded & {*unwanted, "contrastive_text.objectives", "contrastive_text.module"}
+    assert not loaded & {*unwanted, "contrastive_text.objectives", "contrastive_text.training.module"}
 
 
 def test_devices_are_checked_at_the_call(model: SentenceEncoder) -> None:

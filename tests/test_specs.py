@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
+from contrastive_text.core.specs import describe, part_spec, to_plain
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.losses import InfoNCE, NTXent
 from contrastive_text.objectives import Contrastive
+from contrastive_text.pairings import Given, SameText
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MaxPooler, MeanPooler
-from contrastive_text.specs import describe, part_spec, to_plain
-from contrastive_text.views import DeleteTokens, FeatureCutoff, Given, SameText, SwapWords, ViewPlan
+from contrastive_text.views import DeleteTokens, FeatureCutoff, SwapWords, ViewPlan
 
 TINY = {
     "model_type": "bert",

@@ -14,8 +14,8 @@ import yaml
 from scipy import stats
 
 from contrastive_text.core.manifests import write_sealed
-from contrastive_text.report.heat_map import heat_map, picture, points
-from contrastive_text.sweeps import (
+from contrastive_text.runs.report.heat_map import heat_map, picture, points
+from contrastive_text.runs.sweeps import (
     Cell,
     Run,
     SweepFolder,

@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from contrastive_text.targets import NLI, UNLABELLED, Classes, Scores, Target, plain_label
+from contrastive_text.core.targets import NLI, UNLABELLED, Classes, Scores, Target, plain_label
 
 CONTRADICTION_FIRST = ("contradiction", "entailment", "neutral")
 NAMES = st.lists(

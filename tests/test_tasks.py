@@ -14,9 +14,8 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from torchmetrics import MeanMetric
 
-from contrastive_text.callbacks import _negatives
+from contrastive_text.core.types import StepBatch
 from contrastive_text.data import AllTasks, BatchRoundRobin, Fusion, Mixture, TextTask
-from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import (
     Contrastive,
     MaskedLM,
@@ -24,18 +23,12 @@ from contrastive_text.objectives import (
     PairRegression,
     TextClassification,
 )
-from contrastive_text.scores import HeldOutScores
+from contrastive_text.pairings import Given, Neighbours
 from contrastive_text.training import AdamW, PCGrad, WeightedSum
-from contrastive_text.types import StepBatch
-from contrastive_text.views import (
-    Adversarial,
-    DeleteTokens,
-    FeatureCutoff,
-    Given,
-    MaskTokens,
-    Neighbours,
-    SwapWords,
-)
+from contrastive_text.training.callbacks.run_summary import _negatives
+from contrastive_text.training.held_out import HeldOutScores
+from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.views import Adversarial, DeleteTokens, FeatureCutoff, MaskTokens, SwapWords
 
 FUSION = Fusion([["sentiment", "paraphrase", "similarity"], ["contrastive"]])
 

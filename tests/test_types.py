@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contrastive_text.types import Batch, Encoded, Role, Slot, Tokens
+from contrastive_text.core.types import Batch, Encoded, Role, Slot, Tokens
 
 SLOTS = (Slot("anchor", 0), Slot("positive", 0), Slot("positive", 1))
 

@@ -16,8 +16,8 @@ from contrastive_text.core.manifests import MANIFEST
 from contrastive_text.data import learn_vocabulary
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.module import ContrastiveModule
 from contrastive_text.training import Optimizer
+from contrastive_text.training.module import ContrastiveModule
 
 _WHO = ("an old bird", "the young woman", "a small dog", "the tall man", "one quiet child")
 _WHAT = (

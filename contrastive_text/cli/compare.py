@@ -17,14 +17,14 @@ from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.classifiers import PROTOCOLS
-from contrastive_text.evaluation.compare import check_pairs, check_some
-from contrastive_text.evaluation.compare import compare as measure
-from contrastive_text.evaluation.comparison import Comparison
-from contrastive_text.evaluation.labelled_texts import LabelledTexts
-from contrastive_text.evaluation.sts import SETTINGS
-from contrastive_text.evaluation.sts_data import STSPairs, find_sts
-from contrastive_text.evaluation.transfer import SIMCSE_TASKS, check_folds, find_transfer, outcomes
+from contrastive_text.evaluation.compare.measure import check_pairs, check_some
+from contrastive_text.evaluation.compare.measure import compare as measure
+from contrastive_text.evaluation.compare.result import Comparison
+from contrastive_text.evaluation.senteval.classifiers import PROTOCOLS
+from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
+from contrastive_text.evaluation.senteval.transfer import SIMCSE_TASKS, check_folds, find_transfer, outcomes
+from contrastive_text.evaluation.sts.cosine import SETTINGS
+from contrastive_text.evaluation.sts.data import STSPairs, find_sts
 from contrastive_text.metrics.bootstrap import check_resamples
 
 _FORMATS = {"text": Comparison.text, "markdown": Comparison.markdown, "json": Comparison.json}

@@ -19,9 +19,9 @@ from contrastive_text.core.disk import replacing
 from contrastive_text.core.terminal import say
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.diagnosis import LIMIT, Diagnosis
+from contrastive_text.evaluation.diagnosis import diagnose as measure
 from contrastive_text.evaluation.frequency import takes_mean
-from contrastive_text.evaluation.geometry import LIMIT, Diagnosis
-from contrastive_text.evaluation.geometry import diagnose as measure
 
 
 def diagnose(words: Sequence[str]) -> None:

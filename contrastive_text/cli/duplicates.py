@@ -16,9 +16,9 @@ from contrastive_text.cli.tables import table_row
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
-from contrastive_text.data.streaming import TextStream
-from contrastive_text.search import check_threshold, group, near_duplicates
-from contrastive_text.vector_files import as_tensor, record_of
+from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.inference.search import check_threshold, group, near_duplicates
+from contrastive_text.inference.vector_files import as_tensor, record_of
 
 
 def duplicates(words: Sequence[str]) -> None:

@@ -15,11 +15,18 @@ from contrastive_text.cli.bounds import add_bounds, bounds_of
 from contrastive_text.cli.options import Parser, check_device, load_model, warnings_as_notes
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
-from contrastive_text.data.streaming import TextStream
-from contrastive_text.quantization import PRECISIONS
-from contrastive_text.sentence_encoder import SentenceEncoder
-from contrastive_text.text_blocks import BLOCK_SIZE
-from contrastive_text.vector_files import CALIBRATION, Array, EmbeddingRun, Encoding, VectorIndex, check_suffix
+from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.inference.blocks import BLOCK_SIZE
+from contrastive_text.inference.quantization import PRECISIONS
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.vector_files import (
+    CALIBRATION,
+    Array,
+    EmbeddingRun,
+    Encoding,
+    VectorIndex,
+    check_suffix,
+)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -14,9 +14,9 @@ from contrastive_text.cli.training import ContrastiveCLI, checkpoint_parts, laid
 from contrastive_text.core.console import console
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.writers import alone_with
-from contrastive_text.ensemble import Choice, build_ensemble, read_choices
 from contrastive_text.recipes.layers import Config
-from contrastive_text.scores import OVERALL
+from contrastive_text.runs.ensemble import Choice, build_ensemble, read_choices
+from contrastive_text.training.held_out import OVERALL
 
 _PARTS = {"validate": "validation", "test": "test", "predict": "predict"}
 """Command -> whose files it reads."""

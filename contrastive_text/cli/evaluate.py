@@ -23,15 +23,27 @@ from contrastive_text.core.disk import replacing
 from contrastive_text.core.terminal import say
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.classifiers import CLASSIFIERS, PROTOCOLS
-from contrastive_text.evaluation.compare import check_some
-from contrastive_text.evaluation.declutr import SuiteData, check_declutr, score_declutr
-from contrastive_text.evaluation.probing import find_probing
+from contrastive_text.evaluation.compare.measure import check_some
 from contrastive_text.evaluation.results import FORMATS, ScoreTable, TaskScore
-from contrastive_text.evaluation.sts import SETTINGS, check_setting, score_table, score_tasks, warnings_named
-from contrastive_text.evaluation.sts_data import STSPairs, find_sts
-from contrastive_text.evaluation.trained_sts import find_trained, score_trained
-from contrastive_text.evaluation.transfer import SIMCSE_TASKS, check_folds, find_transfer, outcomes, scores
+from contrastive_text.evaluation.senteval.classifiers import CLASSIFIERS, PROTOCOLS
+from contrastive_text.evaluation.senteval.declutr import SuiteData, check_declutr, score_declutr
+from contrastive_text.evaluation.senteval.probing import find_probing
+from contrastive_text.evaluation.senteval.transfer import (
+    SIMCSE_TASKS,
+    check_folds,
+    find_transfer,
+    outcomes,
+    scores,
+)
+from contrastive_text.evaluation.sts.cosine import (
+    SETTINGS,
+    check_setting,
+    score_table,
+    score_tasks,
+    warnings_named,
+)
+from contrastive_text.evaluation.sts.data import STSPairs, find_sts
+from contrastive_text.evaluation.sts.trained import find_trained, score_trained
 
 _CLASSIFIED: Mapping[str, Sequence[str] | None] = {
     "transfer": SIMCSE_TASKS,

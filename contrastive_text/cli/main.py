@@ -133,7 +133,7 @@ def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _dispatch(command: str, words: list[str]) -> None:
     if command in _TRAINING:
-        from contrastive_text.cli.training import train
+        from contrastive_text.cli.train import train
 
         train([command, *words])
     elif command in _OTHERS:

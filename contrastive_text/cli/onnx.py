@@ -8,7 +8,7 @@ from pathlib import Path
 from contrastive_text.cli.options import Parser, load_model
 from contrastive_text.core.terminal import say
 from contrastive_text.core.writers import alone_with
-from contrastive_text.onnx_export import GRAPH, OPSET, OUTPUT, export_onnx
+from contrastive_text.inference.onnx_export import GRAPH, OPSET, OUTPUT, export_onnx
 
 
 def onnx(words: Sequence[str]) -> None:

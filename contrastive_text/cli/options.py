@@ -16,7 +16,7 @@ from contrastive_text.cli.paths import check_paths
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.misspelt import nearest
 from contrastive_text.core.terminal import say
-from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 
 class Parser(argparse.ArgumentParser):

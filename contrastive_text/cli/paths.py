@@ -11,9 +11,9 @@ from itertools import combinations
 from pathlib import Path
 
 from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError
-from contrastive_text.model_files import MODULES
-from contrastive_text.onnx_export import GRAPH
-from contrastive_text.vector_files.formats import files_of
+from contrastive_text.core.model_files import MODULES
+from contrastive_text.inference.onnx_export import GRAPH
+from contrastive_text.inference.vector_files.formats import files_of
 
 
 def _alone(path: Path) -> Sequence[Path]:

@@ -14,9 +14,14 @@ from contrastive_text.core.terminal import say
 from contrastive_text.core.writers import alone_with
 from contrastive_text.data import Table, read_pairs, read_rows
 from contrastive_text.evaluation import evaluate_pairs
+from contrastive_text.inference.postprocessing import (
+    fit_component_removal,
+    fit_whitening,
+    unnormalised,
+    with_layer,
+)
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.metrics import mean_cosine
-from contrastive_text.postprocessing import fit_component_removal, fit_whitening, unnormalised, with_layer
-from contrastive_text.sentence_encoder import SentenceEncoder
 
 
 def postprocess(words: Sequence[str]) -> None:

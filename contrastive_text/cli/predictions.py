@@ -9,8 +9,8 @@ from pathlib import Path
 from torch import Tensor
 
 from contrastive_text.core.disk import replacing
-from contrastive_text.targets import Classes, Target
-from contrastive_text.types import Row
+from contrastive_text.core.targets import Classes, Target
+from contrastive_text.core.types import Row
 
 
 def write_predictions(path: Path, rows: Sequence[Row], scores: Tensor, target: Target) -> int:

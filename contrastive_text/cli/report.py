@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contrastive_text.cli.options import Parser, check_device
+from contrastive_text.core.libraries import require
 from contrastive_text.core.terminal import say
-from contrastive_text.extras import require
 
 
 def report(words: Sequence[str]) -> None:
@@ -28,7 +28,7 @@ def report(words: Sequence[str]) -> None:
     options = parser.understand(words)
     check_device(options.device)
     require("matplotlib", "report")  # before anything is embedded
-    from contrastive_text.report.page import write_report
+    from contrastive_text.runs.report.page import write_report
 
     page = write_report(
         options.runs,

@@ -7,13 +7,13 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from contrastive_text.core.checkpoints import Checkpoint, read_checkpoint
 from contrastive_text.core.class_paths import own_modules
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.model_files import MODULES
 from contrastive_text.core.places import settled
 from contrastive_text.core.terminal import say
-from contrastive_text.model_files import MODULES
 from contrastive_text.recipes.layers import read_config
-from contrastive_text.training.checkpoints import Checkpoint, read_checkpoint
 
 _CONFIG = "config.yaml"
 _LENGTH = ("--trainer.max_steps", "--trainer.max_epochs", "--trainer.max_time", "--trainer.enable_progress_bar")

@@ -16,9 +16,9 @@ from contrastive_text.cli.options import Parser, say_truncated
 from contrastive_text.cli.tables import table_row
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import is_blank
-from contrastive_text.data.streaming import TextStream
-from contrastive_text.sentence_encoder import Hit
-from contrastive_text.vector_files import index_path
+from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.inference.sentence_encoder import Hit
+from contrastive_text.inference.vector_files import index_path
 
 
 def search(words: Sequence[str]) -> None:

@@ -21,10 +21,11 @@ _CLASS = re.compile(r"Expected a dot import path string: (?P<a>[\w.]+)|No module
 
 def part_classes() -> dict[str, type]:
     """Gives every class that a configuration can name without a path."""
-    from contrastive_text import encoders, heads, losses, objectives, poolers, training, views
+    from contrastive_text import encoders, heads, losses, objectives, pairings, poolers, views
     from contrastive_text.data import mixture
+    from contrastive_text.training import optim
 
-    rooms = (encoders, heads, losses, mixture, objectives, poolers, training, views)
+    rooms = (encoders, heads, losses, mixture, objectives, optim, pairings, poolers, views)
     found = {name: value for room in rooms for name, value in vars(room).items() if inspect.isclass(value)}
     ours = {name: cls for name, cls in found.items() if cls.__module__.startswith("contrastive_text.")}
     return {name: cls for name, cls in ours.items() if not cls.__module__.startswith("contrastive_text.core.")}
@@ -34,10 +35,10 @@ def option_names() -> dict[str, str]:
     """Gives every option with the places that have it."""
     import pytorch_lightning as pl
 
-    from contrastive_text.callbacks import BestCheckpoint, ExportModel
     from contrastive_text.data import TextTask
     from contrastive_text.data.datamodule import TextDataModule
-    from contrastive_text.module import ContrastiveModule
+    from contrastive_text.training.callbacks import BestCheckpoint, ExportModel
+    from contrastive_text.training.module import ContrastiveModule
 
     places = {
         "model": ContrastiveModule,

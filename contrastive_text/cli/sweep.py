@@ -7,19 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
-from contrastive_text.callbacks import PAIR_SCORE, TASK_SCORE
 from contrastive_text.cli.options import Parser
 from contrastive_text.cli.paths import check_paths
 from contrastive_text.cli.sweep_checks import check_cells, check_words, validated
 from contrastive_text.cli.sweep_runs import Job, run_all
-from contrastive_text.cli.training import option_values, quieten
+from contrastive_text.cli.train import quieten
+from contrastive_text.cli.training import option_values
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes.layers import Config
-from contrastive_text.report.heat_map import heat_map, picture, points
-from contrastive_text.sweeps import SweepFolder, SweepTable, parse_vary, plan
-from contrastive_text.sweeps.folder import write
-from contrastive_text.sweeps.table import Take
+from contrastive_text.runs.report.heat_map import heat_map, picture, points
+from contrastive_text.runs.sweeps import SweepFolder, SweepTable, parse_vary, plan
+from contrastive_text.runs.sweeps.folder import write
+from contrastive_text.runs.sweeps.table import Take
+from contrastive_text.training.callbacks import PAIR_SCORE, TASK_SCORE
 
 _FORMATS: Mapping[str, tuple[str, Callable[[SweepTable], str]]] = {
     "markdown": ("table.md", SweepTable.markdown),

@@ -16,7 +16,7 @@ from contrastive_text.cli.main import expand_recipes
 from contrastive_text.cli.training import ContrastiveCLI
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.recipes.layers import Config
-from contrastive_text.sweeps import Axis, Cell
+from contrastive_text.runs.sweeps import Axis, Cell
 
 _OURS = {
     "seed_everything": "--seeds",

@@ -23,8 +23,8 @@ from contrastive_text.cli.training import option_value
 from contrastive_text.core.class_paths import trusted
 from contrastive_text.core.console import console
 from contrastive_text.core.terminal import say
-from contrastive_text.sweeps import Cell, Run, SweepFolder, SweepTable, read_validations
-from contrastive_text.sweeps.folder import empty
+from contrastive_text.runs.sweeps import Cell, Run, SweepFolder, SweepTable, read_validations
+from contrastive_text.runs.sweeps.folder import empty
 
 _WAIT = 1.0
 """Seconds after which a process looks again whether another one has finished."""

@@ -1,12 +1,10 @@
-"""The commands that build a run from a configuration: fit, validate, test and predict."""
+"""A run out of a configuration: Lightning's command line with the parts of this library."""
 
 from __future__ import annotations
 
 import json
-import logging
 import shlex
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -17,35 +15,35 @@ from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCL
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from contrastive_text.callbacks import BestCheckpoint, ExportModel, RunSummary
-from contrastive_text.chunk_size import ChunkSize
 from contrastive_text.cli.paths import check_paths
 from contrastive_text.cli.predictions import write_predictions
-from contrastive_text.cli.resume import resume_words, resuming
+from contrastive_text.cli.resume import resuming
 from contrastive_text.cli.suggestions import short_answer
 from contrastive_text.cli.trainer_options import answering, check_processes, check_seed, check_trainer
-from contrastive_text.collapse import CollapseDoctor
+from contrastive_text.core.checkpoints import read_checkpoint
 from contrastive_text.core.disk import remove_abandoned
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.places import check_words
-from contrastive_text.core.terminal import say, shown
+from contrastive_text.core.terminal import say
 from contrastive_text.data.datamodule import TextDataModule
-from contrastive_text.ensemble import is_ensemble, tasks_of
-from contrastive_text.module import ContrastiveModule
+from contrastive_text.inference.vector_files import write_vectors
 from contrastive_text.recipes import BASE
 from contrastive_text.recipes.layers import Config, merge, option_over, put, read_config
-from contrastive_text.run_folders import OwnFolders, RunLogger
-from contrastive_text.scores import predicting
-from contrastive_text.stages import start_from
-from contrastive_text.stopping import SaveWhenStopped
+from contrastive_text.runs.ensemble import tasks_of
 from contrastive_text.training import AtomicCheckpointIO
-from contrastive_text.training.checkpoints import read_checkpoint
-from contrastive_text.vector_files import write_vectors
+from contrastive_text.training.callbacks import BestCheckpoint, ExportModel, RunSummary
+from contrastive_text.training.callbacks.chunk_size import ChunkSize
+from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
+from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
+from contrastive_text.training.held_out import predicting
+from contrastive_text.training.initial_weights import start_from
+from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.training.run_folders import OwnFolders, RunLogger
 
 _RUNS = "runs"
 _OF_A_TRAINER = ("best", "last", "hpc")
 """Lightning's words for a checkpoint of its own earlier run in the same process."""
-_PLACES = {
+PLACES = {
     "model": ContrastiveModule,
     "data": TextDataModule,
     "trainer": pl.Trainer,
@@ -266,7 +264,7 @@ def check_parts(config: Config, options: Sequence[str]) -> None:
     known = merge([read_config(BASE), config])
     single = [option.removeprefix("--").partition("=") for option in options if option.startswith("--")]
     for layer in (known, *(put(known, name, value) for name, _, value in single)):
-        for place, cls in _PLACES.items():
+        for place, cls in PLACES.items():
             inner = layer.get(place)
             if isinstance(inner, Mapping):
                 check_words(inner, cls, place)
@@ -319,35 +317,3 @@ def option_values(words: Sequence[str], name: str) -> list[str]:
     """Gives all values of an option among the words."""
     following = [words[i + 1] for i, word in enumerate(words[:-1]) if word == name]
     return following + [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
-
-
-def quieten() -> None:
-    """Keeps away what Lightning says of its shop, and of workers for tiny evaluation files."""
-    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_said)
-    warnings.filterwarnings("ignore", message=".*does not have many workers")
-    warnings.filterwarnings("ignore", message=".*LeafSpec")
-    warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")  # no validation
-
-
-def _is_said(record: logging.LogRecord) -> bool:
-    record.msg, record.args = shown(record.getMessage()), ()  # a path in it may be anyone's
-    return "Tip:" not in record.msg
-
-
-def train(words: list[str]) -> None:
-    """Runs ``fit``, ``validate``, ``test`` or ``predict``, of one model or of an ensemble's."""
-    quieten()
-    command, *rest = words
-    if option_value(rest, "--resume") is not None:
-        if command != "fit":
-            raise InvalidValueError(f"--resume: expected it with fit, got it with {command}; give --ckpt_path")
-        command, *rest = words = resume_words(rest, _PLACES)
-    checkpoint = option_value(rest, "--ckpt_path")
-    if command != "fit" and option_value(rest, "--init_from") is not None:
-        raise InvalidValueError(f"--init_from: expected it with fit, got it with {command}; give --ckpt_path")
-    if checkpoint is not None and is_ensemble(checkpoint):
-        from contrastive_text.cli.ensemble import run_members
-
-        run_members(command, rest, checkpoint)
-    else:
-        ContrastiveCLI(words)

@@ -9,8 +9,8 @@ from pathlib import Path
 from contrastive_text.cli.options import Parser
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
-from contrastive_text.verification import Found
-from contrastive_text.verification import verify as verified
+from contrastive_text.runs.verification import Found
+from contrastive_text.runs.verification import verify as verified
 
 _NAMED = 4
 _LINES = 100

@@ -8,13 +8,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from contrastive_text.cli.training import ContrastiveCLI, quieten
+from contrastive_text.cli.train import quieten
+from contrastive_text.cli.training import ContrastiveCLI
 from contrastive_text.core.console import console
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.specs import describe
 from contrastive_text.data import Collator, TrainingData
-from contrastive_text.evaluation.edits import Piece, altered_rows
-from contrastive_text.module import ContrastiveModule
-from contrastive_text.specs import describe
+from contrastive_text.evaluation.view_edits import Piece, altered_rows
+from contrastive_text.training.module import ContrastiveModule
 
 
 def views(words: list[str]) -> None:

@@ -1,1 +1,128 @@
-"""What every package stands on: errors, files written whole, and manifests of what was written."""
+"""What every package stands on: types, randomness, ranks, errors, files written whole.
+
+Shape letters used in every docstring of the package:
+
+=  ==========================================================
+N  examples in a batch
+S  rows (texts) of a batch: slots x N
+T  tokens of all rows together
+L  tokens of the longest row
+D  features of a vector
+P  positives of an example
+K  negatives of an example
+n  rows of any block (a chunk, a batch)
+R  rows of a comparison
+C  columns of a comparison
+M  masked tokens of a batch
+V  entries of the vocabulary
+=  ==========================================================
+"""
+
+from typing import TYPE_CHECKING
+
+from contrastive_text.core.lazily import importing
+
+if TYPE_CHECKING:
+    from contrastive_text.core.distributed import (
+        gather_rows,
+        gather_sizes,
+        is_distributed,
+        least_over_ranks,
+        rank,
+        sum_over_ranks,
+        world_size,
+    )
+    from contrastive_text.core.errors import ContrastiveTextError
+    from contrastive_text.core.random import RowRandom, fold, fold_each, generator, seed_torch, text_id
+    from contrastive_text.core.similarity import at_least_float32
+    from contrastive_text.core.targets import Classes, Scores, Target
+    from contrastive_text.core.types import (
+        NO_LABEL,
+        NO_WORD,
+        Alter,
+        Batch,
+        Encoded,
+        Example,
+        Hidden,
+        Row,
+        Slot,
+        StepBatch,
+        StepKind,
+        Text,
+        Tokens,
+        Vocabulary,
+    )
+
+__all__ = [
+    "NO_LABEL",
+    "NO_WORD",
+    "Alter",
+    "Batch",
+    "Classes",
+    "ContrastiveTextError",
+    "Encoded",
+    "Example",
+    "Hidden",
+    "Row",
+    "RowRandom",
+    "Scores",
+    "Slot",
+    "StepBatch",
+    "StepKind",
+    "Target",
+    "Text",
+    "Tokens",
+    "Vocabulary",
+    "at_least_float32",
+    "fold",
+    "fold_each",
+    "gather_rows",
+    "gather_sizes",
+    "generator",
+    "is_distributed",
+    "least_over_ranks",
+    "rank",
+    "seed_torch",
+    "sum_over_ranks",
+    "text_id",
+    "world_size",
+]
+
+# On demand: the shell reads errors from here before it needs torch.
+__getattr__ = importing(
+    __name__,
+    {
+        "NO_LABEL": "types",
+        "NO_WORD": "types",
+        "Alter": "types",
+        "Batch": "types",
+        "Classes": "targets",
+        "ContrastiveTextError": "errors",
+        "Encoded": "types",
+        "Example": "types",
+        "Hidden": "types",
+        "Row": "types",
+        "RowRandom": "random",
+        "Scores": "targets",
+        "Slot": "types",
+        "StepBatch": "types",
+        "StepKind": "types",
+        "Target": "targets",
+        "Text": "types",
+        "Tokens": "types",
+        "Vocabulary": "types",
+        "at_least_float32": "similarity",
+        "fold": "random",
+        "fold_each": "random",
+        "gather_rows": "distributed",
+        "gather_sizes": "distributed",
+        "generator": "random",
+        "is_distributed": "distributed",
+        "least_over_ranks": "distributed",
+        "rank": "distributed",
+        "seed_torch": "random",
+        "sum_over_ranks": "distributed",
+        "text_id": "random",
+        "world_size": "distributed",
+    },
+)

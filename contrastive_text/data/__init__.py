@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from contrastive_text.core.lazily import importing
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator, collate_texts
+from contrastive_text.data.files.readers import Table, read_pairs, read_rows
 from contrastive_text.data.mixture import (
     AllTasks,
     BatchRoundRobin,
@@ -16,7 +18,6 @@ from contrastive_text.data.mixture import (
     TaskSize,
     cut,
 )
-from contrastive_text.data.readers import Table, read_pairs, read_rows
 from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey
 from contrastive_text.data.tasks import TextTask, TrainingData
 from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
@@ -52,9 +53,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name == "TextDataModule":
-        from contrastive_text.data.datamodule import TextDataModule
-
-        return TextDataModule
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = importing(__name__, {"TextDataModule": "datamodule"})  # it needs Lightning

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.random import fold, fold_each, generator, text_id
+from contrastive_text.core.types import NO_LABEL, Batch, Example, Role, Row, Slot, StepBatch, Text, Tokens
 from contrastive_text.data.tokenizing import TextTokenizer
-from contrastive_text.random import fold, fold_each, generator, text_id
-from contrastive_text.types import NO_LABEL, Batch, Example, Role, Row, Slot, StepBatch, Text, Tokens
-from contrastive_text.views import Pairing, ViewPlan
+from contrastive_text.pairings import Pairing
+from contrastive_text.views import ViewPlan
 
 _PAIRING = -1
 """Takes the place of the example's number in the key of a pairing's draws."""

@@ -11,26 +11,27 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
+from contrastive_text.core.checkpoints import load_options
+from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.random import generator
+from contrastive_text.core.specs import part_spec
+from contrastive_text.core.targets import Target
 from contrastive_text.core.text_files import Bounds
+from contrastive_text.core.types import ROLES, Batch, Row, StepBatch, StepKind
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
+from contrastive_text.data.files.readers import Table
 from contrastive_text.data.loader import ResumableLoader
 from contrastive_text.data.mixture import AllTasks, Mixture, Step, TaskSize, cut, describe_steps
-from contrastive_text.data.readers import Table
+from contrastive_text.data.run_tables import RunTables
 from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey, Rows
 from contrastive_text.data.selection import check_roles, served
 from contrastive_text.data.settings import check_trainer
-from contrastive_text.data.tables import RunTables
 from contrastive_text.data.tasks import ONLY, BatchConsumer, Paths, TextTask, TrainingData, check_paths
 from contrastive_text.data.token_cache import TokenTable, tokenize_documents
 from contrastive_text.data.tokenizing import learn_vocabulary, single_threaded_tokenizers
-from contrastive_text.distributed import rank, world_size
-from contrastive_text.random import generator
-from contrastive_text.specs import part_spec
-from contrastive_text.targets import Target
-from contrastive_text.training.checkpoints import load_options
-from contrastive_text.types import ROLES, Batch, Row, StepBatch, StepKind
-from contrastive_text.views import Given, Pairing, SameText, ViewPlan
+from contrastive_text.pairings import Given, Pairing, SameText
+from contrastive_text.views import ViewPlan
 
 _SAMPLE = 1000
 """Texts that are tokenised before training to say how many the length limit will cut."""

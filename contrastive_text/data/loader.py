@@ -13,9 +13,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.types import Batch, StepBatch
 from contrastive_text.data.collator import KeyedRow
 from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows
-from contrastive_text.types import Batch, StepBatch
 
 
 class ResumableLoader(DataLoader[KeyedRow]):

@@ -9,10 +9,10 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.random import fold, generator, text_id
+from contrastive_text.core.types import Row
 from contrastive_text.data.collator import KeyedRow
 from contrastive_text.data.mixture import Step
-from contrastive_text.random import fold, generator, text_id
-from contrastive_text.types import Row
 
 
 class Rows(Protocol):

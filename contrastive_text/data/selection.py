@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from torch.utils.data import Subset
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.specs import describe
+from contrastive_text.core.types import Example, Role, Slot
 from contrastive_text.data.collator import example_slots
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.token_cache import TokenTable
-from contrastive_text.specs import describe
-from contrastive_text.types import Example, Role, Slot
-from contrastive_text.views import Pairing, ViewPlan
+from contrastive_text.pairings import Pairing
+from contrastive_text.views import ViewPlan
 
 
 def served(table: TokenTable, pairing: Pairing) -> tuple[Rows, str]:

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.specs import describe
+from contrastive_text.core.targets import Target
 from contrastive_text.core.text_files import USUAL, Bounds
-from contrastive_text.data.hub_tables import PREFIX
-from contrastive_text.data.readers import Table, read_rows
+from contrastive_text.core.types import Role, Slot, StepKind
+from contrastive_text.data.files.hub import PREFIX
+from contrastive_text.data.files.readers import Table, read_rows
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.tokenizing import TextTokenizer
-from contrastive_text.specs import describe
-from contrastive_text.targets import Target
-from contrastive_text.types import Role, Slot, StepKind
-from contrastive_text.views import Pairing, ViewPlan
+from contrastive_text.pairings import Pairing
+from contrastive_text.views import ViewPlan
 
 Paths: TypeAlias = str | list[str]
 ONLY = "train"

@@ -23,8 +23,8 @@ from transformers import PreTrainedTokenizerFast
 
 from contrastive_text.core.errors import DiskError, InvalidTypeError
 from contrastive_text.core.manifests import MANIFEST, Manifest
+from contrastive_text.core.types import Row, Tokens
 from contrastive_text.data.tokenizing import TextTokenizer
-from contrastive_text.types import Row, Tokens
 
 __all__ = ["TokenTable", "default_cache_dir", "tokenize_documents"]
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.types import NO_LABEL, NO_WORD, Text, Tokens, Vocabulary
+from contrastive_text.core.types import NO_LABEL, NO_WORD, Text, Tokens, Vocabulary
 
 _SPECIALS = {
     "pad_token": "[PAD]",

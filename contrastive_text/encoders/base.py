@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.types import Alter, Batch, Hidden
 from contrastive_text.encoders.layouts import FixedLayout
-from contrastive_text.types import Alter, Batch, Hidden
 
 
 class Encoder(nn.Module, ABC):

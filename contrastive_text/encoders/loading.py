@@ -24,9 +24,9 @@ from transformers import (
 )
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
+from contrastive_text.core.hub import is_failure, quiet
+from contrastive_text.core.model_files import TODO, check_whole
 from contrastive_text.core.records import Record, shown
-from contrastive_text.hub import is_failure, quiet
-from contrastive_text.model_files import TODO, check_whole
 
 _MODEL, _TOKENIZER = "encoder.model_name_or_path", "encoder.tokenizer_name_or_path"
 _RECORDS = (

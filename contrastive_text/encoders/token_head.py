@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
+from contrastive_text.core.hub import quiet
 from contrastive_text.encoders.loading import load_masked_lm
-from contrastive_text.hub import quiet
 
 
 class TokenHead(nn.Module):

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contrastive_text.core.errors import InvalidValueError, first_line
+from contrastive_text.core.hub import quiet
+from contrastive_text.core.types import Alter, Batch, Hidden, Slot
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.dropout import replace_dropouts
 from contrastive_text.encoders.layouts import (
@@ -27,8 +29,6 @@ from contrastive_text.encoders.layouts import (
 )
 from contrastive_text.encoders.loading import dropouts, load_architecture, load_model, load_tokenizer
 from contrastive_text.encoders.token_head import TokenHead
-from contrastive_text.hub import quiet
-from contrastive_text.types import Alter, Batch, Hidden, Slot
 
 # Where an architecture's embedding output has the width of its blocks: after ELECTRA's and ALBERT's
 # projection, the embeddings module of BERT's relatives, the token table of decoders.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from contrastive_text.core.disk import remove_abandoned, replacing
 from contrastive_text.core.errors import DiskError, InvalidTypeError, InvalidValueError
-from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 _KEY_BYTES = 16
 _TRUNCATED, _MODEL = "truncated", "model"

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.types import Hidden
 from contrastive_text.data import Table, collate_texts
+from contrastive_text.encoders.embedder import Network, in_order
 from contrastive_text.encoders.layouts import pad
+from contrastive_text.inference.blocks import evaluating
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.metrics import pair_similarity, spearman
-from contrastive_text.network import Network, in_order
 from contrastive_text.poolers import FirstLastPooler, LastTwoPooler, MeanPooler
-from contrastive_text.sentence_encoder import SentenceEncoder
-from contrastive_text.text_blocks import evaluating
-from contrastive_text.types import Hidden
 
 REMOVED = (0, 2, 4, 8, 16, 34, 64, 128)
 """How many of the most frequent tokens are left out: 2 are BERT's special ones, 34 was the best in the paper."""

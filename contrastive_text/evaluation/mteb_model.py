@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.extras import require
+from contrastive_text.core.libraries import require
+from contrastive_text.inference.sentence_encoder import SentenceEncoder, Vectors
 from contrastive_text.metrics import pair_similarity
-from contrastive_text.sentence_encoder import SentenceEncoder, Vectors
 
 
 class MTEBModel:

@@ -1,11 +1,11 @@
 """In-batch losses: tensor maths that knows nothing of text, batches or ranks."""
 
+from contrastive_text.core.similarity import cosine_similarity_matrix
 from contrastive_text.losses.base import Loss, Reduction, reduce
-from contrastive_text.losses.blocks import Alike, Comparison, Forbid, FurtherNegatives, Triples
-from contrastive_text.losses.cosent import CoSENT, CosineMSE, ScoreLoss, cosent_loss
+from contrastive_text.losses.comparisons import Alike, Comparison, Forbid, FurtherNegatives, Triples
 from contrastive_text.losses.info_nce import InfoNCE, info_nce_terms
 from contrastive_text.losses.nt_xent import NTXent
-from contrastive_text.losses.similarity import at_least_float32, cosine_similarity_matrix
+from contrastive_text.losses.scored_pairs import CoSENT, CosineMSE, ScoreLoss, cosent_loss
 from contrastive_text.losses.sup_con import SupCon, sup_con_terms
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "ScoreLoss",
     "SupCon",
     "Triples",
-    "at_least_float32",
     "cosent_loss",
     "cosine_similarity_matrix",
     "info_nce_terms",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.losses.blocks import NO_CLASS, Alike, Comparison, Forbid, FurtherNegatives, Triples
+from contrastive_text.losses.comparisons import NO_CLASS, Alike, Comparison, Forbid, FurtherNegatives, Triples
 from contrastive_text.losses.temperature import LearnedTemperature
 
 Reduction = Literal["mean", "sum", "two_sided"]

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from contrastive_text.core.similarity import cosine_similarity_matrix
 from contrastive_text.losses.base import Loss, Reduction, check_reduction, check_temperature
-from contrastive_text.losses.blocks import Forbid
-from contrastive_text.losses.similarity import cosine_similarity_matrix
+from contrastive_text.losses.comparisons import Forbid
 from contrastive_text.losses.streaming import is_streamed, streamed_terms
 from contrastive_text.losses.temperature import LearnedTemperature
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from contrastive_text.losses.base import Loss, Reduction, check_reduction, check_temperature
-from contrastive_text.losses.blocks import Forbid
+from contrastive_text.losses.comparisons import Forbid
 from contrastive_text.losses.info_nce import info_nce_terms
 from contrastive_text.losses.streaming import is_streamed, streamed_terms
 from contrastive_text.losses.temperature import LearnedTemperature

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from contrastive_text.losses.blocks import Alike, Forbid
-from contrastive_text.losses.similarity import full_precision, unit_vectors
+from contrastive_text.core.similarity import full_precision, unit_vectors
+from contrastive_text.losses.comparisons import Alike, Forbid
 from contrastive_text.losses.tiles import Tiling
 
 STREAMED_ABOVE = 2**22

@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from contrastive_text.core.similarity import cosine_similarity_matrix
 from contrastive_text.losses.base import Loss, Reduction, check_reduction, check_temperature
-from contrastive_text.losses.blocks import Alike, Comparison, Forbid, Triples
-from contrastive_text.losses.similarity import cosine_similarity_matrix
+from contrastive_text.losses.comparisons import Alike, Comparison, Forbid, Triples
 from contrastive_text.losses.streaming import is_streamed, streamed_terms
 from contrastive_text.losses.temperature import LearnedTemperature
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from contrastive_text.losses.blocks import Alike, Forbid
+from contrastive_text.losses.comparisons import Alike, Forbid
 
 _REPEATS = 8
 """Forbidden places for each row and column up to which they are listed, 16 bytes each; beyond, ids are compared

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.losses.similarity import EPSILON, at_least_float32, cosine_similarity_matrix
+from contrastive_text.core.similarity import EPSILON, at_least_float32, cosine_similarity_matrix
 
 _BLOCK_VALUES = 2**24
 """Values of one block of a similarity matrix: 64 MiB in float32."""

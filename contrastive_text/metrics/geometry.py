@@ -9,7 +9,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from contrastive_text.losses.similarity import unit_vectors
+from contrastive_text.core.similarity import unit_vectors
 from contrastive_text.metrics.functional import (
     alignment,
     check_pairs,

@@ -11,7 +11,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.losses.similarity import at_least_float32
+from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.metrics.functional import check_pairs
 
 

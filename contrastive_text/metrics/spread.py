@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.losses.similarity import cosine_similarity_matrix, full_precision, unit_vectors
+from contrastive_text.core.similarity import cosine_similarity_matrix, full_precision, unit_vectors
 from contrastive_text.metrics.functional import check_rows, row_blocks
 
 NEIGHBOURS = 10

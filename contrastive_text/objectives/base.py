@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from contrastive_text.core.targets import Target
+from contrastive_text.core.types import ROLES, Encoded, Role
 from contrastive_text.losses import Reduction
-from contrastive_text.targets import Target
-from contrastive_text.types import ROLES, Encoded, Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.targets import Classes
+from contrastive_text.core.types import Encoded, Role
 from contrastive_text.heads import Head, apply_exactly, build_head, check_train_only, linear_exactly
 from contrastive_text.objectives.base import Objective, Terms
-from contrastive_text.targets import Classes
-from contrastive_text.types import Encoded, Role
 
 
 class TextClassification(Objective):
@@ -31,7 +31,7 @@ class TextClassification(Objective):
 
     Example:
         >>> import torch
-        >>> from contrastive_text.types import Slot
+        >>> from contrastive_text.core.types import Slot
         >>> sentiment = TextClassification(["bad", "good"])
         >>> sentiment.build(features=4)
         >>> texts = Encoded(torch.eye(4), (Slot("anchor", 0),), torch.arange(4), target=torch.ones(4))

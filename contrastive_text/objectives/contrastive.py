@@ -9,15 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text import metrics
+from contrastive_text.core.distributed import gather_rows, gather_sizes, rank
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.distributed import gather_rows, gather_sizes, rank
+from contrastive_text.core.similarity import at_least_float32
+from contrastive_text.core.targets import Classes, Target
+from contrastive_text.core.types import Encoded, Role
 from contrastive_text.heads import Head
-from contrastive_text.losses import InfoNCE, Loss, Triples, at_least_float32, cosine_similarity_matrix
+from contrastive_text.losses import InfoNCE, Loss, Triples, cosine_similarity_matrix
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.pair_labels import LabelledPairs, PairLabels
 from contrastive_text.objectives.queue import Queue, arrange
-from contrastive_text.targets import Classes, Target
-from contrastive_text.types import Encoded, Role
 
 Between = Literal["texts", "views"]
 
@@ -62,7 +63,7 @@ class Contrastive(Objective):
             queue of less than 0, or with labels that don't take one.
 
     Example:
-        >>> from contrastive_text.types import Slot
+        >>> from contrastive_text.core.types import Slot
         >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [-0.6, 0.8]])
         >>> slots = (Slot("anchor", 0), Slot("positive", 0))
         >>> terms = Contrastive(InfoNCE(temperature=0.5))(Encoded(vectors, slots, text_ids=torch.arange(4)))

@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.losses import at_least_float32
+from contrastive_text.core.similarity import at_least_float32
+from contrastive_text.core.types import Encoded, Role
 from contrastive_text.objectives.base import Objective, Terms
-from contrastive_text.types import Encoded, Role
 
 
 class MaskedLM(Objective):

@@ -88,7 +88,7 @@ class PositivesOnly(PairLabels):
 
     Example:
         >>> from contrastive_text.objectives import Contrastive
-        >>> from contrastive_text.types import Encoded, Slot
+        >>> from contrastive_text.core.types import Encoded, Slot
         >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
         >>> slots, labels = (Slot("anchor", 0), Slot("positive", 0)), torch.tensor([1.0, 0.0])
         >>> encoded = Encoded(vectors, slots, text_ids=torch.arange(4), target=labels)
@@ -114,7 +114,7 @@ class NegativesAsHard(PairLabels):
 
     Example:
         >>> from contrastive_text.objectives import Contrastive
-        >>> from contrastive_text.types import Encoded, Slot
+        >>> from contrastive_text.core.types import Encoded, Slot
         >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
         >>> slots, labels = (Slot("anchor", 0), Slot("positive", 0)), torch.tensor([1.0, 0.0])
         >>> encoded = Encoded(vectors, slots, text_ids=torch.arange(4), target=labels)
@@ -163,7 +163,7 @@ class SignedPairs(PairLabels):
 
     Example:
         >>> from contrastive_text.objectives import Contrastive
-        >>> from contrastive_text.types import Encoded, Slot
+        >>> from contrastive_text.core.types import Encoded, Slot
         >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
         >>> slots, labels = (Slot("anchor", 0), Slot("positive", 0)), torch.tensor([1.0, 0.0])
         >>> encoded = Encoded(vectors, slots, text_ids=torch.arange(4), target=labels)

@@ -8,11 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from contrastive_text.core.distributed import gather_rows, gather_sizes
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.distributed import gather_rows, gather_sizes
+from contrastive_text.core.similarity import EPSILON, at_least_float32
+from contrastive_text.core.targets import Classes, Scores
+from contrastive_text.core.types import Encoded, Role
 from contrastive_text.heads import Head, apply_exactly, build_head, check_train_only
-from contrastive_text.losses import CosineMSE, ScoreLoss, at_least_float32
-from contrastive_text.losses.similarity import EPSILON
+from contrastive_text.losses import CosineMSE, ScoreLoss
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.classification import (
     check_view,
@@ -22,8 +24,6 @@ from contrastive_text.objectives.classification import (
     view_of,
 )
 from contrastive_text.objectives.scorers import ConcatenationScorer, Scorer
-from contrastive_text.targets import Classes, Scores
-from contrastive_text.types import Encoded, Role
 
 
 class PairClassification(Objective):
@@ -46,7 +46,7 @@ class PairClassification(Objective):
         ValueError: Fewer than two classes, a head that isn't train-only, or a view below 1.
 
     Example:
-        >>> from contrastive_text.types import Slot
+        >>> from contrastive_text.core.types import Slot
         >>> inference = PairClassification(["contradiction", "entailment", "neutral"])
         >>> inference.build(features=4)
         >>> slots = (Slot("anchor", 0), Slot("positive", 0))
@@ -130,7 +130,7 @@ class PairRegression(Objective):
         ValueError: Bounds out of order, a head that isn't train-only, or a view below 1.
 
     Example:
-        >>> from contrastive_text.types import Slot
+        >>> from contrastive_text.core.types import Slot
         >>> slots = (Slot("anchor", 0), Slot("positive", 0))
         >>> vectors = torch.tensor([[1.0, 2.0], [0.5, -1.0]])
         >>> pairs = Encoded(vectors, slots, torch.arange(2), target=torch.tensor([0.4]))

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.heads import linear_exactly
-from contrastive_text.losses import at_least_float32
 
 
 class Scorer(nn.Module, ABC):

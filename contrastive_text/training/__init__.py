@@ -1,34 +1,93 @@
-"""How weights move: optimisers, learning-rate schedules, one gradient out of many losses."""
+"""Training: the module, what surrounds a run, and how weights move."""
 
-from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
-from contrastive_text.training.combine import Combine, Uncertainty, WeightedSum
-from contrastive_text.training.gradients import gradient_figures
-from contrastive_text.training.optimizers import AdamW, Optimizer
-from contrastive_text.training.pcgrad import PCGrad
-from contrastive_text.training.schedules import (
-    ConstantSchedule,
-    CosineSchedule,
-    LinearSchedule,
-    Schedule,
-    ScheduledRates,
-    SlantedTriangularSchedule,
-    lr_lambda,
-)
+from typing import TYPE_CHECKING
+
+from contrastive_text.core.lazily import importing
+
+if TYPE_CHECKING:
+    from contrastive_text.training.accumulation import KeepGradients
+    from contrastive_text.training.callbacks import (
+        BestCheckpoint,
+        CollapseDoctor,
+        ExportModel,
+        RunSummary,
+        SaveWhenStopped,
+        export,
+    )
+    from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
+    from contrastive_text.training.divergence import EndWhenDiverged
+    from contrastive_text.training.module import ContrastiveModule
+    from contrastive_text.training.optim import (
+        AdamW,
+        Combine,
+        ConstantSchedule,
+        CosineSchedule,
+        LinearSchedule,
+        Optimizer,
+        PCGrad,
+        Schedule,
+        ScheduledRates,
+        SlantedTriangularSchedule,
+        Uncertainty,
+        WeightedSum,
+        gradient_figures,
+        lr_lambda,
+    )
 
 __all__ = [
     "AdamW",
     "AtomicCheckpointIO",
+    "BestCheckpoint",
+    "CollapseDoctor",
     "Combine",
     "ConstantSchedule",
+    "ContrastiveModule",
     "CosineSchedule",
+    "EndWhenDiverged",
+    "ExportModel",
+    "KeepGradients",
     "LinearSchedule",
     "Optimizer",
     "PCGrad",
+    "RunSummary",
+    "SaveWhenStopped",
     "Schedule",
     "ScheduledRates",
     "SlantedTriangularSchedule",
     "Uncertainty",
     "WeightedSum",
+    "export",
     "gradient_figures",
     "lr_lambda",
 ]
+
+# On demand: a module that is loaded for use needs no callbacks.
+__getattr__ = importing(
+    __name__,
+    {
+        "AdamW": "optim",
+        "AtomicCheckpointIO": "checkpoint_io",
+        "BestCheckpoint": "callbacks",
+        "CollapseDoctor": "callbacks",
+        "Combine": "optim",
+        "ConstantSchedule": "optim",
+        "ContrastiveModule": "module",
+        "CosineSchedule": "optim",
+        "EndWhenDiverged": "divergence",
+        "ExportModel": "callbacks",
+        "KeepGradients": "accumulation",
+        "LinearSchedule": "optim",
+        "Optimizer": "optim",
+        "PCGrad": "optim",
+        "RunSummary": "callbacks",
+        "SaveWhenStopped": "callbacks",
+        "Schedule": "optim",
+        "ScheduledRates": "optim",
+        "SlantedTriangularSchedule": "optim",
+        "Uncertainty": "optim",
+        "WeightedSum": "optim",
+        "export": "callbacks",
+        "gradient_figures": "optim",
+        "lr_lambda": "optim",
+    },
+)

@@ -12,9 +12,9 @@ from typing import IO, Any, BinaryIO, cast
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
+from contrastive_text.core.checkpoints import END_SIZE, ends_plainly, seal, verify_checkpoint
 from contrastive_text.core.disk import remove_abandoned, replacing
 from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
-from contrastive_text.training.checkpoints import END_SIZE, ends_plainly, seal, verify_checkpoint
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

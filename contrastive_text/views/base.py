@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.random import RowRandom
-from contrastive_text.types import Tokens, Vocabulary
+from contrastive_text.core.random import RowRandom
+from contrastive_text.core.types import Tokens, Vocabulary
 
 
 def check_rate(where: str, rate: float) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from contrastive_text.random import RowRandom
-from contrastive_text.types import Vocabulary
+from contrastive_text.core.random import RowRandom
+from contrastive_text.core.types import Vocabulary
 from contrastive_text.views.base import EmbeddingView, check_rate
 
 

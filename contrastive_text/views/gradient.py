@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.random import RowRandom
+from contrastive_text.core.random import RowRandom
 from contrastive_text.views.base import GradientView
 
 EPSILON = 1e-10

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.types import NO_LABEL, Tokens, Vocabulary
+from contrastive_text.core.types import NO_LABEL, Tokens, Vocabulary
 from contrastive_text.views.base import TokenView, check_rate
 from contrastive_text.views.tokens import unit_bounds, unit_places
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.random import RowRandom
-from contrastive_text.types import Vocabulary
+from contrastive_text.core.random import RowRandom
+from contrastive_text.core.types import Vocabulary
 from contrastive_text.views.base import EmbeddingView
 from contrastive_text.views.embeddings import eligible_tokens
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.random import RowRandom
-from contrastive_text.types import ROLES, Alter, Batch, Role, Slot, Tokens, Vocabulary
+from contrastive_text.core.random import RowRandom
+from contrastive_text.core.types import ROLES, Alter, Batch, Role, Slot, Tokens, Vocabulary
 from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View
 from contrastive_text.views.network import FixedDropout
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from contrastive_text.types import NO_WORD, Tokens
+from contrastive_text.core.types import NO_WORD, Tokens
 from contrastive_text.views.base import TokenView
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.types import Tokens
+from contrastive_text.core.random import draw_spans
+from contrastive_text.core.types import Tokens
 from contrastive_text.views.base import TokenView, check_rate
-from contrastive_text.views.tokens import Unit, check_unit, draw_spans, unit_bounds, unit_places
+from contrastive_text.views.tokens import Unit, check_unit, unit_bounds, unit_places
 
 
 def exchange(bounds: Sequence[int], pairs: Iterable[tuple[int, int]], length: int = 1) -> Sequence[int]:

@@ -12,7 +12,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.types import NO_LABEL, Tokens, Vocabulary
+from contrastive_text.core.random import draw_spans
+from contrastive_text.core.types import NO_LABEL, Tokens, Vocabulary
 from contrastive_text.views.base import TokenView, check_rate
 
 Unit = Literal["token", "word"]
@@ -85,26 +86,6 @@ def delete(tokens: Tokens, gone: Collection[int], mark: int | None = None) -> To
         positions=positions and tuple([positions[i] for i in left]),
         labels=labels and tuple([NO_LABEL if marked[i] else labels[i] for i in left]),
     )
-
-
-def draw_spans(units: int, spans: int, length: int, rng: np.random.Generator) -> list[int]:
-    """Draws spans of equal length, without overlap if there is room.
-
-    They come in the order of the text; all placings without overlap are equally likely.
-
-    Args:
-        units: Length of the text, at least ``length``.
-        spans: Number of spans.
-        length: Units in each span.
-
-    Returns:
-        The first unit of each span.
-    """
-    if spans * length <= units:
-        # With each span shortened to its first unit, placings without overlap are choices of distinct units.
-        places = sorted(rng.permutation(units - spans * (length - 1))[:spans].tolist())
-        return [place + before * (length - 1) for before, place in enumerate(places)]
-    return sorted(rng.integers(units - length + 1, size=spans).tolist())
 
 
 def _check_deletion(where: str, rate: float, mark: str | None, unit: str) -> None:

@@ -1,4 +1,4 @@
-"""Writes a page for each public room of the library, from its names and docstrings.
+"""Writes a page for each public package of the library, from its names and docstrings.
 
     python docs/api/write.py
 
@@ -25,11 +25,8 @@ import contrastive_text
 
 FOLDER = Path(__file__).parent
 TOP = contrastive_text.__name__
-INTERNAL = {
-    "__main__", "chunk_size", "cli", "combination", "encoding", "extras", "hub", "model_files",
-    "model_writing", "network", "scores", "specs", "run_folders", "stages", "stopping", "targets", "text_blocks",
-}  # fmt: skip
-"""Rooms that nothing of a user's imports: the inside of the step, and of the shell."""
+INTERNAL = {"__main__", "cli"}
+"""What nothing of a user's imports: the shell."""
 _WIDTH = 100
 
 
@@ -134,9 +131,9 @@ def pages() -> dict[str, str]:
     index = [
         "# The library's names",
         "",
-        "Written from the docstrings by `python docs/api/write.py`. Letters of shapes: [types](types.md).",
+        "Written from the docstrings by `python docs/api/write.py`. Letters of shapes: [core](core.md).",
         "",
-        "| room | what it holds |",
+        "| package | what it holds |",
         "| --- | --- |",
         f"| [`{TOP}`]({TOP}.md) | {summary(contrastive_text.__doc__, links)} |",
         *(f"| [`{name}`]({name}.md) | {summary(module.__doc__, links)} |" for name, module in rooms().items()),

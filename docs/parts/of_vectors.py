@@ -10,10 +10,10 @@ from sheet import LABELS, LINE, MARGIN, PAD, ROW, SMALL, WIDTH, Sheet
 from stand_ins import Noisy
 from torch import Tensor
 
-from contrastive_text.encoding import Network, encode_views
+from contrastive_text.core.random import RowRandom
+from contrastive_text.core.types import Batch, Slot
 from contrastive_text.poolers import MeanPooler
-from contrastive_text.random import RowRandom
-from contrastive_text.types import Batch, Slot
+from contrastive_text.training.forward_pass import Network, encode_views
 from contrastive_text.views import Adversarial, EmbeddingView, FixedDropout, ViewPlan
 
 

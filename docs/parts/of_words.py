@@ -12,11 +12,12 @@ import torch
 from sheet import BOX, GAP, LABELS, LINE, MARGIN, PAD, ROW, SMALL, WIDTH, Box, Kind, Sheet, box_width, text_width
 from torch.nn.functional import one_hot
 
+from contrastive_text.core.random import RowRandom, generator
+from contrastive_text.core.types import NO_LABEL, NO_WORD, Encoded, Row, Tokens, Vocabulary
 from contrastive_text.objectives import MaskedLM, Terms
-from contrastive_text.random import RowRandom, generator
-from contrastive_text.types import NO_LABEL, NO_WORD, Encoded, Row, Tokens, Vocabulary
-from contrastive_text.views import MaskTokens, Pairing, Spans, TextView, TokenView
-from contrastive_text.views.spans import Strategy
+from contrastive_text.pairings import Pairing, Spans
+from contrastive_text.pairings.spans import Strategy
+from contrastive_text.views import MaskTokens, TextView, TokenView
 
 SENTENCE = "a man with a hard hat is dancing in the street"
 WORDS = SENTENCE.split()

@@ -10,11 +10,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
+from contrastive_text.core.hub import quiet
+from contrastive_text.core.random import RowRandom
+from contrastive_text.core.types import Alter, Batch, Hidden
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.layouts import token_mask
-from contrastive_text.hub import quiet
-from contrastive_text.random import RowRandom
-from contrastive_text.types import Alter, Batch, Hidden
 
 SYNONYMS = {"man": ("bloke", "chap"), "hard": ("solid", "stiff"), "hat": ("helmet", "lid"), "street": ("road",)}
 FITTING = {

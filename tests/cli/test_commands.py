@@ -20,11 +20,11 @@ from contrastive_text.cli import run
 from contrastive_text.cli.main import expand_recipes
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation import evaluate_pairs
-from contrastive_text.module import ContrastiveModule
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.vector_files import write_vectors
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.recipes import BASE
-from contrastive_text.sentence_encoder import SentenceEncoder
-from contrastive_text.vector_files import write_vectors
+from contrastive_text.training.module import ContrastiveModule
 
 # Lightning on the place of the best checkpoint, where validate, test and predict load one of another run
 pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed from")

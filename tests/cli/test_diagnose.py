@@ -14,7 +14,7 @@ from contrastive_text import SentenceEncoder
 from contrastive_text.cli import run
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.geometry import diagnose
+from contrastive_text.evaluation.diagnosis import diagnose
 from contrastive_text.poolers import CLSPooler, MeanPooler
 
 

@@ -13,8 +13,8 @@ import pytest
 import tiny
 
 from contrastive_text.cli import run
-from contrastive_text.search import near_duplicates
-from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.search import near_duplicates
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 Answer = Callable[[Sequence[str]], str]
 TEXTS = (*tiny.TEXTS[:20], tiny.TEXTS[3], *tiny.TEXTS[20:25], tiny.TEXTS[3], tiny.TEXTS[0])

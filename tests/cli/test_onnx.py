@@ -10,9 +10,9 @@ import pytest
 
 from contrastive_text.cli import run
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.onnx_export import TOLERANCE
+from contrastive_text.inference.onnx_export import TOLERANCE
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler
-from contrastive_text.sentence_encoder import SentenceEncoder
 
 pytest.importorskip("onnxruntime", reason="needs the onnx extra")
 pytest.importorskip("onnxscript", reason="needs the onnx extra")

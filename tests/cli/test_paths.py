@@ -12,7 +12,7 @@ import pytest
 from contrastive_text.cli.main import _OTHERS, _TRAINING
 from contrastive_text.cli.paths import COMMANDS, check_paths
 from contrastive_text.core.disk import held
-from contrastive_text.onnx_export import GRAPH
+from contrastive_text.inference.onnx_export import GRAPH
 
 Answer = Callable[[Sequence[str]], str]
 TEXTS, PAIRS, RANGES = "texts.tsv", "pairs.tsv", "ranges.npy"

@@ -14,10 +14,10 @@ import yaml
 
 from contrastive_text.cli import run
 from contrastive_text.cli.predictions import write_predictions
-from contrastive_text.module import ContrastiveModule
+from contrastive_text.core.targets import Classes, Scores
+from contrastive_text.core.types import Batch, Encoded, Role, Slot
 from contrastive_text.recipes.layers import merge, option_over
-from contrastive_text.targets import Classes, Scores
-from contrastive_text.types import Batch, Encoded, Role, Slot
+from contrastive_text.training.module import ContrastiveModule
 
 Answer = Callable[[Sequence[str]], str]
 

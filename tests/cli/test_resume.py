@@ -14,14 +14,14 @@ import torch
 
 from contrastive_text.cli import run as shell
 from contrastive_text.cli.resume import resume_words
-from contrastive_text.cli.training import _PLACES
+from contrastive_text.cli.training import PLACES
+from contrastive_text.core.checkpoints import best_checkpoint, read_checkpoint
 from contrastive_text.core.disk import held
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.data import TextDataModule
-from contrastive_text.module import ContrastiveModule
-from contrastive_text.run_folders import OwnFolders, RunLogger
-from contrastive_text.stopping import SaveWhenStopped
-from contrastive_text.training.checkpoints import best_checkpoint, read_checkpoint
+from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
+from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.training.run_folders import OwnFolders, RunLogger
 
 
 class Killed(Exception):
@@ -90,7 +90,7 @@ def test_a_run_never_goes_on_from_another_run_and_goes_on_from_where_it_began(
     words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def taken(number: int) -> str:
-        given = resume_words(["--resume", f"runs/version_{number}"], _PLACES)
+        given = resume_words(["--resume", f"runs/version_{number}"], PLACES)
         return given[given.index("--ckpt_path") + 1]
 
     shared = ["--checkpoint.dirpath", "kept", "--export.dirpath", "model"]
@@ -135,7 +135,7 @@ def test_no_run_goes_on_from_weights_alone(
     shutil.copy(Path(finished["folder"], "config.yaml"), "run")
     os.link("weights.ckpt", "run/resume-step=9.ckpt")
     with pytest.raises(ContrastiveTextError, match=f"got run/resume-step=9.ckpt: {expected}"):
-        resume_words(["--resume", "run"], _PLACES)
+        resume_words(["--resume", "run"], PLACES)
     module = ContrastiveModule.load_from_checkpoint("weights.ckpt")
     data = TextDataModule.load_from_checkpoint("weights.ckpt")
     trainer = pl.Trainer(accelerator="cpu", max_steps=9, logger=False, enable_checkpointing=False)

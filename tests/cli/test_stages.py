@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from contrastive_text.cli import run
+from contrastive_text.core.checkpoints import best_checkpoint
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
-from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import Contrastive, MaskedLM
-from contrastive_text.stages import start_from
-from contrastive_text.training.checkpoints import best_checkpoint
+from contrastive_text.training.initial_weights import start_from
+from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, MaskTokens
 
 Answer = Callable[[Sequence[str]], str]

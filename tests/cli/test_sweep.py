@@ -15,7 +15,7 @@ import pytest
 
 from contrastive_text.cli import run, sweep_runs
 from contrastive_text.cli.sweep import draw
-from contrastive_text.sweeps import Cell, Run, SweepFolder, SweepTable, read_validations
+from contrastive_text.runs.sweeps import Cell, Run, SweepFolder, SweepTable, read_validations
 
 Answer = Callable[[Sequence[str]], str]
 GRID = [

@@ -20,8 +20,8 @@ from contrastive_text import ContrastiveModule, SentenceEncoder, TextDataModule
 from contrastive_text.cli import run
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.core.places import settled
-from contrastive_text.ensemble import TaskEnsemble
 from contrastive_text.recipes.layers import read_config
+from contrastive_text.runs.ensemble import TaskEnsemble
 
 POPEN = {"class_path": "subprocess.Popen", "init_args": {"args": "touch RUN", "shell": True}}
 EVIL = {"class_path": "evil.Evil"}

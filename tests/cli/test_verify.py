@@ -17,16 +17,16 @@ from pytest import CaptureFixture
 from contrastive_text.cli.main import run
 from contrastive_text.core.manifests import MANIFEST
 from contrastive_text.data import TextTokenizer, learn_vocabulary
-from contrastive_text.data.streaming import TextStream
+from contrastive_text.data.files.streaming import TextStream
 from contrastive_text.data.token_cache import tokenize_documents
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.vector_files import EmbeddingRun, Encoding, UnfinishedVectors, VectorIndex
 from contrastive_text.poolers import CLSPooler
-from contrastive_text.sentence_encoder import SentenceEncoder
-from contrastive_text.sweeps import Cell, Run, SweepFolder
+from contrastive_text.runs.sweeps import Cell, Run, SweepFolder
+from contrastive_text.runs.verification import verify
 from contrastive_text.training import AtomicCheckpointIO
-from contrastive_text.vector_files import EmbeddingRun, Encoding, UnfinishedVectors, VectorIndex
-from contrastive_text.verification import verify
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,11 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from contrastive_text.core.random import text_id
+from contrastive_text.core.types import NO_LABEL, Batch, Example, Row, Slot, Tokens
 from contrastive_text.data import Collator, KeyedRow, TextTokenizer, collate_texts
-from contrastive_text.random import text_id
-from contrastive_text.types import NO_LABEL, Batch, Example, Row, Slot, Tokens
-from contrastive_text.views import DeleteTokens, Given, Pairing, SameText, SwapWords, TokenView, ViewPlan
+from contrastive_text.pairings import Given, Pairing, SameText
+from contrastive_text.views import DeleteTokens, SwapWords, TokenView, ViewPlan
 
 ROWS: tuple[Row, ...] = (
     {"text": "the old bird sings in the tall green tree"},

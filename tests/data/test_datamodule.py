@@ -11,14 +11,15 @@ import pytorch_lightning as pl
 import tiny
 import torch
 
-from contrastive_text.callbacks import export
 from contrastive_text.core.errors import ContrastiveTextError
+from contrastive_text.core.types import Batch, Example, Row, Slot, StepBatch
 from contrastive_text.data import TextTask, read_pairs
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.evaluation import evaluate_pairs
-from contrastive_text.module import ContrastiveModule
-from contrastive_text.types import Batch, Example, Row, Slot, StepBatch
-from contrastive_text.views import DeleteTokens, Given, Pairing, SwapWords
+from contrastive_text.pairings import Given, Pairing
+from contrastive_text.training.callbacks import export
+from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.views import DeleteTokens, SwapWords
 
 
 class TwoSpans(Pairing):

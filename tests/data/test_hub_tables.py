@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.data import read_rows
-from contrastive_text.data.hub_tables import HubName, hub_name
-from contrastive_text.targets import NLI, Classes
-from contrastive_text.views import NLITriples
+from contrastive_text.data.files.hub import HubName, hub_name
+from contrastive_text.pairings import NLITriples
 
 datasets = pytest.importorskip("datasets")
 LABELLED = ("anchor", "positive", "target")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from conftest import DATA, needs_data
 
+from contrastive_text.core.targets import NLI, Classes, Scores, Target
 from contrastive_text.data import Table, read_pairs, read_rows
-from contrastive_text.targets import NLI, Classes, Scores, Target
 
 INFERENCE = Classes(NLI)
 YES_NO = Classes.of(2, "classes")

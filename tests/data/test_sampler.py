@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contrastive_text.core.random import text_id
 from contrastive_text.data import EpochBatchSampler, KeyedRow, KeyedRows, RowKey, Step, TaskSize, cut
 from contrastive_text.data.loader import ResumableLoader
-from contrastive_text.random import text_id
 
 
 @st.composite

@@ -10,13 +10,14 @@ import pytest
 import tiny
 import torch
 
+from contrastive_text.core.random import text_id
+from contrastive_text.core.types import NO_LABEL, Batch, Example, Role, Row, Slot, Tokens
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import Contrastive, MaskedLM
-from contrastive_text.random import text_id
-from contrastive_text.types import NO_LABEL, Batch, Example, Role, Row, Slot, Tokens
-from contrastive_text.views import DeleteTokens, MaskTokens, Neighbours, Pairing, SameText, TextView, View
+from contrastive_text.pairings import Neighbours, Pairing, SameText
+from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.views import DeleteTokens, MaskTokens, TextView, View
 
 LONG = tuple(" ".join(tiny.TEXTS[i : i + 3]) for i in range(10))
 SHORT = tiny.TEXTS[:6]

@@ -15,8 +15,8 @@ from conftest import DATA, needs_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contrastive_text.data.readers import read_rows
-from contrastive_text.data.streaming import TextStream
+from contrastive_text.data.files.readers import read_rows
+from contrastive_text.data.files.streaming import TextStream
 
 
 def write(path: Path, data: str | bytes) -> Path:

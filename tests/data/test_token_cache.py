@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from contrastive_text.core.manifests import MANIFEST, Manifest
+from contrastive_text.core.types import Tokens
 from contrastive_text.data import TextTokenizer, learn_vocabulary, token_cache
 from contrastive_text.data.token_cache import TokenTable, default_cache_dir, tokenize_documents
 from contrastive_text.data.tokenizing import wrap_tokenizer
-from contrastive_text.types import Tokens
 
 TEXTS = ("the old bird sings in the tree", "", "a dog!", "Zebra 日本 [MASK]\n\nnext line", " ")
 FILES = ("ids", "words", "offsets", MANIFEST)

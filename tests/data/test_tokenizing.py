@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from contrastive_text.core.types import NO_LABEL, NO_WORD, Tokens
 from contrastive_text.data import TextTokenizer, learn_vocabulary
 from contrastive_text.data.tokenizing import wrap_tokenizer
-from contrastive_text.types import NO_LABEL, NO_WORD, Tokens
 
 TEXTS = (
     "a bird sings",

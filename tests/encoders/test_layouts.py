@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
+from contrastive_text.core.types import Alter, Batch
 from contrastive_text.encoders import TransformerEncoder, layouts
+from contrastive_text.encoders.embedder import Network
 from contrastive_text.encoders.layouts import (
     ATTENTION,
     FixedLayout,
@@ -31,11 +33,9 @@ from contrastive_text.encoders.layouts import (
     split_rows,
     token_mask,
 )
-from contrastive_text.module import ContrastiveModule
-from contrastive_text.network import Network
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler, MeanPooler
-from contrastive_text.sentence_encoder import SentenceEncoder
-from contrastive_text.types import Alter, Batch
+from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import EmbeddingDropout, FeatureCutoff, TokenCutoff, ViewPlan
 
 # The house's promise in float64: max |dg| <= 1e-10 max |g|.

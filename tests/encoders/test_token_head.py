@@ -22,8 +22,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from contrastive_text.core.types import Batch, Hidden
 from contrastive_text.encoders import Encoder, TransformerEncoder
-from contrastive_text.types import Batch, Hidden
 
 DECODERS = ("qwen2", "llama")
 MASKED = [name for name in NAMES if name not in DECODERS]

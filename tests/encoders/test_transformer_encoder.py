@@ -12,10 +12,10 @@ from architectures import CONFIGS, NAMES, PAIR, ROWS, SIZE, encoder_of, ragged
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, PreTrainedTokenizerFast
 
+from contrastive_text.core.random import RowRandom
+from contrastive_text.core.types import Hidden
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.layouts import pad, token_mask
-from contrastive_text.random import RowRandom
-from contrastive_text.types import Hidden
 from contrastive_text.views import (
     Adversarial,
     EmbeddingDropout,

@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-from contrastive_text.evaluation.classifiers import (
+from contrastive_text.evaluation.senteval.classifiers import (
     CLASSIFIERS,
     FAST,
     STANDARD,
@@ -27,7 +27,7 @@ from contrastive_text.evaluation.classifiers import (
     _gradient,
     predict,
 )
-from contrastive_text.evaluation.validation import (
+from contrastive_text.evaluation.senteval.penalties import (
     Outcome,
     choose_by_dev,
     choose_by_folds,

@@ -13,10 +13,10 @@ import torch
 from contrastive_text import SentenceEncoder
 from contrastive_text.evaluation import compare as module
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.compare import compare
-from contrastive_text.evaluation.comparison import Comparison
-from contrastive_text.evaluation.sts import aggregate, pair_cosines
-from contrastive_text.evaluation.sts_data import STSPairs
+from contrastive_text.evaluation.compare.measure import compare
+from contrastive_text.evaluation.compare.result import Comparison
+from contrastive_text.evaluation.sts.cosine import aggregate, pair_cosines
+from contrastive_text.evaluation.sts.data import STSPairs
 from contrastive_text.metrics.agreement import linear_cka, neighbour_overlap
 from contrastive_text.metrics.bootstrap import holm
 from contrastive_text.poolers import MeanPooler

@@ -11,8 +11,9 @@ import tiny
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.classifiers import FAST
-from contrastive_text.evaluation.declutr import (
+from contrastive_text.evaluation.results import TaskScore
+from contrastive_text.evaluation.senteval.classifiers import FAST
+from contrastive_text.evaluation.senteval.declutr import (
     DOWNSTREAM_TASKS,
     WITHOUT_SNLI,
     aggregate,
@@ -20,8 +21,7 @@ from contrastive_text.evaluation.declutr import (
     declutr_scores,
     image_retrieval,
 )
-from contrastive_text.evaluation.probing import PROBING_TASKS
-from contrastive_text.evaluation.results import TaskScore
+from contrastive_text.evaluation.senteval.probing import PROBING_TASKS
 from contrastive_text.poolers import MeanPooler
 
 THEIRS = {

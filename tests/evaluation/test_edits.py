@@ -9,21 +9,14 @@ import pytest
 import tiny
 from torch import Tensor
 
+from contrastive_text.core.random import RowRandom
+from contrastive_text.core.types import Tokens
 from contrastive_text.data import Collator, KeyedRow, learn_vocabulary
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.evaluation.edits import edit_rates, pieces, unaltered
-from contrastive_text.random import RowRandom
-from contrastive_text.types import Tokens
-from contrastive_text.views import (
-    DeleteTokens,
-    FeatureCutoff,
-    GradientView,
-    SameText,
-    SwapWords,
-    TokenView,
-    ViewPlan,
-)
+from contrastive_text.evaluation.view_edits import edit_rates, pieces, unaltered
+from contrastive_text.pairings import SameText
+from contrastive_text.views import DeleteTokens, FeatureCutoff, GradientView, SwapWords, TokenView, ViewPlan
 
 ROWS = [KeyedRow(0, i, {"text": text}) for i, text in enumerate(tiny.TEXTS)]
 

@@ -16,8 +16,8 @@ from contrastive_text import SentenceEncoder, metrics
 from contrastive_text.data import Table, read_pairs
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.diagnosis import Diagnosis, diagnose
 from contrastive_text.evaluation.frequency import REMOVED, frequency_bias
-from contrastive_text.evaluation.geometry import Diagnosis, diagnose
 from contrastive_text.poolers import CLSPooler, MeanPooler
 
 
@@ -171,7 +171,7 @@ def test_frequent_tokens_that_pull_the_mean_are_named(
 ) -> None:
     model = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
     told = {"scores": [(0, 50.0), (2, 48.0), (34, 78.5)]}
-    monkeypatch.setattr("contrastive_text.evaluation.geometry.frequency_bias", lambda *_: told["scores"])
+    monkeypatch.setattr("contrastive_text.evaluation.diagnosis.frequency_bias", lambda *_: told["scores"])
     wanted = (
         "frequent tokens pull the mean: without the 34 most frequent ones Spearman x 100 is 78.5 in place of 50.0"
     )

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from contrastive_text.evaluation.classifiers import FAST, SklearnClassifier
-from contrastive_text.evaluation.labelled_texts import LabelledTexts
-from contrastive_text.evaluation.probing import PROBING_TASKS, probing_data, probing_scores
+from contrastive_text.evaluation.senteval.classifiers import FAST, SklearnClassifier
+from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
+from contrastive_text.evaluation.senteval.probing import PROBING_TASKS, probing_data, probing_scores
 
 FILES = {
     "Length": "sentence_length.txt",

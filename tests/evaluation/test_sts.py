@@ -19,11 +19,11 @@ from torch import Tensor
 
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation import CachedEncoder, PairScore, evaluate_pairs, sts_scores
-from contrastive_text.evaluation.sts import SETTINGS, aggregate, pair_cosines
-from contrastive_text.evaluation.sts_data import STS_TASKS, STSPairs, find_sts
+from contrastive_text.evaluation.sts.cosine import SETTINGS, aggregate, pair_cosines
+from contrastive_text.evaluation.sts.data import STS_TASKS, STSPairs, find_sts
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.metrics import spearman
 from contrastive_text.poolers import LastTwoPooler, MeanPooler
-from contrastive_text.sentence_encoder import SentenceEncoder
 
 HEADER = "sentence1\tsentence2\tscore\tgenre"
 

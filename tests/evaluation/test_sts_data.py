@@ -10,8 +10,8 @@ import pytest
 import sts_files
 
 from contrastive_text.data import readers
-from contrastive_text.data.formats import Content
-from contrastive_text.evaluation.sts_data import STS_TASKS, STSPairs, find_pairs, find_sts
+from contrastive_text.data.files.formats import Content
+from contrastive_text.evaluation.sts.data import STS_TASKS, STSPairs, find_pairs, find_sts
 
 
 def found(folder: str | Path) -> dict[str, STSPairs]:

@@ -15,10 +15,10 @@ from scipy.stats import pearsonr, spearmanr
 from torch import Tensor, nn
 
 from contrastive_text.evaluation import CachedEncoder, sts_scores, trained_sts, trained_sts_scores
-from contrastive_text.evaluation.sts_data import STSPairs, find_pairs
-from contrastive_text.evaluation.trained_sts import features, fit_regressor, score_classes
+from contrastive_text.evaluation.sts.data import STSPairs, find_pairs
+from contrastive_text.evaluation.sts.trained import features, fit_regressor, score_classes
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import MeanPooler
-from contrastive_text.sentence_encoder import SentenceEncoder
 
 
 @pytest.fixture(scope="module")

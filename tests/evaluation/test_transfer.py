@@ -23,11 +23,17 @@ from torch import Tensor
 from contrastive_text import SentenceEncoder
 from contrastive_text.evaluation import transfer
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.classifiers import CLASSIFIERS, FAST, STANDARD, Classifier, SklearnClassifier
-from contrastive_text.evaluation.labelled_texts import LabelledTexts
-from contrastive_text.evaluation.transfer import SIMCSE_TASKS, f1, transfer_correct, transfer_scores
-from contrastive_text.evaluation.transfer_data import TRANSFER_TASKS, transfer_data
-from contrastive_text.evaluation.validation import Outcome
+from contrastive_text.evaluation.senteval.classifiers import (
+    CLASSIFIERS,
+    FAST,
+    STANDARD,
+    Classifier,
+    SklearnClassifier,
+)
+from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
+from contrastive_text.evaluation.senteval.penalties import Outcome
+from contrastive_text.evaluation.senteval.transfer import SIMCSE_TASKS, f1, transfer_correct, transfer_scores
+from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS, transfer_data
 from contrastive_text.poolers import MeanPooler
 
 SMALL = replace(FAST, folds=3, max_epochs=4)

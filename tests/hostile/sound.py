@@ -14,7 +14,7 @@ from hostile.commands import SWEPT
 from hostile.judging import filled, shell
 from safetensors.torch import save_file
 
-from contrastive_text.vector_files import Array
+from contrastive_text.inference.vector_files import Array
 
 
 class Sound(Mapping[str, str]):
@@ -111,7 +111,7 @@ def _foreign(sound: Sound) -> Path:
 
 def _unfinished(sound: Sound) -> Path:
     """Makes what a stopped ``embed`` leaves behind its second block of four."""
-    from contrastive_text.vector_files import UnfinishedVectors
+    from contrastive_text.inference.vector_files import UnfinishedVectors
 
     append = UnfinishedVectors.append
 

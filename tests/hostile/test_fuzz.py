@@ -25,15 +25,15 @@ from hostile.sound import Sound
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from contrastive_text.core.checkpoints import read_checkpoint
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.data import read_rows
-from contrastive_text.data.streaming import TextStream
-from contrastive_text.ensemble import read_choices
+from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.vector_files import VectorIndex
 from contrastive_text.recipes.layers import merge, option_over, read_config
-from contrastive_text.sentence_encoder import SentenceEncoder
-from contrastive_text.sweeps import Cell, SweepFolder
-from contrastive_text.training.checkpoints import read_checkpoint
-from contrastive_text.vector_files import VectorIndex
+from contrastive_text.runs.ensemble import read_choices
+from contrastive_text.runs.sweeps import Cell, SweepFolder
 
 pytestmark = [
     pytest.mark.slow,

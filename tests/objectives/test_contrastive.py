@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce
 from contrastive_text.objectives import Contrastive, PositivesOnly, Terms
-from contrastive_text.types import Encoded, Slot
 
 # Logits up to 20 in float64, sums of some ten.
 ROUNDING = 1e-12

@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForMaskedLM
 
-from contrastive_text.callbacks import export
+from contrastive_text.core.types import NO_LABEL, Batch, Encoded
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoding import encode_views
-from contrastive_text.module import ContrastiveModule
-from contrastive_text.network import Network
+from contrastive_text.encoders.embedder import Network
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.objectives import Contrastive, MaskedLM
 from contrastive_text.poolers import MeanPooler
-from contrastive_text.sentence_encoder import SentenceEncoder
 from contrastive_text.training import AdamW, ConstantSchedule
-from contrastive_text.types import NO_LABEL, Batch, Encoded
+from contrastive_text.training.callbacks import export
+from contrastive_text.training.forward_pass import encode_views
+from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, MaskTokens, View, ViewPlan
 
 # The house's promise in float64: max |dg| <= 1e-10 max |g|.

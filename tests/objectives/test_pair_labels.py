@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
 from torch import Tensor, nn
 
-from contrastive_text.distributed import rank, sum_over_ranks, world_size
+from contrastive_text.core.distributed import rank, sum_over_ranks, world_size
+from contrastive_text.core.specs import part_spec
+from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce
 from contrastive_text.objectives import (
     Contrastive,
@@ -32,8 +34,6 @@ from contrastive_text.objectives import (
     SignedPairs,
     Terms,
 )
-from contrastive_text.specs import part_spec
-from contrastive_text.types import Encoded, Slot
 
 # Logits of at most 20 in float64, sums of some twenty terms.
 ROUNDING = 1e-11

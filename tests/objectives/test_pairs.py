@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from contrastive_text.distributed import sum_over_ranks, world_size
+from contrastive_text.core.distributed import sum_over_ranks, world_size
+from contrastive_text.core.specs import part_spec
+from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.heads import MLPHead, TanhHead, share_layers
 from contrastive_text.losses import CoSENT, CosineMSE, NTXent, ScoreLoss, reduce
 from contrastive_text.objectives import (
@@ -33,8 +35,6 @@ from contrastive_text.objectives import (
     TextClassification,
 )
 from contrastive_text.objectives.scorers import pair_features
-from contrastive_text.specs import part_spec
-from contrastive_text.types import Encoded, Slot
 
 PAIR = (Slot("anchor", 0), Slot("positive", 0))
 TWO_VIEWS = (Slot("anchor", 0), Slot("anchor", 1), Slot("positive", 0), Slot("positive", 1))

@@ -19,11 +19,11 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from safetensors import safe_open
 from torch import Tensor
 
-from contrastive_text.callbacks import export
+from contrastive_text.core.types import Batch as RaggedBatch
+from contrastive_text.core.types import Encoded, Slot, StepBatch
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, Triples, reduce
-from contrastive_text.module import ContrastiveModule
 from contrastive_text.objectives import (
     Contrastive,
     NegativesAsHard,
@@ -35,10 +35,10 @@ from contrastive_text.objectives import (
 )
 from contrastive_text.objectives.pair_labels import LabelledPairs
 from contrastive_text.objectives.queue import Queue
-from contrastive_text.stages import start_from
 from contrastive_text.training import PCGrad
-from contrastive_text.types import Batch as RaggedBatch
-from contrastive_text.types import Encoded, Slot, StepBatch
+from contrastive_text.training.callbacks import export
+from contrastive_text.training.initial_weights import start_from
+from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import Adversarial
 
 # Logits of at most 20 in float64, sums of some thirty terms.

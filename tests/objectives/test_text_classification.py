@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from contrastive_text.core.specs import part_spec
+from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.objectives import TextClassification
-from contrastive_text.specs import part_spec
-from contrastive_text.types import Encoded, Slot
 
 # Sums of at most ten logits of order 1 in float64.
 ROUNDING = 1e-12

@@ -8,7 +8,7 @@ import pytest
 import tiny
 
 from contrastive_text.cli import run
-from contrastive_text.report.page import write_report
+from contrastive_text.runs.report.page import write_report
 
 _NASTY = ("</script><b>bold</b> & <img src=x onerror=alert(1)>", "an ampersand &amp; \"quotes\" 'of' both kinds")
 

@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 from matplotlib.figure import Figure
 from PIL import Image
 
-from contrastive_text.report.charts import HEIGHT, WIDTH, Chart, draw
-from contrastive_text.report.style import LIGHT, series
+from contrastive_text.runs.report.charts import HEIGHT, WIDTH, Chart, draw
+from contrastive_text.runs.report.style import LIGHT, series
 
 LABEL = "$x$ < & #ffffff 0.123456"
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from contrastive_text.report.curves import smoothed, training
-from contrastive_text.report.runs import Run, Series, read_runs
+from contrastive_text.runs.report.curves import smoothed, training
+from contrastive_text.runs.report.runs import Run, Series, read_runs
 
 STEPS = tuple(range(1, 5))
 

@@ -4,7 +4,7 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
-from contrastive_text.report.groups import central, k_means, plane_of, words_of
+from contrastive_text.runs.report.groups import central, k_means, plane_of, words_of
 
 
 def clouds(seed: int = 0) -> torch.Tensor:

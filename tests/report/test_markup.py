@@ -1,4 +1,4 @@
-from contrastive_text.report.markup import Html, Note, join, missing, number, table, tag
+from contrastive_text.runs.report.markup import Html, Note, join, missing, number, table, tag
 
 
 def test_a_text_never_becomes_markup_and_markup_stays() -> None:

@@ -11,15 +11,15 @@ from safetensors.torch import load_file, save_file
 from contrastive_text.core.manifests import MANIFEST
 from contrastive_text.data import read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.geometry import diagnose
-from contrastive_text.report.inside import look_inside
-from contrastive_text.report.markup import Note
-from contrastive_text.report.material import gather
-from contrastive_text.report.page import write_report
-from contrastive_text.report.runs import read_runs
-from contrastive_text.report.samples import samples
-from contrastive_text.report.space import embed
-from contrastive_text.sentence_encoder import SentenceEncoder
+from contrastive_text.evaluation.diagnosis import diagnose
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.runs.report.inside import look_inside
+from contrastive_text.runs.report.markup import Note
+from contrastive_text.runs.report.material import gather
+from contrastive_text.runs.report.page import write_report
+from contrastive_text.runs.report.runs import read_runs
+from contrastive_text.runs.report.samples import samples
+from contrastive_text.runs.report.space import embed
 
 SECTIONS = ("training", "pairs", "geometry", "map", "neighbours", "views", "provenance")
 

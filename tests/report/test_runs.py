@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.report.provenance import head
-from contrastive_text.report.runs import flat, read_metrics, read_runs, run_folder
+from contrastive_text.runs.report.provenance import head
+from contrastive_text.runs.report.runs import flat, read_metrics, read_runs, run_folder
 
 
 def test_a_run_is_found_by_its_folder_and_by_the_one_around_it(trained: dict[str, Path]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from contrastive_text.report.style import DARK, LIGHT, SERIES, style_sheet, variable
+from contrastive_text.runs.report.style import DARK, LIGHT, SERIES, style_sheet, variable
 
 Vector = npt.NDArray[np.float64]
 

@@ -19,12 +19,12 @@ import tiny
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
-from contrastive_text.callbacks import BestCheckpoint, ExportModel
 from contrastive_text.cli import run as shell
 from contrastive_text.core import disk
+from contrastive_text.core.checkpoints import read_checkpoint, verify_checkpoint
 from contrastive_text.training import AtomicCheckpointIO
+from contrastive_text.training.callbacks import BestCheckpoint, ExportModel
 from contrastive_text.training.checkpoint_io import copy_checkpoint
-from contrastive_text.training.checkpoints import read_checkpoint, verify_checkpoint
 
 CONTENT = {"state_dict": {"weight": torch.arange(40.0)}, "epoch": 3}
 HOST = platform.node()

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from contrastive_text.distributed import sum_over_ranks, world_size
-from contrastive_text.specs import part_spec
+from contrastive_text.core.distributed import sum_over_ranks, world_size
+from contrastive_text.core.specs import part_spec
 from contrastive_text.training import AdamW, Combine, PCGrad, Uncertainty, WeightedSum, gradient_figures
-from contrastive_text.training.gradients import Gradients, objective_gradients
-from contrastive_text.training.pcgrad import without_conflicts
+from contrastive_text.training.optim.gradients import Gradients, objective_gradients
+from contrastive_text.training.optim.pcgrad import without_conflicts
 
 # The sheet's tolerance for float64; its values are printed with ten digits.
 EXACT = 1e-6

@@ -22,7 +22,7 @@ from contrastive_text.training import (
     SlantedTriangularSchedule,
     lr_lambda,
 )
-from contrastive_text.training.schedules import slanted_triangular
+from contrastive_text.training.optim.schedules import slanted_triangular
 
 WITH_WARMUP = [ConstantSchedule, CosineSchedule, LinearSchedule]
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from contrastive_text.losses.similarity import cosine_similarity_matrix
+from contrastive_text.core.random import RowRandom
+from contrastive_text.core.similarity import cosine_similarity_matrix
+from contrastive_text.core.specs import to_plain
+from contrastive_text.core.types import Vocabulary
 from contrastive_text.poolers import MeanPooler
-from contrastive_text.random import RowRandom
-from contrastive_text.specs import to_plain
-from contrastive_text.types import Vocabulary
 from contrastive_text.views import (
     EmbeddingDropout,
     EmbeddingView,

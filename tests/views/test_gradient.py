@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from contrastive_text.core.random import RowRandom, generator
+from contrastive_text.core.specs import to_plain
+from contrastive_text.core.types import Tokens
 from contrastive_text.losses import NTXent
 from contrastive_text.poolers import MeanPooler
-from contrastive_text.random import RowRandom, generator
-from contrastive_text.specs import to_plain
-from contrastive_text.types import Tokens
 from contrastive_text.views import (
     Adversarial,
     EmbeddingDropout,

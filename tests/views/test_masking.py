@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import split
 
+from contrastive_text.core.random import generator
+from contrastive_text.core.types import NO_LABEL, Tokens, Vocabulary
 from contrastive_text.data import Collator, KeyedRow, TextTokenizer, learn_vocabulary
-from contrastive_text.random import generator
-from contrastive_text.types import NO_LABEL, Tokens, Vocabulary
+from contrastive_text.pairings.base import SameText
 from contrastive_text.views.masking import MaskTokens
-from contrastive_text.views.pairing import SameText
 from contrastive_text.views.plan import ViewPlan
 from contrastive_text.views.tokens import DeleteSpans
 

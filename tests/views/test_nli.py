@@ -10,10 +10,10 @@ from conftest import DATA, needs_data
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contrastive_text.core.targets import NLI
+from contrastive_text.core.types import Example, Row
 from contrastive_text.data import read_rows
-from contrastive_text.targets import NLI
-from contrastive_text.types import Example, Row
-from contrastive_text.views import NLITriples
+from contrastive_text.pairings import NLITriples
 
 
 def row(premise: str, label: str, hypothesis: str) -> Row:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from contrastive_text.types import Example, Row
-from contrastive_text.views import Given, Neighbours, Pairing, SameText
+from contrastive_text.core.types import Example, Row
+from contrastive_text.pairings import Given, Neighbours, Pairing, SameText
 
 RNG = np.random.default_rng(0)
 

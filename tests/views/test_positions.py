@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from contrastive_text.random import generator
-from contrastive_text.types import NO_LABEL, NO_WORD, Tokens
+from contrastive_text.core.random import generator
+from contrastive_text.core.types import NO_LABEL, NO_WORD, Tokens
 from contrastive_text.views import ShufflePositions
 
 SEEDS = st.integers(0, 2**31)

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from contrastive_text.core.random import fold, generator
+from contrastive_text.core.specs import part_spec
+from contrastive_text.core.types import Encoded, Slot, Tokens
 from contrastive_text.data.collator import example_slots
 from contrastive_text.losses import NTXent, reduce
 from contrastive_text.objectives import Contrastive
-from contrastive_text.random import fold, generator
-from contrastive_text.specs import part_spec
-from contrastive_text.types import Encoded, Slot, Tokens
-from contrastive_text.views.spans import (
+from contrastive_text.pairings.spans import (
     Spans,
     Start,
     Strategy,

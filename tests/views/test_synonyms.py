@@ -16,17 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from contrastive_text.core.random import generator
+from contrastive_text.core.specs import describe
+from contrastive_text.core.types import Vocabulary
 from contrastive_text.data import TextTokenizer
-from contrastive_text.random import generator
-from contrastive_text.specs import describe
-from contrastive_text.types import Vocabulary
-from contrastive_text.views.inflection import noun_forms, verb_forms
-from contrastive_text.views.lexicon import SynonymFile, SynonymSource, SynonymTable
 from contrastive_text.views.plan import ViewPlan
-from contrastive_text.views.synonyms import SubstituteSynonyms
 from contrastive_text.views.text import split_words
 from contrastive_text.views.tokens import DeleteTokens
-from contrastive_text.views.wordnet import WordNetSynonyms
+from contrastive_text.views.words.inflection import noun_forms, verb_forms
+from contrastive_text.views.words.lexicon import SynonymFile, SynonymSource, SynonymTable
+from contrastive_text.views.words.synonyms import SubstituteSynonyms
+from contrastive_text.views.words.wordnet import WordNetSynonyms
 
 LISTS = {"bird": ("fowl", "flyer"), "sings": ("chants",), "tall": ("high", "lofty", "towering"), "Rex": ()}
 SEEDS = st.integers(0, 2**31)

@@ -28,12 +28,12 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
+from contrastive_text.core.random import generator
+from contrastive_text.core.specs import part_spec
 from contrastive_text.data import learn_vocabulary
-from contrastive_text.random import generator
-from contrastive_text.specs import part_spec
-from contrastive_text.views.augmenters import NlpaugView
-from contrastive_text.views.contextual import ContextualSubstitute
 from contrastive_text.views.text import Prompt, match_case, split_words
+from contrastive_text.views.words.contextual import ContextualSubstitute
+from contrastive_text.views.words.nlpaug import NlpaugView
 
 SEEDS = st.integers(0, 2**31)
 

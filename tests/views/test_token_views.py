@@ -14,21 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import split
 
+from contrastive_text.core.random import draw_spans, generator
+from contrastive_text.core.types import NO_LABEL, Tokens, Vocabulary
 from contrastive_text.data import Collator, KeyedRow, TextTokenizer, learn_vocabulary
-from contrastive_text.random import generator
-from contrastive_text.types import NO_LABEL, Tokens, Vocabulary
+from contrastive_text.pairings.base import SameText
 from contrastive_text.views.base import TokenView
-from contrastive_text.views.pairing import SameText
 from contrastive_text.views.plan import ViewPlan
 from contrastive_text.views.reorder import ReorderSpans, exchange
-from contrastive_text.views.tokens import (
-    CropTokens,
-    DeleteOneWord,
-    DeleteSpans,
-    DeleteTokens,
-    delete,
-    draw_spans,
-)
+from contrastive_text.views.tokens import CropTokens, DeleteOneWord, DeleteSpans, DeleteTokens, delete
 
 DEL = 9
 VOCABULARY = Vocabulary(size=1000, special_ids=frozenset({DEL}), added={"[DEL]": DEL})

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contrastive_text.random import RowRandom, generator
-from contrastive_text.types import NO_LABEL, Tokens
+from contrastive_text.core.random import RowRandom, generator
+from contrastive_text.core.types import NO_LABEL, Tokens
 from contrastive_text.views import DeleteTokens, EmbeddingView, FeatureCutoff, SwapWords, TextView, TokenView
 from contrastive_text.views.reorder import ReorderSpans
 from contrastive_text.views.tokens import CropTokens, DeleteSpans

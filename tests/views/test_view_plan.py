@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from contrastive_text.random import RowRandom, generator
-from contrastive_text.types import Batch, Slot, Tokens
+from contrastive_text.core.random import RowRandom, generator
+from contrastive_text.core.types import Batch, Slot, Tokens
 from contrastive_text.views import (
     DeleteTokens,
     EmbeddingView,

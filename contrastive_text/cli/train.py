@@ -1,0 +1,43 @@
+"""The commands fit, validate, test and predict, of one model or of an ensemble's."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+from contrastive_text.cli.ensemble import run_members
+from contrastive_text.cli.resume import resume_words
+from contrastive_text.cli.training import PLACES, ContrastiveCLI, option_value
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.terminal import shown
+from contrastive_text.runs.ensemble import is_ensemble
+
+
+def quieten() -> None:
+    """Keeps away what Lightning says of its shop, and of workers for tiny evaluation files."""
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_said)
+    warnings.filterwarnings("ignore", message=".*does not have many workers")
+    warnings.filterwarnings("ignore", message=".*LeafSpec")
+    warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")  # no validation
+
+
+def _is_said(record: logging.LogRecord) -> bool:
+    record.msg, record.args = shown(record.getMessage()), ()  # a path in it may be anyone's
+    return "Tip:" not in record.msg
+
+
+def train(words: list[str]) -> None:
+    """Runs ``fit``, ``validate``, ``test`` or ``predict``, of one model or of an ensemble's."""
+    quieten()
+    command, *rest = words
+    if option_value(rest, "--resume") is not None:
+        if command != "fit":
+            raise InvalidValueError(f"--resume: expected it with fit, got it with {command}; give --ckpt_path")
+        command, *rest = words = resume_words(rest, PLACES)
+    checkpoint = option_value(rest, "--ckpt_path")
+    if command != "fit" and option_value(rest, "--init_from") is not None:
+        raise InvalidValueError(f"--init_from: expected it with fit, got it with {command}; give --ckpt_path")
+    if checkpoint is not None and is_ensemble(checkpoint):
+        run_members(command, rest, checkpoint)
+    else:
+        ContrastiveCLI(words)

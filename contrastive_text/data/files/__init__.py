@@ -1,0 +1,1 @@
+"""Rows from files: readers, formats, columns, labels, splits."""

@@ -1,0 +1,100 @@
+"""The names that columns have in files, and which library column each of them fills."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+
+from contrastive_text.data.files.formats import listed, reading_error, short
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    name: tuple(aliases.split())
+    for name, aliases in {
+        "text": "text texts sentence sentences content document body",
+        "anchor": "anchor sentence1 sentence_a sent0 text1 text_a query query_text question question1 premise",
+        "positive": "positive positives pos sentence2 sentence_b sent1 text2 text_b question2 hypothesis "
+        "answer passage",
+        "negative": "negative negatives neg hard_neg hard_negative",
+        "target": "target score scores label labels gold_label similarity",
+        "subset": "subset genre",
+    }.items()
+}
+"""Library column -> its names in files.
+
+Case, spaces, ``_`` and ``-`` do not count, and the name of a negative may end in a number.
+"""
+
+_DIGITS = 18
+"""Of the number behind a negative's name: Python makes no number of a text of thousands."""
+_SHOWN = 20
+"""Columns that an error lists; a file may have any number."""
+
+PAIR = ("anchor", "positive", "negative")
+
+
+def plain(name: str) -> str:
+    """Gives a column's name without case, spaces, ``_`` and ``-``."""
+    return re.sub(r"[\s_-]", "", name.lower())
+
+
+_LIBRARY_NAMES = {plain(alias): name for name, aliases in ALIASES.items() for alias in aliases}
+
+
+def _unnumbered(name: str) -> str:
+    """Gives the alias of a negative without its number."""
+    return plain(name).rstrip("0123456789")
+
+
+def _stands_for(column: str, name: str) -> bool:
+    numbered = name == "negative" and _LIBRARY_NAMES.get(_unnumbered(column)) == name
+    return numbered or _LIBRARY_NAMES.get(plain(column)) == name
+
+
+def _advice(name: str, column: str) -> str:
+    option = f", or `--column {column}` to a command that has it" if name == "text" else ""
+    return f"give `columns: {{{name}: {column}}}`{option}"
+
+
+def plan_columns(
+    where: str, header: list[str], reads: Sequence[str], columns: Mapping[str, list[str]]
+) -> dict[str, list[str]]:
+    """Gives for each library column that is read the columns of the file that hold it.
+
+    Raises:
+        ValueError: A column is not there, or two could be meant.
+    """
+    there = listed(map(short, header[:_SHOWN]))
+    there += f" and {len(header) - _SHOWN:,} more" if len(header) > _SHOWN else ""
+    named = {column: name for name, sources in columns.items() for column in sources}
+    for column, name in named.items():
+        if column not in header:
+            near = difflib.get_close_matches(column, header, n=1, cutoff=0.4)
+            todo = f"did you mean {near[0]}?" if near else "name one of those"
+            raise reading_error(where, f"the column {column} for columns.{name}", there, todo)
+    found = {
+        name: columns.get(name)
+        or [column for column in header if column not in named and _stands_for(column, name)]
+        for name in ALIASES
+    }
+    if "negative" not in columns:
+        found["negative"].sort(key=lambda column: int(re.sub(r"\D", "", column)[:_DIGITS] or 1))
+    taken = [name for name in ALIASES if name in reads or ("anchor" in reads and name in ("negative", "subset"))]
+    for name in taken:
+        # negative_1 and negative_2 are two texts under one alias; neg and hard_neg are two aliases.
+        rivals = list({_unnumbered(c) if name == "negative" else c: c for c in found[name]}.values())
+        if len(rivals) > 1 and name not in columns:
+            todo = _advice(name, rivals[0])
+            raise reading_error(where, f"one column for {name}", f"{rivals[0]} and {rivals[1]}", todo)
+    if "text" in reads and not found["text"]:
+        if "target" in reads and (pair := [name for name in ("anchor", "positive") if found[name]]):
+            sides = listed(short(column) for name in pair for column in found[name])
+            todo = f"set `pairing: Given` for pairs, or give `columns: {{text: [{sides}]}}`"
+            raise reading_error(where, "a column for text beside the target", there, todo)
+        found["text"] = [column for column in header if any(column in found[name] for name in PAIR)]
+    for name in taken:
+        if name in reads and not found[name]:
+            todo = _advice(name, "NAME")
+            todo += "; if the first line is a text, call the file .txt" if len(header) == 1 else ""
+            raise reading_error(where, f"a column for {name} ({listed(ALIASES[name])})", there, todo)
+    return {name: found[name] for name in taken if found[name]}

@@ -1,0 +1,65 @@
+"""Files that hold several splits of a data set, told by a column: AllNLI and others of sentence-transformers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from contrastive_text.data.files.columns import plain
+from contrastive_text.data.files.formats import Content, listed, reading_error
+
+_SPLITS = ({"train", "training"}, {"dev", "development", "val", "valid", "validation"}, {"test"})
+"""The usual names of the parts of a data set; those of one part mean the same."""
+
+
+def of_split(where: str, content: Content, split: str | None, used: Collection[str]) -> tuple[Content, list[str]]:
+    """Gives the rows of one split, where a column ``split`` has several, and what to say of it.
+
+    Args:
+        where: The file, for messages.
+        content: What it holds.
+        split: ``train``, ``dev``, ``test`` or another value of the column; ``all`` for all rows.
+        used: Columns that are read as something else.
+
+    Raises:
+        ValueError: Several splits, and none or another one chosen.
+    """
+    place = split_place(content.header, used)
+    if place is None:
+        return content, []
+    read, said = choose_split(where, Counter(str(cells[place]) for _, cells in content.records), split)
+    if read is None:
+        return content, said
+    return content._replace(records=[row for row in content.records if str(row[1][place]) in read]), said
+
+
+def split_place(header: Sequence[str], used: Collection[str]) -> int | None:
+    """Gives the place of a column ``split`` that isn't read as something else."""
+    return next((i for i, name in enumerate(header) if plain(name) == "split" and name not in used), None)
+
+
+def choose_split(where: str, held: Mapping[str, int], split: str | None) -> tuple[list[str] | None, list[str]]:
+    """Gives the values of the column whose rows are read, None for all rows, and what to say of it.
+
+    Args:
+        where: The file, for messages.
+        held: Rows of each value of the column.
+        split: As for ``of_split``.
+
+    Raises:
+        ValueError: Several splits, and none or another one chosen.
+    """
+    if len(held) < 2 or not set().union(*_SPLITS) & {name.lower() for name in held}:
+        return None, []
+    told = {name: f"{name} ({number:,})" for name, number in held.items()}
+    if split == "all":
+        return None, [f"split: all of {listed(told.values())}"]
+    wanted = (split or "").lower()
+    same = next((names for names in _SPLITS if wanted in names), {wanted})
+    read = [name for name in held if name.lower() in same]
+    if not read:
+        expected = f"rows of the split {split}" if split else "rows of one split"
+        todo = f"choose one with split (--split), such as {next(iter(held))}, or write each to a file of its own"
+        raise reading_error(where, expected, listed(told.values()), todo)
+    rest = listed(told[name] for name in held if name not in read)
+    return read, [f"split: {listed(told[name] for name in read)}; {rest} left out"]

@@ -1,0 +1,1 @@
+"""Two models or more over the same tasks, with intervals."""

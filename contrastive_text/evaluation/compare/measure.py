@@ -1,0 +1,266 @@
+"""Models against a baseline: how far their scores differ, how sure that is, and how alike their vectors are."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.random import fold, text_id
+from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.compare.result import NEIGHBOURS, Agreement, Comparison, Difference
+from contrastive_text.evaluation.results import AVERAGE, ScoreTable, TaskScore
+from contrastive_text.evaluation.sts.cosine import check_setting, pair_cosines, score_tasks
+from contrastive_text.evaluation.sts.data import STSPairs
+from contrastive_text.metrics.agreement import linear_cka, neighbour_overlap
+from contrastive_text.metrics.bootstrap import (
+    PairedBootstrap,
+    check_resamples,
+    holm,
+    paired_bootstrap_mean,
+    paired_bootstrap_spearman,
+)
+
+MOST_TEXTS = 5000
+"""Texts that agreement is measured on at most: time grows with their square."""
+
+
+class _Suite(NamedTuple):
+    table: ScoreTable
+    paired: Mapping[str, Mapping[str, PairedBootstrap]]
+    """Model -> task -> the baseline's score and its own, bootstrapped together."""
+
+
+def compare(
+    models: Mapping[str, CachedEncoder],
+    sts: Mapping[str, STSPairs | str] | None = None,
+    correct: Mapping[str, Mapping[str, Tensor | str]] | None = None,
+    texts: Sequence[str] | None = None,
+    setting: str = "all",
+    resamples: int = 1000,
+    seed: int = 42,
+    title: str = "accuracy x 100",
+    averaged: Sequence[str] | None = None,
+) -> Comparison:
+    """Compares models with the first one, task by task and vector by vector.
+
+    The difference of two scores has a percentile interval from the paired bootstrap over test rows (see
+    ``metrics.bootstrap``): all models are scored on the same resamples, and pairs are drawn within their sub-sets
+    where the setting takes a mean over these. The mean over tasks takes these for independent. How alike vectors
+    are (see ``metrics.agreement``) needs no gold scores.
+
+    Args:
+        models: Name -> encoder; the first is the baseline.
+        sts: Task -> scored pairs, or what is missing of it: as ``sts_data.find_sts`` gives them.
+        correct: Model -> task -> whether it answers each test row right, (n,), as ``transfer.transfer_correct``
+            gives them; or what is missing of the task.
+        texts: What to compare vectors on; None for the texts of the scored pairs. Of many, 5,000 are drawn.
+        setting: How the sub-sets of an STS task are joined: ``all``, ``mean`` or ``wmean``.
+        resamples: Resamples of the test rows.
+        seed: Of the resamples, and of the draw of texts.
+        title: Of the table of accuracies: which protocol, for example.
+        averaged: Tasks that the mean of the accuracies is over; None for all.
+
+    Raises:
+        ValueError: Fewer than two models, no task that can be scored, another setting, no resamples, a single
+            pair in a task, or vectors of NaN or infinity.
+
+    Example:
+        >>> models = {"old": CachedEncoder(old), "new": CachedEncoder(new)}  # doctest: +SKIP
+        >>> found = compare(models, find_sts("data"))  # doctest: +SKIP
+        >>> [(one.task, one.difference, one.excludes_zero) for one in found.differences]  # doctest: +SKIP
+        [('STS12', 1.8, True), ...]
+    """
+    if len(models) < 2:
+        raise InvalidValueError(
+            f"compare.models: expected two or more, got {len(models)}; the first is the baseline"
+        )
+    if sts is None and correct is None:
+        raise InvalidValueError(
+            "compare: expected tasks in sts or correct, got none; give scored pairs, for example"
+        )
+    baseline, *others = models
+    check_resamples(resamples)
+    if sts is not None:
+        check_pairs("compare.sts", sts, setting)
+    if correct is not None:
+        check_some("compare.correct", correct[baseline])
+    suites = []
+    pooled: list[str] = []
+    if sts is not None:
+        tasks = {task: pairs for task, pairs in sts.items() if isinstance(pairs, STSPairs)}
+        pooled = [text for pairs in tasks.values() for text in (*pairs.first, *pairs.second)]
+        for name, embed in models.items():
+            _vectors(name, embed, pooled)  # all at once, by length; each task then finds its own
+        suites.append(_sts(models, sts, tasks, setting, resamples, seed))
+    if correct is not None:
+        answers = {name: correct[name] for name in models}
+        suites.append(_accuracy(answers, ScoreTable(title, _accuracies(answers), averaged), resamples, seed))
+    chosen, available = _drawn(pooled if texts is None else texts, seed)
+    notes = [f"{len(chosen):,} of {available:,} different texts drawn"] if len(chosen) < available else []
+    if len(chosen) > NEIGHBOURS:
+        agreements = _agreements(models, chosen)
+    else:
+        agreements = ()
+        notes.append(
+            f"vectors not compared: expected {NEIGHBOURS + 1} different texts or more, got {len(chosen)}"
+        )
+    return Comparison(
+        baseline=baseline,
+        tables=tuple(suite.table for suite in suites),
+        differences=_differences(suites, others),
+        agreements=agreements,
+        texts=len(chosen),
+        resamples=resamples,
+        notes=tuple(notes),
+    )
+
+
+def check_pairs(where: str, sts: Mapping[str, STSPairs | str], setting: str) -> None:
+    """Refuses tasks without any pairs, and pairs that have no correlation in a setting."""
+    check_some(where, sts)
+    tasks = {task: pairs for task, pairs in sts.items() if isinstance(pairs, STSPairs)}
+    check_setting(setting, tasks.values())
+    for task, pairs in tasks.items():
+        sizes = {"": len(pairs)} if setting == "all" else Counter(pairs.subsets)
+        for subset, size in sizes.items():
+            if size < 2:
+                place = f"{task}, {subset}" if subset else task
+                raise InvalidValueError(
+                    f"{place}: expected two pairs or more, got {size}; leave it out, or add pairs"
+                )
+
+
+def check_some(where: str, tasks: Mapping[str, object]) -> None:
+    """Refuses tasks of which each is missing: a text that says so stands in its place."""
+    missing = [f"{task}: {said}" for task, said in tasks.items() if isinstance(said, str)]
+    if len(missing) == len(tasks):
+        said = missing[0] if missing else "no task is named"
+        raise InvalidValueError(f"{where}: expected the data of one task or more, got none; {said}")
+
+
+def _sts(
+    models: Mapping[str, CachedEncoder],
+    sts: Mapping[str, STSPairs | str],
+    tasks: Mapping[str, STSPairs],
+    setting: str,
+    resamples: int,
+    seed: int,
+) -> _Suite:
+    rows = {name: score_tasks(embed, sts, setting) for name, embed in models.items()}
+    baseline, *others = models
+    paired: dict[str, dict[str, PairedBootstrap]] = {name: {} for name in others}
+    for task, pairs in tasks.items():
+        cosines = {name: pair_cosines(embed, pairs) for name, embed in models.items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of collapsed vectors, which score_tasks has said with the task
+            for name in others:
+                paired[name][task] = paired_bootstrap_spearman(
+                    cosines[baseline],
+                    cosines[name],
+                    target=pairs.gold,
+                    subsets=None if setting == "all" else pairs.subsets,
+                    weighted=setting == "wmean",
+                    resamples=resamples,
+                    generator=_generator(seed, task),
+                )
+    return _Suite(ScoreTable(f"Spearman x 100, setting {setting}", rows), paired)
+
+
+def _accuracies(correct: Mapping[str, Mapping[str, Tensor | str]]) -> dict[str, list[TaskScore]]:
+    return {
+        name: [
+            TaskScore.absent(task, "accuracy", right)
+            if isinstance(right, str)
+            else TaskScore(task, "accuracy", 100 * float(right.double().mean()), size=len(right))
+            for task, right in of_task.items()
+        ]
+        for name, of_task in correct.items()
+    }
+
+
+def _accuracy(
+    correct: Mapping[str, Mapping[str, Tensor | str]], table: ScoreTable, resamples: int, seed: int
+) -> _Suite:
+    baseline, *others = correct
+    paired: dict[str, dict[str, PairedBootstrap]] = {name: {} for name in others}
+    for name in others:
+        for task, right in correct[name].items():
+            first = correct[baseline][task]
+            if isinstance(first, Tensor) and isinstance(right, Tensor):
+                paired[name][task] = paired_bootstrap_mean(first, right, resamples, _generator(seed, task))
+    return _Suite(table, paired)
+
+
+def _differences(suites: Sequence[_Suite], others: Sequence[str]) -> tuple[Difference, ...]:
+    questions = {
+        (number, name, task): found.p_value
+        for number, suite in enumerate(suites)
+        for name in others
+        for task, found in suite.paired[name].items()
+    }
+    adjusted = dict(zip(questions, holm(list(questions.values())), strict=True))
+    differences = []
+    for number, suite in enumerate(suites):
+        for name in others:
+            paired = suite.paired[name]
+            differences += [
+                _difference(name, task, found, adjusted[number, name, task]) for task, found in paired.items()
+            ]
+            averaged = suite.table.averaged or suite.table.tasks
+            if len(averaged) > 1 and paired.keys() >= set(averaged):  # as in the table: all of them, or no mean
+                mean = PairedBootstrap.mean([paired[task] for task in averaged])
+                differences.append(_difference(name, AVERAGE, mean, math.nan))
+    return tuple(differences)
+
+
+def _difference(name: str, task: str, found: PairedBootstrap, adjusted: float) -> Difference:
+    low, high = found.interval()
+    return Difference(
+        model=name,
+        task=task,
+        difference=100 * found.difference,
+        low=100 * low,
+        high=100 * high,
+        p_value=found.p_value,
+        holm=adjusted,
+    )
+
+
+def _agreements(models: Mapping[str, CachedEncoder], texts: Sequence[str]) -> tuple[Agreement, ...]:
+    own, *others = (_vectors(name, embed, texts) for name, embed in models.items())
+    return tuple(
+        Agreement(
+            model=name,
+            neighbours=float(neighbour_overlap(own, vectors, NEIGHBOURS)),
+            cka=float(linear_cka(own, vectors, debiased=True)),
+        )
+        for name, vectors in zip(list(models)[1:], others, strict=True)
+    )
+
+
+def _vectors(name: str, embed: CachedEncoder, texts: Sequence[str]) -> Tensor:
+    try:
+        return embed(texts)
+    except ValueError as error:  # such as NaN, of one model among several
+        raise InvalidValueError(f"{name}: {error}") from error
+
+
+def _drawn(texts: Sequence[str], seed: int) -> tuple[list[str], int]:
+    """Gives the different texts, or so many of them as are compared, and how many there are."""
+    distinct = list(dict.fromkeys(texts))
+    if len(distinct) <= MOST_TEXTS:
+        return distinct, len(distinct)
+    places = np.random.default_rng(seed).choice(len(distinct), size=MOST_TEXTS, replace=False)
+    return [distinct[place] for place in sorted(places)], len(distinct)
+
+
+def _generator(seed: int, task: str) -> torch.Generator:
+    return torch.Generator().manual_seed(fold(seed, text_id(task)))

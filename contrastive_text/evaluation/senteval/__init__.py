@@ -1,0 +1,1 @@
+"""SentEval: transfer tasks, probing tasks, and the classifiers over frozen vectors."""

@@ -1,0 +1,265 @@
+"""The data sets of semantic textual similarity: found in a folder or on the hub, and read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.targets import Scores
+from contrastive_text.core.text_files import read_text
+from contrastive_text.data import Table, read_rows
+from contrastive_text.data.files.formats import counted, listed, reading_error
+from contrastive_text.data.files.hub import PREFIX
+
+_SUFFIXES = [f"{suffix}{packed}" for suffix in (".tsv", ".csv", ".jsonl") for packed in ("", ".gz")]
+_TABLES = ("", "sts")
+_SENTEVAL = ("", "downstream", "data/downstream")
+"""Where in a folder plain tables lie, and where SentEval's folders."""
+
+
+@dataclass(frozen=True, slots=True)
+class STSPairs:
+    """Pairs of texts with the scores that people gave.
+
+    Args:
+        first: The first text of each pair, n of them.
+        second: Its partner.
+        gold: Scores, (n,), float64.
+        subsets: Name of each pair's sub-set; empty where it isn't known.
+        understood: How the files were understood, how many rows were left out, and the published number of pairs
+            where it is another.
+    """
+
+    first: list[str]
+    second: list[str]
+    gold: Tensor
+    subsets: list[str]
+    understood: str = ""
+
+    @classmethod
+    def of_table(cls, table: Table) -> Self:
+        """Gives the pairs of a table, as ``data.read_pairs`` reads it."""
+        return cls(
+            first=[str(row["anchor"]) for row in table],
+            second=[str(row["positive"]) for row in table],
+            gold=torch.tensor([float(str(row["target"])) for row in table], dtype=torch.float64),
+            subsets=[str(row.get("subset", "")) for row in table],
+            understood=table.understood,
+        )
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+class _DataSet(NamedTuple):
+    table: str  # what the name of a plain table begins with
+    hub: str  # its name on the hub
+    folder: str  # SentEval's
+    files: Mapping[str, Sequence[str]]  # split -> SentEval's files; of the years those with the scores
+    pairs: Mapping[str, int]  # split -> published number of scored pairs
+    columns: tuple[int, int, int] = (0, 1, 2)  # of score and texts in SentEval's files
+    header: int = 0  # lines above them
+
+    @property
+    def is_year(self) -> bool:
+        return "train" not in self.files
+
+
+def _year(name: str, pairs: int, subsets: str) -> _DataSet:
+    return _DataSet(
+        table=name.lower(),
+        hub=f"{name.lower()}-sts",
+        folder=f"STS/{name}-en-test",
+        files={"test": [f"STS.gs.{subset}.txt" for subset in subsets.split()]},
+        pairs={"test": pairs},
+    )
+
+
+_DATA_SETS: Mapping[str, _DataSet] = {
+    "STS12": _year("STS12", 3108, "MSRpar MSRvid SMTeuroparl surprise.OnWN surprise.SMTnews"),
+    "STS13": _year("STS13", 1500, "FNWN headlines OnWN"),  # its SMT part is given out by LDC alone
+    "STS14": _year("STS14", 3750, "deft-forum deft-news headlines images OnWN tweet-news"),
+    "STS15": _year("STS15", 3000, "answers-forums answers-students belief headlines images"),
+    "STS16": _year("STS16", 1186, "answer-answer headlines plagiarism postediting question-question"),
+    "STS-B": _DataSet(
+        table="stsb",
+        hub="stsbenchmark-sts",
+        folder="STS/STSBenchmark",
+        files={split: [f"sts-{split}.csv"] for split in ("train", "dev", "test")},
+        pairs={"train": 5749, "dev": 1500, "test": 1379},
+        columns=(4, 5, 6),
+    ),
+    "SICK-R": _DataSet(
+        table="sick",
+        hub="sickr-sts",
+        folder="SICK",
+        files={"train": ["SICK_train.txt"], "dev": ["SICK_trial.txt"], "test": ["SICK_test_annotated.txt"]},
+        pairs={"train": 4500, "dev": 500, "test": 4927},
+        columns=(3, 1, 2),
+        header=1,
+    ),
+}
+STS_TASKS = tuple(_DATA_SETS)
+"""The seven tasks in the order of the papers."""
+
+
+def find_sts(folder: str | Path) -> dict[str, STSPairs | str]:
+    """Gives the test pairs of the seven STS tasks, or what is missing of one and where to get it.
+
+    Args:
+        folder: See ``find_pairs``.
+
+    Returns:
+        Task -> its pairs or a message; always all seven, in the order of the papers.
+
+    Raises:
+        FileNotFoundError: No such folder.
+        ValueError: A file that is not what it should be; the message names the line.
+        ImportError: The hub without the library ``datasets``.
+    """
+    return {task: find_pairs(task, folder) for task in STS_TASKS}
+
+
+def find_pairs(task: str, folder: str | Path, split: str = "test") -> STSPairs | str:
+    """Gives the scored pairs of a split of a task, or what is missing and where to get it.
+
+    They are looked for as
+
+    - a plain table, ``sts12.test.tsv`` to ``sts16.test.tsv``, ``stsb.test.tsv`` or ``sick.test.tsv``, in the
+      folder or in ``sts`` in it, with any suffix that ``data.read_pairs`` reads; those of the years have a column
+      ``subset``;
+    - then in SentEval's own layout (``STS/STS12-en-test/STS.input.MSRpar.txt``, ``STS/STSBenchmark``, ``SICK``),
+      where the folder is ``data/downstream``, ``data`` or what holds ``data``.
+
+    Pairs with an empty gold score are left out and counted.
+
+    Args:
+        task: One of ``STS_TASKS``.
+        folder: A folder, or ``hub`` for MTEB's copies on the hub, which have no sub-sets; ``hub:PLACE`` for those
+            of another user of the hub, or of a folder.
+        split: ``train``, ``dev`` or ``test``; the years have ``test`` alone.
+
+    Raises:
+        FileNotFoundError: No such folder.
+        ValueError: A file that is not what it should be; the message names the line.
+        ImportError: The hub without the library ``datasets``.
+    """
+    data = _DATA_SETS[task]
+    name, _, place = str(folder).partition(":")
+    if name == "hub":
+        return _on_hub(task, f"{place or 'mteb'}/{data.hub}", split)
+    root = Path(folder)
+    if not root.is_dir():
+        raise MissingFileError(f"{root}: expected a folder of data sets, found none; check its name")
+    names = [f"{data.table}.{split}{suffix}" for suffix in _SUFFIXES]
+    tables = [path for place in _TABLES for name in names if (path := root / place / name).is_file()]
+    if len(tables) > 1:
+        raise reading_error(str(tables[0]), f"one table of {task}", f"{tables[1]} too", "take one of them away")
+    if tables:
+        return _read_table(task, str(tables[0]), split)
+    theirs = next((path for place in _SENTEVAL if (path := root / place / data.folder).is_dir()), None)
+    if theirs is None:
+        looked = f"{names[0]} (.csv, .jsonl, .gz) or SentEval's {data.folder} in {root}"
+    else:
+        scores = [theirs / name for name in data.files[split]]
+        gone = [str(path) for path in (*scores, *map(_texts_of, scores)) if not path.is_file()]
+        if not gone:
+            return _read_senteval(task, scores, split)
+        looked = listed(gone)
+    return (
+        f"expected {looked}, found none; fetch it with SentEval's data/downstream/get_transfer_data.bash "
+        f"(https://github.com/facebookresearch/SentEval), or give hub for the folder, to read mteb/{data.hub}"
+    )
+
+
+def _on_hub(task: str, name: str, split: str) -> STSPairs | str:
+    path = f"{PREFIX}{name}:{'validation' if split == 'dev' else split}"
+    try:
+        return _read_table(
+            task, path, split, columns={"anchor": "sentence1", "positive": "sentence2", "target": "score"}
+        )
+    except ValueError as error:
+        return f"{error}; or give a folder with the files"
+
+
+def _read_table(task: str, path: str, split: str, columns: Mapping[str, str] | None = None) -> STSPairs:
+    table = read_rows(path, reads=("anchor", "positive", "target"), columns=columns, target=_Gold())
+    pairs = STSPairs.of_table(table)
+    return replace(
+        pairs,
+        subsets=pairs.subsets if _DATA_SETS[task].is_year else [task] * len(pairs),
+        understood=pairs.understood + _unpublished(task, split, len(pairs)),
+    )
+
+
+def _read_senteval(task: str, files: Sequence[Path], split: str) -> STSPairs:
+    """Reads SentEval's files; a text is its tokens joined by blanks, as SimCSE's copy of SentEval gives them."""
+    data = _DATA_SETS[task]
+    first, second, gold, subsets = [], [], [], []
+    empty = 0
+    for path in files:
+        subset = re.sub(r"^STS\.gs\.(surprise\.)?|\.txt$", "", path.name) if data.is_year else task
+        for where, cells in list(_rows(path))[data.header :]:
+            if len(cells) <= max(data.columns):
+                raise reading_error(where, "two texts and a score", "fewer columns", "fetch the file again")
+            score, *texts = (" ".join(cells[place].split()) for place in data.columns)
+            try:
+                number = _Gold().read(score)
+            except ValueError as error:
+                raise InvalidValueError(f"{where}: {error}") from None
+            if number is None:
+                empty += 1
+                continue
+            first.append(texts[0])
+            second.append(texts[1])
+            gold.append(number)
+            subsets.append(subset)
+    source = str(files[0].parent)
+    if not gold:
+        raise reading_error(source, "pairs with a gold score", "none", "fetch the files again")
+    left_out = f"; {counted(empty, 'row')} without a gold label left out" if empty else ""
+    return STSPairs(
+        first=first,
+        second=second,
+        gold=torch.tensor(gold, dtype=torch.float64),
+        subsets=subsets,
+        understood=f"{source}: {counted(len(gold), 'row')}{left_out}{_unpublished(task, split, len(gold))}",
+    )
+
+
+def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Gives for each line its place and cells; for a year's scores the texts of the other file behind them."""
+    lines, others = _lines(path), _lines(_texts_of(path))
+    if len(lines) != len(others):
+        got = f"{len(lines):,} scores and {len(others):,} pairs"
+        raise reading_error(str(path), f"a score for each line of {_texts_of(path)}", got, "fetch both again")
+    for number, (line, other) in enumerate(zip(lines, others, strict=True), start=1):
+        yield f"{path}:{number}", [line, *other.split("\t")] if path != _texts_of(path) else line.split("\t")
+
+
+def _texts_of(path: Path) -> Path:
+    """Gives the file with the texts of a year's scores; any other file has both."""
+    return path.with_name(path.name.replace("STS.gs.", "STS.input."))
+
+
+def _lines(path: Path) -> list[str]:
+    return read_text(path).removesuffix("\n").split("\n")
+
+
+def _unpublished(task: str, split: str, pairs: int) -> str:
+    published = _DATA_SETS[task].pairs[split]
+    return "" if pairs == published else f"; {published:,} were published, so scores do not compare with papers'"
+
+
+class _Gold(Scores):
+    """A gold score from 0 to 5, as it is written; None for an empty one."""
+
+    def read(self, cell: str) -> float | None:
+        return None if not cell.strip() or super().read(cell) is None else float(cell)

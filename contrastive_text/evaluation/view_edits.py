@@ -1,0 +1,226 @@
+"""What views really do to real texts: the changed places marked, and a measured edit rate for each view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from contrastive_text.core.random import RowRandom
+from contrastive_text.core.specs import describe
+from contrastive_text.core.types import Alter, Batch
+from contrastive_text.data import Collator, KeyedRow
+from contrastive_text.data.sampler import Rows
+from contrastive_text.encoders import Encoder
+from contrastive_text.views import EmbeddingView, TextView, TokenView, View, ViewPlan
+
+_MEASURED = 200
+"""Rows that the edit rates are measured on, for two digits."""
+
+_BLOCK = 16
+"""Rows that are encoded at a time: memory stays flat however many are measured."""
+
+
+class Edit(NamedTuple):
+    """How much one view changes.
+
+    Args:
+        place: Where it stands, such as ``views.anchor[0]``.
+        view: The view.
+        rate: Share of the tokens, positions or entries of the embedding output that it changes; None where
+            only training can tell.
+        unit: What the rate counts.
+    """
+
+    place: str
+    view: View
+    rate: float | None
+    unit: str
+
+
+Kind: TypeAlias = Literal["kept", "gone", "new"]
+
+
+class Piece(NamedTuple):
+    """A piece of an altered text.
+
+    Args:
+        kind: Whether it was there before and is, was and is gone, or is new.
+        text: Its words.
+    """
+
+    kind: Kind
+    text: str
+
+
+def pieces(before: Sequence[int], after: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[Piece]:
+    """Gives the altered row piece by piece, what is gone where it was.
+
+    Args:
+        before: Token ids without the views.
+        after: Token ids with them.
+        tokenizer: What made them.
+    """
+    found: list[Piece] = []
+
+    def add(kind: Kind, ids: Sequence[int]) -> None:
+        if ids:
+            found.append(Piece(kind, f"{tokenizer.decode(list(ids))}"))
+
+    for same, old, new in _differences(before, after):
+        if same:
+            add("kept", new)
+        else:
+            add("gone", old)
+            add("new", new)
+    return found
+
+
+class AlteredRows(NamedTuple):
+    """What the views of a data set do to its first rows.
+
+    Args:
+        rates: Place of a view, the view, and how much it changes, in words.
+        measured: On how many rows that was measured.
+        slots: Name of each text of an example.
+        examples: For each example its texts, in pieces.
+    """
+
+    rates: Sequence[tuple[str, str, str]]
+    measured: int
+    slots: Sequence[str]
+    examples: Sequence[Sequence[Sequence[Piece]]]
+
+
+def altered_rows(collator: Collator, encoder: Encoder, rows: Rows, count: int) -> AlteredRows:
+    """Gives the first rows of a data set as the first epoch has them, and how much each view changes.
+
+    Args:
+        collator: The training data's.
+        encoder: Whose embedding output the embedding views alter.
+        rows: The data set's; at most 200 are measured.
+        count: Rows to show.
+    """
+    known = range(min(_MEASURED, len(rows)))
+    keyed = [KeyedRow(epoch=0, number=i, row=rows[i], task=collator.task) for i in known]
+    shown = keyed[:count]
+    plain, altered = unaltered(collator)(shown), collator(shown)
+    pairs = zip(*(torch.split(batch.ids, batch.lengths.tolist()) for batch in (plain, altered)), strict=True)
+    tokenizer = collator.tokenizer.tokenizer
+    texts = [pieces(before.tolist(), after.tolist(), tokenizer) for before, after in pairs]
+    examples = len(texts) // len(altered.slots)
+    rates = [
+        (edit.place, describe(edit.view), edit.unit if edit.rate is None else f"{edit.rate:.1%} of {edit.unit}")
+        for edit in edit_rates(collator, encoder, keyed)
+    ]
+    return AlteredRows(
+        rates=rates,
+        measured=len(keyed),
+        slots=[f"{slot.role} {slot.number}" for slot in altered.slots],
+        examples=[texts[example::examples] for example in range(examples)],
+    )
+
+
+def edit_rates(collator: Collator, encoder: Encoder, rows: Sequence[KeyedRow]) -> list[Edit]:
+    """Measures every view of a plan on real rows, each against what enters it in its chain.
+
+    Args:
+        collator: The training data's.
+        encoder: Whose embedding output the embedding views alter.
+        rows: What to measure on; some hundred give two digits.
+    """
+    edits = []
+    for name, chain in collator.plan.chains.items():
+        batches = _prefixes(collator, name, rows)
+        altered = collator.plan.rows(batches[0], name)
+        for number, view in enumerate(chain):
+            place = f"views.{name}[{number}]"
+            if isinstance(view, TextView | TokenView):
+                before, after = batches[number], batches[number + 1]
+                edits.append(Edit(place, view, *_token_rate(before.split(altered), after.split(altered))))
+            elif isinstance(view, EmbeddingView):
+                edits.append(
+                    Edit(place, view, _entry_rate(encoder, batches[-1], altered, chain, number), "entries")
+                )
+            else:
+                edits.append(Edit(place, view, None, "known in training only"))
+    return edits
+
+
+def unaltered(collator: Collator) -> Collator:
+    """Gives the collator of the same slots without any view."""
+    return _with_plan(collator, ViewPlan(dict.fromkeys(collator.plan.chains, ())))
+
+
+def _with_plan(collator: Collator, plan: ViewPlan) -> Collator:
+    return Collator(
+        collator.tokenizer,
+        collator.pairing,
+        plan,
+        seed=collator.seed,
+        task=collator.task,
+        originals=collator.originals,
+    )
+
+
+def _prefixes(collator: Collator, name: str, rows: Sequence[KeyedRow]) -> list[Batch]:
+    """Gives the batch after each prefix of a chain's text and token views; the others stay unaltered."""
+    chain = [view for view in collator.plan.chains[name] if isinstance(view, TextView | TokenView)]
+    plans = [
+        ViewPlan({other: chain[:length] if other == name else () for other in collator.plan.chains})
+        for length in range(len(chain) + 1)
+    ]
+    return [_with_plan(collator, plan)(rows) for plan in plans]
+
+
+def _differences(
+    before: Sequence[int], after: Sequence[int]
+) -> Iterator[tuple[bool, Sequence[int], Sequence[int]]]:
+    for tag, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        yield tag == "equal", before[i:j], after[k:m]
+
+
+def _token_rate(old: Batch, new: Batch) -> tuple[float, str]:
+    if torch.equal(old.ids, new.ids) and new.positions is not None:
+        natural = torch.cat([torch.arange(length) for length in new.lengths.tolist()])
+        earlier = natural if old.positions is None else old.positions
+        return float((new.positions != earlier).float().mean()), "positions"
+    rows = zip(*(torch.split(part.ids, part.lengths.tolist()) for part in (old, new)), strict=True)
+    changed = sum(
+        max(len(gone), len(come))
+        for pair in rows
+        for same, gone, come in _differences(*(row.tolist() for row in pair))
+        if not same
+    )
+    return changed / max(len(old.ids), 1), "tokens"
+
+
+@torch.no_grad()
+def _entry_rate(encoder: Encoder, batch: Batch, rows: Tensor, chain: Sequence[View], number: int) -> float:
+    """Gives the share of entries of real tokens that an embedding view changes."""
+    changed = entries = 0
+
+    def watch(part: Batch) -> Alter:
+        def alter(embeddings: Tensor, mask: Tensor) -> Tensor:
+            nonlocal changed, entries
+            for place, view in enumerate(chain[: number + 1]):
+                if isinstance(view, EmbeddingView):
+                    before = embeddings
+                    embeddings = view(before, mask, RowRandom(part.draw_keys, view=place))
+            differs = (embeddings != before)[mask]
+            changed, entries = changed + int(differs.sum()), entries + differs.numel()
+            return embeddings
+
+        return alter
+
+    training = encoder.training
+    encoder.eval()  # what dropout has erased a view can't change
+    for block in torch.split(rows, _BLOCK):
+        part = batch.split(block)
+        encoder(part, alter=watch(part))
+    encoder.train(training)
+    return changed / max(entries, 1)

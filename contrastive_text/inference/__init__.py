@@ -1,0 +1,75 @@
+"""A trained model in use: vectors of texts, search, vectors on disk, models changed and exported."""
+
+from typing import TYPE_CHECKING
+
+from contrastive_text.core.lazily import importing
+
+if TYPE_CHECKING:
+    from contrastive_text.inference.device_pool import map_on_devices
+    from contrastive_text.inference.onnx_export import Exported, export_onnx
+    from contrastive_text.inference.postprocessing import (
+        fit_component_removal,
+        fit_whitening,
+        unnormalised,
+        with_layer,
+    )
+    from contrastive_text.inference.quantization import quantize, value_ranges
+    from contrastive_text.inference.search import group, near_duplicates, top_k
+    from contrastive_text.inference.sentence_encoder import Device, Hit, SentenceEncoder
+    from contrastive_text.inference.vector_files import (
+        EmbeddingRun,
+        Encoding,
+        VectorIndex,
+        VectorRecord,
+        write_vectors,
+    )
+
+__all__ = [
+    "Device",
+    "EmbeddingRun",
+    "Encoding",
+    "Exported",
+    "Hit",
+    "SentenceEncoder",
+    "VectorIndex",
+    "VectorRecord",
+    "export_onnx",
+    "fit_component_removal",
+    "fit_whitening",
+    "group",
+    "map_on_devices",
+    "near_duplicates",
+    "quantize",
+    "top_k",
+    "unnormalised",
+    "value_ranges",
+    "with_layer",
+    "write_vectors",
+]
+
+# On demand: to read vectors from disk takes no model.
+__getattr__ = importing(
+    __name__,
+    {
+        "Device": "sentence_encoder",
+        "EmbeddingRun": "vector_files",
+        "Encoding": "vector_files",
+        "Exported": "onnx_export",
+        "Hit": "sentence_encoder",
+        "SentenceEncoder": "sentence_encoder",
+        "VectorIndex": "vector_files",
+        "VectorRecord": "vector_files",
+        "export_onnx": "onnx_export",
+        "fit_component_removal": "postprocessing",
+        "fit_whitening": "postprocessing",
+        "group": "search",
+        "map_on_devices": "device_pool",
+        "near_duplicates": "search",
+        "quantize": "quantization",
+        "top_k": "search",
+        "unnormalised": "postprocessing",
+        "value_ranges": "quantization",
+        "with_layer": "postprocessing",
+        "write_vectors": "vector_files",
+    },
+)

@@ -1,0 +1,237 @@
+"""From texts to vectors, block by block: one block of texts is in memory, however many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.data import TextTokenizer, collate_texts
+from contrastive_text.inference.device_pool import map_on_devices
+from contrastive_text.inference.quantization import Precision, quantize
+
+BLOCK_SIZE = 16_384
+"""Texts of a block: 256 batches of 64, so that sorting by length within it leaves next to no padding, and 25 MB
+of vectors with 384 features."""
+
+_QUOTED = 60
+"""Characters of a text that an error shows."""
+
+
+class Block(NamedTuple):
+    """Texts that stand next to each other.
+
+    Args:
+        start: Place of the first one among all texts.
+        texts: The texts.
+    """
+
+    start: int
+    texts: list[str]
+
+
+class EncodedBlock(NamedTuple):
+    """The vectors of a block.
+
+    Args:
+        vectors: (n, D), in the order of the texts.
+        truncated: Number of texts that were cut to the length limit.
+    """
+
+    vectors: Tensor
+    truncated: int
+
+
+def text_blocks(sentences: Iterable[str], size: int) -> Iterator[Block]:
+    """Gives the texts in blocks, the last one shorter; reads no further than the block that is asked for.
+
+    Raises:
+        TypeError: Something that is not text.
+
+    Example:
+        >>> list(text_blocks(iter(["a", "b", "c"]), size=2))
+        [Block(start=0, texts=['a', 'b']), Block(start=2, texts=['c'])]
+    """
+    rest = iter(sentences)
+    start = 0
+    while texts := list(islice(rest, size)):
+        for place, text in enumerate(texts, start):
+            if not isinstance(text, str):
+                raise InvalidTypeError(f"encode: expected texts, got {type(text).__name__} at place {place}")
+        yield Block(start, texts)
+        start += len(texts)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Has no dropout within; afterwards each part is in the mode it was in, for an encoder may be in training."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEncoder:
+    """Turns a block of texts into vectors, which depend on no other block.
+
+    Args:
+        model: From a batch (S rows) to vectors (S, D).
+        tokenizer: The model's.
+        batch_size: Texts at once.
+        prompt: Put before every text.
+        truncate_dim: Features that are kept, the first ones; None for all.
+        normalize: Whether vectors get unit length, after that.
+        precision: Of what is given.
+        ranges: Of the features, for bytes.
+        on_cpu: Whether the vectors leave the model's device.
+    """
+
+    model: nn.Module
+    tokenizer: TextTokenizer
+    batch_size: int = 64
+    prompt: str = ""
+    truncate_dim: int | None = None
+    normalize: bool = False
+    precision: Precision = "float32"
+    ranges: Tensor | None = None
+    on_cpu: bool = True
+
+    def __call__(self, block: Block, advance: Callable[[int], object] | None = None) -> EncodedBlock:
+        """Gives the vectors of a block.
+
+        Args:
+            block: One text or more.
+            advance: Is told of every batch how many texts are done.
+
+        Raises:
+            ValueError: A vector that is not finite.
+        """
+        with evaluating(self.model):
+            vectors, truncated = self._encode(block.texts, advance)
+        self._check(vectors, block)
+        vectors = vectors[:, : self.truncate_dim].contiguous()
+        if self.normalize:
+            vectors = nn.functional.normalize(vectors, dim=-1)
+        if self.precision != "float32":
+            vectors = quantize(vectors, self.precision, self.ranges)
+        return EncodedBlock(vectors.cpu() if self.on_cpu else vectors, truncated)
+
+    @torch.no_grad()  # inference mode would keep the vectors out of training
+    def _encode(self, texts: list[str], advance: Callable[[int], object] | None) -> tuple[Tensor, int]:
+        device = next(self.model.parameters()).device
+        tokens = self.tokenizer([self.prompt + text for text in texts])
+        order = sorted(range(len(tokens)), key=lambda i: -len(tokens[i]))
+        parts, truncated = [], 0
+        for start in range(0, len(order), self.batch_size):
+            batch = collate_texts(self.tokenizer, [tokens[i] for i in order[start : start + self.batch_size]])
+            truncated += batch.truncated
+            parts.append(self.model(batch.to(device)))
+            if advance is not None:
+                advance(len(batch))
+        places = torch.tensor(order, dtype=torch.long, device=device)
+        return torch.cat(parts)[places.argsort()], truncated
+
+    def _check(self, vectors: Tensor, block: Block) -> None:
+        if vectors.sum().isfinite():  # one pass; the sum of finite values is beyond float32 for absurd ones only
+            return
+        damaged = (~vectors.isfinite()).any(dim=1).nonzero().flatten().tolist()
+        if not damaged:
+            return
+        text = block.texts[damaged[0]]
+        weight = next((name for name, w in self.model.named_parameters() if not w.isfinite().all()), None)
+        dtype = next(self.model.parameters()).dtype
+        cause = (
+            f"{dtype} is too narrow for it: load the model with dtype=torch.float32"
+            if weight is None
+            else f"the model's weights are damaged (in {weight}): save it again"
+        )
+        raise InvalidValueError(
+            f"encode: expected finite vectors, got another for text {block.start + damaged[0]} "
+            f"({text[:_QUOTED]!r}); {cause}"
+        )
+
+
+def encode_each(
+    work: BlockEncoder,
+    blocks: Iterable[Block],
+    devices: Sequence[str | torch.device] | None,
+    total: int | None,
+    show_progress_bar: bool,
+) -> Generator[EncodedBlock, None, None]:
+    """Gives the vectors of each block, in order, as they are asked for.
+
+    Args:
+        work: What encodes a block.
+        blocks: Read one at a time; with several devices, two for each.
+        devices: Each with a process and a copy of the work, whose vectors come on the CPU; None for here.
+        total: Texts of all blocks, for the bar; None where nobody knows.
+        show_progress_bar: Whether to draw it.
+    """
+    columns = TextColumn("Encoding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, disable=not show_progress_bar) as bar:
+        task = bar.add_task("Encoding", total=total)
+        if devices is None:
+            for block in blocks:
+                yield work(block, advance=lambda texts: bar.advance(task, texts))
+            return
+        sent = _Sent(replace(work, on_cpu=True))
+        with closing(map_on_devices(sent, blocks, [str(device) for device in devices])) as results:
+            for vectors, truncated in results:
+                bar.advance(task, len(vectors))
+                yield EncodedBlock(torch.from_numpy(vectors), truncated)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """Gives vectors as arrays, which go through a pipe: tensors would take shared memory, which can be small."""
+
+    work: BlockEncoder
+
+    def __call__(self, block: Block) -> tuple[npt.NDArray[Any], int]:  # Any: of the precision asked for
+        vectors, truncated = self.work(block)
+        return vectors.numpy(), truncated
+
+
+def join_blocks(blocks: Iterable[Tensor], total: int | None) -> Tensor | None:
+    """Gives the vectors of all blocks, (N, D), or None if there is no block.
+
+    Args:
+        blocks: (n, D) each.
+        total: N, for which memory is taken once; None where nobody knows, which takes twice as much at the end.
+
+    Raises:
+        ValueError: Another number of vectors.
+
+    Example:
+        >>> join_blocks([torch.zeros(2, 1), torch.ones(1, 1)], total=3).flatten()
+        tensor([0., 0., 1.])
+    """
+    if total is None:
+        parts = list(blocks)
+        return torch.cat(parts) if parts else None
+    joined, done = None, 0
+    for block in blocks:
+        start, done = done, done + len(block)
+        if done > total:
+            break
+        if joined is None:
+            joined = block.new_empty(total, block.shape[1])
+        joined[start:done] = block
+    if done != total:
+        raise InvalidValueError(
+            f"encode: expected {total:,} texts, as their len() says, got "
+            f"{'more' if done > total else f'{done:,}'}; give an iterator over them"
+        )
+    return joined

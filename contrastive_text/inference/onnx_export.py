@@ -1,0 +1,235 @@
+"""A model as an ONNX graph, from token ids to sentence vectors, held against the model before it is kept."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from contrastive_text.core.errors import InvalidValueError, first_line
+from contrastive_text.core.hub import quiet
+from contrastive_text.core.libraries import require
+from contrastive_text.core.model_files import MODULES, whole_folder
+from contrastive_text.core.types import Hidden
+from contrastive_text.encoders.layouts import ATTENTION
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+
+GRAPH, OUTPUT = "model.onnx", "sentence_embedding"
+
+OPSET = 18
+"""The one that torch's exporter writes in; others are converted from it."""
+
+TOLERANCE = 1e-5
+"""Largest difference of a feature, as part of the largest feature: rounding of float32 is some 1e-6 of it."""
+
+_SENTENCE = (
+    "The old bird sings, while 3 people walk (slowly!) along the cold river; naïve Zürich, 東京 and 🙂 too."
+)
+_MOST_TOKENS = 512
+"""Of the longest text that is compared: attention over 8,192 tokens would take gigabytes."""
+
+
+class Exported(NamedTuple):
+    """What was written.
+
+    Args:
+        inputs: Names of the graph's inputs, (n, L) int64 each.
+        features: Width D of its output ``sentence_embedding``, (n, D) float32.
+        difference: Largest difference of a feature to the model's own vectors, as part of the largest feature.
+    """
+
+    inputs: tuple[str, ...]
+    features: int
+    difference: float
+
+
+def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) -> Exported:
+    """Writes ``model.onnx``, and the tokenizer that cuts and pads for it, after comparing their vectors to ours.
+
+    The graph has all that stands between token ids and vectors: network, pooler, head, unit length where the
+    model has it, and the model's ``truncate_dim``. Rows and length are free. Weights are float32. The model's
+    prompt is not part of it, for it is text. ``tokenizer.json`` has the length limit and the padding inside, so
+    that the library ``tokenizers`` needs no setting; Transformers loads it too.
+
+    Texts of one token to more than the limit, alone and padded together, go through the written files; if a
+    vector is off by more than rounding, nothing is kept.
+
+    Args:
+        model: Stays as it is.
+        folder: Is made, or an older export in it replaced; a manifest of its files is written too.
+        opset: Version of ONNX's operators.
+
+    Raises:
+        ImportError: Without the extra ``onnx``.
+        ValueError: A file in the folder's place, a folder that holds a model, a network that torch can't export,
+            an opset that it can't write, or vectors that differ.
+
+    Example:
+        >>> export_onnx(model, "my-model-onnx")  # doctest: +SKIP
+        Exported(inputs=('input_ids', 'attention_mask'), features=384, difference=4.1e-07)
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InvalidValueError(f"export_onnx.folder: expected a folder, got the file {folder}; name another")
+    if any((folder / name).exists() for name in (MODULES, "config.json")):
+        raise InvalidValueError(
+            f"export_onnx.folder: expected one that holds no model, got {folder}, whose tokenizer would be "
+            "replaced; name another, such as a new one inside it"
+        )
+    for library in ("onnx", "onnxscript", "onnxruntime"):
+        require(library, "export_onnx")
+    if not 1 <= opset <= require("onnx", "export_onnx").defs.onnx_opset_version():
+        raise _no_opset(opset)
+    alike = copy.deepcopy(model).to("cpu", torch.float32).eval()
+    texts = _texts(alike)
+    expected = np.asarray(alike.encode(texts, prompt=""))
+    network = alike.encoder.model
+    if network.config._attn_implementation == ATTENTION:  # ours packs rows, which a graph of padded ones can't
+        with quiet():
+            network.set_attn_implementation("sdpa")
+    with whole_folder(folder, last=GRAPH) as written:
+        graph = _Graph(alike)
+        _write_graph(graph, written / GRAPH, opset)
+        _write_tokenizer(alike, written)
+        difference = _difference(written, texts, expected)
+        if not difference <= TOLERANCE:  # nor is NaN
+            raise InvalidValueError(
+                f"export_onnx: expected the model's own vectors to {TOLERANCE:.0e} of the largest feature, got a "
+                f"difference of {difference:.1e}; this network or pooler can't be exported, and nothing was kept"
+            )
+    return Exported(graph.inputs, expected.shape[1], difference)
+
+
+class _Graph(nn.Module):
+    """From padded token ids to vectors."""
+
+    def __init__(self, model: SentenceEncoder) -> None:
+        super().__init__()
+        self.model = model
+        tokenizer, network = model.encoder.tokenizer, model.encoder.model
+        assert tokenizer is not None
+        taken = inspect.signature(network.forward).parameters
+        names = ["input_ids", "attention_mask", "token_type_ids"]
+        self.inputs = tuple(name for name in names if name in taken and name in tokenizer.model_input_names)
+
+    def forward(self, *values: Tensor) -> Tensor:
+        inputs = dict(zip(self.inputs, values, strict=True))
+        layers = self.model.pooler.layers
+        output = self.model.encoder.model(**inputs, output_hidden_states=layers != (-1,))
+        last = {-1: output.last_hidden_state}
+        states = last if layers == (-1,) else {layer: output.hidden_states[layer] for layer in layers}
+        pooled = self.model.pooler(Hidden(states, inputs["attention_mask"].bool()))
+        return self.model.from_pooled(pooled)[:, : self.model.truncate_dim]
+
+
+def _write_graph(graph: _Graph, path: Path, opset: int) -> None:
+    ids = torch.arange(14).reshape(2, 7) % graph.model.encoder.vocabulary_size
+    mask = torch.ones_like(ids)
+    mask[1, 4:] = 0
+    example = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    free = {0: "batch", 1: "length"}
+    try:
+        with _silent(), torch.no_grad():
+            program = torch.onnx.export(
+                graph,
+                tuple(example[name] for name in graph.inputs),
+                dynamo=True,
+                input_names=graph.inputs,
+                output_names=[OUTPUT],
+                dynamic_shapes=[tuple(free for _ in graph.inputs)],
+                opset_version=opset,
+                verbose=False,
+            )
+            assert program is not None
+            program.save(path)
+    except torch.onnx.OnnxExporterError as error:
+        raise InvalidValueError(
+            f"export_onnx: expected a network that torch exports at opset {opset}, got {type(error).__name__}: "
+            f"{first_line(error)}"
+        ) from error
+    loaded = require("onnx", "export_onnx").load(path, load_external_data=False)
+    (version,) = (each.version for each in loaded.opset_import if each.domain == "")
+    if version != opset:  # the converter says so only in its log
+        raise _no_opset(opset)
+
+
+def _no_opset(opset: int) -> InvalidValueError:
+    return InvalidValueError(
+        f"export_onnx.opset: expected one that the graph can be converted to, got {opset}; take {OPSET}, or a "
+        "later one that your onnx has"
+    )
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keeps away what the exporter says of torchvision, of deprecations inside torch and of names of axes."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("torch.onnx", "onnxscript"))}
+    try:
+        for logger in levels:
+            logger.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings(), quiet():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
+
+
+def _write_tokenizer(model: SentenceEncoder, folder: Path) -> None:
+    tokenizer = model.encoder.tokenizer
+    assert tokenizer is not None
+    if model.max_length is not None:
+        tokenizer.model_max_length = model.max_length
+    tokenizer.save_pretrained(folder)
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    if model.max_length is not None:
+        backend.enable_truncation(model.max_length)
+    fill = model.encoder.model.config.pad_token_id or 0
+    backend.enable_padding(pad_id=fill, pad_token=backend.id_to_token(fill))
+    backend.save(str(folder / "tokenizer.json"))
+
+
+def _difference(written: Path, texts: list[str], expected: npt.NDArray[np.float32]) -> float:
+    """Gives how far the vectors of what was written are from those expected, for texts together and alone."""
+    runtime = require("onnxruntime", "export_onnx")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = runtime.InferenceSession(
+        str(written / GRAPH), sess_options=options, providers=["CPUExecutionProvider"]
+    )
+    tokenizer = Tokenizer.from_file(str(written / "tokenizer.json"))
+    together = _run(session, tokenizer, texts)
+    alone = np.concatenate([_run(session, tokenizer, [text]) for text in texts])
+    difference = float(np.abs(np.stack([together, alone]) - expected).max())
+    return difference / float(np.abs(expected).max())
+
+
+def _texts(model: SentenceEncoder) -> list[str]:
+    """Gives texts of no word, of one, of a sentence, and of more than the model takes."""
+    repeats = min(model.max_length or _MOST_TOKENS, _MOST_TOKENS) // len(_SENTENCE.split()) + 1
+    texts = ["a", "A bird.", "An old bird sings", _SENTENCE, " ".join([_SENTENCE] * repeats)]
+    return [*texts, ""] if model.tokenizer.specials else texts
+
+
+def _run(session: Any, tokenizer: Tokenizer, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    # Any: onnxruntime ships no types
+    rows = tokenizer.encode_batch(list(texts))
+    values = {
+        "input_ids": [row.ids for row in rows],
+        "attention_mask": [row.attention_mask for row in rows],
+        "token_type_ids": [row.type_ids for row in rows],
+    }
+    inputs = {each.name: np.array(values[each.name], dtype=np.int64) for each in session.get_inputs()}
+    vectors: npt.NDArray[np.float32] = session.run([OUTPUT], inputs)[0]
+    return vectors

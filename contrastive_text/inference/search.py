@@ -1,0 +1,213 @@
+"""Exact search by cosine: the nearest of many vectors, and all pairs of near-duplicates, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.similarity import full_precision, unit_vectors
+
+BLOCK = 4096
+"""Side of a tile of cosines, which is what memory holds at once: 64 MiB in float32."""
+
+MOST_PAIRS = 10_000_000
+"""Near-duplicates above which the threshold is refused: some 250 MB of ids and cosines."""
+
+
+@torch.no_grad()
+def top_k(queries: Tensor, corpus: Tensor, k: int, block: int = BLOCK) -> tuple[Tensor, Tensor]:
+    """Gives the k vectors of a corpus that are nearest to each query by cosine, exactly.
+
+    Cosines are taken in float32 (float64 where both sides are) for half-precision vectors too, a tile of
+    (block, block) at a time on the queries' device: the corpus may be a memory-mapped file larger than memory.
+    Of equal cosines the lower id comes first. A zero vector has cosine 0 with everything. Another block size
+    rounds cosines differently, by some 1e-7.
+
+    Args:
+        queries: (Q, D).
+        corpus: (C, D).
+        k: Vectors for each query; all of the corpus where it has fewer.
+        block: Queries, and vectors of the corpus, at once.
+
+    Returns:
+        Cosines and ids (places in the corpus), best first, (Q, min(k, C)) each.
+
+    Raises:
+        ValueError: Shapes that don't fit, integers, a value that is not finite, or k or block below 1.
+
+    Example:
+        >>> corpus = torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 0.0], [3.0, 4.0]])
+        >>> scores, ids = top_k(torch.tensor([[1.0, 0.0]]), corpus, k=3)
+        >>> scores, ids
+        (tensor([[1.0000, 1.0000, 0.6000]]), tensor([[1, 2, 3]]))
+    """
+    _check("queries", queries)
+    _check("corpus", corpus)
+    _at_least_one(k=k, block=block)
+    if queries.shape[1] != corpus.shape[1]:
+        raise InvalidValueError(
+            f"corpus: expected {queries.shape[1]} features, as the queries have, got {corpus.shape[1]}; "
+            "encode both with one model"
+        )
+    dtype = torch.float64 if queries.dtype == corpus.dtype == torch.float64 else torch.float32
+    width = min(k, len(corpus))
+    scores, ids = [queries.new_empty(0, width, dtype=dtype)], [_ids(queries, 0, width)]
+    with full_precision(queries.device):
+        for _, rows in _units("queries", queries, block):
+            found = _nearest(rows.to(dtype), corpus, k, block)
+            scores.append(found[0])
+            ids.append(found[1])
+    return torch.cat(scores), torch.cat(ids)
+
+
+def _nearest(queries: Tensor, corpus: Tensor, k: int, block: int) -> tuple[Tensor, Tensor]:
+    """Gives the best of the whole corpus for some unit vectors, (Q, D)."""
+    scores, ids = queries.new_empty(len(queries), 0), _ids(queries, len(queries), 0)
+    for start, columns in _units("corpus", corpus, block, device=queries.device):
+        new_scores, places = _best(queries @ columns.to(queries.dtype).T, k)
+        # What was found before has lower ids and stands to the left, where a stable sort leaves it.
+        scores, order = torch.cat([scores, new_scores], dim=1).sort(dim=1, descending=True, stable=True)
+        ids = torch.cat([ids, places + start], dim=1).gather(1, order)[:, :k]
+        scores = scores[:, :k]
+    return scores, ids
+
+
+def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Gives the k highest of each row and their places, the lower place first among equals."""
+    best = scores.topk(min(k + 1, scores.shape[1]), dim=1)
+    places = best.indices[:, :k].sort(dim=1).values
+    values, order = scores.gather(1, places).sort(dim=1, descending=True, stable=True)
+    places = places.gather(1, order)
+    # Where the next one equals the k-th, torch's topk has taken any of those.
+    crowded = (best.values[:, k - 1 : k] == best.values[:, k:]).any(dim=1).nonzero().squeeze(1)
+    for row in crowded.tolist():  # rare: a stable sort of every row takes several times a topk
+        ordered = scores[row].sort(descending=True, stable=True)
+        values[row], places[row] = ordered.values[:k], ordered.indices[:k]
+    return values, places
+
+
+@torch.no_grad()
+def near_duplicates(
+    vectors: Tensor,
+    threshold: float,
+    block: int = BLOCK,
+    most: int = MOST_PAIRS,
+    device: torch.device | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Gives all pairs of vectors whose cosine reaches a threshold, exactly, a tile of cosines at a time.
+
+    Args:
+        vectors: (N, D); may be a memory-mapped file larger than memory.
+        threshold: Lowest cosine of a pair, above 0 and at most 1; equal vectors can round to 1 - 1e-7.
+        block: Vectors at once.
+        most: Pairs above which the threshold is taken for too low.
+        device: Where to compute; None for where the vectors are.
+
+    Returns:
+        Ids (M, 2), the lower one first, sorted by the first and then the second; their cosines (M,).
+
+    Raises:
+        ValueError: Not a matrix of finite numbers, a threshold out of range, or more pairs than ``most``.
+
+    Example:
+        >>> near_duplicates(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]), threshold=0.9)
+        (tensor([[0, 2]]), tensor([1.]))
+    """
+    _check("vectors", vectors)
+    _at_least_one(block=block)
+    check_threshold(threshold)
+    place = device or vectors.device
+    ids = [torch.empty(0, 2, dtype=torch.long, device=place)]
+    scores = [torch.empty(0, dtype=torch.float32, device=place)]
+    count = 0
+    for start, rows in _units("vectors", vectors, block, place):
+        for offset, columns in _units("vectors", vectors[start:], block, place):
+            with full_precision(rows.device):
+                tile = rows @ columns.T
+            near = tile >= threshold
+            pairs = (near.triu(diagonal=1) if offset == 0 else near).nonzero()
+            count += len(pairs)
+            if count > most:
+                raise InvalidValueError(
+                    f"threshold: expected at most {most:,} pairs, got more at {threshold}; take a higher one"
+                )
+            ids.append(pairs + torch.tensor([start, start + offset], device=pairs.device))
+            scores.append(tile[pairs[:, 0], pairs[:, 1]].to(torch.float32))
+    # Tiles of one row of tiles come one after the other, so that pairs of a vector stand apart.
+    found, cosines = torch.cat(ids), torch.cat(scores)
+    order = (found[:, 0] * max(len(vectors), 1) + found[:, 1]).argsort()
+    return found[order], cosines[order]
+
+
+def check_threshold(threshold: float) -> None:
+    """Refuses a cosine that is no threshold, before anything is encoded."""
+    if not 0 < threshold <= 1:
+        raise InvalidValueError(f"threshold: expected a cosine above 0 and at most 1, got {threshold}; try 0.95")
+
+
+def group(pairs: Tensor, count: int) -> Tensor:
+    """Gives for each of some items the first item that it is connected with, itself if with none before it.
+
+    Groups are connected components: two items of one group need not be near each other, only linked by a chain.
+
+    Args:
+        pairs: Ids of connected items, (M, 2).
+        count: Number of items, N.
+
+    Returns:
+        (N,), int64, on the CPU.
+
+    Example:
+        >>> group(torch.tensor([[0, 2], [2, 3]]), count=5)
+        tensor([0, 1, 0, 0, 4])
+    """
+    first = list(range(count))
+
+    def root(item: int) -> int:
+        while first[item] != item:
+            first[item] = first[first[item]]
+            item = first[item]
+        return item
+
+    for one, other in pairs.tolist():
+        low, high = sorted((root(one), root(other)))
+        first[high] = low
+    return torch.tensor([root(item) for item in range(count)], dtype=torch.long)
+
+
+def _units(
+    name: str, vectors: Tensor, block: int, device: torch.device | None = None
+) -> Iterator[tuple[int, Tensor]]:
+    """Gives blocks of unit vectors, each with its start."""
+    for start in range(0, len(vectors), block):
+        units = unit_vectors(vectors[start : start + block].to(device))
+        if units.sum().isnan():  # as infinity is, over its norm
+            row = start + int(units.isnan().any(dim=1).nonzero()[0])
+            raise InvalidValueError(
+                f"{name}: expected finite numbers, got others in row {row}; encode that text again"
+            )
+        yield start, units
+
+
+def _check(name: str, vectors: Tensor) -> None:
+    if vectors.ndim != 2:
+        raise InvalidValueError(
+            f"{name}: expected a matrix (N, D), got the shape {tuple(vectors.shape)}; add an axis"
+        )
+    if not vectors.is_floating_point():
+        raise InvalidValueError(
+            f"{name}: expected floating-point vectors, got {vectors.dtype}; turn quantized ones back into numbers"
+        )
+
+
+def _at_least_one(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 1:
+            raise InvalidValueError(f"{name}: expected 1 or more, got {number}")
+
+
+def _ids(like: Tensor, rows: int, columns: int) -> Tensor:
+    return torch.empty(rows, columns, dtype=torch.long, device=like.device)

@@ -1,0 +1,441 @@
+"""SentenceEncoder: a trained model in use. Imports neither Lightning nor any objective."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from contrastive_text.core.class_paths import is_own, trusting
+from contrastive_text.core.errors import ContrastiveTextError, InvalidTypeError, InvalidValueError, first_line
+from contrastive_text.core.hub import is_failure
+from contrastive_text.core.similarity import at_least_float32, cosine_similarity_matrix
+from contrastive_text.core.specs import part_spec
+from contrastive_text.core.types import Batch
+from contrastive_text.data import TextTokenizer
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders.embedder import Network
+from contrastive_text.inference.blocks import (
+    BLOCK_SIZE,
+    Block,
+    BlockEncoder,
+    EncodedBlock,
+    encode_each,
+    join_blocks,
+    text_blocks,
+)
+from contrastive_text.inference.device_pool import check_devices
+from contrastive_text.inference.model_folder import FolderParts, local_folder, read_folder
+from contrastive_text.inference.model_writing import write_folder
+from contrastive_text.inference.quantization import Precision, check_precision, check_ranges, quantize
+from contrastive_text.inference.search import top_k as nearest
+from contrastive_text.poolers import MeanPooler, Pooler
+
+Vectors: TypeAlias = Tensor | npt.NDArray[Any]  # Any: of numbers; float32, or a byte where precision asks for it
+
+Device: TypeAlias = str | torch.device | list[str] | tuple[str, ...]
+"""Where to encode: one device, or the names of several."""
+
+_AT_ONCE = 8192
+"""Tokens that go through the network together, however many texts are asked for at once."""
+
+
+class Hit(NamedTuple):
+    """A text that a search found.
+
+    Args:
+        corpus_id: Its place in the corpus.
+        score: Its cosine similarity to the query.
+    """
+
+    corpus_id: int
+    score: float
+
+
+class SentenceEncoder(nn.Module):
+    """Gives sentence vectors; its arguments have the names and meanings of sentence-transformers'.
+
+    Args:
+        encoder: The network with its tokenizer and length limit.
+        pooler: The pooler that the model was trained with.
+        head: Layers behind the pooler that inference keeps, or None.
+        normalize: Whether vectors get unit length, before features are dropped; ``encode``'s
+            ``normalize_embeddings`` gives unit length to those that are kept.
+        max_length: Longest text in tokens with special ones, longer ones are cut; None for the network's limit.
+        prompt: Put before every text, unless ``encode`` is given another.
+        truncate_dim: Features that ``encode`` keeps, the first ones, unless it is given another number.
+
+    Attributes:
+        truncated: Number of texts that the last call of ``encode``, or of ``encode_blocks`` as far as it was
+            read, cut to ``max_length``.
+
+    Raises:
+        ValueError: An encoder without a tokenizer, or more features to keep than there are.
+    """
+
+    def __init__(
+        self,
+        encoder: TransformerEncoder,
+        pooler: Pooler,
+        head: nn.Sequential | None = None,
+        normalize: bool = False,
+        max_length: int | None = None,
+        prompt: str = "",
+        truncate_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        if encoder.tokenizer is None:
+            raise InvalidValueError(
+                "SentenceEncoder: expected an encoder with a tokenizer, got none; train it first"
+            )
+        self.encoder = encoder
+        self.pooler = pooler
+        self.head = head
+        self.normalize = normalize
+        self.max_length = max_length or encoder.limit
+        self.tokenizer = TextTokenizer(encoder.tokenizer, self.max_length)
+        self.prompt = prompt
+        self.truncate_dim = truncate_dim
+        self.truncated = 0
+        self._measured: tuple[Pooler, nn.Sequential | None, int] | None = None
+        self._kept(truncate_dim)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str | Path,
+        pooler: Pooler | None = None,
+        max_length: int | None = None,
+        device: str | None = None,
+        dtype: torch.dtype = torch.float32,
+        truncate_dim: int | None = None,
+        trust: Sequence[str] | None = None,
+    ) -> Self:
+        """Loads a folder, or a name on the hub, saved by us, by sentence-transformers or by Transformers.
+
+        Args:
+            model_name_or_path: Local folder or hub name.
+            pooler: For a plain Transformers model, which names none; None for the mean, with a warning.
+            max_length: Where to cut texts, in tokens with special ones; None for the model's own limit.
+            device: Where to put the model; None for the GPU if there is one, else the CPU.
+            dtype: Of the network's weights, whatever the folder's are. ``torch.bfloat16`` is about twice as fast
+                where the processor computes in it, and moves a vector by a cosine of some 1e-4; vectors leave as
+                float32 anyway.
+            truncate_dim: Features that ``encode`` keeps; None for the folder's number, or all.
+            trust: Modules whose poolers the folder may name, beside this library's and those that are imported.
+
+        Raises:
+            ValueError: No such model, a damaged folder, one that names a class of a module that isn't trusted, a
+                pooler other than the folder's own, a length beyond the model's limit, or more features to keep
+                than there are.
+        """
+        with trusting(trust):
+            parts = read_folder(local_folder(str(model_name_or_path)))
+        _check_runs(parts.encoder, str(model_name_or_path))
+        if parts.pooler is not None and pooler is not None and type(parts.pooler) is not type(pooler):
+            raise InvalidValueError(
+                f"from_pretrained.pooler: expected none, for {model_name_or_path} was saved with "
+                f"{type(parts.pooler).__name__}, got {type(pooler).__name__}; its scores would not be comparable"
+            )
+        if parts.pooler is None and pooler is None:
+            warnings.warn(
+                f"{model_name_or_path} names no pooler: taking the mean over tokens; give pooler=... to choose",
+                stacklevel=2,
+            )
+        limit = parts.encoder.limit
+        if max_length is not None and limit is not None and max_length > limit:
+            raise InvalidValueError(
+                f"from_pretrained.max_length: expected at most {limit} tokens, got {max_length}"
+            )
+        chosen = parts.pooler or pooler or MeanPooler()
+        length = max_length or parts.max_length
+        model = cls(
+            encoder=parts.encoder,
+            pooler=chosen,
+            head=parts.head,
+            normalize=parts.normalize,
+            max_length=length,
+            prompt=parts.prompt,
+            truncate_dim=parts.truncate_dim if truncate_dim is None else truncate_dim,
+        )
+        return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"), dtype).eval()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.parameters()).device
+
+    @property
+    def identity(self) -> str:
+        """32 hex digits that are the same for equal vectors: of weights, tokenizer, pooler, head and limits.
+
+        Vectors on disk carry it, so that those of one model are never taken for another's.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        pooler = part_spec(self.pooler, "pooler")
+        if is_own(pooler["class_path"]):  # by its name alone, whatever package it is in
+            pooler["class_path"] = type(self.pooler).__name__
+        limits = [self.max_length, self.normalize, self.prompt, self.truncate_dim, pooler]
+        layers = [layer for layer in self.head or () if not isinstance(layer, nn.Identity | nn.Dropout)]
+        assert self.encoder.tokenizer is not None
+        vocabulary = self.encoder.tokenizer.backend_tokenizer.to_str()
+        digest.update(
+            json.dumps([limits, list(map(str, layers)), vocabulary, str(self.encoder.model.config)]).encode()
+        )
+        parts = {"encoder": self.encoder, "pooler": self.pooler, "head": nn.Sequential(*layers)}
+        for name, weight in sorted(nn.ModuleDict(parts).state_dict().items()):
+            values = weight.detach().cpu().contiguous()
+            digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
+            digest.update(values.reshape(-1).view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+    def encode(
+        self,
+        sentences: str | Iterable[str],
+        batch_size: int = 64,
+        show_progress_bar: bool = False,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
+        precision: Precision = "float32",
+        ranges: Vectors | None = None,
+        device: Device | None = None,
+    ) -> Vectors:
+        """Gives one vector per sentence, in the order given.
+
+        Texts are read in blocks, and encoded by falling length within one, so that little is padded and no more
+        than a block of them is in memory. A text above the length limit is cut and counted in ``truncated``.
+
+        Args:
+            sentences: One text, or many from anything that can be iterated over, once.
+            batch_size: Texts at once; of long ones fewer go through the network together.
+            show_progress_bar: Whether to draw a bar.
+            convert_to_tensor: Whether to give a tensor on the model's device instead of an array.
+            normalize_embeddings: Whether to give vectors of unit length.
+            prompt: Put before every text; None for the model's own.
+            truncate_dim: Features to keep, the first ones, before vectors get unit length; None for the model's
+                own number, or all. Little is lost where a model was trained for it (Matryoshka representation
+                learning, Kusupati et al. 2022, https://arxiv.org/abs/2205.13147).
+            precision: A byte (``int8``, ``uint8``) or a bit (``binary``, ``ubinary``) for each feature, by the
+                rules and with the values of sentence-transformers; see ``quantization.quantize``. Comes last,
+                after unit length.
+            ranges: Smallest and largest value of each feature that is kept, (2, D), for a byte: from
+                ``quantization.value_ranges`` over vectors encoded with the same options. They are never taken
+                from these texts, for then two calls would give bytes of different meaning.
+            device: Where to encode: a name, to which the model moves and where it stays; or a list of names, each
+                for a process with a copy of the model. Results come in order and are equal to one device's but
+                for rounding; tensors are then on the CPU. A script needs ``if __name__ == "__main__":``.
+
+        Returns:
+            (N, D), or (D,) for one text: float32, or as ``precision`` says.
+
+        Raises:
+            TypeError: Something that is not text.
+            ValueError: An option out of range, a byte without ``ranges``, or a vector that is not finite.
+
+        Example:
+            >>> model.encode(["a bird", "a dog"]).shape  # doctest: +SKIP
+            (2, 384)
+            >>> model.encode(open("texts.txt"), device=["cuda:0", "cuda:1"]).shape  # doctest: +SKIP
+            (1000000, 384)
+        """
+        texts = [sentences] if isinstance(sentences, str) else sentences
+        total = len(texts) if isinstance(texts, Sized) else None
+        block_size = BLOCK_SIZE
+        if total is not None and isinstance(device, list | tuple):  # some blocks for each, so that all are busy
+            block_size = min(block_size, max(-(-total // (4 * max(len(device), 1))), 1))
+        blocks = self.encode_blocks(
+            texts,
+            block_size=block_size,
+            batch_size=batch_size,
+            show_progress_bar=show_progress_bar,
+            convert_to_tensor=convert_to_tensor,
+            normalize_embeddings=normalize_embeddings,
+            prompt=prompt,
+            truncate_dim=truncate_dim,
+            precision=precision,
+            ranges=ranges,
+            device=device,
+        )
+        vectors = join_blocks(map(torch.as_tensor, blocks), total)
+        if vectors is None:
+            width = self._kept(truncate_dim) or self.features
+            vectors = quantize(torch.empty(0, width, device=self.device), precision, ranges)
+        result = vectors[0] if isinstance(sentences, str) else vectors
+        return result if convert_to_tensor else result.cpu().numpy()
+
+    def encode_blocks(
+        self,
+        sentences: Iterable[str],
+        block_size: int = BLOCK_SIZE,
+        batch_size: int = 64,
+        show_progress_bar: bool = False,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
+        precision: Precision = "float32",
+        ranges: Vectors | None = None,
+        device: Device | None = None,
+    ) -> Iterator[Vectors]:
+        """Gives the vectors of ``encode`` block by block, for more texts than fit into memory, or endless ones.
+
+        The vectors of a block depend on its own texts alone: a run that was broken off can go on with the next
+        block and give the same. Another ``block_size`` changes rounding, nothing else.
+
+        Args:
+            sentences: Read a block at a time; with several devices, two for each.
+            block_size: Texts of a block.
+            batch_size: As for ``encode``; so are all that follow.
+
+        Yields:
+            (n, D) for each block of n texts, the last one shorter; nothing where there are no texts.
+
+        Raises:
+            TypeError: Something that is not text.
+            ValueError: As for ``encode``; options are checked at the call, before anything is read.
+
+        Example:
+            >>> for vectors in model.encode_blocks(open("texts.txt"), block_size=10_000):  # doctest: +SKIP
+            ...     file.write(vectors.tobytes())
+        """
+        if isinstance(sentences, str):
+            raise InvalidTypeError("encode_blocks: expected many texts, got one string; put it into a list")
+        for name, size in (("batch_size", batch_size), ("block_size", block_size)):
+            if size < 1:
+                raise InvalidValueError(f"encode.{name}: expected 1 or more, got {size}")
+        check_precision(precision, where="encode.precision")
+        kept = self._kept(truncate_dim)
+        ends = None
+        if precision in ("int8", "uint8"):
+            ends = check_ranges(ranges, kept or self.features, precision, where="encode.ranges")
+        if isinstance(device, str | torch.device):
+            self.to(device)
+        devices = device if isinstance(device, list | tuple) else None
+        if devices is not None:
+            check_devices(devices)
+        work = BlockEncoder(
+            model=self,
+            tokenizer=self.tokenizer,
+            batch_size=batch_size,
+            prompt=self.prompt if prompt is None else prompt,
+            truncate_dim=kept,
+            normalize=normalize_embeddings,
+            precision=precision,
+            ranges=ends,
+            on_cpu=not convert_to_tensor,
+        )
+        self.truncated = 0
+        total = len(sentences) if isinstance(sentences, Sized) else None
+        blocks = text_blocks(sentences, block_size)
+        return self._counted(encode_each(work, blocks, devices, total, show_progress_bar), convert_to_tensor)
+
+    def _counted(self, blocks: Generator[EncodedBlock, None, None], convert_to_tensor: bool) -> Iterator[Vectors]:
+        with closing(blocks):
+            for block in blocks:
+                self.truncated += block.truncated
+                yield block.vectors if convert_to_tensor else block.vectors.numpy()
+
+    @property
+    def features(self) -> int:
+        """Features of a vector before any are dropped; measured, for a pooler of one's own gives any number."""
+        if self._measured is None or self._measured[:2] != (self.pooler, self.head):
+            trial = BlockEncoder(self, self.tokenizer)(Block(0, ["a"]))
+            self._measured = self.pooler, self.head, trial.vectors.shape[1]
+        return self._measured[2]
+
+    def _kept(self, truncate_dim: int | None) -> int | None:
+        """Gives how many features are kept; None for all."""
+        kept = self.truncate_dim if truncate_dim is None else truncate_dim
+        if kept is not None and not 1 <= kept <= self.features:
+            raise InvalidValueError(f"truncate_dim: expected 1 to {self.features} features, got {kept}")
+        return kept
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Gives the vectors of a batch's rows, (S, D), in at least float32."""
+        return self.from_pooled(Network(self.encoder, self.pooler, chunk_tokens=_AT_ONCE).pool(batch))
+
+    def from_pooled(self, pooled: Tensor) -> Tensor:
+        """Gives the vectors that leave the model from what its pooler gives: the head, then unit length."""
+        vectors = at_least_float32(pooled)
+        if self.head is not None:
+            weight = next(self.head.parameters(), vectors)
+            vectors = at_least_float32(self.head(vectors.to(weight.dtype)))
+        return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
+
+    def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
+        """Gives the cosine of every vector with every other, (A, D) and (B, D) -> (A, B)."""
+        rows, columns = torch.as_tensor(embeddings1), torch.as_tensor(embeddings2)
+        return cosine_similarity_matrix(rows.reshape(-1, rows.shape[-1]), columns.reshape(-1, columns.shape[-1]))
+
+    def search(
+        self, queries: str | Sequence[str], corpus: Sequence[str] | Vectors, top_k: int = 5
+    ) -> list[list[Hit]]:
+        """Finds the nearest texts of a corpus by cosine, exactly, and with a block of cosines in memory.
+
+        Args:
+            queries: One query or many.
+            corpus: The texts, or their vectors from ``encode``, (C, D), of floating-point numbers.
+            top_k: Hits per query; all texts where there are fewer.
+
+        Returns:
+            For each query its hits, best first, the earlier text before an equal one.
+
+        Raises:
+            TypeError: Something that is not text.
+            ValueError: Vectors of another width, or no hits asked for.
+        """
+        asked = self.encode([queries] if isinstance(queries, str) else queries, convert_to_tensor=True)
+        held = (
+            torch.as_tensor(corpus)
+            if isinstance(corpus, Tensor | np.ndarray)
+            else self.encode(list(corpus), convert_to_tensor=True)
+        )
+        scores, ids = nearest(torch.as_tensor(asked), torch.as_tensor(held), top_k)
+        return [
+            [Hit(corpus_id=i, score=score) for i, score in zip(*found, strict=True)]
+            for found in zip(ids.tolist(), scores.tolist(), strict=True)
+        ]
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Saves a folder that ``from_pretrained`` and sentence-transformers load with equal vectors."""
+        write_folder(
+            Path(path),
+            FolderParts(
+                encoder=self.encoder,
+                pooler=self.pooler,
+                head=self.head,
+                normalize=self.normalize,
+                max_length=self.max_length,
+                prompt=self.prompt,
+                truncate_dim=self.truncate_dim,
+            ),
+        )
+
+
+def _check_runs(encoder: TransformerEncoder, name: str) -> None:
+    """Refuses an encoder that takes no text: settings of its files that only a first text comes upon."""
+    try:
+        trial = SentenceEncoder(encoder, MeanPooler())
+        with suppress(ContrastiveTextError):  # such as a vector that isn't finite: told when it is asked for
+            BlockEncoder(trial, trial.tokenizer)(Block(0, ["a", "a bird and a dog"]))
+    except ContrastiveTextError:
+        raise
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        raise InvalidValueError(
+            f"{name}: expected a network and a tokenizer that take a text, got {type(error).__name__}: "
+            f"{first_line(error)}; config.json or tokenizer.json is damaged, "
+            "save the model again"
+        ) from error

@@ -1,0 +1,165 @@
+"""An index: the vectors of a corpus on disk, and the exact search among them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.inference.search import top_k as nearest
+from contrastive_text.inference.sentence_encoder import Hit, SentenceEncoder
+from contrastive_text.inference.vector_files.embedding import EmbeddingRun, Encoding
+from contrastive_text.inference.vector_files.formats import Array, check_suffix, record_of
+from contrastive_text.inference.vector_files.records import VectorRecord
+from contrastive_text.inference.vector_files.unfinished import differences
+
+_ANEW = "delete it to have it made anew, or name another file"
+
+
+class VectorIndex:
+    """The vectors of a corpus with the model that made them; a memory-mapped file, read as it is searched.
+
+    Its file is what ``contrastive-text embed`` writes as ``.npy``, with the record beside it that names model and
+    texts. A corpus that comes as a list of texts needs no file: ``SentenceEncoder.search``.
+
+    Args:
+        model: Encodes the queries.
+        vectors: (C, D), float32, of the corpus, in its order; as many features as the model's, or fewer.
+
+    Raises:
+        ValueError: Vectors that no query of the model can be compared with.
+
+    Example:
+        >>> index = VectorIndex.build(model, "corpus.txt", "corpus.npy")  # doctest: +SKIP
+        >>> index = VectorIndex.load(model, "corpus.txt", "corpus.npy")  # doctest: +SKIP
+        >>> index.search("who sings?", top_k=1)  # doctest: +SKIP
+        [[Hit(corpus_id=17, score=0.83)]]
+    """
+
+    def __init__(self, model: SentenceEncoder, vectors: Array) -> None:
+        width = vectors.shape[1] if vectors.ndim == 2 else 0
+        if not 0 < width <= model.features or vectors.dtype != np.float32:
+            raise InvalidValueError(
+                f"VectorIndex: expected float32 of 1 to {model.features} features, got {vectors.dtype} of "
+                f"{vectors.shape}; give vectors of this model"
+            )
+        self.model = model
+        self.vectors = vectors
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @classmethod
+    def build(
+        cls,
+        model: SentenceEncoder,
+        corpus: str | Path | TextStream,
+        path: str | Path,
+        encoding: Encoding | None = None,
+        show_progress_bar: bool = False,
+        restart: bool = False,
+    ) -> Self:
+        """Encodes a corpus into a ``.npy`` file, or goes on where that was broken off.
+
+        Raises:
+            ValueError: As ``EmbeddingRun`` says, another suffix, or another precision than float32.
+        """
+        place = index_path(path)
+        if encoding is not None and encoding.precision != "float32":
+            raise InvalidValueError(
+                f"{place}: expected float32 for an index, got {encoding.precision}; leave it out"
+            )
+        texts = corpus if isinstance(corpus, TextStream) else TextStream(corpus)
+        EmbeddingRun(model, texts, place, encoding, restart=restart).finish(show_progress_bar)
+        return cls.load(model, texts, place)
+
+    @classmethod
+    def load(cls, model: SentenceEncoder, corpus: str | Path | TextStream, path: str | Path) -> Self:
+        """Maps the file of an index into memory, once its bytes are known to be those that were written.
+
+        Up to a gigabyte is read for that, which takes a second; of a larger file the size, the first and the last
+        block and some between.
+
+        Raises:
+            FileNotFoundError: No such file.
+            ValueError: A file without a record, changed since it was written, of another model or another corpus,
+                or of fewer bits.
+        """
+        place = index_path(path)
+        if not place.exists():
+            raise MissingFileError(f"{place}: expected an index, got nothing there; build it first")
+        record = record_of(place)
+        if not record.exists():
+            raise InvalidValueError(
+                f"{place}: expected {record.name} beside it, which says of what it was made, got none; {_ANEW}"
+            )
+        texts = corpus if isinstance(corpus, TextStream) else TextStream(corpus)
+        summary = texts.summary or texts.scan()
+        asked = {"model": model.identity, "texts": summary.digest, "precision": "float32"}
+        kept = VectorRecord.read(place, _ANEW)
+        if said := differences({name: kept.made_of.get(name) for name in asked}, asked):
+            raise InvalidValueError(
+                f"{place}: expected an index of this model and these texts, got {said}; {_ANEW}"
+            )
+        if damage := kept.damage(place):
+            raise InvalidValueError(
+                f"{place}: expected the vectors as they were written, got changed ones ({'; '.join(damage)}); "
+                f"{_ANEW}"
+            )
+        try:
+            vectors = np.load(place, mmap_mode="r")
+        except (ValueError, EOFError) as error:  # a record that was made for it
+            raise InvalidValueError(f"{place}: expected an array, got none ({error}); {_ANEW}") from error
+        return cls(model, vectors)
+
+    def search(self, queries: str | Sequence[str], top_k: int = 5, batch_size: int = 64) -> list[list[Hit]]:
+        """Finds the nearest texts of the corpus by cosine, exactly.
+
+        Args:
+            queries: One query or many.
+            top_k: Hits per query.
+            batch_size: Queries encoded at once.
+
+        Returns:
+            For each query its hits, best first; of equal ones the earlier text.
+        """
+        asked = self.model.encode(
+            [queries] if isinstance(queries, str) else list(queries),
+            batch_size=batch_size,
+            convert_to_tensor=True,
+            truncate_dim=self.vectors.shape[1],
+        )
+        scores, ids = nearest(torch.as_tensor(asked), as_tensor(self.vectors), top_k)
+        return [
+            [Hit(corpus_id=i, score=score) for i, score in zip(*each, strict=True)]
+            for each in zip(ids.tolist(), scores.tolist(), strict=True)
+        ]
+
+
+def as_tensor(vectors: Array) -> Tensor:
+    """Gives a mapped file as a tensor, which is only read."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(vectors)
+
+
+def index_path(path: str | Path) -> Path:
+    """Gives the path of an index, or refuses its name, before any text is encoded.
+
+    Raises:
+        FileNotFoundError: No such folder.
+        ValueError: Another suffix than ``.npy``.
+    """
+    if Path(path).suffix != ".npy":
+        raise InvalidValueError(
+            f"{path}: expected a name that ends in .npy for an index, got {Path(path).suffix!r}"
+        )
+    check_suffix(Path(path))
+    return Path(path)

@@ -1,0 +1,141 @@
+"""Pairings: which texts of a row belong together."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.targets import Target
+from contrastive_text.core.types import Example, Row
+
+
+class Pairing(ABC):
+    """Base class of pairings.
+
+    Every row must give the same number of examples with the same number of positives and negatives. They have the
+    row's label or score as their target, unless the pairing gives them another.
+
+    Attributes:
+        reads: The columns that a file must have.
+        target: How the pairing itself understands the labels of a file; None where it reads none.
+        reads_tokens: Whether the texts come tokenised, as ``Tokens`` without special tokens and uncut.
+    """
+
+    reads: tuple[str, ...] = ("text",)
+    target: Target | None = None
+    reads_tokens: ClassVar[bool] = False
+
+    def arrange(self, files: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
+        """Gives the rows to draw batches from, and what there is to say of them; asked once, before sampling.
+
+        Args:
+            files: The rows of each file, in its order.
+
+        Returns:
+            The rows for ``__call__``, here all of them; and a line that says how they were made, what was left
+            out and why, empty where nothing was done.
+
+        Raises:
+            ValueError: No row is left.
+        """
+        return list(itertools.chain.from_iterable(files)), ""
+
+    def serves(self, tokens: int) -> bool:  # noqa: ARG002  # the contract
+        """Tells whether a text of so many tokens can be paired; those that can't are left out and counted.
+
+        Asked only with ``reads_tokens``.
+        """
+        return True
+
+    def shrinks(self, tokens: int) -> bool:  # noqa: ARG002  # the contract
+        """Tells whether a text of so many tokens is served with less than was asked for; these are counted."""
+        return False
+
+    @abstractmethod
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
+        """Gives the examples of a row; all randomness comes from ``rng``."""
+
+
+class SameText(Pairing):
+    """The text is its own positive: what differs is dropout, or the views (SimCSE, ConSERT, CLEAR).
+
+    Example:
+        >>> example, = SameText()({"text": "hello"}, np.random.default_rng(0))
+        >>> example.anchor, example.positives
+        ('hello', ('hello',))
+    """
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
+        """Gives one example, the text twice."""
+        text = str(row["text"])
+        return [Example(anchor=text, positives=(text,))]
+
+
+class Given(Pairing):
+    """The data file names the texts: columns ``anchor`` and ``positive``, hard negatives if there are any.
+
+    Args:
+        views_per_text: How often each text stands in the batch, each time altered anew: 2 for the joint training
+            of ConSERT (Yan et al. 2021), which has two views of the premise and two of the hypothesis.
+
+    Raises:
+        ValueError: No view of a text.
+
+    Example:
+        >>> example, = Given()({"anchor": "a", "positive": "b", "negative": "c"}, np.random.default_rng(0))
+        >>> example.anchor, example.positives, example.negatives
+        ('a', ('b',), ('c',))
+    """
+
+    reads = ("anchor", "positive")
+
+    def __init__(self, views_per_text: int = 1) -> None:
+        if views_per_text < 1:
+            raise InvalidValueError(
+                f"Given.views_per_text: expected 1 or more, got {views_per_text}; 2 in ConSERT"
+            )
+        self.views_per_text = views_per_text
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
+        """Gives one example: the row's texts in their columns' roles."""
+        return [
+            Example(
+                anchor=str(row["anchor"]),
+                positives=(str(row["positive"]),),
+                negatives=tuple(str(text) for name, text in row.items() if name.startswith("negative")),
+                views_per_text=self.views_per_text,
+            )
+        ]
+
+
+class Neighbours(Pairing):
+    """A text and the one that follows it in the file: the next-sentence positives of SimCSE's ablation.
+
+    Gao et al. 2021, SimCSE, section 3, table 2 ("next sentence"). The file holds one text a line, in the order
+    of a running document; the last line has no successor and is no anchor.
+
+    Example:
+        >>> lines = [{"text": "It rains."}, {"text": "We stay."}, {"text": "We read."}]
+        >>> Neighbours().arrange([lines])[0][1]
+        {'text': 'We stay.', 'next': 'We read.'}
+    """
+
+    def arrange(self, files: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
+        """Gives every row its successor in its file as ``next``; a file's last row has none and is left out."""
+        rows: list[Row] = [
+            {**row, "next": after["text"]} for file in files for row, after in itertools.pairwise(file)
+        ]
+        if not rows:
+            raise InvalidValueError(
+                "data.train: expected two texts or more, one after the other, got one; give more text"
+            )
+        return rows, f"{len(rows):,} texts with their successor"
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
+        """Gives one example: the text and its successor."""
+        return [Example(anchor=str(row["text"]), positives=(str(row["next"]),))]

@@ -1,0 +1,134 @@
+"""The figures of a sweep: a heat map of two keys, points with error bars of one."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from contrastive_text.core.libraries import require
+
+_COLOURS = "viridis"
+_SETTINGS = {"svg.hashsalt": "contrastive-text", "svg.fonttype": "path", "font.family": "DejaVu Sans"}
+_METADATA: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+"""What would change the bytes of one figure from day to day."""
+
+
+def heat_map(
+    means: Sequence[Sequence[float]],
+    sds: Sequence[Sequence[float]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    names: tuple[str, str],
+    title: str,
+) -> Any:  # Any: a Figure of a library that not every user has
+    """Draws means as coloured cells with their figures, as ConSERT's figure of two alterations (Yan et al. 2021).
+
+    Args:
+        means: A figure for each row and column; NaN leaves a cell grey.
+        sds: Their standard deviations, written small; NaN for none.
+        rows: Labels from top to bottom.
+        columns: Labels from left to right.
+        names: What the rows and what the columns are.
+        title: What the figures are.
+
+    Raises:
+        ImportError: No matplotlib.
+
+    Example:
+        >>> figure = heat_map([[70.0, 71.0]], [[0.5, math.nan]], ["none"], ["none", "crop"], ("a", "b"), "score")
+        >>> [text.get_text() for text in figure.axes[0].texts]
+        ['70.00', '± 0.50', '71.00']
+    """
+    figure = _figure(width=2.8 + 1.15 * len(columns), height=1.9 + 0.72 * len(rows))
+    axes = figure.add_subplot()
+    colours = require("matplotlib", "sweep")
+    map_ = colours.colormaps[_COLOURS].with_extremes(bad="lightgrey")
+    known = [mean for row in means for mean in row if not math.isnan(mean)]
+    scale = colours.colors.Normalize(min(known, default=0.0), max(known, default=1.0))
+    image = axes.imshow([[*row] for row in means], cmap=map_, norm=scale, aspect="auto")
+    for y, row in enumerate(means):
+        for x, mean in enumerate(row):
+            colour = _readable(map_(float(scale(mean)))) if not math.isnan(mean) else "black"
+            sd = sds[y][x]
+            said = "n/a" if math.isnan(mean) else f"{mean:.2f}"
+            place = {"ha": "center", "color": colour}
+            axes.text(x, y, said, va="center" if math.isnan(sd) else "bottom", fontsize=10, **place)
+            if not math.isnan(sd):
+                axes.text(x, y + 0.08, f"± {sd:.2f}", va="top", fontsize=7, **place)
+    axes.set_xticks(range(len(columns)), _broken(columns), rotation=30, ha="right", fontsize=8)
+    axes.set_yticks(range(len(rows)), _broken(rows), fontsize=8)
+    axes.set_ylabel(names[0], fontsize=8)
+    axes.set_xlabel(names[1], fontsize=8)
+    axes.set_title(title, fontsize=10)
+    figure.colorbar(image).ax.tick_params(labelsize=8)
+    return figure
+
+
+def points(
+    means: Sequence[float], sds: Sequence[float], labels: Sequence[str], name: str, title: str
+) -> Any:  # Any: a Figure of a library that not every user has
+    """Draws a mean for each label, with its standard deviation to either side.
+
+    Args:
+        means: NaN leaves a label without a point.
+        sds: NaN for none.
+        labels: From top to bottom.
+        name: What the labels are.
+        title: What the figures are.
+
+    Raises:
+        ImportError: No matplotlib.
+
+    Example:
+        >>> figure = points([70.0, 71.0], [0.5, 0.4], ["none", "crop"], "view", "score")
+        >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+        ['none', 'crop']
+    """
+    figure = _figure(width=6.4, height=1.2 + 0.4 * len(labels))
+    axes = figure.add_subplot()
+    bars = [0.0 if math.isnan(sd) else sd for sd in sds]
+    axes.errorbar([*means], range(len(labels)), xerr=bars, fmt="o", capsize=4, color="#31688e")  # viridis at 1/3
+    axes.set_yticks(range(len(labels)), _broken(labels), fontsize=8)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_ylabel(name, fontsize=8)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_title(title, fontsize=10)
+    return figure
+
+
+def picture(figure: Any, kind: Literal["png", "svg"]) -> bytes:  # Any: see above
+    """Gives the file of a figure; the same figure gives the same bytes.
+
+    Example:
+        >>> picture(points([70.0], [0.5], ["none"], "view", "score"), "png")[:4]
+        b'\\x89PNG'
+    """
+    file = io.BytesIO()
+    with require("matplotlib", "sweep").rc_context(_SETTINGS):
+        figure.savefig(file, format=kind, dpi=150, metadata=_METADATA[kind])
+    return file.getvalue()
+
+
+def _figure(width: float, height: float) -> Any:  # Any: see above
+    """Gives an empty figure that no window and no other figure knows of."""
+    return require("matplotlib.figure", "sweep").Figure(figsize=(width, height), layout="constrained")
+
+
+def _broken(labels: Sequence[str]) -> list[str]:
+    """Breaks chains of views into a line for each view."""
+    return [label.replace("+", "+\n") for label in labels]
+
+
+def _readable(colour: Sequence[float]) -> str:
+    """Gives the colour of a text on a cell: the one with the greater contrast (WCAG 2.1, relative luminance).
+
+    Example:
+        >>> _readable((0.27, 0.0, 0.33, 1.0)), _readable((0.99, 0.91, 0.14, 1.0))
+        ('white', 'black')
+    """
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour[:3]]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "black"

@@ -1,0 +1,223 @@
+"""The folder that keeps the runs of a sweep: what is finished isn't run again."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from contrastive_text.core import disk
+from contrastive_text.core.errors import DiskError, InvalidValueError
+from contrastive_text.core.manifests import read_sealed, write_sealed
+from contrastive_text.core.records import Record, records
+from contrastive_text.recipes.layers import Config
+from contrastive_text.runs.sweeps.plan import Cell
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of a cell under one seed.
+
+    Args:
+        labels: The cell's.
+        seed: Its ``seed_everything``.
+        seconds: How long it took.
+        validations: Figures of every validation by their names, times 100, in order, each with its ``step``.
+        error: Empty, or why the run failed.
+    """
+
+    labels: tuple[str, ...]
+    seed: int
+    seconds: float = 0.0
+    validations: list[dict[str, float]] = field(default_factory=list)
+    error: str = ""
+
+
+class SweepFolder:
+    """The runs of a sweep on disk, shared by any number of processes.
+
+    A run is finished once its ``cell.json`` is there; it is written in one go, behind everything else, with its
+    own digest: a figure of a table is one that a run has logged. While a process works on a run it holds a lock,
+    which ends with the process however that ends.
+
+    Args:
+        path: The folder.
+
+    Example:
+        >>> import tempfile
+        >>> folder = SweepFolder(tempfile.mkdtemp())
+        >>> run = Run(("none",), seed=1, seconds=2.5, validations=[{"step": 1, "val/spearman": 71.5}])
+        >>> with folder.held(Cell(("none",)), seed=1) as place:
+        ...     folder.keep(place, run)
+        >>> folder.read(Cell(("none",)), seed=1) == run
+        True
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def check_plan(self, axes: Sequence[str], configs: Mapping[str, Config]) -> None:
+        """Notes what the cells are; further values and further seeds may join a sweep that has begun.
+
+        Args:
+            axes: Names of what varies.
+            configs: Name of a cell -> all that makes its run but the seed.
+
+        Raises:
+            OSError: The folder can't be written to.
+            ValueError: The folder holds a sweep over other keys, or a cell of another configuration, or its plan
+                was changed.
+        """
+        file = self.path / "plan.json"
+        configs = {name: as_json(config) for name, config in configs.items()}
+        with _held(file, wait=True):
+            disk.remove_abandoned(self.path)
+            known_axes, known = self._read_plan() if file.exists() else ([*axes], {})
+            if known_axes != [*axes]:
+                raise InvalidValueError(
+                    f"--output {self.path}: expected the sweep that it holds, over "
+                    f"{' and '.join(known_axes)}, got one over {' and '.join(axes)}; name another folder"
+                )
+            for name, config in configs.items():
+                if changes := _changes(known.get(name, config), config):
+                    said = "; ".join(changes[:3]) + (f" and {len(changes) - 3} more" if len(changes) > 3 else "")
+                    raise InvalidValueError(
+                        f"--output {self.path}: expected the configuration that it holds for the cell {name}, "
+                        f"got another: {said}; name another folder, or give the options of then"
+                    )
+            write_sealed(file, {"axes": [*axes], "cells": {**known, **configs}})
+
+    def _read_plan(self) -> tuple[list[str], Mapping[str, object]]:
+        file = self.path / "plan.json"
+        todo = "name another folder, or delete it to have the plan noted as it is given now"
+        kept = Record(read_sealed(file, todo), where=str(file), todo=todo)
+        return kept.texts("axes"), kept.record("cells").values
+
+    def read(self, cell: Cell, seed: int) -> Run | None:
+        """Gives what came of a run; None while it is neither finished nor failed.
+
+        Raises:
+            ValueError: Its record was changed.
+        """
+        file = self._place(cell, seed) / "cell.json"
+        return _read_run(file) if file.exists() else None
+
+    def finished(self, cell: Cell, seed: int) -> bool:
+        """Tells whether a run needn't be done; a failed one is tried again."""
+        run = self.read(cell, seed)
+        return run is not None and not run.error
+
+    @contextmanager
+    def held(self, cell: Cell, seed: int) -> Iterator[Path | None]:
+        """Gives a run's folder to this process; None while another one is at work in it."""
+        place = self._place(cell, seed)
+        with _held(place, wait=False) as mine:
+            yield place if mine else None
+
+    def keep(self, place: Path, run: Run, **notes: Any) -> None:
+        """Writes what came of a run, and notes beside it.
+
+        Args:
+            place: The folder that ``held`` gave.
+            run: What came of it.
+            notes: What else a reader may want, as JSON.
+        """
+        kept = {"labels": [*run.labels], "seed": run.seed, "seconds": run.seconds, "error": run.error}
+        place.mkdir(parents=True, exist_ok=True)
+        write_sealed(place / "cell.json", {**kept, **notes, "validations": as_json(run.validations)})
+
+    def _place(self, cell: Cell, seed: int) -> Path:
+        words = re.sub(r"[^\w.=-]+", "_", cell.name)[:60].strip("_.")
+        return self.path / "cells" / f"{words}-{zlib.crc32(cell.name.encode()):08x}" / f"seed-{seed}"
+
+
+def empty(place: Path) -> None:
+    """Makes a run's folder, without what a killed run left in it."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+
+
+def read_validations(folder: Path) -> list[dict[str, float]]:
+    """Gives what the only run of a folder logged in its validations, in order.
+
+    Raises:
+        ValueError: No ``metrics.csv``.
+    """
+    file = next(iter(sorted(folder.rglob("metrics.csv"))), None)
+    if file is None:
+        raise InvalidValueError(
+            f"sweep: expected metrics.csv in {folder}, got none; leave trainer.logger to the sweep"
+        )
+    by_step: dict[int, dict[str, float]] = {}
+    with file.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            figures = {name: float(value) for name, value in row.items() if name.startswith("val/") and value}
+            if figures:
+                step = int(row["step"])
+                by_step[step] = {"step": step, **by_step.get(step, {}), **figures}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _read_run(file: Path) -> Run:
+    todo = "delete it to have this run done anew"
+    kept = Record(read_sealed(file, todo), where=str(file), todo=todo)
+    validations = records(kept.values.get("validations"), of="validations", where=str(file), todo=todo)
+    return Run(
+        labels=tuple(kept.texts("labels")),
+        seed=kept.integer("seed"),
+        seconds=kept.number("seconds"),
+        validations=[{name: float(str(value)) for name, value in each.values.items()} for each in validations],
+        error=kept.text("error"),
+    )
+
+
+def as_json(value: Any) -> Any:  # Any: JSON
+    """Gives a value in the words of JSON, which has none for what is no finite number: these become texts.
+
+    Example:
+        >>> as_json([{"step": 1, "val/spearman": float("nan")}])
+        [{'step': 1, 'val/spearman': 'nan'}]
+    """
+    if isinstance(value, Mapping):
+        return {name: as_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Writes a file that another process sees whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk.replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def _held(path: Path, wait: bool) -> Iterator[bool]:
+    """Holds a path's lock where no other process does; waits for it where it is told to."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(
+            f"--output: expected a folder that can be made, got {path.parent} ({error.strerror}); name another"
+        ) from error
+    with disk.held(path, wait) as mine:
+        yield mine
+
+
+def _changes(then: object, now: object, where: str = "") -> list[str]:
+    """Gives a line for each place where two configurations differ."""
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        lines = []
+        for name in dict.fromkeys((*then, *now)):
+            lines += _changes(then.get(name), now.get(name), f"{where}.{name}".strip("."))
+        return lines
+    return [] if then == now else [f"{where} was {json.dumps(then)} and is {json.dumps(now)}"]

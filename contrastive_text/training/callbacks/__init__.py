@@ -1,0 +1,38 @@
+"""Around the training: what is said at the start, which weights are kept, what is left for use."""
+
+from typing import TYPE_CHECKING
+
+from contrastive_text.core.lazily import importing
+
+if TYPE_CHECKING:
+    from contrastive_text.training.callbacks.best_checkpoint import PAIR_SCORE, TASK_SCORE, BestCheckpoint
+    from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
+    from contrastive_text.training.callbacks.export_model import ExportModel, export
+    from contrastive_text.training.callbacks.run_summary import RunSummary
+    from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
+
+__all__ = [
+    "PAIR_SCORE",
+    "TASK_SCORE",
+    "BestCheckpoint",
+    "CollapseDoctor",
+    "ExportModel",
+    "RunSummary",
+    "SaveWhenStopped",
+    "export",
+]
+
+# On demand: the module has callbacks of its own, and most of these know the module.
+__getattr__ = importing(
+    __name__,
+    {
+        "PAIR_SCORE": "best_checkpoint",
+        "TASK_SCORE": "best_checkpoint",
+        "BestCheckpoint": "best_checkpoint",
+        "CollapseDoctor": "collapse_doctor",
+        "ExportModel": "export_model",
+        "RunSummary": "run_summary",
+        "SaveWhenStopped": "save_when_stopped",
+        "export": "export_model",
+    },
+)

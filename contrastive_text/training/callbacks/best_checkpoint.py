@@ -1,0 +1,148 @@
+"""Which weights of a run are kept."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+from contrastive_text.core.disk import remove_abandoned
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.data import TextDataModule
+from contrastive_text.training.checkpoint_io import copy_checkpoint, local_path
+
+PAIR_SCORE = "val/spearman"
+"""Mean correlation of the files of scored pairs."""
+TASK_SCORE = "val/overall"
+"""Mean score of the tasks."""
+
+
+def monitored(data: TextDataModule) -> str:
+    """Says which score chooses the best checkpoint, and what is not part of it."""
+    scored = data.table("validation")
+    tasks = [task for task in data.tasks or () if task in scored]
+    if not tasks:
+        return f"the best is chosen by {PAIR_SCORE}, unless checkpoint.monitor names another"
+    others = [task for task in data.tasks or () if task not in scored]
+    left_out = f"; {', '.join(others)} without validation files" if others else ""
+    means = f"the mean over {', '.join(tasks)}{left_out}"
+    return f"the best is chosen by {TASK_SCORE}, {means}, unless checkpoint.monitor names another"
+
+
+def data_of(trainer: pl.Trainer) -> TextDataModule | None:
+    """Gives the data module of a run; None where its loaders were given by hand."""
+    data = getattr(trainer, "datamodule", None)  # Lightning sets it, undeclared
+    return data if isinstance(data, TextDataModule) else None
+
+
+def _validation_interval(trainer: pl.Trainer, data: TextDataModule) -> int | float:
+    """Gives the run's interval in batches, shortened where an epoch or the run has fewer."""
+    wanted, limit = trainer.val_check_interval, trainer.limit_train_batches
+    epoch = data.batches_per_epoch()
+    epoch = min(limit, epoch) if isinstance(limit, int) else max(1, int(limit * epoch))
+    if not isinstance(wanted, int):
+        batches = trainer.max_steps * trainer.accumulate_grad_batches
+        if trainer.max_steps < 1 or batches >= wanted * epoch:
+            return wanted
+        wanted = max(1, int(wanted * epoch))
+    bounds = [wanted]
+    if trainer.check_val_every_n_epoch is not None:
+        bounds.append(epoch)
+    if trainer.max_steps > 0:
+        bounds.append(trainer.max_steps * trainer.accumulate_grad_batches)
+    return min(bounds)
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Keeps the checkpoint of the best validation score, the first of equals; without validation the last.
+
+    Every checkpoint says what its own weights scored in all validation figures, by which an ensemble chooses.
+
+    Source: the authors' code of SimCSE (Gao et al. 2021) selects on the STS-B development set.
+
+    Args:
+        dirpath: Folder; None for ``checkpoints`` in the run's folder.
+        monitor: The score; None for ``val/overall`` where tasks are validated, else ``val/spearman``.
+        mode: ``max`` or ``min``.
+    """
+
+    def __init__(self, dirpath: str | None = None, monitor: str | None = None, mode: str = "max") -> None:
+        if mode not in ("max", "min"):
+            raise InvalidValueError(f"checkpoint.mode: expected max or min, got {mode!r}; max keeps the highest")
+        super().__init__(dirpath=dirpath, filename="{step}", monitor=monitor, mode=mode, save_top_k=1)
+        self._asked = monitor
+        self._figures: dict[str, float] = {}
+        self._validated: dict[str, int] = {}
+        self._figures_step = -1
+        self._run = ""
+
+    @property
+    def state_key(self) -> str:
+        """The name of its state in a checkpoint: by the monitor that was asked for, which every command knows."""
+        return f"BestCheckpoint{{'monitor': {self._asked!r}}}"
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Sees to a score before the run ends, and does without one where there is no validation data."""
+        if stage == "fit" and (data := data_of(trainer)) is not None:
+            if "val_check_interval" in vars(trainer):  # absent where validation goes by the clock
+                trainer.val_check_interval = _validation_interval(trainer, data)
+            scored = data.table("validation")
+            self._validated = {name: table.identity for name, table in scored.items()}
+            self.monitor = self.monitor or (TASK_SCORE if any(map(scored.get, data.tasks or ())) else PAIR_SCORE)
+            # Left to itself Lightning takes an interval of 1 batch for 1.0 epochs, and saves too late.
+            self._save_on_train_epoch_end = not scored
+            if not scored:
+                self.monitor = None
+        super().setup(trainer, pl_module, stage)
+        if stage == "fit":
+            self._run = os.path.realpath(trainer.log_dir or trainer.default_root_dir)  # all ranks ask
+        folder = local_path(self.dirpath or "")
+        if stage == "fit" and trainer.is_global_zero and folder is not None:
+            remove_abandoned(folder)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Notes the figures before a checkpoint is written."""
+        named = trainer.callback_metrics.items()
+        self._figures = {name: float(figure) for name, figure in named if name.startswith("val/")}
+        self._figures_step = trainer.global_step
+        trains = trainer.state.fn == "fit" and not trainer.sanity_checking
+        if trains and self.monitor is not None and self.monitor not in trainer.callback_metrics:
+            there = ", ".join(sorted(self._figures))
+            raise InvalidValueError(
+                f"checkpoint.monitor: expected a figure of the validation ({there}), got {self.monitor}; name "
+                "one of these, or leave it out"
+            )
+        super().on_validation_end(trainer, pl_module)
+
+    def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
+        """Gives the best so far, the last validation's figures, step and rows, and the run's folder."""
+        figures = {"figures": dict(self._figures), "figures_step": self._figures_step}
+        return {**super().state_dict(), **figures, "validated": dict(self._validated), "run": self._run}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
+        """Takes over the best so far into the resumed run's own folder; one that is gone is forgotten."""
+        best = state_dict.get("best_model_path")
+        if best and not Path(best).is_file():
+            warnings.warn(
+                f"the best checkpoint so far is gone ({best}): the best from here on is kept", stacklevel=2
+            )
+            state_dict = {
+                name: part
+                for name, part in state_dict.items()
+                if name in ("figures", "figures_step", "validated")
+            }
+        super().load_state_dict({**self.state_dict(), **state_dict, "dirpath": self.dirpath})
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Copies the best of the run that was resumed, where this one has found none better."""
+        super().on_train_end(trainer, pl_module)
+        best, folder = Path(self.best_model_path), Path(self.dirpath or "")
+        if self.best_model_path and self.dirpath and folder.absolute() not in best.absolute().parents:
+            if trainer.is_global_zero:
+                copy_checkpoint(best, folder / best.name)
+            trainer.strategy.barrier()
+            self.best_model_path = str(folder / best.name)

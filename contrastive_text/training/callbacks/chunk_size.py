@@ -1,0 +1,165 @@
+"""How many tokens fit into memory at a time: the callback behind ``fit --chunk auto``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from contrastive_text.core.distributed import least_over_ranks
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.terminal import say
+from contrastive_text.core.types import Batch, Slot
+from contrastive_text.training.module import ContrastiveModule
+
+RESERVE = 0.4
+"""Share of the free memory left for what isn't saved: gradients on their way back, buffers, other programs."""
+
+
+_SYSTEM = Path("/")
+_NO_LIMIT = 2**60
+"""Version 1 of control groups says so, or a page less than 2**63, where there is none."""
+
+
+class ChunkSize(Callback):
+    """Sets ``chunk_tokens`` of a ``ContrastiveModule`` to what the free memory holds.
+
+    What a token costs is measured: the bytes that autograd saves for one row of ``max_length`` tokens, where
+    attention costs most. Gradients and the optimiser's moments, which come with the first step, are taken off
+    the free memory, and a share of it (``RESERVE``) stays free. On a GPU the chunk found is tried, and halved
+    until it fits. All processes take the smallest number among them. A resumed run keeps the checkpoint's.
+
+    Raises:
+        ValueError: Memory that can't be asked for, or too little for a single row.
+    """
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Measures and sets the number, and says what it is."""
+        assert isinstance(pl_module, ContrastiveModule)
+        if trainer.ckpt_path is not None and pl_module.chunk_tokens is not None:
+            say(f"Chunks: {pl_module.chunk_tokens:,} tokens, as in the checkpoint")
+            return
+        longest = pl_module.encoder.max_length or pl_module.encoder.limit or 512
+        saved = saved_bytes(pl_module, longest)
+        weights = [weight for weight in pl_module.parameters() if weight.requires_grad]
+        # A gradient and two moments of each weight.
+        held = 3 * sum(weight.numel() * weight.element_size() for weight in weights)
+        free = free_bytes(pl_module.device) // _processes_here(trainer, pl_module.device)
+        rows = int(((1 - RESERVE) * (free - held)) // saved)
+        while rows >= 1 and pl_module.device.type == "cuda" and not _fits(pl_module, rows, longest):
+            rows //= 2
+        rows = least_over_ranks(rows, pl_module.device)
+        if rows < 1:
+            raise InvalidValueError(
+                f"chunk: expected memory for a row of {longest} tokens, {(saved + held) / 2**30:.2f} GiB, got "
+                f"{free / 2**30:.2f} GiB free; lower --model.encoder.max_length, or take a smaller encoder"
+            )
+        pl_module.set_chunk_tokens(rows * longest)
+        say(
+            f"Chunks: {pl_module.chunk_tokens:,} tokens ({saved / longest / 1024:.0f} KiB a token, "
+            f"{free / 2**30:.1f} GiB free)"
+        )
+
+
+def saved_bytes(module: ContrastiveModule, tokens: int) -> int:
+    """Gives the bytes that autograd saves to encode and pool one row of that many tokens."""
+    storages: dict[int, int] = {}
+    weights = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
+
+    def count(saved: Tensor) -> Tensor:
+        storage = saved.untyped_storage()
+        if storage.data_ptr() not in weights:
+            storages[storage.data_ptr()] = storage.nbytes()
+        return saved
+
+    kept: list[Tensor] = []  # as long as it lives, no storage's place is taken by another
+    with saved_tensors_hooks(count, lambda saved: saved):
+        kept.append(_encoded(module, rows=1, tokens=tokens))
+    return sum(storages.values())
+
+
+def free_bytes(device: torch.device) -> int:
+    """Gives the memory that a device has left.
+
+    Raises:
+        ValueError: A system that doesn't tell.
+    """
+    if device.type == "cuda":
+        return (
+            torch.cuda.mem_get_info(device)[0]
+            + torch.cuda.memory_reserved(device)
+            - torch.cuda.memory_allocated(device)
+        )
+    table = _SYSTEM / "proc/meminfo"
+    if device.type != "cpu" or not table.is_file():
+        raise InvalidValueError(
+            f"chunk: expected a GPU or Linux, which tell their free memory, got {device}; give a number"
+        )
+    fields = dict(line.split(":") for line in table.read_text().splitlines())
+    return min([int(fields["MemAvailable"].split()[0]) * 1024, *_left_in_groups()])
+
+
+def _left_in_groups() -> list[int]:
+    """Gives the bytes that the control groups of this process leave it, where they have a limit.
+
+    A container, or a job of a cluster, has less than the machine. Of both versions of control groups each
+    group up to the root may have a limit; pages of files, which are given up on demand, count as free.
+    """
+    membership = _SYSTEM / "proc/self/cgroup"
+    left = []
+    for line in membership.read_text().splitlines() if membership.is_file() else ():
+        _, controllers, name = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root = _SYSTEM / ("sys/fs/cgroup/memory" if controllers else "sys/fs/cgroup")
+        limit, used, files = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            if controllers
+            else ("memory.max", "memory.current", "inactive_file")
+        )
+        group = root / name.strip("/")
+        # In a container the name may be that of the machine, and the root the group itself.
+        for place in [group, *group.parents]:
+            if place == root.parent:
+                break
+            try:
+                most, now = ((place / file).read_text().strip() for file in (limit, used))
+                counts = dict(each.split() for each in (place / "memory.stat").read_text().splitlines())
+            except OSError:
+                continue
+            if most != "max" and int(most) < _NO_LIMIT:
+                left.append(max(0, int(most) - int(now) + int(counts.get(files, 0))))
+    return left
+
+
+def _processes_here(trainer: pl.Trainer, device: torch.device) -> int:
+    return trainer.num_devices if device.type == "cpu" else 1
+
+
+def _encoded(module: ContrastiveModule, rows: int, tokens: int) -> Tensor:
+    device = module.device
+    batch = Batch(
+        ids=torch.arange(rows * tokens, device=device) % module.vocabulary_size,
+        lengths=torch.full((rows,), tokens, device=device),
+        slots=(Slot("anchor", 0),),
+        row_slots=torch.zeros(rows, dtype=torch.long, device=device),
+        draw_keys=torch.arange(rows, device=device),
+        text_ids=torch.arange(rows, device=device),
+    )
+    with module.trainer.precision_plugin.forward_context():
+        return module.network._replace(chunk_tokens=None).pool(batch)
+
+
+def _fits(module: ContrastiveModule, rows: int, tokens: int) -> bool:
+    weights = [weight for weight in module.parameters() if weight.requires_grad]
+    try:
+        torch.autograd.grad(_encoded(module, rows, tokens).sum(), weights, allow_unused=True)
+    except torch.cuda.OutOfMemoryError:
+        return False
+    finally:
+        torch.cuda.empty_cache()
+    return True

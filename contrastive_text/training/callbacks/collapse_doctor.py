@@ -1,0 +1,201 @@
+"""Warns in words, while training, of a space that collapses and of trivial positives."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
+
+from contrastive_text.core.distributed import world_size
+from contrastive_text.metrics import EffectiveRank, MeanCosine, PositiveAlignment, Uniformity
+from contrastive_text.metrics.verdicts import COLLAPSED, collapse
+
+EVERY = 50
+"""Steps between two readings of what training logs: reading waits for the device."""
+
+IN_A_ROW = 4
+"""Readings that must agree: a single batch may be an easy one."""
+
+SETTLED = 100
+"""Steps before which nothing is called a collapse: the vectors of a random network lie together at first."""
+
+SOLVED_LOSS, SOLVED_ACCURACY = 0.01, 0.999
+"""Loss and accuracy in the batch from which on an objective hardly has a gradient."""
+
+FLAT, SPREAD = 0.25, -2.0
+"""Uniformity that a run must win from its start, unless its vectors are spread already. By itself a loss near 0
+is usual: SimCSE comes to 0.001 within some hundred steps, while its uniformity falls by 1 and more; and a random
+encoder that started at -3.2 with a loss of 0.003 still won 11 points of Spearman."""
+
+MOST_TEXTS = 8192
+"""Held-out texts that are measured at most, of all ranks: every pair of them counts."""
+
+_REMEDY = "try a lower learning rate, a larger batch or a lower temperature, from an earlier checkpoint"
+
+
+class TrainingSigns:
+    """Tells from what a run logs now and then that training goes wrong.
+
+    Attributes:
+        start: Name of an objective -> its uniformity at the first reading.
+
+    Example:
+        >>> signs = TrainingSigns()
+        >>> signs.read(50, {"train/loss": 0.5})
+        {}
+    """
+
+    def __init__(self) -> None:
+        self.start: dict[str, float] = {}
+        self._in_a_row: Counter[tuple[str, str]] = Counter()
+
+    def read(self, step: int, figures: Mapping[str, float]) -> dict[str, str]:
+        """Gives what is wrong, kind -> message, as far as ``IN_A_ROW`` readings agree on it.
+
+        Args:
+            step: Number of the step.
+            figures: What is logged under ``train/``.
+        """
+        found: dict[str, str] = {}
+        for key, uniformity in figures.items():
+            place, _, figure = key.rpartition("/")
+            part, _, name = place.partition("/")
+            if (part, figure) != ("train", "uniformity") or math.isnan(uniformity):  # NaN: no part of this step
+                continue
+            prefix = f"{place}/"
+            own = {each.removeprefix(prefix): figures[each] for each in figures if each.startswith(prefix)}
+            found |= self._read_objective(name, step, {**own, "loss": figures[place]})
+        return found
+
+    def _read_objective(self, name: str, step: int, own: Mapping[str, float]) -> dict[str, str]:
+        start = self.start.setdefault(name, own["uniformity"])
+        solved = own["loss"] <= SOLVED_LOSS and own["accuracy"] >= SOLVED_ACCURACY
+        similarities = (
+            f"positives have cosine {own['positive_similarity']:.3f}, negatives {own['negative_similarity']:.3f}"
+        )
+        signs = {
+            "trivial": (
+                solved and own["uniformity"] > max(start - FLAT, SPREAD),
+                f"{name}: loss {own['loss']:.4f} and accuracy {own['accuracy']:.3f} at step {step:,}, but "
+                f"uniformity {own['uniformity']:.2f} is flat, {start:.2f} at the start ({similarities}): "
+                "positives are trivial, so that nothing is learned from them; try stronger views or dropout, "
+                "other positives, hard negatives, a larger batch or a higher temperature",
+            ),
+            "collapse": (
+                step >= SETTLED and own["negative_similarity"] >= COLLAPSED,
+                f"{name}: the space has collapsed at step {step:,}: {similarities}, uniformity "
+                f"{own['uniformity']:.2f}; {_REMEDY}",
+            ),
+        }
+        found = {}
+        for kind, (shown, message) in signs.items():
+            self._in_a_row[name, kind] = self._in_a_row[name, kind] + 1 if shown else 0
+            if self._in_a_row[name, kind] >= IN_A_ROW:
+                found[kind] = message
+        return found
+
+
+class CollapseDoctor(Callback):
+    """Logs how held-out vectors lie in space, and warns in words, once for each kind, when training goes wrong.
+
+    While training, at each validation with scored pairs, it logs ``val/alignment`` (of the pairs that count as
+    positives, see ``metrics.positive_pairs``; the mean over the files), ``val/uniformity``, ``val/mean_cosine``
+    and ``val/effective_rank`` (over the texts of all files), of the vectors that validation computes anyway, on
+    all ranks, of ``MOST_TEXTS`` texts at most. Nothing is measured where a file has fewer pairs than there are
+    ranks.
+
+    It warns when the space collapses, held out or in training, and when positives are trivial.
+    """
+
+    def __init__(self) -> None:
+        self.signs = TrainingSigns()
+        self._said: set[str] = set()
+        self._last_read = -1
+        self._measured = self._features = 0
+        self._alignments: dict[int, PositiveAlignment] = {}
+        self._spread: tuple[MeanCosine, Uniformity, EffectiveRank] = _spread_metrics()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
+        """Reads what the step has logged, now and then."""
+        step = trainer.global_step
+        if step == self._last_read or (step % EVERY and self._last_read >= 0):
+            return
+        self._last_read = step
+        figures = {name: float(figure) for name, figure in trainer.callback_metrics.items()}
+        for kind, message in self.signs.read(step, figures).items():
+            self._warn(trainer, kind, message)
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Starts anew."""
+        self._measured, self._alignments, self._spread = 0, {}, _spread_metrics()
+
+    def on_validation_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,  # noqa: ARG002  # Lightning's signature
+        outputs: Tensor | Mapping[str, Any] | None,  # Any: Lightning's
+        batch: Any,  # noqa: ARG002  # Any: Lightning's
+        batch_idx: int,  # noqa: ARG002  # Lightning's signature
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Takes the vectors of a batch of scored pairs; a task's batch has none."""
+        if trainer.state.fn != "fit" or trainer.sanity_checking or not isinstance(outputs, Mapping):
+            return
+        u, v, target = (outputs[name] for name in ("anchor", "positive", "target"))
+        if dataloader_idx not in self._alignments:
+            self._alignments[dataloader_idx] = PositiveAlignment().to(u.device)
+        self._alignments[dataloader_idx].update(u, v, target=target)
+        room = max(MOST_TEXTS // world_size() - self._measured, 0)
+        texts = torch.cat([u, v])[:room]
+        self._measured += len(texts)
+        self._features = texts.shape[1]
+        for metric in self._spread:
+            metric.to(u.device).update(texts)
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Logs the figures of the held-out vectors, and warns if they have collapsed."""
+        complete = bool(self._alignments) and all(trainer.num_val_batches)
+        if not trainer.strategy.reduce_boolean_decision(complete, all=True):
+            return
+        texts, features = self._measured * world_size(), self._features
+        mean_cosine, uniformity, effective_rank = self._spread
+        figures = {"mean_cosine": float(mean_cosine.compute())}
+        if math.isnan(figures["mean_cosine"]):
+            return  # no scores either, which is refused
+        figures |= {"uniformity": float(uniformity.compute()), "effective_rank": float(effective_rank.compute())}
+        alignments = [float(metric.compute()) for metric in self._alignments.values()]
+        if known := [each for each in alignments if not math.isnan(each)]:
+            figures["alignment"] = sum(known) / len(known)
+        # The metrics have gathered over ranks; sync_dist spares a warning.
+        pl_module.log_dict({f"val/{name}": figure for name, figure in figures.items()}, sync_dist=True)
+        said = collapse(figures["mean_cosine"], figures["effective_rank"], most=min(texts, features))
+        if said and trainer.global_step >= SETTLED:
+            seen = ", ".join(f"{name} {figure:.3g}" for name, figure in figures.items())
+            self._warn(
+                trainer, "collapse", f"held out at step {trainer.global_step:,}, {said} ({seen}); {_REMEDY}"
+            )
+
+    def _warn(self, trainer: pl.Trainer, kind: str, message: str) -> None:
+        if kind not in self._said and trainer.is_global_zero:
+            warnings.warn(message, stacklevel=2)
+        self._said.add(kind)
+
+    def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
+        """Gives what a resumed run must know: how the run started, and what has been said."""
+        return {"start": dict(self.signs.start), "said": sorted(self._said)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
+        """Takes over what the run before it knew."""
+        self.signs.start = dict(state_dict["start"])
+        self._said = set(state_dict["said"])
+
+
+def _spread_metrics() -> tuple[MeanCosine, Uniformity, EffectiveRank]:
+    return MeanCosine(), Uniformity(), EffectiveRank()

@@ -1,0 +1,73 @@
+"""What a run leaves for use: a model folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+
+from contrastive_text.core.checkpoints import verify_checkpoint
+from contrastive_text.core.console import console
+from contrastive_text.core.disk import remove_abandoned
+from contrastive_text.core.errors import InvalidTypeError
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.inference.model_writing import check_loadable
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.training.callbacks.best_checkpoint import BestCheckpoint
+from contrastive_text.training.module import ContrastiveModule
+
+
+class ExportModel(Callback):
+    """Loads the best checkpoint after training and saves it for use, as a folder to load anywhere.
+
+    Args:
+        dirpath: The folder; None for ``model`` in the run's folder.
+    """
+
+    def __init__(self, dirpath: str | None = None) -> None:
+        self.dirpath = dirpath
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Refuses an encoder that couldn't be loaded again, such as one with LoRA put in."""
+        if isinstance(pl_module, ContrastiveModule) and isinstance(pl_module.encoder, TransformerEncoder):
+            check_loadable(pl_module.encoder, where="ExportModel")
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Reloads the best weights on every rank and writes the folder on the first."""
+        ours = [found for found in trainer.checkpoint_callbacks if isinstance(found, BestCheckpoint)]
+        others = [found for found in trainer.checkpoint_callbacks if isinstance(found, ModelCheckpoint)]
+        checkpoint = next(iter([*ours, *others]), None)
+        best = "" if checkpoint is None else checkpoint.best_model_path
+        if best:
+            verify_checkpoint(best)
+            state = torch.load(best, map_location=pl_module.device, weights_only=True)["state_dict"]
+            pl_module.load_state_dict(state)
+        # All ranks ask for the run's folder.
+        folder = Path(self.dirpath or Path(trainer.log_dir or trainer.default_root_dir) / "model")
+        if not trainer.is_global_zero or not isinstance(pl_module, ContrastiveModule):
+            return
+        if not isinstance(pl_module.encoder, TransformerEncoder):
+            console().print(f"No model folder: {type(pl_module.encoder).__name__} has no format for one.")
+            return
+        remove_abandoned(folder.parent)
+        export(pl_module).save_pretrained(folder)
+        said = ""
+        if checkpoint is not None and checkpoint.best_model_score is not None:
+            said = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"
+        screen = console(soft_wrap=True)
+        screen.print(f"Model saved to {folder}{said}. Next:")
+        screen.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}")
+
+
+def export(module: ContrastiveModule) -> SentenceEncoder:
+    """Gives a trained module as the encoder that inference uses: no view, no train-only head.
+
+    Raises:
+        TypeError: An encoder that isn't a ``TransformerEncoder``.
+    """
+    if not isinstance(module.encoder, TransformerEncoder):
+        raise InvalidTypeError(f"export: expected a TransformerEncoder, got {type(module.encoder).__name__}")
+    network = None if module.head is None else module.head.network
+    return SentenceEncoder(module.encoder, module.used_network.pooler, head=network)

@@ -1,0 +1,154 @@
+"""What a run is, said at its start."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+from rich.table import Table
+from rich.text import Text
+
+from contrastive_text.core.console import console
+from contrastive_text.core.distributed import world_size
+from contrastive_text.core.specs import describe
+from contrastive_text.core.terminal import say
+from contrastive_text.data import TextDataModule
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.objectives import Objective
+from contrastive_text.training import Schedule
+from contrastive_text.training.callbacks.best_checkpoint import data_of, monitored
+from contrastive_text.training.module import ContrastiveModule
+
+_STARTS_FROM = "starts from"
+_LIBRARIES = ("contrastive-text", "torch", "transformers", "tokenizers", "pytorch-lightning")
+"""Whose versions a run says."""
+
+
+def model_facts(module: ContrastiveModule) -> dict[str, str]:
+    """Gives what a reader of the results should know of the model: parts, rates, dropout in effect."""
+    weights = sum(p.numel() for p in module.encoder.parameters())
+    plans = {"": module.plan, **{f"{task}, ": plan for task, plan in module.by_task.own_plans.items()}}
+    chains = [
+        f"{task}{name}: {' -> '.join(map(describe, chain)) or 'unaltered'}"
+        for task, plan in plans.items()
+        for name, chain in plan.chains.items()
+    ]
+    dropout = ", ".join(f"{name} {p:g}" for name, p in module.encoder.dropout_in_effect.items() if p)
+    parts = module.objective_parts().items()
+    token_head = module.encoder.token_head if isinstance(module.encoder, TransformerEncoder) else None
+    origin = "" if token_head is None else "the checkpoint's" if token_head.pretrained else "starts at random"
+    layout, why = module.encoder.layout_on(module.device)
+    chunks = "whole batches" if module.chunk_tokens is None else f"chunks of {module.chunk_tokens:,} tokens"
+    return {
+        "encoder": f"{describe(module.encoder)}; {weights / 1e6:.1f} M weights",
+        **({"token head": origin} if origin else {}),
+        "layout": f"{layout}: {why}; {chunks}",
+        "dropout": dropout or "none",
+        "views": "\n".join(chains) or "none",
+        "pooler": f"{describe(module.pooler)} in training, {describe(module.used_network.pooler)} in use",
+        "head in use": "none" if module.head is None else describe(module.head),
+        "objectives": "\n".join(f"{name}: {module.weights[name]:g} x {describe(part)}" for name, part in parts),
+        **({"gradient": describe(module.combine)} if len(parts) > 1 else {}),
+        "optimizer": f"{describe(module.optimizer)}\n{describe(module.schedule)}",
+        "libraries": ", ".join(f"{name} {version(name)}" for name in _LIBRARIES),
+    }
+
+
+def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataModule) -> dict[str, str]:
+    """Gives what happens in a step: the effective number of negatives, ranks, steps, precision."""
+    negatives = [
+        f"{name}: {said}" for name, part in module.objective_parts().items() if (said := _negatives(part, data))
+    ]
+    of = {task: f" of {task}" if data.tasks else "" for task in data.training}
+    rows = ", ".join(f"{data.rows_per_step(task)} rows{of[task]}" for task in data.training)
+    interval = vars(trainer).get("val_check_interval")
+    total = trainer.estimated_stepping_batches
+    peak = _peak(module.schedule, int(total)) if total < float("inf") else 1.0
+    below = (
+        f"; the learning rate comes to {peak:.0%} of its peak at most: a shorter warm-up?" if peak < 0.9 else ""
+    )
+    validated = (
+        f"every {interval} batches" if isinstance(interval, int) else "by share of an epoch, or by the clock"
+    )
+    merged = trainer.accumulate_grad_batches > 1 and len(data.step_kinds()) > 1
+    turns = ", so that turns of the mixture share an optimiser step" if merged else ""
+    return {
+        "negatives": "\n".join(negatives) or "none",
+        "validated": f"{validated}; {monitored(data)}" if data.table("validation") else "never",
+        "step": (
+            f"{rows} over {world_size()} process{'es' if world_size() > 1 else ''}, "
+            f"accumulated over {trainer.accumulate_grad_batches}{turns}; gradient norm clipped at "
+            f"{trainer.gradient_clip_val}; precision {trainer.precision}"
+        ),
+        "run": (
+            f"{f'{total:,.0f}' if total < float('inf') else 'an unknown number of'} steps, seed {data.seed}, "
+            f"a last, smaller batch {'left out' if data.drop_last else 'kept'}{below}"
+        ),
+    }
+
+
+def _negatives(objective: Objective, data: TextDataModule) -> str | None:
+    training = data.data_of(objective.task)
+    roles = [slot.role for slot in training.slots]
+    task = objective.task or next(iter(data.training))
+    examples = data.rows_per_step(task) * training.examples_per_row
+    return objective.describe_negatives(examples, roles.count("positive"), roles.count("negative"))
+
+
+def _peak(schedule: Schedule, total: int) -> float:
+    """Gives the largest share of the peak rate that a run of so many steps reaches."""
+    return max((schedule.factor(step, total) for step in range(0, total, max(1, total // 1000))), default=1.0)
+
+
+def _print_read(trainer: pl.Trainer, part: str) -> None:
+    if trainer.is_global_zero and (data := data_of(trainer)) is not None:
+        for table in data.table(part).values():
+            say(table.understood)
+
+
+class RunSummary(Callback):
+    """Prints, before the first step, everything that changes the result, and keeps it in every checkpoint.
+
+    Args:
+        starts_from: What ``stages.start_from`` said, where a second stage starts from the weights of a first.
+    """
+
+    def __init__(self, starts_from: str | None = None) -> None:
+        self.starts_from = starts_from
+        self.facts: dict[str, str] = {}
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Collects the facts and prints them on the first rank."""
+        self.facts = {} if self.starts_from is None else {_STARTS_FROM: self.starts_from}
+        if isinstance(pl_module, ContrastiveModule):
+            self.facts |= model_facts(pl_module)
+            if (data := data_of(trainer)) is not None:
+                self.facts |= data.facts() | step_facts(trainer, pl_module, data)
+        if trainer.is_global_zero:
+            table = Table("", "in this run", title="What makes the result", title_justify="left")
+            for name, fact in self.facts.items():
+                table.add_row(name, Text(fact))
+            console().print(table)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Prints how the files were understood, where nothing is trained."""
+        if trainer.state.fn != "fit":
+            _print_read(trainer, "validation")
+
+    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Prints how the files were understood."""
+        _print_read(trainer, "test")
+
+    def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Prints how the files were understood."""
+        _print_read(trainer, "predict")
+
+    def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
+        """Gives the facts for the checkpoint."""
+        return dict(self.facts)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
+        """Takes over, when a run is resumed, what its first weights were."""
+        self.starts_from = self.starts_from or state_dict.get(_STARTS_FROM)

@@ -1,0 +1,425 @@
+"""ContrastiveModule: the one LightningModule, into which every part is plugged."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+from pytorch_lightning.trainer.states import TrainerFn
+from pytorch_lightning.utilities import rank_zero_warn
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor, nn
+
+from contrastive_text.core.checkpoints import check_resumable, load_options
+from contrastive_text.core.distributed import rank, sum_over_ranks, world_size
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.random import fold, seed_torch, text_id
+from contrastive_text.core.setting import current_setting, other_setting
+from contrastive_text.core.similarity import new_in_full_precision
+from contrastive_text.core.specs import to_plain
+from contrastive_text.core.types import Batch, Encoded, StepBatch
+from contrastive_text.data import TextDataModule, TextTokenizer
+from contrastive_text.data.tokenizing import wrap_tokenizer
+from contrastive_text.encoders import Encoder
+from contrastive_text.encoders.embedder import Network
+from contrastive_text.heads import Head, build_head, share_layers
+from contrastive_text.losses import reduce
+from contrastive_text.objectives import Contrastive, Objective, Terms
+from contrastive_text.poolers import MeanPooler, Pooler
+from contrastive_text.recipes.building import build_from_recipe
+from contrastive_text.training import (
+    AdamW,
+    Combine,
+    LinearSchedule,
+    Optimizer,
+    PCGrad,
+    Schedule,
+    ScheduledRates,
+    WeightedSum,
+    gradient_figures,
+    lr_lambda,
+)
+from contrastive_text.training.accumulation import KeepGradients
+from contrastive_text.training.divergence import EndWhenDiverged, check_weights
+from contrastive_text.training.forward_pass import encode_views, in_place_read, read_slots
+from contrastive_text.training.held_out import ScoredModule
+from contrastive_text.training.tasks import (
+    TaskParts,
+    causal_warning,
+    check_heads_and_weights,
+    check_names,
+    check_parts,
+    split_views,
+)
+from contrastive_text.views import View, ViewPlan
+
+_TOKENIZER = "tokenizer"
+_SETTING = "setting"
+
+
+class ContrastiveModule(ScoredModule):
+    """Encodes all rows of a batch, and minimises a weighted sum of objectives.
+
+    The gradient is that of the whole batch however many ranks share it: each objective gives a sum and a
+    count, and only here is the sum, times the number of ranks, divided by the count over all ranks.
+
+    Args:
+        encoder: From ragged rows to token vectors.
+        pooler: From token vectors to one vector per text; None for ``MeanPooler``.
+        inference_pooler: The pooler of validation and of the saved model, where it isn't ``pooler``: ConSERT
+            trains on the last layer and reports the last two.
+        head: A head that inference keeps (``train_only: false``); None for none.
+        views: Role -> chain of views, or slot -> chain (see ``ViewPlan``), for all tasks, or task -> such a
+            dictionary, for that task in their place; None for no alteration: with ``SameText`` only dropout
+            tells two views apart.
+        objectives: Name -> objective; None for one ``Contrastive`` objective. The names appear in the log.
+        weights: Name of an objective -> its weight in the sum, 1 where none is given.
+        combine: How the gradients of several objectives make one; None for ``WeightedSum``.
+        chunk_tokens: Most tokens that are encoded together while training; their activations are computed anew in
+            the backward pass, so that memory is that of a chunk and not of a batch, at some 4/3 of the time. Loss
+            and gradient stay those of the whole batch. None for no bound.
+        log_gradients: Every how many batches the norm of each objective's gradient and the cosines between them
+            are logged; 0 for never. Such a step costs one more backward pass.
+        optimizer: None for ``AdamW``.
+        schedule: None for ``LinearSchedule``.
+
+    Raises:
+        ValueError: A head that inference doesn't keep, a chain of views out of order, weights for an unknown
+            objective, heads that can't share their layers, or embedding views on an architecture that has no
+            place for them.
+        TypeError: A part that can't be written into a checkpoint.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        pooler: Pooler | None = None,
+        inference_pooler: Pooler | None = None,
+        head: Head | None = None,
+        views: dict[str, list[View] | dict[str, list[View]]] | None = None,
+        objectives: dict[str, Objective] | None = None,
+        weights: dict[str, float] | None = None,
+        combine: Combine | None = None,
+        chunk_tokens: int | None = None,
+        log_gradients: int = 0,
+        optimizer: Optimizer | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.pooler = pooler or MeanPooler()
+        self.inference_pooler = inference_pooler
+        self.head = head
+        chains, by_task = split_views(views or {})
+        self.plan = ViewPlan(chains)
+        task_plans = {task: ViewPlan(chains) for task, chains in by_task.items()}
+        check_names(objectives or ())
+        self.objectives = nn.ModuleDict(objectives or {"contrastive": Contrastive()})
+        self.weights = dict.fromkeys(self.objectives, 1.0) | (weights or {})
+        self.combine = combine or WeightedSum()
+        self.chunk_tokens = _checked(chunk_tokens)
+        if log_gradients < 0:
+            raise InvalidValueError(
+                f"model.log_gradients: expected 0 or more batches, got {log_gradients}; 0 is never"
+            )
+        self.log_gradients = log_gradients
+        self.optimizer = optimizer or AdamW()
+        self.schedule = schedule or LinearSchedule()
+        parts = self.objective_parts()
+        check_heads_and_weights(head, parts, self.weights)
+        check_parts(encoder, self.plan, task_plans, parts)
+        self.by_task = TaskParts(parts, self.plan, task_plans)
+        encoder.add_tokens(self.by_task.new_tokens)
+        if any(objective.needs_token_logits for objective in parts.values()):
+            encoder.build_token_head()
+        features = build_head(head, encoder.features)
+        for objective in parts.values():
+            objective.build(features)
+        share_layers([part for part in self.objectives.modules() if isinstance(part, Head)])
+        self.combine.build(list(parts))
+        self._learned_tokenizer: str | None = None
+        self._logged: set[str] = set()
+        recorded = {
+            "encoder": self.encoder,
+            "pooler": self.pooler,
+            "inference_pooler": self.inference_pooler,
+            "head": self.head,
+            "views": self.plan.chains | {task: plan.chains for task, plan in task_plans.items()},
+            "objectives": parts,
+            "weights": weights,
+            "combine": self.combine,
+            "chunk_tokens": self.chunk_tokens,
+            "log_gradients": self.log_gradients,
+            "optimizer": self.optimizer,
+            "schedule": self.schedule,
+        }
+        # Plain data and the one instantiator that Lightning allows: what the shell records is the same.
+        plain = {name: to_plain(part, f"model.{name}") for name, part in recorded.items()}
+        self.save_hyperparameters({**plain, "_instantiator": "pytorch_lightning.cli.instantiate_module"})
+
+    @classmethod
+    def from_recipe(cls, recipe: str, model_name_or_path: str | None = None) -> Self:
+        """Builds the module of a recipe, as the shell would; its ``data`` and ``trainer`` are left to you.
+
+        DeCLUTR's pairing is part of ``data``: give ``TextDataModule(pairing=Spans())``.
+
+        Args:
+            recipe: Name of a shipped recipe, or path of a YAML file.
+            model_name_or_path: Encoder in place of the recipe's.
+
+        Raises:
+            ValueError: No such recipe, or no such encoder.
+        """
+        named = {"model_name_or_path": model_name_or_path, "config": None}
+        above = {} if model_name_or_path is None else {"model": {"encoder": {"init_args": named}}}
+        return build_from_recipe(cls, "model", recipe, above)
+
+    def set_chunk_tokens(self, chunk_tokens: int | None) -> None:
+        """Sets the bound on what is encoded together; checkpoints keep it, and a resumed run has the same chunks.
+
+        Raises:
+            ValueError: A number below 1.
+        """
+        self.chunk_tokens = _checked(chunk_tokens)
+        self.hparams["chunk_tokens"] = chunk_tokens
+
+    def objective_parts(self) -> dict[str, Objective]:
+        """Gives the objectives by name."""
+        return {name: part for name, part in self.objectives.items() if isinstance(part, Objective)}
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Entries of the encoder's token table."""
+        return self.encoder.vocabulary_size
+
+    def text_tokenizer(self, training: bool = True) -> TextTokenizer | None:
+        """Gives the encoder's tokenizer with the limit of training or of use; None before one is learned."""
+        tokenizer, limit = self.encoder.tokenizer, self.encoder.limit
+        max_length = (self.encoder.max_length or limit) if training else limit
+        return None if tokenizer is None else TextTokenizer(tokenizer, max_length)
+
+    def adopt_tokenizer(self, description: str) -> None:
+        """Takes over a tokenizer learned from the corpus, as JSON; checkpoints keep it."""
+        self._learned_tokenizer = description
+        self.encoder.tokenizer = wrap_tokenizer(description)
+
+    @property
+    def network(self) -> Network:
+        """What a text goes through on its way to an embedding, in training."""
+        return Network(self.encoder, self.pooler, self.head, self.chunk_tokens)
+
+    @property
+    def used_network(self) -> Network:
+        """The same in validation and in the saved model."""
+        return Network(self.encoder, self.inference_pooler or self.pooler, self.head, self.chunk_tokens)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Gives the vectors that inference sees: no view, no train-only head, (S, D)."""
+        return self.used_network.pool(batch)
+
+    def encode(self, batch: Batch, task: str | None = None, names: Sequence[str] | None = None) -> Encoded:
+        """Gives what objectives read: the batch encoded under its views, without slots that none of them reads.
+
+        Args:
+            batch: Ragged rows.
+            task: Whose views; None for the only one.
+            names: The objectives; None for all of the task.
+        """
+        parts = self.by_task.objectives(task)
+        running = list(parts) if names is None else list(names)
+        plan = self.by_task.plan(task)
+        followed = [view.objective for view in plan.gradient_views if view.objective is not None]
+        running += [name for name in dict.fromkeys(followed) if name not in running]
+
+        def value(encoded: Encoded, name: str | None) -> Tensor:
+            followed = name or running[0]
+            return self.objective_value(in_place_read(encoded, plan, parts[followed].view), followed)[0]
+
+        read = read_slots(batch, plan, [parts[name] for name in running])
+        return encode_views(read, self.network, plan=plan, value=value)
+
+    def objective_value(self, encoded: Encoded, name: str) -> tuple[Tensor, Terms]:
+        """Gives an objective's loss, whose mean over ranks is that of the whole batch, and its terms."""
+        terms = self.objective_parts()[name](encoded)
+        count = sum_over_ranks(torch.tensor(float(terms.count), device=self.device)).clamp(min=1)
+        return reduce(terms.total * world_size(), count, terms.reduction), terms
+
+    @new_in_full_precision()
+    def training_step(self, batch: Batch | StepBatch, batch_idx: int) -> Tensor:
+        """Gives this rank's part of the loss; the mean over ranks is the loss of the whole batch."""
+        batches = batch.batches if isinstance(batch, StepBatch) else {None: batch}
+        wanted = batch.objectives if isinstance(batch, StepBatch) else None
+        values: dict[str, Tensor] = {}
+        figures: dict[str, Tensor] = {}
+        for task, part in batches.items():
+            names = [name for name in self.by_task.objectives(task) if wanted is None or name in wanted]
+            if not names:
+                continue
+            encoded = self.encode(part, task, names)
+            for name in names:
+                # Dropout of an objective's head; that of the encoder has its own keys.
+                seed_torch(fold(part.seed, rank(), text_id(name)), self.device)
+                value, terms = self.objective_value(encoded, name)
+                values[name] = self.weights[name] * value
+                figures |= {name: value.detach()}
+                figures |= {f"{name}/{figure}": number for figure, number in terms.logs.items()}
+        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        if self.log_gradients and batch_idx % self.log_gradients == 0:
+            figures |= {f"gradient/{name}": figure for name, figure in gradient_figures(values, trained).items()}
+        loss: Tensor = self.combine(values, trained, key=fold(self.current_epoch, batch_idx))
+        for name in values:
+            self.objective_parts()[name].finish_step()
+        figures |= {"loss": loss.detach()} | self.combine.logs()
+        self._log_step(figures, list(batches.values()))
+        return loss
+
+    def _log_step(self, figures: Mapping[str, Tensor], batches: Sequence[Batch]) -> None:
+        # Lightning repeats the last value of a name that a step doesn't log.
+        absent = dict.fromkeys(self._logged - set(figures), torch.tensor(torch.nan, device=self.device))
+        self._logged |= set(figures)
+        figures = {**figures, **absent}
+        examples = sum(len(batch) // len(batch.slots) for batch in batches)
+        several = world_size() > 1
+        shown = {f"train/{name}": figure for name, figure in figures.items() if name != "loss"}
+        self.log_dict(shown, batch_size=examples, sync_dist=several)
+        self.log("train/loss", figures["loss"], prog_bar=True, batch_size=examples, sync_dist=several)
+        truncated = float(sum(batch.truncated for batch in batches))
+        self.log(
+            "train/truncated",
+            truncated,
+            batch_size=1,
+            sync_dist=several,
+            on_step=False,
+            on_epoch=True,
+            reduce_fx="sum",
+        )
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Gives what watches over every run, whoever made its trainer."""
+        return [EndWhenDiverged(), KeepGradients()]
+
+    def setup(self, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
+        """Becomes float64 where that is asked for, before a checkpoint is loaded, which would be rounded."""
+        if self.trainer.precision == "64-true":
+            self.double()
+
+    def on_fit_start(self) -> None:
+        """Refuses what the trainer can't run: float16 weights, split ones, DDP that waits for absent losses.
+
+        A pooler made for tokens that see each other, over causal attention, is warned of.
+
+        Raises:
+            ValueError: Such a precision or strategy, with the option that helps.
+        """
+        if self.trainer.precision == "16-true":
+            raise InvalidValueError(
+                "trainer.precision: expected 32-true, 16-mixed, bf16-mixed or bf16-true, got 16-true; in float16 "
+                "the optimiser's eps of 1e-8 is 0 and so are squares of gradients below 2e-4: use 16-mixed, "
+                "whose weights are float32"
+            )
+        if isinstance(self.combine, PCGrad) and str(self.trainer.precision).startswith("16"):
+            raise InvalidValueError(
+                f"trainer.precision: expected bf16-mixed or 32-true for PCGrad, got {self.trainer.precision}; "
+                "float16 loses the small entries of the single gradients"
+            )
+        strategy = self.trainer.strategy
+        if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
+            raise InvalidValueError(
+                f"trainer.strategy: expected auto, ddp or one of its variants, got {type(strategy).__name__}; a "
+                "step calls the encoder part by part and outside of forward, where strategies that split weights "
+                "don't gather them; bound memory with --chunk auto instead"
+            )
+        options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
+        data = vars(self.trainer).get("datamodule")
+        absent = isinstance(data, TextDataModule) and self.by_task.leaves_out(data.step_kinds())
+        if absent and options is not None and not options.get("find_unused_parameters"):
+            raise InvalidValueError(
+                "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "
+                "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"
+            )
+        said = causal_warning(self.encoder, [self.network.pooler, self.used_network.pooler])
+        if said and rank() == 0:
+            warnings.warn(said, stacklevel=2)
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """Gives the optimiser and the schedule per step; refuses a run of unknown length."""
+        optimizer = self.optimizer.build(self.named_parameters())
+        total = self.trainer.estimated_stepping_batches
+        schedule = ScheduledRates(optimizer, lr_lambda(self.schedule, total))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]  # Lightning's options are all in ``options``
+        cls, checkpoint_path: str | Path, trust: Sequence[str] | None = None, **options: Any
+    ) -> Self:
+        """Loads a checkpoint after checking that it is whole, and that it may name the classes that it names.
+
+        Args:
+            checkpoint_path: A local ``.ckpt`` file.
+            trust: Modules whose classes the file may name, beside this library's and those that are imported.
+            options: As in Lightning's method, but ``hparams_file``; ``weights_only`` is True unless given.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: The file is damaged, or names a class of a module that isn't trusted.
+        """
+        with load_options(checkpoint_path, cls, "model", trust, options) as arguments:
+            loaded: Self = super().load_from_checkpoint(checkpoint_path, **arguments)
+        return loaded
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Takes weights over; those of another network are answered with what differs.
+
+        Args:
+            state_dict: Name of a parameter or buffer -> its value.
+            strict: As in torch, as is ``assign``.
+
+        Raises:
+            ValueError: Other names or other shapes.
+        """  # Any: torch's
+        try:
+            return super().load_state_dict(state_dict, strict=strict, assign=assign)
+        except RuntimeError as error:
+            where = (None if self._trainer is None else self._trainer.ckpt_path) or "load_state_dict"
+            said = " ".join(str(error).split())[:300]
+            raise InvalidValueError(
+                f"{where}: expected the weights of this module, got others: {said}; build the module as the one "
+                "that wrote them"
+            ) from error
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # Any: what Lightning puts into it
+        """Refuses weights that are no numbers; keeps the setting, and a tokenizer learned from the corpus."""
+        check_weights(self.trainer, self)
+        checkpoint[_SETTING] = current_setting(self.device)
+        if self._learned_tokenizer is not None:
+            checkpoint[_TOKENIZER] = self._learned_tokenizer
+
+    def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:  # Any: what Lightning put into it
+        """Takes the learned tokenizer back; a run that goes on under another setting is told so.
+
+        Raises:
+            ValueError: A run is to go on from weights alone.
+        """
+        if self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
+            check_resumable(checkpoint, self._trainer.ckpt_path)
+            self._say_other_setting(checkpoint.get(_SETTING))
+        if _TOKENIZER in checkpoint:
+            self.adopt_tokenizer(checkpoint[_TOKENIZER])
+
+    def _say_other_setting(self, kept: object) -> None:
+        # Before training the module may still be on the CPU.
+        if differs := other_setting(kept, current_setting(self.trainer.strategy.root_device)):
+            rank_zero_warn(f"the run goes on under another setting, so its last bits may differ: {differs}")
+
+
+def _checked(chunk_tokens: int | None) -> int | None:
+    if chunk_tokens is not None and chunk_tokens < 1:
+        raise InvalidValueError(
+            f"model.chunk_tokens: expected a number of tokens above 0, or null for no bound, got {chunk_tokens}"
+        )
+    return chunk_tokens

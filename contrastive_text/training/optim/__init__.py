@@ -1,0 +1,32 @@
+"""How weights move: optimisers, learning-rate schedules, one gradient out of many losses."""
+
+from contrastive_text.training.optim.combine import Combine, Uncertainty, WeightedSum
+from contrastive_text.training.optim.gradients import gradient_figures
+from contrastive_text.training.optim.optimizers import AdamW, Optimizer
+from contrastive_text.training.optim.pcgrad import PCGrad
+from contrastive_text.training.optim.schedules import (
+    ConstantSchedule,
+    CosineSchedule,
+    LinearSchedule,
+    Schedule,
+    ScheduledRates,
+    SlantedTriangularSchedule,
+    lr_lambda,
+)
+
+__all__ = [
+    "AdamW",
+    "Combine",
+    "ConstantSchedule",
+    "CosineSchedule",
+    "LinearSchedule",
+    "Optimizer",
+    "PCGrad",
+    "Schedule",
+    "ScheduledRates",
+    "SlantedTriangularSchedule",
+    "Uncertainty",
+    "WeightedSum",
+    "gradient_figures",
+    "lr_lambda",
+]
