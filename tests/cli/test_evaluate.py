@@ -18,9 +18,11 @@ from safetensors.torch import load_file, save_file
 
 from contrastive_text.cli import run
 from contrastive_text.data import read_rows
-from contrastive_text.evaluation import CachedEncoder, sts_data, sts_scores, trained_sts, trained_sts_scores
+from contrastive_text.evaluation import CachedEncoder, sts_scores, trained_sts_scores
 from contrastive_text.evaluation.senteval.classifiers import FAST, SklearnClassifier, TorchClassifier
 from contrastive_text.evaluation.senteval.transfer import transfer_scores
+from contrastive_text.evaluation.sts import data as sts_data
+from contrastive_text.evaluation.sts import trained as trained_sts
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 Answer = Callable[[Sequence[str]], str]

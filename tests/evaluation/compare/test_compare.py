@@ -11,8 +11,8 @@ import tiny
 import torch
 
 from contrastive_text import SentenceEncoder
-from contrastive_text.evaluation import compare as module
 from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.compare import measure as module
 from contrastive_text.evaluation.compare.measure import compare
 from contrastive_text.evaluation.compare.result import Comparison
 from contrastive_text.evaluation.sts.cosine import aggregate, pair_cosines

@@ -21,8 +21,8 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from contrastive_text import SentenceEncoder
-from contrastive_text.evaluation import transfer
 from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.senteval import transfer
 from contrastive_text.evaluation.senteval.classifiers import (
     CLASSIFIERS,
     FAST,

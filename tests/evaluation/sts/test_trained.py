@@ -14,7 +14,8 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from torch import Tensor, nn
 
-from contrastive_text.evaluation import CachedEncoder, sts_scores, trained_sts, trained_sts_scores
+from contrastive_text.evaluation import CachedEncoder, sts_scores, trained_sts_scores
+from contrastive_text.evaluation.sts import trained as trained_sts
 from contrastive_text.evaluation.sts.data import STSPairs, find_pairs
 from contrastive_text.evaluation.sts.trained import features, fit_regressor, score_classes
 from contrastive_text.inference.sentence_encoder import SentenceEncoder

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sts_files
 
-from contrastive_text.data import readers
+from contrastive_text.data.files import readers
 from contrastive_text.data.files.formats import Content
 from contrastive_text.evaluation.sts.data import STS_TASKS, STSPairs, find_pairs, find_sts
 
