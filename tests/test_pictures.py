@@ -16,7 +16,7 @@ import wordnet_files
 import yaml
 from jsonargparse import ArgumentParser
 
-from contrastive_text import views
+from contrastive_text import pairings, views
 from contrastive_text.core.specs import to_plain
 from contrastive_text.objectives import MaskedLM, Objective
 from contrastive_text.pairings import Pairing
@@ -37,7 +37,8 @@ def is_part(value: object) -> bool:
     )
 
 
-PARTS = [*(name for name in views.__all__ if is_part(vars(views)[name])), MaskedLM.__name__]
+EXPORTED = {name: getattr(package, name) for package in (pairings, views) for name in package.__all__}
+PARTS = {**{name: value for name, value in EXPORTED.items() if is_part(value)}, MaskedLM.__name__: MaskedLM}
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +110,10 @@ def test_a_page_shows_its_picture_and_says_where_the_part_comes_from(name: str) 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_the_arguments_that_a_page_explains_are_the_part_s(name: str) -> None:
-    part = MaskedLM if name == MaskedLM.__name__ else vars(views)[name]
     explained = re.search(r"^## Arguments\n\n(.*?)^## ", page(name), flags=re.MULTILINE | re.DOTALL)
     entries = re.findall(r"^- (.*?):", explained[1], flags=re.MULTILINE) if explained else []
     named = {argument for entry in entries for argument in re.findall(r"`(\w+)`", entry)}
-    assert named <= inspect.signature(part).parameters.keys()
+    assert named <= inspect.signature(PARTS[name]).parameters.keys()
 
 
 def test_every_page_is_linked_and_every_link_leads_somewhere() -> None:

@@ -11,7 +11,7 @@ from of_words import SENTENCE, WORDS, masked_lm_objective, pairing, spans, text_
 from sheet import Sheet
 from stand_ins import masked_lm, synonym_file
 
-from contrastive_text import views
+from contrastive_text import pairings, views
 
 FOLDER = Path(__file__).parent
 GIVEN = {
@@ -29,10 +29,10 @@ def with_folder(draw: Callable[[Path], Sheet]) -> Sheet:
 
 # Each key is one whose draws show much.
 PICTURES: dict[str, Callable[[], Sheet]] = {
-    "SameText": lambda: pairing(views.SameText(), {"text": SENTENCE}),
-    "Given": lambda: pairing(views.Given(), GIVEN),
-    "NLITriples": lambda: pairing(views.NLITriples(), GIVEN),
-    "Neighbours": lambda: pairing(views.Neighbours(), {"text": SENTENCE, "next": "people stop to watch him"}),
+    "SameText": lambda: pairing(pairings.SameText(), {"text": SENTENCE}),
+    "Given": lambda: pairing(pairings.Given(), GIVEN),
+    "NLITriples": lambda: pairing(pairings.NLITriples(), GIVEN),
+    "Neighbours": lambda: pairing(pairings.Neighbours(), {"text": SENTENCE, "next": "people stop to watch him"}),
     "Spans": lambda: spans(key=5),
     "SwapWords": lambda: text_view(views.SwapWords(rate=0.3), key=3),
     "SubstituteSynonyms": lambda: with_folder(
