@@ -36,7 +36,8 @@ def pair_cosines(embed: CachedEncoder, pairs: STSPairs) -> Tensor:
     A vector of zeros has similarity 0, as in SentEval; NaN stays, and no score is made of it.
     """
     u, v = pair_vectors(embed, pairs)
-    return pair_similarity(u.double(), v.double())
+    # Beyond is rounding alone, which would order pairs of equal texts, and otherwise with each number of threads.
+    return pair_similarity(u.double(), v.double()).round(decimals=12)
 
 
 def aggregate(similarities: Tensor, pairs: STSPairs, setting: str) -> tuple[float, dict[str, float]]:
