@@ -123,3 +123,9 @@ def test_only_training_the_shell_and_the_data_module_know_lightning() -> None:
     assert not [
         name for name in knowing if any(each.split(".")[0] == "lightning" for each in imported(MODULES[name]))
     ]
+
+
+def test_every_folder_is_a_package() -> None:
+    """A folder without ``__init__`` is imported all the same, as a namespace without a name in it."""
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    assert not [folder for folder in folders if not (folder / "__init__.py").is_file()]

@@ -11,15 +11,6 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from contrastive_text.core.errors import ExistingFileError, InvalidValueError, MissingFileError
-from contrastive_text.core.inside import inside
-from contrastive_text.core.records import Record
-from contrastive_text.data import Collator, KeyedRow, TextDataModule
-from contrastive_text.data.tasks import files_of
-from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.training.held_out import predicting
-from contrastive_text.core.targets import Target
-from contrastive_text.training.checkpoint_io import copy_checkpoint
 from contrastive_text.core.checkpoints import (
     Checkpoint,
     best_checkpoint,
@@ -27,8 +18,17 @@ from contrastive_text.core.checkpoints import (
     score_of,
     verify_checkpoint,
 )
+from contrastive_text.core.errors import ExistingFileError, InvalidValueError, MissingFileError
+from contrastive_text.core.inside import inside
+from contrastive_text.core.records import Record
+from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Row, StepBatch
+from contrastive_text.data import Collator, KeyedRow, TextDataModule
+from contrastive_text.data.tasks import files_of
 from contrastive_text.pairings import Pairing, SameText
+from contrastive_text.training.checkpoint_io import copy_checkpoint
+from contrastive_text.training.held_out import predicting
+from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import ViewPlan
 
 _LIST = "ensemble.json"

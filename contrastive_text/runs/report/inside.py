@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from contrastive_text.core.class_paths import UntrustedError
-from contrastive_text.data import Table, TextDataModule
-from contrastive_text.evaluation.view_edits import AlteredRows, altered_rows
-from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.runs.report.runs import Run
 from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Row
+from contrastive_text.data import Table, TextDataModule
+from contrastive_text.evaluation.view_edits import AlteredRows, altered_rows
+from contrastive_text.runs.report.runs import Run
+from contrastive_text.training.module import ContrastiveModule
 
 _TEXTS = ("text", "anchor", "positive", "negative")
 

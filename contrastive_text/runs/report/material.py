@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.data import Table, read_pairs, read_rows
 from contrastive_text.core.random import generator
+from contrastive_text.data import Table, read_pairs, read_rows
 from contrastive_text.runs.report.inside import Inside, row_texts
 
 SEED = 42

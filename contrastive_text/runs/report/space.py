@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from contrastive_text.core.random import generator
 from contrastive_text.data import Table
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import Diagnosis, diagnose
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.metrics import pair_similarity, positive_pairs, spearman
-from contrastive_text.core.random import generator
 from contrastive_text.runs.report.charts import Chart, draw, legend, line_of
 from contrastive_text.runs.report.markup import TIMES_100, Html, Note, missing, number, table, tag
 from contrastive_text.runs.report.material import SEED, Material
 from contrastive_text.runs.report.runs import MODEL, Run
 from contrastive_text.runs.report.section import Section
 from contrastive_text.runs.report.style import LIGHT, series
-from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
