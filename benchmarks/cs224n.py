@@ -118,27 +118,27 @@ class Benchmark:
         self.folder = options.out / f"{options.steps}-steps"
 
     def place(self, name: str, seed: int) -> Path:
-        """Gives the folder of a run."""
+        """Returns the folder of a run."""
         return self.folder / name / str(seed)
 
     def checkpoint(self, name: str, seed: int) -> Path:
-        """Gives the checkpoint that a run left."""
+        """Returns the checkpoint that a run left."""
         return next((self.place(name, seed) / "version_0").rglob("*.ckpt"))
 
     def files(self, parts: dict[str, str], tasks: list[str]) -> dict[str, dict[str, str]]:
-        """Gives the files of tasks as ``data.tasks`` has them: part -> the word in their names."""
+        """Returns the files of tasks as ``data.tasks`` has them: part -> the word in their names."""
         folders = {"sentiment": self.options.cs224n / "sst", "paraphrase": self.options.quora / "quora"}
         folders |= {"similarity": self.options.cs224n / "sts"}
         return {task: {part: f"{folders[task]}.{word}.tsv" for part, word in parts.items()} for task in tasks}
 
     def limited(self, mixture: str | None, tasks: list[str] | None = None) -> str:
-        """Gives the budget as a mixture."""
+        """Returns the budget as a mixture."""
         order = None if mixture is None else part(mixture)
         spec = part("benchmarks.mixtures.Limited", batches=self.options.steps, mixture=order, tasks=tasks)
         return json.dumps(spec)
 
     def words(self, recipe: str, start: Path | None, over: str | None = None) -> list[str]:
-        """Gives the options that all runs have."""
+        """Returns the options that all runs have."""
         files = ["cs224n.yaml", *([over] if over else [])]
         words = ["--recipe", recipe]
         words += [word for file in files for word in ("--config", str(ROOT / "benchmarks" / file))]
@@ -146,7 +146,7 @@ class Benchmark:
         return [*words, *(["--init_from", str(start)] if start else []), *self.options.more]
 
     def pretrain(self, name: str, start: Path | None = None) -> list[str]:
-        """Gives the words of a contrastive run."""
+        """Returns the words of a contrastive run."""
         words = self.words(PRETRAINING[name], start)
         if name == "nli":  # as many batches of 16 as the three sets have together
             words += ["--data.train", str(self.options.triples), "--trainer.max_epochs", "-1"]
@@ -155,7 +155,7 @@ class Benchmark:
         return [*words, "--data.tasks", json.dumps(files), "--data.mixture", self.limited("EpochRoundRobin")]
 
     def supervised(self, name: str, seed: int) -> list[str]:
-        """Gives the words of a run on labels."""
+        """Returns the words of a run on labels."""
         setup = SETUPS[name]
         start = None if setup.after is None else self.place(setup.after, seed) / "version_0"
         alone = None if setup.alone is None else [setup.alone]
@@ -176,7 +176,7 @@ class Benchmark:
         return int(keep(folder, train)["seconds"])
 
     def run(self, name: str, seed: int) -> dict[str, Any]:
-        """Gives the row of a run, and first those that it needs."""
+        """Returns the row of a run, and first those that it needs."""
         setup, folder = SETUPS[name], self.place(name, seed)
         before = 0 if setup.after is None else self.first_stage(setup.after, seed)
         before += 0 if setup.heads is None else int(self.run(setup.heads, seed)["seconds"])
@@ -204,7 +204,7 @@ class Benchmark:
         return keep(folder, measure)
 
     def ensemble(self, seed: int) -> dict[str, Any]:
-        """Gives the row of the three models that are trained alone, and first those."""
+        """Returns the row of the three models that are trained alone, and first those."""
         folder = self.place(ENSEMBLE, seed)
         alone = [name for name, setup in SETUPS.items() if setup.alone]
         seconds = sum(int(self.run(name, seed)["seconds"]) for name in alone)
@@ -224,11 +224,11 @@ class Benchmark:
         return keep(folder, measure)
 
     def pretrain_after(self, heads: str, seed: int) -> list[str]:
-        """Gives the words of a contrastive run from the encoder of a run on labels."""
+        """Returns the words of a contrastive run from the encoder of a run on labels."""
         return self.pretrain("3sets", start=self.place(heads, seed) / "version_0")
 
     def start(self) -> dict[str, Any]:
-        """Gives the row of the encoder as it is."""
+        """Returns the row of the encoder as it is."""
 
         def measure() -> dict[str, Any]:
             model = SentenceEncoder.from_pretrained(str(self.options.encoder), pooler=CLSPooler())
@@ -243,20 +243,20 @@ class Benchmark:
         return keep(self.options.out / "start", measure)
 
     def tables(self, word: str) -> dict[str, Table]:
-        """Gives the rows of a part of each task."""
+        """Returns the rows of a part of each task."""
         paths = {task: files[word] for task, files in self.files({word: word}, list(TASKS)).items()}
         pairs = {task: read_pairs(paths[task]) for task in ("paraphrase", "similarity")}
         return {"sentiment": read_rows(paths["sentiment"], reads=("text", "target")), **pairs}
 
     def names(self) -> dict[str, str]:
-        """Gives what the table calls the folders."""
+        """Returns what the table calls the folders."""
         options = self.options
         folders = {options.encoder: "ENCODER", options.cs224n: "CS224N", options.quora: "QUORA"}
         folders |= {options.triples: "TRIPLES", self.folder: "RUNS", ROOT / "benchmarks": "benchmarks"}
         return {str(folder): name for folder, name in folders.items()}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Gives the rows of all finished runs."""
+        """Returns the rows of all finished runs."""
         seeds = sorted({int(place.name) for place in self.folder.glob("*/*") if place.name.isdecimal()})
         places = [self.place(name, seed) for name in (*SETUPS, ENSEMBLE) for seed in seeds]
         return rows_of([self.options.out / "start", *places])
@@ -270,7 +270,7 @@ class Benchmark:
 
 
 def scores(folder: Path, prefix: str) -> dict[str, float]:
-    """Gives the score of each task that a command validated or tested, times 100."""
+    """Returns the score of each task that a command validated or tested, times 100."""
     runs = sorted(folder.glob("version_*"))  # an ensemble's members have one each
     figures = {
         task: [figure for run in runs for figure in logged(run, f"{prefix}/{task}/{score}")]
@@ -289,13 +289,13 @@ def graft(heads: Path, encoder: Path, path: Path) -> None:
 
 
 def majority(train: Table, scored: Table) -> float:
-    """Gives the share of rows in the most frequent class of the training file, times 100."""
+    """Returns the share of rows in the most frequent class of the training file, times 100."""
     most = Counter(row["target"] for row in train).most_common(1)[0][0]
     return 100 * sum(row["target"] == most for row in scored) / len(scored)
 
 
 def untrained(model: SentenceEncoder, table: Table) -> float:
-    """Gives Pearson's correlation of cosine and score, times 100."""
+    """Returns Pearson's correlation of cosine and score, times 100."""
     u, v = (
         torch.as_tensor(model.encode([str(row[side]) for row in table], batch_size=64, convert_to_tensor=True))
         for side in ("anchor", "positive")
@@ -305,12 +305,12 @@ def untrained(model: SentenceEncoder, table: Table) -> float:
 
 
 def overall(of_tasks: dict[str, float]) -> float | None:
-    """Gives the plain mean over the three tasks; None where one has no score."""
+    """Returns the plain mean over the three tasks; None where one has no score."""
     return statistics.mean(of_tasks.values()) if set(of_tasks) == set(TASKS) else None
 
 
 def routed(rows: list[dict[str, Any]]) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
-    """Gives an ensemble's scores on dev and test, and the row that it takes for each task: the best on dev."""
+    """Returns an ensemble's scores on dev and test, and the row that it takes for each task: the best on dev."""
     best = {
         task: max((row for row in rows if task in row["dev"]), key=lambda row: row["dev"][task]) for task in TASKS
     }
@@ -332,7 +332,7 @@ part holds pairs of STS-B's own test file: that is not scored.
 
 
 def table(rows: list[dict[str, Any]], first: list[dict[str, Any]], options: argparse.Namespace) -> list[str]:
-    """Gives the lines of the table."""
+    """Returns the lines of the table."""
     lines = ["# CS224N: three tasks from one encoder", ""]
     lines += [f"{datetime.date.today().isoformat()}, {machine()}. Written by `benchmarks/cs224n.py`."]
     facts = {
@@ -371,7 +371,7 @@ def table(rows: list[dict[str, Any]], first: list[dict[str, Any]], options: argp
 
 
 def _figures(own: list[dict[str, Any]]) -> list[str]:
-    """Gives the cells of a row's scores on dev and test, overall first."""
+    """Returns the cells of a row's scores on dev and test, overall first."""
     cells = []
     for part_of in ("dev", "test"):
         means = [mean for row in own if (mean := overall(row[part_of])) is not None]

@@ -51,7 +51,7 @@ class Measured(NamedTuple):
 
 
 def edited(sentence: str, time: int) -> str:
-    """Gives a sentence as it stands the n-th time: two neighbouring words exchanged, and the number behind.
+    """Returns a sentence as it stands the n-th time: two neighbouring words exchanged, and the number behind.
 
     Example:
         >>> edited("a bird sings here", 0), edited("a bird sings here", 5)
@@ -72,7 +72,7 @@ def write_lines(path: Path, sentences: Sequence[str], lines: int) -> None:
 
 
 def sentences_of(path: Path) -> list[str]:
-    """Gives the distinct texts of a file."""
+    """Returns the distinct texts of a file."""
     from contrastive_text.data.files.streaming import TextStream
 
     return list(dict.fromkeys(" ".join(text.split()) for text in TextStream(path)))
@@ -105,7 +105,7 @@ def run(words: Sequence[str], out: Path, options: Any, kill_at: int | None = Non
 
 
 def peak_of(process: int) -> int:
-    """Gives the highest memory of a process so far, in bytes; 0 when it has ended."""
+    """Returns the highest memory of a process so far, in bytes; 0 when it has ended."""
     try:
         return read_status(Path(f"/proc/{process}/status").read_text(), "VmHWM")
     except (FileNotFoundError, ProcessLookupError, StopIteration):
@@ -113,13 +113,13 @@ def peak_of(process: int) -> int:
 
 
 def rows_in(out: Path) -> int:
-    """Gives how many rows of an unfinished output are on the disk."""
+    """Returns how many rows of an unfinished output are on the disk."""
     record = out.with_name(f"{out.name}.unfinished.json")
     return int(json.loads(record.read_text())["rows"]) if record.exists() else 0
 
 
 def digest(path: Path) -> str:
-    """Gives the SHA-256 of a file."""
+    """Returns the SHA-256 of a file."""
     found = hashlib.sha256()
     with path.open("rb") as file:
         while part := file.read(_MIB):

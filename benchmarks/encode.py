@@ -58,7 +58,7 @@ Encode = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 
 
 def mixed_texts(folder: Path, count: int) -> tuple[list[str], str]:
-    """Gives some 10,500 texts, or a like mixture of another size, and what they are."""
+    """Returns some 10,500 texts, or a like mixture of another size, and what they are."""
     nli = column_texts(folder / "nli" / "snli_sample.train.tsv", ("premise", "hypothesis"))
     wikipedia = column_texts(folder / "unlabeled" / "wiki1m_head.tsv.gz", ("sentence",))
     with gzip.open(folder / "documents" / "wikitext2.train.jsonl.gz", "rt", encoding="utf-8") as lines:
@@ -78,7 +78,7 @@ def mixed_texts(folder: Path, count: int) -> tuple[list[str], str]:
 
 
 def ours(folder: str, precision: str, device: str) -> Encode:
-    """Gives our ``encode``, as it is by default."""
+    """Returns our ``encode``, as it is by default."""
     from contrastive_text import SentenceEncoder
 
     model = SentenceEncoder.from_pretrained(folder, device=device, dtype=DTYPES[precision])
@@ -86,7 +86,7 @@ def ours(folder: str, precision: str, device: str) -> Encode:
 
 
 def theirs(folder: str, precision: str, device: str, batch_size: int) -> Encode:
-    """Gives the peer's ``encode`` at a batch size."""
+    """Returns the peer's ``encode`` at a batch size."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(folder, device=device, model_kwargs={"dtype": DTYPES[precision]})
@@ -96,7 +96,7 @@ def theirs(folder: str, precision: str, device: str, batch_size: int) -> Encode:
 
 
 def seconds_of(encode: Encode, texts: Sequence[str], device: str) -> float:
-    """Gives the seconds that encoding takes."""
+    """Returns the seconds that encoding takes."""
     begun = time.perf_counter()
     encode(texts)
     synchronize(device)
@@ -104,7 +104,7 @@ def seconds_of(encode: Encode, texts: Sequence[str], device: str) -> float:
 
 
 def best_size(folder: str, precision: str, texts: Sequence[str], device: str) -> tuple[int, dict[int, float]]:
-    """Gives the batch size at which the peer is fastest, and texts a second at each."""
+    """Returns the batch size at which the peer is fastest, and texts a second at each."""
     works = {size: theirs(folder, precision, device, size) for size in SIZES}
     for encode in works.values():
         encode(texts[:64])
@@ -115,7 +115,7 @@ def best_size(folder: str, precision: str, texts: Sequence[str], device: str) ->
 
 
 def cosines(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Gives the cosine of each row with the same row of the other, in float64, (N, D) twice -> (N,).
+    """Returns the cosine of each row with the same row of the other, in float64, (N, D) twice -> (N,).
 
     Example:
         >>> cosines(np.array([[1, 0], [3, 4]], np.float32), np.array([[0, 1], [3, 4]], np.float32)).tolist()
@@ -127,7 +127,7 @@ def cosines(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> npt
 
 
 def shares(encode: Encode, texts: Sequence[str], device: str, top: int = 10) -> list[tuple[str, float]]:
-    """Gives the operations that take most of an encoding's time with their share, and the rest's.
+    """Returns the operations that take most of an encoding's time with their share, and the rest's.
 
     The rest is what no operation of torch accounts for: the tokenizer, Python, torch's own calls.
     """
@@ -197,14 +197,14 @@ def measure(options: Any, texts: Sequence[str], encoder: str) -> dict[str, Any]:
 
 
 def limit_of(encoder: str) -> int:
-    """Gives the length at which a model cuts texts."""
+    """Returns the length at which a model cuts texts."""
     from contrastive_text import SentenceEncoder
 
     return SentenceEncoder.from_pretrained(encoder, device="cpu").max_length or 10**6
 
 
 def tokenising(encoder: str, texts: Sequence[str]) -> float:
-    """Gives the seconds that our tokenizer takes for all texts."""
+    """Returns the seconds that our tokenizer takes for all texts."""
     from contrastive_text import SentenceEncoder
 
     tokenizer = SentenceEncoder.from_pretrained(encoder, device="cpu").tokenizer
@@ -214,7 +214,7 @@ def tokenising(encoder: str, texts: Sequence[str]) -> float:
 
 
 def table(found: Mapping[str, Any]) -> list[str]:  # Any: figures and names
-    """Gives the table of all contenders."""
+    """Returns the table of all contenders."""
     rows = found["rows"]
     own = {row["precision"]: row["seconds"] for row in rows if row["contender"].startswith("ours")}
     lines = []

@@ -52,7 +52,7 @@ def plain(anchor: Tensor, positive: Tensor) -> Tensor:
 
 
 def metric_learning() -> Loss:
-    """Gives pytorch-metric-learning's NTXentLoss on both sides, each pair a class of its own."""
+    """Returns pytorch-metric-learning's NTXentLoss on both sides, each pair a class of its own."""
     try:
         from pytorch_metric_learning.losses import NTXentLoss
     except ModuleNotFoundError as error:
@@ -68,7 +68,7 @@ def metric_learning() -> Loss:
 
 
 def make(form: str) -> Loss:
-    """Gives a form by its name."""
+    """Returns a form by its name."""
     if form == "plain":
         return plain
     if form == "pytorch-metric-learning":
@@ -77,7 +77,7 @@ def make(form: str) -> Loss:
 
 
 def bytes_needed(form: str, rows: int) -> int:
-    """Gives about how much a form holds at its peak."""
+    """Returns about how much a form holds at its peak."""
     vectors = 8 * rows * FEATURES * 4
     if form == "pytorch-metric-learning":
         return vectors + 16 * rows**3  # 24 s and 17 GB at 1,024 rows
@@ -85,7 +85,7 @@ def bytes_needed(form: str, rows: int) -> int:
 
 
 def is_measured(form: str, rows: int, device: str) -> bool:
-    """Tells whether a form takes part at a size."""
+    """Whether a form takes part at a size."""
     if rows > STREAMED_ONLY:
         return form == "streamed"
     free = psutil.virtual_memory().available if device == "cpu" else torch.cuda.mem_get_info()[0]
@@ -93,7 +93,7 @@ def is_measured(form: str, rows: int, device: str) -> bool:
 
 
 def sides(rows: int, device: str) -> tuple[Tensor, Tensor]:
-    """Gives anchors and positives, half of the rows each."""
+    """Returns anchors and positives, half of the rows each."""
     noise = torch.Generator().manual_seed(rows)
     anchor = torch.randn(rows // 2, FEATURES, generator=noise)
     positive = anchor + torch.randn(rows // 2, FEATURES, generator=noise)
@@ -109,14 +109,14 @@ def step(loss: Loss, anchor: Tensor, positive: Tensor) -> None:
 
 
 def rounds_of(rows: int) -> int:
-    """Gives the number of rounds: at least five, but for the largest sizes, whose passes take long."""
+    """Returns the number of rounds: at least five, but for the largest sizes, whose passes take long."""
     if rows > STREAMED_ONLY:
         return 1
     return 3 if rows > 4096 else min(max(5, 2**24 // rows**2), 100)
 
 
 def times(rows: int, device: str) -> dict[str, list[float]]:
-    """Gives the seconds of each form's rounds, the forms taking turns, after a round that doesn't count."""
+    """Returns the seconds of each form's rounds, the forms taking turns, after a round that doesn't count."""
     forms = {form: make(form) for form in FORMS if is_measured(form, rows, device)}
     anchor, positive = sides(rows, device)
     found: dict[str, list[float]] = {form: [] for form in forms}
@@ -155,14 +155,14 @@ def peak(form: str, rows: int, device: str, pipe: Connection) -> None:
 
 
 def high_water_mark() -> int:
-    """Gives the most memory that this process has held, in bytes."""
+    """Returns the most memory that this process has held, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM"))
     return int(kilobytes) * 1024
 
 
 def peaks(rows: int, device: str) -> dict[str, int]:
-    """Gives each form's peak memory in bytes."""
+    """Returns each form's peak memory in bytes."""
     fresh = multiprocessing.get_context("spawn")
     found = {}
     for form in FORMS:

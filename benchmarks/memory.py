@@ -57,7 +57,7 @@ TWICE = 2
 
 
 def settings(name: str, options: Any) -> dict[str, Any]:  # Any: argparse's; each contender has its own
-    """Gives the settings of a contender."""
+    """Returns the settings of a contender."""
     if name == "ours, in chunks":
         return {"chunk_tokens": options.chunk_tokens}
     if name == "sentence-transformers, cached":
@@ -68,7 +68,7 @@ def settings(name: str, options: Any) -> dict[str, Any]:  # Any: argparse's; eac
 def measure(
     batch: int, options: Any, texts: Sequence[str], encoder: str
 ) -> list[dict[str, Any]]:  # Any: argparse's
-    """Gives a row for each contender at a batch of so many texts, half of them distinct."""
+    """Returns a row for each contender at a batch of so many texts, half of them distinct."""
     rows = batch // 2
     fits = [name for name in WORKS if name in CHUNKED or batch <= options.whole_up_to]
     wanted = [name for name in fits if name in options.only]
@@ -106,7 +106,7 @@ def measure(
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:  # Any: figures and names
-    """Gives the table of all rows."""
+    """Returns the table of all rows."""
     at = {(row["texts"], row["contender"]): row for row in rows}
     smallest = min((row["texts"] for row in rows), default=0)
     lines = []

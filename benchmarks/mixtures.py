@@ -30,7 +30,7 @@ class Limited(Mixture):
         self.tasks = tasks
 
     def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
-        """Gives the steps of the other mixture over the first rows of each task."""
+        """Returns the steps of the other mixture over the first rows of each task."""
         limited = {
             task: replace(size, rows=min(size.rows, self.batches * size.batch_size))
             for task, size in sizes.items()

@@ -119,7 +119,7 @@ def _texts(path: Path) -> list[str]:
 
 
 def score(model: SentenceEncoder | EncodedOnce, path: Path) -> float:
-    """Gives the Spearman correlation over all pairs of a file, times 100."""
+    """Returns the Spearman correlation over all pairs of a file, times 100."""
     return evaluate_pairs(model, read_pairs(path), batch_size=64)[0].spearman
 
 
@@ -131,12 +131,12 @@ class EncodedOnce:
         self.vectors = torch.as_tensor(model.encode(list(self.places), batch_size=64, convert_to_tensor=True))
 
     def encode(self, sentences: Sequence[str], **_: object) -> torch.Tensor:
-        """Gives the vectors of some of the texts, whatever the options."""
+        """Returns the vectors of some of the texts, whatever the options."""
         return self.vectors[[self.places[text] for text in sentences]]
 
 
 def tested(model: SentenceEncoder, sts: Path) -> dict[str, Any]:
-    """Gives the scores on all test files, their mean, and the pooler in use."""
+    """Returns the scores on all test files, their mean, and the pooler in use."""
     paths = {name: sts / f"{file}.tsv" for name, file in TESTS.items()}
     encoded = EncodedOnce(model, (text for path in paths.values() for text in _texts(path)))
     scores = {name: score(encoded, path) for name, path in paths.items()}
@@ -154,7 +154,7 @@ class Benchmark:
             self.texts = write_sts_texts(options.sts, self.sts_texts)
 
     def words(self, name: str, seed: int) -> list[str]:
-        """Gives the options of a run; that of the first stage is made if it isn't there."""
+        """Returns the options of a run; that of the first stage is made if it isn't there."""
         options, setup = self.options, SETUPS[name]
         files = {
             "sentences": options.sentences,
@@ -174,11 +174,11 @@ class Benchmark:
         return [*words, "--trainer.val_check_interval", str(max(1, options.steps // 2)), *options.more]
 
     def place(self, name: str, seed: int) -> Path:
-        """Gives the folder of a run."""
+        """Returns the folder of a run."""
         return self.folder / name / str(seed)
 
     def start(self, name: str) -> dict[str, Any]:
-        """Gives the row of the encoder as it is, under a pooler."""
+        """Returns the row of the encoder as it is, under a pooler."""
 
         def measure() -> dict[str, Any]:
             model = SentenceEncoder.from_pretrained(str(self.options.encoder), pooler=STARTS[name]())
@@ -188,7 +188,7 @@ class Benchmark:
         return keep(self.options.out / name, measure)
 
     def run(self, name: str, seed: int) -> dict[str, Any]:
-        """Gives the row of a run, and first that of its first stage."""
+        """Returns the row of a run, and first that of its first stage."""
         setup, folder = SETUPS[name], self.place(name, seed)
         if setup.after is not None:
             self.run(setup.after, seed)
@@ -206,7 +206,7 @@ class Benchmark:
         return keep(folder, measure)
 
     def names(self) -> dict[str, str]:
-        """Gives what the table calls the folders."""
+        """Returns what the table calls the folders."""
         options = self.options
         folders = {options.encoder: "ENCODER", options.nli: "NLI", options.sts: "STS", self.folder: "RUNS"}
         folders |= {options.sentences: "SENTENCES", ROOT / "benchmarks": "benchmarks"}
@@ -235,7 +235,7 @@ stage with the same seed.
 
 
 def table(rows: list[dict[str, Any]], options: argparse.Namespace, texts: int) -> list[str]:
-    """Gives the lines of the table."""
+    """Returns the lines of the table."""
     lines = ["# Inference data, one stage and two (Spearman x 100)", ""]
     lines += [f"{datetime.date.today().isoformat()}, {machine()}. Written by `benchmarks/nli.py`."]
     lines += [f"Start: `{options.encoder.name}`. {options.start}"]

@@ -31,7 +31,7 @@ if str(ROOT) not in sys.path:
 
 
 def part(class_path: str, **init_args: object) -> dict[str, object]:
-    """Gives a part as YAML names it."""
+    """Returns a part as YAML names it."""
     return {"class_path": class_path, "init_args": init_args}
 
 
@@ -45,7 +45,7 @@ def held(path: Path) -> Iterator[None]:
 
 
 def keep(folder: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Gives the row of a cell's folder; makes it where it isn't finished, in an empty folder.
+    """Returns the row of a cell's folder; makes it where it isn't finished, in an empty folder.
 
     A process that asks for a cell at which another one is working waits for it.
     """
@@ -60,13 +60,13 @@ def keep(folder: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def rows_of(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """Gives the rows of the finished cells, whichever process made them, in the order of the folders."""
+    """Returns the rows of the finished cells, whichever process made them, in the order of the folders."""
     kept = [folder / "row.json" for folder in folders]
     return [json.loads(path.read_text()) for path in kept if path.exists()]
 
 
 def command(words: Sequence[str], names: Mapping[str, str] | None = None) -> str:
-    """Gives a command to repeat.
+    """Returns a command to repeat.
 
     Args:
         words: What stands behind ``contrastive-text``.
@@ -92,20 +92,20 @@ def do(words: Sequence[str]) -> int:
 
 
 def in_folder(name: str, words: Sequence[str], folder: Path, seed: int | None = None) -> list[str]:
-    """Gives the words of a command whose run is written into a folder."""
+    """Returns the words of a command whose run is written into a folder."""
     seeded = [] if seed is None else ["--seed_everything", str(seed)]
     place = ["--trainer.default_root_dir", str(folder), "--trainer.enable_progress_bar", "false"]
     return [name, *words, *seeded, *place]
 
 
 def logged(folder: Path, figure: str) -> list[float]:
-    """Gives what the only run of a folder logged under a name, in order."""
+    """Returns what the only run of a folder logged under a name, in order."""
     with next(folder.rglob("metrics.csv")).open() as lines:
         return [float(row[figure]) for row in csv.DictReader(lines) if row.get(figure)]
 
 
 def learning_rate(name: str) -> float:
-    """Gives the rate that a file of the benchmarks sets."""
+    """Returns the rate that a file of the benchmarks sets."""
     config = yaml.safe_load((ROOT / "benchmarks" / name).read_text())
     return float(config["model"]["optimizer"]["init_args"]["lr"])
 
@@ -117,7 +117,7 @@ def drop_weights(folder: Path) -> None:
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
-    """Gives the mean and, of several, the standard deviation.
+    """Returns the mean and, of several, the standard deviation.
 
     Example:
         >>> mean_and_spread([1.0, 3.0]), mean_and_spread([1.0])
@@ -128,12 +128,12 @@ def mean_and_spread(values: Sequence[float]) -> str:
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Gives the lines of a table."""
+    """Returns the lines of a table."""
     return ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *rows)]
 
 
 def machine() -> str:
-    """Gives what the seconds depend on."""
+    """Returns what the seconds depend on."""
     threads = torch.get_num_threads()
     cores = f"{platform.machine()}, {os.cpu_count()} cores"
     return f"torch {torch.__version__}, CPU, {cores}, {threads} thread{'s' if threads > 1 else ''} a run"

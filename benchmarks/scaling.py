@@ -82,7 +82,7 @@ class Cost(NamedTuple):
 
 
 def cost(ranks: int, pairs: int, features: int, parameters: int, streamed: bool = False) -> Cost:
-    """Gives what a step of SimCSE with InfoNCE costs one of W ranks, on paper.
+    """Returns what a step of SimCSE with InfoNCE costs one of W ranks, on paper.
 
     N pairs in all, n = ceil(N / W) of each rank (the gather pads to the largest), D features, P parameters,
     float32:
@@ -201,7 +201,7 @@ def together(ranks: Sequence[Contender], steps: int) -> list[Answer]:
 
 
 def measure(options: Any, job: Job) -> list[dict[str, Any]]:  # Any: argparse's; figures
-    """Gives a row for each number of ranks.
+    """Returns a row for each number of ranks.
 
     Raises:
         SystemExit: Other tokens or other losses on other numbers of ranks.
@@ -240,7 +240,7 @@ def measure(options: Any, job: Job) -> list[dict[str, Any]]:  # Any: argparse's;
 
 
 def far(one: Sequence[float], other: Sequence[float]) -> float:
-    """Gives the greatest difference.
+    """Returns the greatest difference.
 
     Example:
         >>> far([1.0, 2.0], [1.0, 1.5])
@@ -250,7 +250,7 @@ def far(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def measured_table(rows: Sequence[Mapping[str, Any]], pairs: int, features: int, parameters: int) -> list[str]:
-    """Gives the table of measurement and model; activations are those of the fewest ranks, shared out."""
+    """Returns the table of measurement and model; activations are those of the fewest ranks, shared out."""
     fewest = rows[0]
     model = cost(fewest["ranks"], pairs, features, parameters)
     activations = fewest["ranks"] * (fewest["bytes above the model"] - model.states - model.loss_memory)
@@ -277,7 +277,7 @@ def measured_table(rows: Sequence[Mapping[str, Any]], pairs: int, features: int,
 
 
 def paper_table(own: int, features: int, parameters: int, encoder_flops: float) -> list[str]:
-    """Gives the table for up to 1,024 ranks with so many pairs each."""
+    """Returns the table for up to 1,024 ranks with so many pairs each."""
     lines = []
     for ranks in ON_PAPER:
         dense, tiled = (cost(ranks, own * ranks, features, parameters, streamed=each) for each in (False, True))
@@ -362,7 +362,7 @@ def main() -> None:
 
 
 def trained_parameters(encoder: str) -> int:
-    """Gives the number of parameters that are trained."""
+    """Returns the number of parameters that are trained."""
     from contrastive_text.encoders import TransformerEncoder
 
     return sum(each.numel() for each in TransformerEncoder(encoder).parameters() if each.requires_grad)

@@ -52,7 +52,7 @@ def fit(folder: Path, seed: int, options: list[str]) -> dict[str, object]:
 
 
 def score(model: SentenceEncoder, path: Path) -> float:
-    """Gives the Spearman correlation over all pairs of a file, times 100."""
+    """Returns the Spearman correlation over all pairs of a file, times 100."""
     return evaluate_pairs(model, read_pairs(path), batch_size=64)[0].spearman
 
 

@@ -214,7 +214,7 @@ def main() -> None:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Gives the median, and the least and the greatest value."""
+    """Returns the median, and the least and the greatest value."""
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
@@ -271,7 +271,7 @@ def write(found: dict[str, list[list[Mark]]], options: argparse.Namespace) -> No
 
 
 def _part(turns: Sequence[Sequence[Mark]], i: int, kind: str) -> float:
-    """Gives the median seconds between a mark and the one before it."""
+    """Returns the median seconds between a mark and the one before it."""
     return statistics.median(
         getattr(turn[i], kind) - (getattr(turn[i - 1], kind) if i else 0.0) for turn in turns
     )

@@ -52,7 +52,7 @@ Scores = dict[str, float]
 
 
 def first_pairs(pairs: STSPairs, count: int) -> STSPairs:
-    """Gives the first pairs of a set."""
+    """Returns the first pairs of a set."""
     return dataclasses.replace(
         pairs,
         first=pairs.first[:count],
@@ -63,7 +63,7 @@ def first_pairs(pairs: STSPairs, count: int) -> STSPairs:
 
 
 def made_up_sets(count: int) -> dict[str, STSPairs]:
-    """Gives three sets of which each shares half of its texts with the next.
+    """Returns three sets of which each shares half of its texts with the next.
 
     Example:
         >>> sets = made_up_sets(4)
@@ -80,13 +80,13 @@ def made_up_sets(count: int) -> dict[str, STSPairs]:
 
 
 def ours(folder: str, device: str) -> Callable[[Mapping[str, STSPairs]], Scores]:
-    """Gives our suite, with a new encoder in memory at every call."""
+    """Returns our suite, with a new encoder in memory at every call."""
     model = SentenceEncoder.from_pretrained(folder, device=device)
     return lambda sets: {score.task: score.score for score in score_tasks(CachedEncoder(model), sets, "all")}
 
 
 def theirs(folder: str, device: str, batch_size: int) -> Callable[[Mapping[str, STSPairs]], Scores]:
-    """Gives the peer's evaluator, set by set."""
+    """Returns the peer's evaluator, set by set."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
@@ -110,7 +110,7 @@ def theirs(folder: str, device: str, batch_size: int) -> Callable[[Mapping[str, 
 def seconds_of(
     evaluate: Callable[[Mapping[str, STSPairs]], Scores], sets: Mapping[str, STSPairs], device: str
 ) -> float:
-    """Gives the seconds that an evaluation takes."""
+    """Returns the seconds that an evaluation takes."""
     begun = time.perf_counter()
     evaluate(sets)
     synchronize(device)
@@ -120,7 +120,7 @@ def seconds_of(
 def measure(
     options: Any, sets: Mapping[str, STSPairs], encoder: str
 ) -> dict[str, Any]:  # Any: argparse's; figures
-    """Gives the scores of both, and their seconds on STS-B alone and on all sets.
+    """Returns the scores of both, and their seconds on STS-B alone and on all sets.
 
     Raises:
         SystemExit: The correlations of a set differ.
@@ -156,7 +156,7 @@ def measure(
 
 
 def table_of_scores(found: Mapping[str, Any]) -> list[str]:  # Any: figures and names
-    """Gives the correlations of both, and by how much they differ."""
+    """Returns the correlations of both, and by how much they differ."""
     scores = found["scores"]
     tasks = list(found["pairs"])
     rows = [[name, *(f"{each[task]:.4f}" for task in tasks)] for name, each in scores.items()]
@@ -166,7 +166,7 @@ def table_of_scores(found: Mapping[str, Any]) -> list[str]:  # Any: figures and 
 
 
 def table_of_seconds(found: Mapping[str, Any]) -> list[str]:  # Any: figures and names
-    """Gives the medians of the seconds."""
+    """Returns the medians of the seconds."""
     rows = []
     for what in ("STS-B", "all sets"):
         own, peer = (found["seconds"][f"{name}, {what}"] for name in found["scores"])
@@ -176,7 +176,7 @@ def table_of_seconds(found: Mapping[str, Any]) -> list[str]:  # Any: figures and
 
 
 def report(options: Any, found: Mapping[str, Any], encoder: str) -> Sequence[str]:  # Any: argparse's; figures
-    """Gives the lines of the result."""
+    """Returns the lines of the result."""
     lines = [
         "# Evaluation on STS",
         "",

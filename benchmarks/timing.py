@@ -211,7 +211,7 @@ def variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def take_turns(works: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
-    """Gives what several works return, round by round; who begins changes from round to round.
+    """Returns what several works return, round by round; who begins changes from round to round.
 
     Example:
         >>> order = []
@@ -230,7 +230,7 @@ def take_turns(works: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, l
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Gives the median of the rounds' ratios, not the ratio of medians: a slow round slows both.
+    """Returns the median of the rounds' ratios, not the ratio of medians: a slow round slows both.
 
     Example:
         >>> ratio([4.0, 9.0, 10.0], [2.0, 3.0, 5.0])
@@ -240,7 +240,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
 
 
 def ratio_and_range(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Gives the median of the rounds' ratios with the lowest and the highest.
+    """Returns the median of the rounds' ratios with the lowest and the highest.
 
     Example:
         >>> ratio_and_range([4.0, 9.0, 10.0], [2.0, 3.0, 5.0])
@@ -265,12 +265,12 @@ def reset_peak(device: str) -> None:
 
 
 def memory(device: str) -> int:
-    """Gives the memory in use, in bytes: of this process, or what tensors hold on a GPU."""
+    """Returns the memory in use, in bytes: of this process, or what tensors hold on a GPU."""
     return torch.cuda.memory_allocated() if device == "cuda" else _status("VmRSS")
 
 
 def peak(device: str) -> int:
-    """Gives the highest memory since ``reset_peak``, in bytes; without Linux's ``/proc`` since the start."""
+    """Returns the highest memory since ``reset_peak``, in bytes; without Linux's ``/proc`` since the start."""
     return torch.cuda.max_memory_allocated() if device == "cuda" else _status("VmHWM")
 
 
@@ -283,7 +283,7 @@ def _status(field: str) -> int:
 
 
 def read_status(status: str, field: str) -> int:
-    """Gives a figure of ``/proc/PID/status`` in bytes.
+    """Returns a figure of ``/proc/PID/status`` in bytes.
 
     Example:
         >>> read_status("VmHWM:     20 kB\\nVmRSS:     12 kB\\n", "VmRSS")
@@ -294,7 +294,7 @@ def read_status(status: str, field: str) -> int:
 
 
 def bf16_of(cpuinfo: str) -> str:
-    """Gives which instructions for bfloat16 products a processor has, from ``/proc/cpuinfo``.
+    """Returns which instructions for bfloat16 products a processor has, from ``/proc/cpuinfo``.
 
     Example:
         >>> bf16_of("flags : fpu avx512_bf16 sse"), bf16_of("flags : fpu sse")
@@ -307,7 +307,7 @@ def bf16_of(cpuinfo: str) -> str:
 
 
 def machine(threads: int, device: str) -> str:
-    """Gives what the seconds depend on: processor, bfloat16, threads, versions."""
+    """Returns what the seconds depend on: processor, bfloat16, threads, versions."""
     if device == "cuda":
         name = torch.cuda.get_device_name()
         where = f"{name}, bfloat16 {'yes' if torch.cuda.is_bf16_supported() else 'no'}"
@@ -367,7 +367,7 @@ class Shape(NamedTuple):
 
 
 def forward_flops(shape: Shape, lengths: Iterable[int]) -> int:
-    """Gives the FLOPs of a forward pass over texts without padding, those of matrix products alone.
+    """Returns the FLOPs of a forward pass over texts without padding, those of matrix products alone.
 
     ``layers * (2 l (4 D^2 + 2 D I) + 4 l^2 D)`` for a text of l tokens: four projections, the two of the
     feed-forward layer, scores and weighted sum of attention. A training step has three times as many.
@@ -383,7 +383,7 @@ def forward_flops(shape: Shape, lengths: Iterable[int]) -> int:
 
 
 def column_texts(path: Path, names: Sequence[str]) -> list[str]:
-    """Gives the texts of some columns of a ``.tsv`` or ``.tsv.gz`` file without quoting, row by row."""
+    """Returns the texts of some columns of a ``.tsv`` or ``.tsv.gz`` file without quoting, row by row."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as lines:
         header = next(lines).rstrip("\n").split("\t")
@@ -393,7 +393,7 @@ def column_texts(path: Path, names: Sequence[str]) -> list[str]:
 
 
 def sts_texts(folder: Path) -> list[str]:
-    """Gives the distinct sentences of STS12, 14, 15 and STS-B of a folder, long ones included.
+    """Returns the distinct sentences of STS12, 14, 15 and STS-B of a folder, long ones included.
 
     Raises:
         SystemExit: No such files.
@@ -406,7 +406,7 @@ def sts_texts(folder: Path) -> list[str]:
 
 
 def made_up_texts(count: int) -> list[str]:
-    """Gives distinct rows of words with lengths like STS, for smoke runs without data."""
+    """Returns distinct rows of words with lengths like STS, for smoke runs without data."""
     rng = np.random.default_rng(0)
     words = np.array(["".join(rng.choice(list("abcdefgh"), size=rng.integers(2, 6))) for _ in range(200)])
     lengths = np.clip(rng.lognormal(mean=2.3, sigma=0.5, size=2 * count).astype(int), 4, 60)
@@ -414,7 +414,7 @@ def made_up_texts(count: int) -> list[str]:
 
 
 def draw(texts: Sequence[str], count: int, seed: int = 0) -> list[str]:
-    """Gives so many different texts in random order.
+    """Returns so many different texts in random order.
 
     Raises:
         SystemExit: There are fewer.
@@ -425,7 +425,7 @@ def draw(texts: Sequence[str], count: int, seed: int = 0) -> list[str]:
 
 
 def lengths_of(texts: Sequence[str], encoder: str, max_length: int) -> list[int]:
-    """Gives the texts' lengths in tokens with special ones, cut to a limit."""
+    """Returns the texts' lengths in tokens with special ones, cut to a limit."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(encoder)
@@ -463,7 +463,7 @@ def tiny_encoder(folder: Path, texts: Sequence[str]) -> str:
 
 
 def installed_encoder() -> str:
-    """Gives the folder of the encoder of the extra ``offline``.
+    """Returns the folder of the encoder of the extra ``offline``.
 
     Raises:
         SystemExit: It isn't installed.
@@ -487,7 +487,7 @@ def encoder_name(folder: str) -> str:
 
 
 def parser(description: str | None, rounds: int = 5) -> argparse.ArgumentParser:
-    """Gives a parser with the options of every timed benchmark."""
+    """Returns a parser with the options of every timed benchmark."""
     own = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     own.add_argument("--encoder", help="folder of the model; the extra `offline`'s if left out")
     own.add_argument("--rounds", type=int, default=rounds)
@@ -500,7 +500,7 @@ def parser(description: str | None, rounds: int = 5) -> argparse.ArgumentParser:
 
 
 def kept(folder: Path | None, name: str, make: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Gives the rows of a setting: those that an earlier run has left in a folder, or else new ones.
+    """Returns the rows of a setting: those that an earlier run has left in a folder, or else new ones.
 
     Args:
         folder: Of finished settings; None to keep nothing. Other options want another folder.

@@ -307,11 +307,11 @@ def write_texts(folder: Path, texts: Sequence[str], rows: int) -> tuple[str, str
     The peers read the second file from the top, so that all of them see the same batches.
     """
     from contrastive_text.data.datamodule import TextDataModule
-    from contrastive_text.data.mixture import TaskSize, cut
+    from contrastive_text.data.mixture import TaskSize, consecutive_steps
     from contrastive_text.data.sampler import EpochBatchSampler
     from contrastive_text.data.tasks import ONLY
 
-    steps = cut({ONLY: TaskSize(len(texts), rows)}, drop_last=True)
+    steps = consecutive_steps({ONLY: TaskSize(len(texts), rows)}, drop_last=True)
     sampler = EpochBatchSampler({ONLY: len(texts)}, steps, seed=TextDataModule().seed)
     given, ordered = folder / "texts.txt", folder / "ordered.txt"
     given.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
@@ -329,7 +329,7 @@ CONTENDERS: dict[str, tuple[Callable[[Job, Turn], None], dict[str, Any]]] = {  #
 
 
 def measure(job: Job, options: Any, steps: int) -> dict[str, list[Answer | float]]:  # Any: argparse's
-    """Gives the answers of all contenders for one precision, round by round, and the speed of a product.
+    """Returns the answers of all contenders for one precision, round by round, and the speed of a product.
 
     Raises:
         SystemExit: Contenders that have seen other tokens, hence other batches.
@@ -378,7 +378,7 @@ def rows_for(job: Job, options: Any, lengths: Sequence[int], steps: int) -> Iter
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:  # Any: figures and names
-    """Gives the table of all rows, with the ratios of texts a second, ours over theirs."""
+    """Returns the table of all rows, with the ratios of texts a second, ours over theirs."""
 
     def seconds(precision: str, contender: str, max_length: int) -> list[float] | None:
         wanted = (max_length, precision, contender)

@@ -78,7 +78,7 @@ def measure(*works: Callable[[], object], rows: int) -> list[Measured]:
 
 
 def text_speed(view: TextView, texts: Sequence[str]) -> Callable[[], object]:
-    """Gives the work of altering the texts; their generators are made before, once for a whole chain."""
+    """Returns the work of altering the texts; their generators are made before, once for a whole chain."""
     rngs = [generator(i) for i in range(len(texts))]
     return lambda: view.alter_all(texts, rngs)
 

@@ -37,14 +37,14 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def layers(self, features: int) -> nn.Sequential:
-        """Gives freshly initialised layers for input vectors of the given width."""
+        """Returns freshly initialised layers for input vectors of the given width."""
 
     def build(self, features: int) -> None:
         """Makes the network, once, for input vectors of width D."""
         self.network = self.layers(features)
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Gives the projected vectors, (n, D) -> (n, D'), in at least float32."""
+        """Returns the projected vectors, (n, D) -> (n, D'), in at least float32."""
         if self.network is None:
             raise RuntimeError(f"{type(self).__name__}: expected build(features) before the first call")
         weight = next(self.network.parameters(), embeddings)
@@ -66,7 +66,7 @@ class TanhHead(Head):
     """
 
     def layers(self, features: int) -> nn.Sequential:
-        """Gives Linear(D, D) and tanh."""
+        """Returns Linear(D, D) and tanh."""
         linear = nn.Linear(features, features)
         nn.init.normal_(linear.weight, std=0.02)
         nn.init.zeros_(linear.bias)
@@ -134,7 +134,7 @@ class MLPHead(Head):
         self.shared_layers = shared_layers
 
     def layers(self, features: int) -> nn.Sequential:
-        """Gives Linear(D, hidden), ReLU and Linear(hidden, out), each linear layer behind its dropout."""
+        """Returns Linear(D, hidden), ReLU and Linear(hidden, out), each linear layer behind its dropout."""
         hidden = self.hidden_features or features
         first, second = nn.Linear(features, hidden), nn.Linear(hidden, self.out_features or features)
         if self.dropout == 0:
@@ -220,7 +220,7 @@ def build_head(head: Head | None, features: int) -> int:
 
 
 def apply_exactly(head: Head | None, vectors: Tensor) -> Tensor:
-    """Gives what a head makes of vectors (n, D), outside autocast and in at least float32.
+    """Returns what a head makes of vectors (n, D), outside autocast and in at least float32.
 
     For results that are compared or scored right away: a cosine or a logit keeps 8 bits under bfloat16.
     """
@@ -233,7 +233,7 @@ def apply_exactly(head: Head | None, vectors: Tensor) -> Tensor:
 
 
 def linear_exactly(layer: nn.Linear, vectors: Tensor) -> Tensor:
-    """Gives a linear layer's output, (n, D) -> (n, D'), outside autocast and in at least float32.
+    """Returns a linear layer's output, (n, D) -> (n, D'), outside autocast and in at least float32.
 
     Example:
         >>> layer = nn.Linear(4, 2, dtype=torch.bfloat16)

@@ -16,7 +16,7 @@ FirstLayer = Literal["embeddings", "block_1"]
 
 
 def masked_mean(tokens: Tensor, mask: Tensor) -> Tensor:
-    """Gives the mean of the token vectors, padding left out, in at least float32.
+    """Returns the mean of the token vectors, padding left out, in at least float32.
 
     Args:
         tokens: (n, L, D).
@@ -48,14 +48,14 @@ class Pooler(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, hidden: Hidden) -> Tensor:
-        """Gives one vector per text, (n, D), from layers (n, L, D) and the mask (n, L)."""
+        """Returns one vector per text, (n, D), from layers (n, L, D) and the mask (n, L)."""
 
 
 class MeanPooler(Pooler):
     """Mean of the last layer's tokens (SBERT, DeCLUTR, ConSERT in training; ``avg`` in SimCSE's code)."""
 
     def forward(self, hidden: Hidden) -> Tensor:
-        """Gives the masked mean, (n, D)."""
+        """Returns the masked mean, (n, D)."""
         return masked_mean(hidden.layers[-1], hidden.mask)
 
 
@@ -63,7 +63,7 @@ class CLSPooler(Pooler):
     """First token of the last layer (``cls_before_pooler`` in SimCSE's code; add a head for its ``cls``)."""
 
     def forward(self, hidden: Hidden) -> Tensor:
-        """Gives the vector of the first token that is not padding, (n, D)."""
+        """Returns the vector of the first token that is not padding, (n, D)."""
         tokens = at_least_float32(hidden.layers[-1])
         first = hidden.mask.int().argmax(dim=1)
         return tokens[torch.arange(len(tokens), device=tokens.device), first]
@@ -75,7 +75,7 @@ class LastTwoPooler(Pooler):
     layers = (-1, -2)
 
     def forward(self, hidden: Hidden) -> Tensor:
-        """Gives the masked mean of the two layers' average, (n, D)."""
+        """Returns the masked mean of the two layers' average, (n, D)."""
         return masked_mean(_average(hidden, self.layers), hidden.mask)
 
 
@@ -101,7 +101,7 @@ class FirstLastPooler(Pooler):
         self.layers = (-1, 0 if first == "embeddings" else 1)
 
     def forward(self, hidden: Hidden) -> Tensor:
-        """Gives the masked mean of the two layers' average, (n, D)."""
+        """Returns the masked mean of the two layers' average, (n, D)."""
         return masked_mean(_average(hidden, self.layers), hidden.mask)
 
 
@@ -112,6 +112,6 @@ class MaxPooler(Pooler):
     """
 
     def forward(self, hidden: Hidden) -> Tensor:
-        """Gives the masked maximum, (n, D); every row needs a token."""
+        """Returns the masked maximum, (n, D); every row needs a token."""
         tokens = at_least_float32(hidden.layers[-1])
         return tokens.masked_fill(~hidden.mask.unsqueeze(-1), -torch.inf).amax(dim=1)

@@ -2,7 +2,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from contrastive_text.data import Mixture, Step, TaskSize, cut
+from contrastive_text.data import Mixture, Step, TaskSize, consecutive_steps
 
 
 class Shuffled(Mixture):
@@ -12,5 +12,5 @@ class Shuffled(Mixture):
         self.seed = seed
 
     def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
-        each = [step for task, size in sizes.items() for step in cut({task: size}, drop_last)]
+        each = [step for task, size in sizes.items() for step in consecutive_steps({task: size}, drop_last)]
         return [each[i] for i in np.random.default_rng(self.seed).permutation(len(each))]

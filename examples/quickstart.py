@@ -45,7 +45,7 @@ FIGURES = {"recall@1 x 100": True, "MRR x 100": True, "alignment": False, "unifo
 
 
 def score(model: SentenceEncoder, held_out: Sequence[Document]) -> dict[str, float]:
-    """Gives the figures on held-out documents: the body is the answer to the first line."""
+    """Returns the figures on held-out documents: the body is the answer to the first line."""
     lines = torch.as_tensor(model.encode([d.summary for d in held_out], convert_to_tensor=True))
     bodies = torch.as_tensor(model.encode([d.body for d in held_out], convert_to_tensor=True))
     found = paired_retrieval(lines, bodies)

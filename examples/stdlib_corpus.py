@@ -30,12 +30,12 @@ class Document:
 
     @property
     def group(self) -> str:
-        """Gives the top-level module, the same for a module and its private or pure twin."""
+        """Returns the top-level module, the same for a module and its private or pure twin."""
         top = self.module.partition(".")[0]
         return TWINS.get(top, re.sub(r"^_(py(?=[a-z]))?", "", top))
 
     def sentences(self) -> set[str]:
-        """Gives the summary, the body and their sentences of four words or more, lowered."""
+        """Returns the summary, the body and their sentences of four words or more, lowered."""
         whole = [self.summary.lower(), self.body.lower()]
         parts = [part for text in whole for part in re.split(r"(?<=[.:!?])\s+", text)]
         return {*whole, *(part for part in parts if len(part.split()) >= 4)}
@@ -47,13 +47,13 @@ def _words(text: str) -> int:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Gives the paragraphs of a text, each on one line, without its interactive examples."""
+    """Returns the paragraphs of a text, each on one line, without its interactive examples."""
     parts = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
     return [part for part in parts if part and not part.startswith(">>>")]
 
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
-    """Gives the qualified name and docstring of a module, its classes and its functions."""
+    """Yields the qualified name and docstring of a module, its classes and its functions."""
     if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         yield name, ast.get_docstring(node) or ""
     for child in ast.iter_child_nodes(node):
@@ -63,7 +63,7 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _library() -> Iterator[Document]:
-    """Gives the docstrings of the standard library, in the order of the files' paths."""
+    """Yields the docstrings of the standard library, in the order of the files' paths."""
     root = Path(sysconfig.get_paths()["stdlib"])
     for parts in sorted(path.relative_to(root).parts for path in root.rglob("*.py")):
         if any(re.fullmatch(SKIPPED, part) for part in parts):
@@ -76,7 +76,7 @@ def _library() -> Iterator[Document]:
 
 
 def _reference() -> Iterator[Document]:
-    """Gives the sections of the language reference, each headed by its underlined title."""
+    """Yields the sections of the language reference, each headed by its underlined title."""
     for topic in sorted(topics):
         pieces = re.split(r"^(\S.*)\n[*=~^-]{3,}$", topics[topic], flags=re.MULTILINE)
         for title, text in zip(pieces[1::2], pieces[2::2], strict=True):
@@ -84,7 +84,7 @@ def _reference() -> Iterator[Document]:
 
 
 def documents() -> list[Document]:
-    """Gives the documents in a fixed order; no summary and no body occurs twice among them."""
+    """Returns the documents in a fixed order; no summary and no body occurs twice among them."""
     found, seen = [], set[str]()
     for document in (*_library(), *_reference()):
         texts = (document.summary.lower(), document.body.lower())
@@ -96,7 +96,7 @@ def documents() -> list[Document]:
 
 
 def split(found: Iterable[Document], every: int = 4) -> tuple[list[Document], list[Document]]:
-    """Gives the training and the held-out documents.
+    """Returns the training and the held-out documents.
 
     About one module in ``every`` is held out whole, chosen by a checksum of its name.  A document
     of another module that shares a sentence with a held-out one is in neither list.

@@ -19,7 +19,7 @@ DIGITS = re.compile(r"\d\.\d")
 
 
 def compares_bits(item: pytest.Item) -> bool:
-    """Tells whether the outcome of a test may hang on the rounding of the last bit.
+    """Whether the outcome of a test may hang on the rounding of the last bit.
 
     Of a doctest that is so where it prints a decimal fraction; of a test where it, or a function of its file that
     it calls, compares tensors, arrays or files bit by bit, a number with a float, or a text with decimals.
@@ -31,7 +31,7 @@ def compares_bits(item: pytest.Item) -> bool:
 
 @cache
 def _bitwise(path: Path) -> set[str]:
-    """Gives the names of a file's functions that compare bits, themselves or by what they call."""
+    """Returns the names of a file's functions that compare bits, themselves or by what they call."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     found = {name for name, function in functions.items() if any(map(_is_exact, _body(function)))}
@@ -65,7 +65,7 @@ def _is_exact(node: ast.AST) -> bool:
 
 
 def _plain(node: ast.AST) -> Iterator[ast.AST]:
-    """Gives the parts of a side of a comparison, but for what stands in a call: ``approx`` has a tolerance."""
+    """Yields the parts of a side of a comparison, but for what stands in a call: ``approx`` has a tolerance."""
     yield node
     if not isinstance(node, ast.Call):
         for child in ast.iter_child_nodes(node):

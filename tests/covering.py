@@ -16,18 +16,18 @@ Pair = tuple[tuple[int, str], tuple[int, str]]
 
 
 def rest_slow(values: Iterable[Any], quick: int = 1) -> list[Any]:  # Any: what parametrize takes
-    """Gives the values of a test with all but the first few marked as slow; a tuple is one value of each name."""
+    """Returns the values of a test, all but the first few marked as slow; a tuple is one value of each name."""
     each = [value if isinstance(value, tuple) else (value,) for value in values]
     return [pytest.param(*value, marks=[] if i < quick else [pytest.mark.slow]) for i, value in enumerate(each)]
 
 
 def pairs(combination: tuple[str, ...]) -> set[Pair]:
-    """Gives every two choices of a combination, each with the number of its axis."""
+    """Returns every two choices of a combination, each with the number of its axis."""
     return set(itertools.combinations(enumerate(combination), 2))
 
 
 def covering(every: Sequence[Combination]) -> list[Combination]:
-    """Gives combinations in which every two choices meet that meet in any, chosen greedily; always the same."""
+    """Returns combinations in which every two choices meet that meet in any, chosen greedily; always the same."""
     numbers: dict[Pair, int] = {}
     sets = [sum(1 << numbers.setdefault(pair, len(numbers)) for pair in pairs(each)) for each in every]
     left, chosen = (1 << len(numbers)) - 1, []
@@ -40,7 +40,7 @@ def covering(every: Sequence[Combination]) -> list[Combination]:
 
 
 def part_of(every: Sequence[Combination]) -> list[Combination]:
-    """Gives one of several equal parts of all combinations, drawn at random; the parts together are all.
+    """Returns one of several equal parts of all combinations, drawn at random; the parts together are all.
 
     Which one says ``CONTRASTIVE_TEXT_PART``, the first of six where it isn't set: ``2/6`` is the second of six,
     ``1/1`` is everything.

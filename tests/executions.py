@@ -263,7 +263,7 @@ class Quiet(ContrastiveModule):
 
 
 def chains(case: Case, views: str, followed: str) -> dict[str, list[View]]:
-    """Gives the chains of views of each role."""
+    """Returns the chains of views of each role."""
     found: dict[str, list[View]] = {"anchor": [], "positive": []}
     if case.hidden is not None:
         found[case.hidden] = [MaskTokens()]
@@ -281,7 +281,7 @@ def chains(case: Case, views: str, followed: str) -> dict[str, list[View]]:
 
 
 def module_of(execution: Execution) -> Quiet:
-    """Gives the module of an execution, in float64; without chunks."""
+    """Returns the module of an execution, in float64; without chunks."""
     case = CASES[execution.case]
     torch.manual_seed(0)
     config = {**tiny.CONFIG, "initializer_range": 0.3}
@@ -292,7 +292,7 @@ def module_of(execution: Execution) -> Quiet:
 
 
 def batch_of(case: Case, views: str, step: int) -> Batch:
-    """Gives the batch of all ranks: texts of four lengths, some of which occur again."""
+    """Returns the batch of all ranks: texts of four lengths, some of which occur again."""
     noise = torch.Generator().manual_seed(step)
     rows = len(case.slots) * EXAMPLES
     lengths = torch.tensor([4, 5, 7, 9])[torch.randint(4, (rows,), generator=noise)]
@@ -329,7 +329,7 @@ def batch_of(case: Case, views: str, step: int) -> Batch:
 
 
 def part_of(batch: Batch, examples: slice) -> Batch:
-    """Gives some examples of a whole batch."""
+    """Returns some examples of a whole batch."""
     rows = torch.arange(len(batch)).reshape(len(batch.slots), -1)[:, examples].flatten()
     target = None if batch.target is None else batch.target[examples]
     return batch.split(rows).replace(target=target)
@@ -406,7 +406,7 @@ class Found:
 
 
 def means(parameters: dict[str, torch.nn.Parameter]) -> dict[str, Tensor]:
-    """Gives the gradients that any rank has, averaged over the ranks, as DDP leaves them."""
+    """Returns the gradients that any rank has, averaged over the ranks, as DDP leaves them."""
     dtype = torch.float64
     has = torch.tensor([p.grad is not None for p in parameters.values()], dtype=dtype)
     own = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters.values()]
@@ -503,7 +503,7 @@ def compare(found: Found, plain: Found) -> Outcome:
 
 @cache
 def plainly(case: str, views: str) -> Found:
-    """Gives what the plain execution of some objectives and views finds."""
+    """Returns what the plain execution of some objectives and views finds."""
     return execute(Execution(case, views, "padded", "whole", "dense", "one process"))
 
 
@@ -511,7 +511,7 @@ def plainly(case: str, views: str) -> Found:
 
 
 def effective_weights() -> dict[str, dict[str, float]]:
-    """Gives how much of the whole batch's gradient each of two objectives has on four ranks.
+    """Returns how much of the whole batch's gradient each of two objectives has on four ranks.
 
     ``own`` gathers with this rank's gradient alone and takes means of ranks' means, as the authors' codes do.
     """
@@ -566,7 +566,7 @@ def effective_weights() -> dict[str, dict[str, float]]:
 
 
 def compared_ids(batch: Batch) -> Tensor:
-    """Gives the ids of the anchors and positives of a whole batch."""
+    """Returns the ids of the anchors and positives of a whole batch."""
     return torch.cat([batch.text_ids[batch.by_role(role)] for role in ("anchor", "positive")])
 
 

@@ -27,7 +27,7 @@ Figures = dict[str, Any]  # Any: losses and norms by step, two sums by tensor
 
 
 def drawn(name: str, shape: torch.Size) -> torch.Tensor:
-    """Gives numbers from -1/3 to 1/3 that are the same on every machine; 1 is added for scales."""
+    """Returns numbers from -1/3 to 1/3 that are the same on every machine; 1 is added for scales."""
     rng = np.random.default_rng(sorted(name.encode()))
     values = torch.from_numpy(rng.integers(-1000, 1001, size=tuple(shape)) / 3000)
     return values + 1 if "LayerNorm.weight" in name else values

@@ -49,7 +49,7 @@ def write_tasks(folder: Path) -> dict[str, TextTask]:
 
 
 def objectives(dropout: float = 0.0) -> dict[str, Objective]:
-    """Gives a supervised objective for each task, two with a layer in common, and a contrastive one."""
+    """Returns a supervised objective for each task, two with a layer in common, and a contrastive one."""
 
     def pair_head() -> MLPHead:
         return MLPHead(dropout=dropout, share="pairs", shared_layers=1)
@@ -63,12 +63,12 @@ def objectives(dropout: float = 0.0) -> dict[str, Objective]:
 
 
 def module(folder: str, dropout: float = 0.0, combine: Combine | None = None, **parts: Any) -> ContrastiveModule:
-    """Gives a module with the four objectives; its weights are the same every time."""
+    """Returns a module with the four objectives; its weights are the same every time."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return tiny.module(folder, dropout=dropout, objectives=objectives(dropout), combine=combine, **parts)
 
 
 def data(tasks: dict[str, TextTask], mixture: Mixture | None = None, **options: Any) -> TextDataModule:
-    """Gives the data of the three tasks, six rows of each a step."""
+    """Returns the data of the three tasks, six rows of each a step."""
     return TextDataModule(tasks=tasks, mixture=mixture, **{"batch_size": 6, "num_workers": 0, **options})

@@ -24,7 +24,7 @@ Pair = tuple[str, str, str]
 
 
 def some_pairs(count: int, start: int = 0, least: int = 0) -> list[Pair]:
-    """Gives scores as written, and two texts."""
+    """Returns scores as written, and two texts."""
     scores = [least + (7 * i + start) % (11 - 2 * least) / 2 for i in range(count)]
     return [
         (f"{score:g}", tiny.TEXTS[(start + i) % 40], tiny.TEXTS[5 * i % 40]) for i, score in enumerate(scores)
@@ -32,7 +32,7 @@ def some_pairs(count: int, start: int = 0, least: int = 0) -> list[Pair]:
 
 
 def year_pairs(task: str) -> dict[str, list[Pair]]:
-    """Gives the pairs of each file of a year; the last pair of each has no score."""
+    """Returns the pairs of each file of a year; the last pair of each has no score."""
     start = 3 * int(task[-2:])
     parts = {name: some_pairs(PER_SUBSET, start + 11 * i) for i, name in enumerate(YEARS[task])}
     return {name: [*pairs, ("", "a bird", "no one scored")] for name, pairs in parts.items()}

@@ -24,7 +24,7 @@ def pages() -> Iterator[dict[str, str]]:
 
 
 def anchors(text: str) -> set[str]:
-    """Gives the anchors of a page's headings, as GitHub makes them."""
+    """Returns the anchors of a page's headings, as GitHub makes them."""
     found: list[str] = []
     for title in re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE):
         base = re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")

@@ -7,8 +7,7 @@ import pytest
 SURFACE = {
     "": [
         "Contrastive", "ContrastiveModule", "EmbeddingView", "Given", "GradientView", "InfoNCE", "NTXent",
-        "SameText", "SentenceEncoder", "Spans", "TextDataModule", "TextView", "TokenView",
-        "TransformerEncoder",
+        "SameText", "SentenceEncoder", "Spans", "TextDataModule", "TextView", "TokenView", "TransformerEncoder",
     ],
     ".core": [
         "NO_LABEL", "NO_WORD", "Alter", "Batch", "Classes", "ContrastiveTextError", "Encoded", "Example",
@@ -19,7 +18,7 @@ SURFACE = {
     ".data": [
         "AllTasks", "BatchRoundRobin", "Bounds", "Collator", "EpochBatchSampler", "EpochRoundRobin", "Fusion",
         "KeyedRow", "KeyedRows", "Mixture", "RowKey", "Step", "StepCollator", "Table", "TaskSize",
-        "TextDataModule", "TextTask", "TextTokenizer", "TrainingData", "collate_texts", "cut",
+        "TextDataModule", "TextTask", "TextTokenizer", "TrainingData", "collate_texts", "consecutive_steps",
         "learn_vocabulary", "read_pairs", "read_rows",
     ],
     ".encoders": ["Encoder", "TransformerEncoder"],
@@ -28,32 +27,31 @@ SURFACE = {
         "trained_sts_scores",
     ],
     ".inference": [
-        "Device", "EmbeddingRun", "Encoding", "Exported", "Hit", "SentenceEncoder", "VectorIndex",
-        "VectorRecord", "export_onnx", "fit_component_removal", "fit_whitening", "group", "map_on_devices",
+        "Device", "EmbeddingRun", "Encoding", "Exported", "Hit", "SentenceEncoder", "VectorIndex", "VectorRecord",
+        "connected_groups", "export_onnx", "fit_component_removal", "fit_whitening", "map_on_devices",
         "near_duplicates", "quantize", "top_k", "unnormalised", "value_ranges", "with_layer", "write_vectors",
     ],
     ".losses": [
-        "Alike", "CoSENT", "Comparison", "CosineMSE", "Forbid", "FurtherNegatives", "InfoNCE", "Loss",
-        "NTXent", "Reduction", "ScoreLoss", "SupCon", "Triples", "cosent_loss", "cosine_similarity_matrix",
-        "info_nce_terms", "reduce", "sup_con_terms",
+        "Alike", "CoSENT", "Comparison", "CosineMSE", "Forbid", "FurtherNegatives", "InfoNCE", "Loss", "NTXent",
+        "Reduction", "ScoreLoss", "SupCon", "Triples", "cosent_loss", "cosine_similarity_matrix",
+        "info_nce_terms", "reduce_terms", "sup_con_terms",
     ],
     ".metrics": [
         "Alignment", "EffectiveRank", "Hubs", "IsoScore", "MeanCosine", "PairedBootstrap", "PositiveAlignment",
         "RetrievalScores", "SpearmanSimilarity", "Uniformity", "alignment", "answer_ranks", "average_ranks",
         "effective_rank", "holm", "hubness", "in_batch_accuracy", "iso_score", "k_occurrences", "linear_cka",
         "mean_cosine", "nearest_similarity", "neighbour_overlap", "pair_similarity", "paired_bootstrap_mean",
-        "paired_bootstrap_spearman", "paired_retrieval", "positive_pairs", "spearman", "spectrum",
-        "uniformity",
+        "paired_bootstrap_spearman", "paired_retrieval", "positive_pairs", "spearman", "spectrum", "uniformity",
     ],
     ".objectives": [
         "BilinearScorer", "ConcatenationScorer", "Contrastive", "MaskedLM", "NegativesAsHard", "Objective",
-        "PairClassification", "PairLabels", "PairRegression", "PositivesOnly", "Scorer", "SignedPairs",
-        "Terms", "TextClassification",
+        "PairClassification", "PairLabels", "PairRegression", "PositivesOnly", "Scorer", "SignedPairs", "Terms",
+        "TextClassification",
     ],
     ".pairings": ["Given", "NLITriples", "Neighbours", "Pairing", "SameText", "Spans"],
     ".runs": [
-        "Axis", "Cell", "Choice", "Difference", "Found", "Run", "SweepFolder", "SweepTable", "TaskEnsemble",
-        "build_ensemble", "paired_difference", "parse_vary", "plan", "verify", "write_report",
+        "Axis", "Cell", "Choice", "Found", "SeedDifference", "SweepFolder", "SweepRun", "SweepTable",
+        "TaskEnsemble", "build_ensemble", "paired_difference", "parse_vary", "plan", "verify", "write_report",
     ],
     ".training": [
         "AdamW", "AtomicCheckpointIO", "BestCheckpoint", "CollapseDoctor", "Combine", "ConstantSchedule",
@@ -65,8 +63,8 @@ SURFACE = {
         "Adversarial", "ContextualSubstitute", "CropTokens", "DeleteOneWord", "DeleteSpans", "DeleteTokens",
         "EmbeddingDropout", "EmbeddingView", "FeatureCutoff", "FixedDropout", "GaussianNoise", "GradientView",
         "MaskTokens", "NlpaugView", "Prompt", "ReorderSpans", "ShufflePositions", "SpanCutoff",
-        "SubstituteSynonyms", "SwapWords", "SynonymFile", "SynonymSource", "TextView", "TokenCutoff",
-        "TokenView", "View", "ViewPlan", "WordNetSynonyms",
+        "SubstituteSynonyms", "SwapWords", "SynonymFile", "SynonymSource", "TextView", "TokenCutoff", "TokenView",
+        "View", "ViewPlan", "WordNetSynonyms",
     ],
 }  # fmt: skip
 

@@ -101,7 +101,7 @@ EVERY = [Combination(*names) for names in itertools.product(*AXES.values())]
 
 
 def config(combination: Combination) -> dict[str, Any]:
-    """Gives the combination as the YAML of a run."""
+    """Returns the combination as the YAML of a run."""
     kept, thrown = HEADS[combination.head]
     views = dict(VIEWS[combination.views])
     role = MASKED.get(combination.objectives)
@@ -125,7 +125,7 @@ AFTER_TOKENS = (
 
 
 def senseless(combination: Combination) -> str | None:
-    """Gives what a combination without sense is answered, None for all others."""
+    """Returns what a combination without sense is answered, None for all others."""
     if combination.views == "dropout" and combination.pairing != "same":
         return "FixedDropout: expected a pairing that repeats the anchor"
     if combination.pairing == "same" and "of pairs" in combination.objectives:

@@ -27,7 +27,7 @@ LIGHTNING = ("training/", "cli/", "data/datamodule.py", "data/settings.py")
 
 
 def modules() -> dict[str, ast.Module]:
-    """Gives the files of the package by the name of their module, but for those of the package itself."""
+    """Returns the files of the package by the name of their module, but for those of the package itself."""
     files = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem[0] != "_"]
     named = {
         path.relative_to(PACKAGE.parent).with_suffix("").as_posix().replace("/", "."): path for path in files
@@ -39,7 +39,7 @@ MODULES = modules()
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Gives the modules and names of the package that a file imports, anywhere in it but for type checkers."""
+    """Yields the modules and names of the package that a file imports, anywhere in it but for type checkers."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
@@ -52,7 +52,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 def own_imports(module: str) -> set[str]:
-    """Gives the modules of the package that a file imports: where a folder gives a name, the folder."""
+    """Returns the modules of the package that a file imports: where a folder gives a name, the folder."""
     found = set()
     for name in imported(MODULES[module]):
         while name.startswith(f"{PACKAGE.name}.") and name not in MODULES and f"{name}.__init__" not in MODULES:

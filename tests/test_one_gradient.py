@@ -138,7 +138,7 @@ def test_d19_on_four_ranks_own_gradients_weigh_a_quarter_and_ours_the_whole(
 
 
 def fitted(folder: Path, bert: str, **options: Any) -> dict[str, Tensor]:  # Any: the trainer's and the module's
-    """Gives the weights behind four steps of a run in float64."""
+    """Returns the weights behind four steps of a run in float64."""
     chunk_tokens = options.pop("chunk_tokens", None)
     encoder = TransformerEncoder(bert, dropout=0.0)
     mask: dict[str, Any] = {"original": [MaskTokens(rate=0.5)], "positive": [FeatureCutoff()]}
@@ -174,7 +174,7 @@ def test_clipping_and_accumulation_in_chunks_are_those_of_whole_batches(
 
 
 def parts_of(room: Any, *bases: type) -> set[type]:  # Any: a module
-    """Gives the classes of those kinds that a room exports."""
+    """Returns the classes of those kinds that a room exports."""
     exported = [getattr(room, name) for name in room.__all__] if "__all__" in vars(room) else vars(room).values()
     return {
         each

@@ -150,7 +150,7 @@ def test_the_yaml_of_a_page_builds_the_part(
     built = parser.instantiate(parser.parse_object(yaml.safe_load(block[1])))
     plan = ViewPlan(built.model.views)
     objectives = built.model.objectives or {}
-    parts = [*(view for _, view in plan.each()), *objectives.values(), built.data.pairing]
+    parts = [*(view for _, view in plan.views_with_places()), *objectives.values(), built.data.pairing]
     assert name in [type(part).__name__ for part in parts]
     assert (built.model.weights or {}).keys() <= objectives.keys()
     for part in parts:

@@ -284,7 +284,9 @@ def test_consert_s_first_stages_have_the_settings_of_their_scripts(name: str, be
     )  # fmt: skip
     altered = {slot: module.plan.chain_name(slot) for slot in map(Slot, ("anchor", "positive") * 2, (0, 0, 1, 1))}
     assert [name for name in altered.values() if name] == ["anchor_2", "positive_2"]
-    assert [describe(view) for _, view in module.plan.each()] == ["TokenCutoff(rate=0.1, specials=True)"] * 2
+    assert [describe(view) for _, view in module.plan.views_with_places()] == [
+        "TokenCutoff(rate=0.1, specials=True)"
+    ] * 2
     assert module.objectives["inference"].view == 1  # unaltered
 
 
@@ -301,7 +303,9 @@ def test_consert_s_second_stages_alter_one_of_two_views_of_single_texts(
     name: str, view: str, epochs: int, length: int, bert: str
 ) -> None:
     module, config = ContrastiveModule.from_recipe(name, bert), config_of(name)
-    assert [(place, describe(part)) for place, part in module.plan.each()] == [("views.positive[0]", view)]
+    assert [(place, describe(part)) for place, part in module.plan.views_with_places()] == [
+        ("views.positive[0]", view)
+    ]
     assert module.objectives["contrastive"].between == "texts"
     assert module.weights == {"contrastive": 0.15}
     assert (module.optimizer.lr, module.encoder.max_length) == (5e-7, length)

@@ -58,7 +58,7 @@ def save_bert(folder: Path, texts: tuple[str, ...] = TEXTS, seed: int = 0, **cha
 
 
 def by_hand(folder: Path) -> Path:
-    """Gives a saved model's folder without its manifest, as one is left that was changed by hand."""
+    """Returns a saved model's folder without its manifest, as one is left that was changed by hand."""
     (folder / MANIFEST).unlink()
     return folder
 
@@ -85,17 +85,17 @@ def write_triples(path: Path) -> str:
 
 
 def module(folder: str, dropout: float | None = None, **parts: Any) -> ContrastiveModule:
-    """Gives a module around a saved encoder."""
+    """Returns a module around a saved encoder."""
     return ContrastiveModule(TransformerEncoder(folder, dropout=dropout), **parts)
 
 
 def data(train: str, **options: Any) -> TextDataModule:
-    """Gives training data without worker processes, eight rows a step."""
+    """Returns training data without worker processes, eight rows a step."""
     return TextDataModule(**{"train": train, "batch_size": 8, "num_workers": 0, **options})
 
 
 def trainer(folder: Path, **options: Any) -> pl.Trainer:
-    """Gives a silent trainer on the CPU that takes two steps."""
+    """Returns a silent trainer on the CPU that takes two steps."""
     quiet: dict[str, Any] = {
         "accelerator": "cpu",
         "devices": 1,
@@ -119,5 +119,5 @@ class SGD(Optimizer):
 
 
 def merged(results: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Gives the scores of all loaders in one dictionary."""
+    """Returns the scores of all loaders in one dictionary."""
     return {name: score for result in results for name, score in result.items()}

@@ -15,7 +15,7 @@ _REFUSED = re.compile(r"^\s*- (\S+: expected .*)$", flags=re.MULTILINE)
 
 
 def answer(error: BaseException) -> str | None:
-    """Gives what to print of an exception, if it is for the user to put right.
+    """Returns what to print of an exception, if it is for the user to put right.
 
     Example:
         >>> from contrastive_text.core.errors import InvalidValueError
@@ -31,7 +31,7 @@ def answer(error: BaseException) -> str | None:
 
 
 def constructor_answer(message: str, cause: BaseException | None = None) -> str | None:
-    """Gives what a part's constructor said, from the parser's list of all types that it tried.
+    """Returns what a part's constructor said, from the parser's list of all types that it tried.
 
     Args:
         message: What the parser says.
@@ -54,7 +54,7 @@ def _place(message: str) -> str:
 
 
 def _outside_its_worker(message: str) -> str:
-    """Gives the message of an error that a worker process has passed on together with its traceback."""
+    """Returns the message of an error that a worker process has passed on together with its traceback."""
     found = _IN_A_WORKER.match(message)
     return message if found is None else message.rpartition(f".{found['error']}: ")[2].strip()
 

@@ -21,7 +21,7 @@ def add_bounds(parser: Parser) -> None:
 
 
 def bounds_of(options: argparse.Namespace) -> Bounds:
-    """Gives the bounds that the options name.
+    """Returns the bounds that the options name.
 
     Raises:
         ValueError: Something else than names and numbers.

@@ -19,7 +19,7 @@ from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.compare.measure import check_pairs, check_some
 from contrastive_text.evaluation.compare.measure import compare as measure
-from contrastive_text.evaluation.compare.result import Comparison
+from contrastive_text.evaluation.compare.result import ModelComparison
 from contrastive_text.evaluation.senteval.classifiers import PROTOCOLS
 from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
 from contrastive_text.evaluation.senteval.transfer import SIMCSE_TASKS, check_folds, find_transfer, outcomes
@@ -27,7 +27,7 @@ from contrastive_text.evaluation.sts.cosine import SETTINGS
 from contrastive_text.evaluation.sts.data import STSPairs, find_sts
 from contrastive_text.metrics.bootstrap import check_resamples
 
-_FORMATS = {"text": Comparison.text, "markdown": Comparison.markdown, "json": Comparison.json}
+_FORMATS = {"text": ModelComparison.text, "markdown": ModelComparison.markdown, "json": ModelComparison.json}
 _READ_BY: Mapping[str, Sequence[str]] = {"setting": ("sts",), "protocol": ("transfer",)}
 """Option -> the suites that read it."""
 
@@ -124,7 +124,7 @@ def _answers(
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """Gives a name for each model: as it was given, numbered where it was given twice."""
+    """Returns a name for each model: as it was given, numbered where it was given twice."""
     seen: Counter[str] = Counter()
     names = []
     for path in paths:

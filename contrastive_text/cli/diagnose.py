@@ -67,7 +67,7 @@ def diagnose(words: Sequence[str]) -> None:
 
 
 def _as_text(head: str, found: Diagnosis, mean: bool) -> str:
-    """Gives the figures as a table, and under it what is off."""
+    """Returns the figures as a table, and under it what is off."""
     table = Table("figure", "value", "range", "what it means", title="how the vectors lie", title_justify="left")
     for row in _rows(found, mean):
         table.add_row(*map(Text, row))
@@ -78,7 +78,7 @@ def _as_text(head: str, found: Diagnosis, mean: bool) -> str:
 
 
 def _rows(found: Diagnosis, mean: bool) -> list[tuple[str, str, str, str]]:
-    """Gives for each figure its name, value, range and meaning."""
+    """Returns for each figure its name, value, range and meaning."""
     most = min(found.texts, found.features)
     orphans = f"{found.orphans:.1%}"
     rows = [

@@ -17,7 +17,7 @@ from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.data.files.streaming import TextStream
-from contrastive_text.inference.search import check_threshold, group, near_duplicates
+from contrastive_text.inference.search import check_threshold, connected_groups, near_duplicates
 from contrastive_text.inference.vector_files import as_tensor, record_of
 
 
@@ -56,7 +56,7 @@ def duplicates(words: Sequence[str]) -> None:
         f"written to {options.output}"
     )
     if options.keep is not None:
-        first = group(pairs, summary.texts).tolist()
+        first = connected_groups(pairs, summary.texts).tolist()
         kept = (text for i, text in enumerate(texts) if first[i] == i)
         if options.keep.suffix == ".jsonl":
             kept = (json.dumps({"text": text}, ensure_ascii=False) for text in kept)
@@ -67,7 +67,7 @@ def duplicates(words: Sequence[str]) -> None:
 
 
 def _pair_rows(texts: TextStream, pairs: Tensor, cosines: Tensor) -> Iterator[str]:
-    """Gives the rows of the table: exact repeats in the file's order, then near ones by falling cosine."""
+    """Yields the rows of the table: exact repeats in the file's order, then near ones by falling cosine."""
     assert texts.summary is not None
     repeats = texts.summary.repeats
     wanted = {*pairs.flatten().tolist(), *(repeat.place for repeat in repeats)}

@@ -60,7 +60,7 @@ def encoder_of(options: argparse.Namespace) -> tuple[SentenceEncoder, list[str] 
 
 
 def index_of(options: argparse.Namespace, texts: TextStream, path: Path, stays: bool = True) -> VectorIndex:
-    """Gives the index of a file of texts, made now where it isn't there yet; it may be one for this time only."""
+    """Returns the index of a file of texts, made now where there is none yet; it may be for this time alone."""
     model, devices = encoder_of(options)
     if options.restart or not path.exists():
         encoding = Encoding(block_size=options.block_size, batch_size=options.batch_size, device=devices)

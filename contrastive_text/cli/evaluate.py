@@ -194,7 +194,7 @@ def _suite_data(options: argparse.Namespace) -> SuiteData:
 
 
 def _trained_splits(data: SuiteData) -> dict[str, STSPairs | str]:
-    """Gives the pairs of each split, or what is missing, under one name."""
+    """Returns the pairs of each split, or what is missing, under one name."""
     return {f"{task}, {split}": pairs for task, splits in data.trained.items() for split, pairs in splits.items()}
 
 
@@ -224,7 +224,7 @@ def _table(suite: str, embed: CachedEncoder, data: SuiteData, options: argparse.
 
 
 def _written(tables: Mapping[str, ScoreTable], form: str, subsets: bool) -> str:
-    """Gives the tables of the suites as one text, one JSON object or one CSV table."""
+    """Returns the tables of the suites as one text, one JSON object or one CSV table."""
     if form == "json":
         return json.dumps(
             {suite: json.loads(table.json()) for suite, table in tables.items()}, indent=2, ensure_ascii=False
@@ -242,7 +242,7 @@ def _written(tables: Mapping[str, ScoreTable], form: str, subsets: bool) -> str:
 
 
 def _subset_tables(table: ScoreTable) -> list[ScoreTable]:
-    """Gives a table of the sub-sets of each year of STS."""
+    """Returns a table of the sub-sets of each year of STS."""
     return [
         ScoreTable(
             f"{score.task}, sub-sets",

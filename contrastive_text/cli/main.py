@@ -110,7 +110,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Gives the modules behind ``--trust``, and the other words.
+    """Returns the modules behind ``--trust``, and the other words.
 
     Raises:
         ValueError: No module behind it.

@@ -21,7 +21,7 @@ def _alone(path: Path) -> Sequence[Path]:
 
 
 def _with_index(path: Path) -> Sequence[Path]:
-    """Gives a table of duplicates, and the vectors that lie beside it until it is written."""
+    """Returns a table of duplicates, and the vectors that lie beside it until it is written."""
     return [path, *files_of(path.with_name(f"{path.name}.vectors.npy"))]
 
 
@@ -145,14 +145,14 @@ def check_paths(command: str, values: Mapping[str, object]) -> None:
 
 
 def _value(values: object, option: str) -> object:
-    """Gives an option's value; a dotted one is of mappings inside each other."""
+    """Returns an option's value; a dotted one is of mappings inside each other."""
     for part in option.split("."):
         values = values.get(part) if isinstance(values, Mapping) else None
     return values
 
 
 def _paths(value: object) -> Iterator[Path]:
-    """Gives the paths among values, in lists and mappings."""
+    """Yields the paths among values, in lists and mappings."""
     if isinstance(value, str | Path):
         yield Path(value)
     elif isinstance(value, Mapping):

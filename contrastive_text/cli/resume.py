@@ -23,7 +23,7 @@ _VALUES = ("seed_everything", "init_from", "chunk", "oversubscribe", "ckpt_path"
 
 
 def resume_words(words: Sequence[str], places: Mapping[str, type]) -> list[str]:
-    """Gives the words of a ``fit`` that goes on with a run, in a folder of its own.
+    """Returns the words of a ``fit`` that goes on with a run, in a folder of its own.
 
     Args:
         words: What stands behind ``fit``, with ``--resume RUN`` among it.
@@ -51,7 +51,7 @@ def resume_words(words: Sequence[str], places: Mapping[str, type]) -> list[str]:
 
 
 def resuming(words: Sequence[str], config: Mapping[str, object]) -> str:
-    """Gives the command that goes on with a run when its folder is put behind it.
+    """Returns the command that goes on with a run when its folder is put behind it.
 
     Args:
         words: What stood behind ``contrastive-text``.
@@ -100,7 +100,7 @@ def _split(words: Sequence[str]) -> tuple[Path, list[str]]:
 
 
 def _latest(folder: Path, config: Mapping[str, object]) -> Checkpoint:
-    """Gives the whole checkpoint of the most steps, and says which ones are damaged.
+    """Returns the whole checkpoint of the most steps, and says which ones are damaged.
 
     A run that has none of its own yet goes on from where it began.
     """
@@ -136,7 +136,7 @@ def _latest(folder: Path, config: Mapping[str, object]) -> Checkpoint:
 
 
 def _read(paths: Iterable[Path]) -> tuple[list[Checkpoint], list[str]]:
-    """Gives the whole ones of some checkpoints, and what is wrong with the others."""
+    """Returns the whole ones of some checkpoints, and what is wrong with the others."""
     sound: list[Checkpoint] = []
     damaged: list[str] = []
     for path in paths:
@@ -148,7 +148,7 @@ def _read(paths: Iterable[Path]) -> tuple[list[Checkpoint], list[str]]:
 
 
 def _wrote(folder: Path, checkpoint: Checkpoint) -> bool:
-    """Tells whether a checkpoint of a folder that runs may share is of the run in this folder."""
+    """Whether a checkpoint of a folder that runs may share is of the run in this folder."""
     return checkpoint.best is not None and checkpoint.best.run == os.path.realpath(folder)
 
 

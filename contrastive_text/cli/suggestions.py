@@ -20,7 +20,7 @@ _CLASS = re.compile(r"Expected a dot import path string: (?P<a>[\w.]+)|No module
 
 
 def part_classes() -> dict[str, type]:
-    """Gives every class that a configuration can name without a path."""
+    """Returns every class that a configuration can name without a path."""
     from contrastive_text import encoders, heads, losses, objectives, pairings, poolers, views
     from contrastive_text.data import mixture
     from contrastive_text.training import optim
@@ -32,7 +32,7 @@ def part_classes() -> dict[str, type]:
 
 
 def option_names() -> dict[str, str]:
-    """Gives every option with the places that have it."""
+    """Returns every option with the places that have it."""
     import pytorch_lightning as pl
 
     from contrastive_text.data import TextTask

@@ -102,7 +102,7 @@ def sweep(words: Sequence[str]) -> None:
 
 
 def read_seeds(given: Sequence[int]) -> list[int]:
-    """Gives the seeds: 1 to N for a single number, or those that are named.
+    """Returns the seeds: 1 to N for a single number, or those that are named.
 
     Raises:
         ValueError: None, the same one twice, or one below 0.
@@ -121,7 +121,7 @@ def read_seeds(given: Sequence[int]) -> list[int]:
 
 
 def _chosen_by(config: Config) -> str:
-    """Gives the figure by which ``fit`` chooses the best checkpoint."""
+    """Returns the figure by which ``fit`` chooses the best checkpoint."""
     return str(config["checkpoint"]["monitor"] or (TASK_SCORE if validated(config) == "tasks" else PAIR_SCORE))
 
 

@@ -74,7 +74,7 @@ class _Parsed(ContrastiveCLI):
 
 
 def check_cells(cells: Sequence[Cell], words: Sequence[str]) -> dict[str, Config]:
-    """Gives the configuration of every cell by its name, once all are parsed and then all are built.
+    """Returns the configuration of every cell by its name, once all are parsed and then all are built.
 
     Args:
         cells: The grid.
@@ -117,7 +117,7 @@ def check_cells(cells: Sequence[Cell], words: Sequence[str]) -> dict[str, Config
 
 
 def validated(config: Config) -> str:
-    """Gives whose validation files a run has: ``tasks``, else ``pairs``; empty for none."""
+    """Returns whose validation files a run has: ``tasks``, else ``pairs``; empty for none."""
     data = config["data"]
     if any(task["validation"] for task in (data["tasks"] or {}).values()):
         return "tasks"

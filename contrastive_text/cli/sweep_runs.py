@@ -23,7 +23,7 @@ from contrastive_text.cli.training import option_value
 from contrastive_text.core.class_paths import trusted
 from contrastive_text.core.console import console
 from contrastive_text.core.terminal import say
-from contrastive_text.runs.sweeps import Cell, Run, SweepFolder, SweepTable, read_validations
+from contrastive_text.runs.sweeps import Cell, SweepFolder, SweepRun, SweepTable, read_validations
 from contrastive_text.runs.sweeps.folder import empty
 
 _WAIT = 1.0
@@ -45,11 +45,11 @@ class Job:
     keep_weights: bool
 
     def words(self, cell: Cell, seed: int) -> list[str]:
-        """Gives the command of a run, from ``fit`` on."""
+        """Returns the command of a run, from ``fit`` on."""
         trust = [f"--trust={module}" for module in trusted()]
         return ["fit", *trust, *cell.words(self.options), f"--seed_everything={seed}"]
 
-    def run(self, cell: Cell, seed: int, place: Path) -> Run:
+    def run(self, cell: Cell, seed: int, place: Path) -> SweepRun:
         """Runs a cell in its folder, which is emptied; what it prints goes into ``fit.log`` there.
 
         Raises:
@@ -75,7 +75,7 @@ class Job:
             raise SystemExit(status)
         seconds = round(time.perf_counter() - begun, 1)
         error = "" if status == 0 else _reason(log)
-        done = Run(cell.labels, seed, seconds, [] if error else read_validations(place), error)
+        done = SweepRun(cell.labels, seed, seconds, [] if error else read_validations(place), error)
         if not self.keep_weights:
             for weights in ("model", "checkpoints"):
                 shutil.rmtree(place / weights, ignore_errors=True)
@@ -150,7 +150,7 @@ def run_all(job: Job, cells: Sequence[Cell], seeds: Sequence[int], tabulate: Cal
         progress.update(bar, completed=len(every))
 
 
-def _score(table: SweepTable, run: Run) -> str:
+def _score(table: SweepTable, run: SweepRun) -> str:
     return f"{table.score} {table.figures(run)[table.score]:.2f}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def table_row(cells: Iterable[object]) -> str:
-    r"""Gives a row without its newline; a tab or a newline in a cell becomes a blank.
+    r"""Returns a row without its newline; a tab or a newline in a cell becomes a blank.
 
     Example:
         >>> table_row(["a\nb", 2])

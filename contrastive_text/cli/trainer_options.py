@@ -48,7 +48,7 @@ def answering(building: bool = False) -> Iterator[None]:
 
 
 def _is_of_options(error: Exception) -> bool:
-    """Tells whether Lightning refuses an option: with its own exception, or by a ``raise`` in its callbacks.
+    """Whether Lightning refuses an option: with its own exception, or by a ``raise`` in its callbacks.
 
     A part that logs where nothing can be logged gets that exception too: it is a bug of the part.
     """

@@ -36,7 +36,7 @@ from contrastive_text.training.callbacks.chunk_size import ChunkSize
 from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
 from contrastive_text.training.held_out import predicting
-from contrastive_text.training.initial_weights import start_from
+from contrastive_text.training.initial_weights import load_initial_weights
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.run_folders import OwnFolders, RunLogger
 
@@ -183,7 +183,7 @@ class ContrastiveCLI(LightningCLI):
                 "--init_from: expected none beside --ckpt_path, which resumes a run with its own weights, got "
                 "both; drop one of them, or set init_from to null"
             )
-        self.summary.starts_from = start_from(self.model, path)
+        self.summary.starts_from = load_initial_weights(self.model, path)
 
     def _plain_config(self) -> dict[str, Any]:  # Any: what YAML can hold
         config = self.config.get(self.subcommand) or self.config
@@ -233,7 +233,7 @@ class ContrastiveCLI(LightningCLI):
 
 
 def checkpoint_parts(path: str | None, to_resume: bool = False) -> Config:
-    """Gives the parts that a checkpoint was trained with, as a configuration; a run may go on from it."""
+    """Returns the parts that a checkpoint was trained with, as a configuration; a run may go on from it."""
     if path is None:
         return {}
     if path in _OF_A_TRAINER and not Path(path).exists():
@@ -275,7 +275,7 @@ def check_parts(config: Config, options: Sequence[str]) -> None:
 
 
 def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
-    """Gives a configuration with the words' files over it, and the options that are left to the parser.
+    """Returns a configuration with the words' files over it, and the options that are left to the parser.
 
     Files come in their order, and options after them, wherever they stand.
     """
@@ -309,11 +309,11 @@ def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
 
 
 def option_value(words: Sequence[str], name: str) -> str | None:
-    """Gives the value of an option among the words; None if it isn't there."""
+    """Returns the value of an option among the words; None if it isn't there."""
     return next(iter(option_values(words, name)), None)
 
 
 def option_values(words: Sequence[str], name: str) -> list[str]:
-    """Gives all values of an option among the words."""
+    """Returns all values of an option among the words."""
     following = [words[i + 1] for i, word in enumerate(words[:-1]) if word == name]
     return following + [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]

@@ -63,7 +63,7 @@ def verify(words: Sequence[str]) -> None:
 
 
 def _in_a_line(name: object) -> str:
-    r"""Gives a name whose newlines can't pass for lines of this command's.
+    r"""Returns a name whose newlines can't pass for lines of this command's.
 
     Example:
         >>> print(_in_a_line("a\nmodel.safetensors: ok"))

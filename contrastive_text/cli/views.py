@@ -59,7 +59,7 @@ def _show_task(
 
 
 def _marked(text: Sequence[Piece]) -> Text:
-    """Gives a text with ``[-gone-]`` and ``{+new+}`` where it was changed, as wdiff writes it."""
+    """Returns a text with ``[-gone-]`` and ``{+new+}`` where it was changed, as wdiff writes it."""
     forms = {"kept": ("", "", ""), "gone": ("[-", "-]", "red"), "new": ("{+", "+}", "bold green")}
     marks = [(forms[piece.kind], piece.text) for piece in text]
     return Text(" ").join(Text(f"{left}{words}{right}", style) for (left, right, style), words in marks)

@@ -38,12 +38,12 @@ _ELSEWHERE = {"hparams", "module_arguments", "hparams_name", "datamodule_hparams
 
 
 def ends_plainly(end: bytes) -> bool:
-    """Tells whether the last ``END_SIZE`` bytes end a zip archive without a comment, as torch leaves it."""
+    """Whether the last ``END_SIZE`` bytes end a zip archive without a comment, as torch leaves it."""
     return len(end) == END_SIZE and end.startswith(_END) and end.endswith(b"\0\0")
 
 
 def seal(digest: str) -> bytes:
-    """Gives the comment that seals a checkpoint: the SHA-256 of all of it as torch left it."""
+    """Returns the comment that seals a checkpoint: the SHA-256 of all of it as torch left it."""
     return _MARK + digest.encode()
 
 
@@ -74,7 +74,7 @@ def verify_checkpoint(path: str | Path) -> None:
 
 
 def is_sealed(path: Path) -> bool:
-    """Tells whether a checkpoint file ends with a seal, which is of every byte of it."""
+    """Whether a checkpoint file ends with a seal, which is of every byte of it."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _SEAL_SIZE))
         return file.read().startswith(_MARK)
@@ -98,7 +98,7 @@ def _damage(path: Path) -> str | None:
 
 
 def _digest(file: BinaryIO, size: int) -> str:
-    """Gives the SHA-256 of a file's first bytes and of two zeros."""
+    """Returns the SHA-256 of a file's first bytes and of two zeros."""
     file.seek(0)
     digest = hashlib.sha256()
     for start in range(0, size, _PART):
@@ -166,7 +166,7 @@ class Checkpoint:
     def arguments(
         self, cls: type, place: Literal["model", "data"], without: Collection[str] = ()
     ) -> dict[str, Any]:
-        """Gives the arguments of the module or of the data, if every part in them may be named."""
+        """Returns the arguments of the module or of the data, if every part in them may be named."""
         given = self.model if place == "model" else self.data
         return settled(
             {name: value for name, value in given.items() if name not in without}, cls, f"{self.path}: {place}"
@@ -272,7 +272,7 @@ def load_options(
     trust: Sequence[str] | None,
     given: Mapping[str, Any],
 ) -> Iterator[dict[str, Any]]:
-    """Gives the options for Lightning's ``load_from_checkpoint``, once every part in the file may be named.
+    """Yields the options for Lightning's ``load_from_checkpoint``, once every part in the file may be named.
 
     While the block runs, the modules are trusted, and what the parser of arguments says becomes an answer.
 
@@ -332,7 +332,7 @@ def _best_so_far(callbacks: Record, step: int) -> BestSoFar | None:
 
 
 def best_checkpoint(path: str | Path, where: str) -> Path:
-    """Gives the best checkpoint of a run.
+    """Returns the best checkpoint of a run.
 
     That is the only one in the folder ``checkpoints`` of the run, or, of several, the one that the latest of them
     names as the best so far; without validation that is the last.
@@ -373,7 +373,7 @@ def best_checkpoint(path: str | Path, where: str) -> Path:
 
 
 def score_of(checkpoint: Checkpoint, task: str) -> tuple[str, float] | None:
-    """Gives the name and the value of a task's score on held-out data, of these very weights; None if unknown."""
+    """Returns name and value of a task's score on held-out data, of these very weights; None if unknown."""
     figures = {} if checkpoint.best is None else checkpoint.best.figures
     for name, score in figures.items():
         metric = name.removeprefix(f"val/{task}/")

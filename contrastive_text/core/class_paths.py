@@ -105,12 +105,12 @@ def find_own(class_path: object) -> None:
 
 
 def trusted() -> tuple[str, ...]:
-    """Gives the modules that are trusted by name at this moment."""
+    """Returns the modules that are trusted by name at this moment."""
     return _trusted.get()
 
 
 def own_modules(plain: object) -> list[str]:
-    """Gives the modules of parts that aren't this library's, which a file with these parts needs trust for.
+    """Returns the modules of parts that aren't this library's, which a file with these parts needs trust for.
 
     Args:
         plain: Arguments as plain data, as checkpoints hold them.
@@ -130,7 +130,7 @@ def own_modules(plain: object) -> list[str]:
 
 
 def public_path(cls: type) -> str:
-    """Gives the path by which a class is imported, as every file that we write has it.
+    """Returns the path by which a class is imported, as every file that we write has it.
 
     Of this library's classes it is that of the outermost package whose ``__all__`` names it, whichever module
     defines it: a file outlives a change of places. Of others it is that of their module.
@@ -149,7 +149,7 @@ def public_path(cls: type) -> str:
 
 
 def resolve(class_path: object, base: type[_T] | tuple[type[_T], ...], where: str) -> type[_T]:
-    """Gives the class that a file names for a place.
+    """Returns the class that a file names for a place.
 
     Args:
         class_path: ``module.Class``, or the name alone of a class of this library.
@@ -188,17 +188,17 @@ def resolve(class_path: object, base: type[_T] | tuple[type[_T], ...], where: st
 
 
 def is_own(class_path: str) -> bool:
-    """Tells whether a path leads into this library."""
+    """Whether a path leads into this library."""
     return class_path.partition(".")[0] == _OWN
 
 
 def is_trusted(class_path: str) -> bool:
-    """Tells whether a path leads into this library, or into a module that is trusted by name."""
+    """Whether a path leads into this library, or into a module that is trusted by name."""
     return any(f"{class_path}.".startswith(f"{module}.") for module in (_OWN, *_trusted.get()))
 
 
 def loaded(class_path: str, kinds: tuple[type, ...] = ()) -> object:
-    """Gives what a path names among the modules that are imported already; None if there is nothing.
+    """Returns what a path names among the modules that are imported already; None if there is nothing.
 
     Args:
         class_path: ``module.Class``, or the name of a subclass of ``kinds``.
@@ -245,7 +245,7 @@ def _inside(module: ModuleType, names: Sequence[str]) -> object:
 
 
 def subclasses(kinds: Iterable[type]) -> Iterator[type]:
-    """Gives classes and all that are derived from them, as far as they are imported."""
+    """Yields classes and all that are derived from them, as far as they are imported."""
     for kind in kinds:
         yield kind
         yield from subclasses(kind.__subclasses__())

@@ -12,7 +12,7 @@ from contrastive_text.core.terminal import shown
 
 
 def console(file: TextIO | None = None, soft_wrap: bool = False) -> Console:
-    """Gives a console for tables, which takes no text for markup and shows what would steer the terminal.
+    """Returns a console for tables, which takes no text for markup and shows what would steer the terminal.
 
     Args:
         file: Where it prints; None for standard output.

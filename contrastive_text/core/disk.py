@@ -34,7 +34,7 @@ _in_use: set[str] = set()
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Gives an open file that takes a place, and that of an older file there, once it is whole and on the disk.
+    """Yields an open file that takes a place, and that of an older file there, once it is whole and on the disk.
 
     It is written beside its place under a name that nobody can foretell, flushed, and renamed. Whenever the
     process is killed, there is the older file or the newer one. A link at the place is replaced, not followed.
@@ -74,7 +74,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 def replacing_folder(
     path: Path, last: str, first: str | None = None, stale: Iterable[str] = ()
 ) -> Iterator[Path]:
-    """Gives a folder to write to, whose files take their places one by one when all are whole and on the disk.
+    """Yields a folder to write to, whose files take their places one by one when all are whole and on the disk.
 
     The key file ``last``, without which nobody takes the folder for a whole one, goes before any other file moves
     and comes last. What else lies in an older folder stays there, but for what ``stale`` names. All files get the
@@ -272,14 +272,14 @@ def remove_abandoned(folder: Path) -> list[Path]:
 
 
 def _temporary_in(folder: Path) -> Path:
-    """Gives a new name in a folder that tells who writes it: this program, machine and process."""
+    """Returns a new name in a folder that tells who writes it: this program, machine and process."""
     name = f".contrastive-text.{platform.node()}.{_process_space()}.{os.getpid()}.{secrets.token_hex(8)}.tmp"
     _in_use.add(name)
     return folder / name
 
 
 def _process_space() -> int:
-    """Gives the number of the namespace in which processes have their numbers; 0 where the system has one alone.
+    """Returns the number of the namespace that processes are numbered in; 0 where the system has one alone.
 
     Containers of one machine may share its name and a folder, but don't see each other's processes.
     """
@@ -303,7 +303,7 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _is_alive(process: int) -> bool:
-    """Tells whether a process of this machine runs; of this very one only what it writes now counts."""
+    """Whether a process of this machine runs; of this very one only what it writes now counts."""
     if process == os.getpid():
         return False
     if _WINDOWS:
@@ -339,7 +339,7 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def _number(error: Exception) -> int | None:
-    """Gives the number of a system's error, which libraries in Rust have in the text of an error of their own."""
+    """Returns the number of a system's error; libraries in Rust have it in the text of an error of their own."""
     if isinstance(error, OSError):
         return error.errno
     said = _OF_RUST.search(str(error))
@@ -347,7 +347,7 @@ def _number(error: Exception) -> int | None:
 
 
 def _is_ours(error: OSError, path: Path) -> bool:
-    """Tells whether an error is of a place, of what is around it, or of what is written for it."""
+    """Whether an error is of a place, of what is around it, or of what is written for it."""
     if error.filename is None:
         return False
     place = Path(os.fsdecode(error.filename))

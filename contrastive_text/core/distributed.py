@@ -11,17 +11,17 @@ from torch.autograd.function import FunctionCtx
 
 
 def is_distributed() -> bool:
-    """Tells whether a process group of more than one process is up."""
+    """Whether a process group of more than one process is up."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def world_size() -> int:
-    """Gives the number of processes, 1 without a process group."""
+    """Returns the number of processes, 1 without a process group."""
     return dist.get_world_size() if is_distributed() else 1
 
 
 def rank() -> int:
-    """Gives the number of this process, 0 without a process group."""
+    """Returns the number of this process, 0 without a process group."""
     return dist.get_rank() if is_distributed() else 0
 
 
@@ -46,7 +46,7 @@ class _GatherRows(torch.autograd.Function):
 
 
 def gather_sizes(size: int, device: torch.device) -> list[int]:
-    """Gives every rank's number of rows."""
+    """Returns every rank's number of rows."""
     if not is_distributed():
         return [size]
     sizes = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(world_size())]
@@ -75,7 +75,7 @@ def gather_rows(rows: Tensor, sizes: list[int]) -> Tensor:
 
 
 def least_over_ranks(value: int, device: torch.device) -> int:
-    """Gives the smallest of all ranks' values."""
+    """Returns the smallest of all ranks' values."""
     if not is_distributed():
         return value
     least = torch.tensor(value, device=device)
@@ -84,7 +84,7 @@ def least_over_ranks(value: int, device: torch.device) -> int:
 
 
 def sum_over_ranks(value: Tensor) -> Tensor:
-    """Gives the sum of a value over all ranks, without a gradient."""
+    """Returns the sum of a value over all ranks, without a gradient."""
     total = value.detach().clone()
     if is_distributed():
         dist.all_reduce(total)

@@ -56,7 +56,7 @@ class RunError(ContrastiveTextError, RuntimeError):
 
 
 def cause_of(error: BaseException | None, kind: type[_Error]) -> _Error | None:
-    """Gives an error of a kind: the error itself, or the nearest one that it was raised from; None without one.
+    """Returns an error of a kind: the error itself, or the nearest one that it was raised from; None without one.
 
     Example:
         >>> error = KeyError("a")
@@ -72,7 +72,7 @@ def cause_of(error: BaseException | None, kind: type[_Error]) -> _Error | None:
 
 
 def first_line(error: BaseException) -> str:
-    """Gives the first line of what an error says: other libraries go on with tracebacks and advice.
+    """Returns the first line of what an error says: other libraries go on with tracebacks and advice.
 
     Example:
         >>> first_line(ValueError("no such thing\\nTry another."))

@@ -8,7 +8,7 @@ from contrastive_text.core.errors import InvalidValueError
 
 
 def inside(folder: Path, name: str, where: str) -> Path:
-    """Gives the place in a folder that a record of the folder names.
+    """Returns the place in a folder that a record of the folder names.
 
     Args:
         folder: The folder, which may be anyone's.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 
 def importing(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
-    """Gives the ``__getattr__`` of a package.
+    """Returns the ``__getattr__`` of a package.
 
     Args:
         package: Its ``__name__``.

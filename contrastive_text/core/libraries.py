@@ -1,8 +1,10 @@
-"""Libraries that only some users need: imported where they are used, or named with what installs them."""
+"""Libraries of others: what installs those that only some users need, and quiet where they talk."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 from contrastive_text.core.errors import MissingLibraryError
@@ -40,3 +42,24 @@ def require(module: str, where: str) -> ModuleType:
         raise MissingLibraryError(
             f"{where}: expected {library}, found none ({error}); pip install 'contrastive-text[{extra}]'"
         ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps away Transformers' load report and progress bar, which every process would show."""
+    from transformers.utils import logging  # here: views are imported without it
+
+    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # theirs
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether something has failed, and nobody wants to end: a panic of tokenizers is no ``Exception``."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"

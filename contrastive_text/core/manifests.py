@@ -44,7 +44,7 @@ class FileDigest:
 
     @classmethod
     def of_json(cls, content: Any) -> FileDigest:  # Any: JSON that others may have changed
-        """Gives the digest that ``to_json`` wrote.
+        """Returns the digest that ``to_json`` wrote.
 
         Raises:
             ValueError: It is none.
@@ -59,7 +59,7 @@ class FileDigest:
         return cls(size, blocks)
 
     def to_json(self) -> dict[str, object]:
-        """Gives its fields, for a record."""
+        """Returns its fields, for a record."""
         return {"size": self.size, "blocks": list(self.blocks)}
 
     def damage(self, path: Path, whole: bool | None = True, grows: bool = False) -> str | None:
@@ -126,7 +126,7 @@ class GrowingDigest:
         return growing
 
     def copy(self) -> GrowingDigest:
-        """Gives another that goes its own way from here."""
+        """Returns another that goes its own way from here."""
         other = GrowingDigest()
         other._size, other._blocks, other._last = self._size, list(self._blocks), self._last.copy()
         return other
@@ -144,13 +144,13 @@ class GrowingDigest:
                 self._last = hashlib.sha256()
 
     def digest(self) -> FileDigest:
-        """Gives the digest of all bytes so far."""
+        """Returns the digest of all bytes so far."""
         begun = self._size % BLOCK > 0
         return FileDigest(self._size, (*self._blocks, self._last.hexdigest()) if begun else tuple(self._blocks))
 
 
 def sealed(content: Mapping[str, Any]) -> str:  # Any: JSON
-    """Gives a record as JSON with its own digest at its end; every changed character shows.
+    """Returns a record as JSON with its own digest at its end; every changed character shows.
 
     Raises:
         ValueError: A number that JSON has no word for, such as NaN.
@@ -253,7 +253,7 @@ class Manifest:
         return cls(files)
 
     def damage(self, folder: Path, whole: bool | None = None) -> list[str]:
-        """Gives a line for every file that isn't what was written; none if all are.
+        """Returns a line for every file that isn't what was written; none if all are.
 
         Args:
             folder: The folder.

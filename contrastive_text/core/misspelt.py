@@ -12,7 +12,7 @@ from contrastive_text.core.errors import InvalidValueError
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Gives ``; did you mean ...?``, or nothing if no name is near.
+    """Returns ``; did you mean ...?``, or nothing if no name is near.
 
     Example:
         >>> nearest("ft", ["fit", "test"])
@@ -23,7 +23,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def no_class(path: str, kinds: tuple[type, ...], known: Iterable[str], where: str) -> InvalidValueError:
-    """Gives the answer to the path of a class that can't be found, after its module was looked for.
+    """Returns the answer to the path of a class that can't be found, after its module was looked for.
 
     Args:
         path: ``module.Class``, or a name alone.
@@ -52,14 +52,14 @@ def no_class(path: str, kinds: tuple[type, ...], known: Iterable[str], where: st
 
 
 def other_kind(path: str, kinds: tuple[type, ...], known: Iterable[str], where: str) -> InvalidValueError:
-    """Gives the answer to a class that no place of this kind may hold."""
+    """Returns the answer to a class that no place of this kind may hold."""
     said = " or ".join(kind.__name__ for kind in kinds)
     near = nearest(path.rpartition(".")[2], known)
     return InvalidValueError(f"{where}: expected a subclass of {said}, got {path}, which is none{near}")
 
 
 def no_argument(name: str, cls: type, known: Iterable[str], where: str) -> InvalidValueError:
-    """Gives the answer to an argument that a class doesn't take."""
+    """Returns the answer to an argument that a class doesn't take."""
     names = list(known)
     near = get_close_matches(name, names, n=1)
     todo = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(names) or 'none'}"
@@ -67,7 +67,7 @@ def no_argument(name: str, cls: type, known: Iterable[str], where: str) -> Inval
 
 
 def broken_module(path: str, error: ImportError | SyntaxError, where: str) -> InvalidValueError:
-    """Gives the answer to a module that can't be imported, with the file and line that say so."""
+    """Returns the answer to a module that can't be imported, with the file and line that say so."""
     if isinstance(error, SyntaxError):
         place = f"{error.filename}:{error.lineno}"
         said = error.msg

@@ -27,7 +27,7 @@ _checked: dict[Path, list[tuple[str, int, int, int]]] = {}
 
 @contextmanager
 def whole_folder(path: Path, last: str = MODULES) -> Iterator[Path]:
-    """Gives a folder to write to, which takes its place with a manifest when all of it is written.
+    """Yields a folder to write to, which takes its place with a manifest when all of it is written.
 
     Whenever the process is killed, there is the older folder, or the newer one, or one that its manifest tells
     from a whole one. The files that an older manifest names go, and weights that would be read in place of the

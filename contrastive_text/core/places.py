@@ -72,7 +72,7 @@ class _Place:
 
 
 def settled(arguments: Mapping[str, Any], cls: type, where: str) -> dict[str, Any]:
-    """Gives the arguments of a class that a file holds, once every class that they name may be named.
+    """Returns the arguments of a class that a file holds, once every class that they name may be named.
 
     Args:
         arguments: Plain data: of a checkpoint, or of the record of a run.
@@ -106,7 +106,7 @@ class _Walk:
     own_words: bool
 
     def arguments(self, given: Mapping[str, Any], cls: type, where: str, known: bool = False) -> dict[str, Any]:
-        """Gives the arguments of a class; where ``known``, and in a file, others than it takes are refused."""
+        """Returns the arguments of a class; where ``known``, and in a file, others than it takes are refused."""
         annotations, takes_more = _annotations(cls)
         done: dict[str, Any] = {}
         for name, item in given.items():
@@ -152,7 +152,7 @@ class _Walk:
         return value
 
     def _below(self, place: _Place, annotations: list[Any]) -> _Place:  # Any: annotations
-        """Gives the place of what a mapping or a list holds, of which nobody can tell more than of itself."""
+        """Returns the place of what a mapping or a list holds, of which nobody can tell more than of itself."""
         if place.unreadable:
             return _place([_Unreadable] if annotations == [Any] else [*annotations, _Unreadable])
         return _place(annotations)
@@ -184,7 +184,7 @@ class _Walk:
         return done
 
     def _class(self, path: object, place: _Place, where: str) -> type | None:
-        """Gives the class of a part; None leaves the answer to the parser."""
+        """Returns the class of a part; None leaves the answer to the parser."""
         kinds = tuple(place.parts)
         if not self.own_words:
             return resolve(path, kinds, where)
@@ -252,7 +252,7 @@ class _Walk:
 
 
 def _parsed(text: str, files: bool, always: bool = False) -> object:
-    """Gives what the parser makes of a string: YAML, or where a part or a list is expected that of a file."""
+    """Returns what the parser makes of a string: YAML, or where a part or a list is expected that of a file."""
     try:
         if files and _is_file(text):
             text = Path(text).read_text(encoding="utf-8")
@@ -267,7 +267,7 @@ def _is_file(text: str) -> bool:
 
 @cache
 def _annotations(cls: type) -> tuple[dict[str, Any], bool]:
-    """Gives the annotations of a constructor's arguments, and whether it takes others too.
+    """Returns the annotations of a constructor's arguments, and whether it takes others too.
 
     What ``**kwargs`` takes is looked up in the classes above.
     """

@@ -67,13 +67,13 @@ def fold_each(*parts: npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
 
 
 def text_id(text: str | bytes) -> int:
-    """Gives a signed 64-bit hash of a text, the same in every process (BLAKE2b)."""
+    """Returns a signed 64-bit hash of a text, the same in every process (BLAKE2b)."""
     content = text.encode() if isinstance(text, str) else text
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
 def generator(key: int) -> np.random.Generator:
-    """Gives numpy's counter-based Philox generator for a key, at its start.
+    """Returns numpy's counter-based Philox generator for a key, at its start.
 
     One that nobody holds any more is given the key in place of a new one (0.9 us; ``np.random.Philox(key=key)``
     takes 9, most of it for entropy that a key makes needless, and a new one here 5). A generator that is
@@ -90,7 +90,7 @@ class _NoEntropy(ISeedSequence):
     """Asks the system for nothing; ``spawn`` of a generator from it is refused, for want of a key."""
 
     def generate_state(self, n_words: int, dtype: npt.DTypeLike = np.uint32) -> npt.NDArray[np.uint64]:
-        """Gives zeros, in whose place a key comes."""
+        """Returns zeros, in whose place a key comes."""
         return np.zeros(n_words, dtype=dtype)
 
 
@@ -115,7 +115,7 @@ class _Kept(threading.local):
         return sys.getrefcount(self._rng), sys.getrefcount(self._bits)
 
     def at(self, key: int) -> np.random.Generator:
-        """Gives a generator at the start of a key's draws: the last one if nobody else holds it."""
+        """Returns a generator at the start of a key's draws: the last one if nobody else holds it."""
         if self._references() != self._free:
             self._make()
         self._start["state"]["key"][0] = key

@@ -144,7 +144,7 @@ class Record:
         return iter(self.values)
 
     def refusal(self, expected: str, got: object, name: str | None = None) -> InvalidValueError:
-        """Gives the error that says what was expected of a field, or of the whole record."""
+        """Returns the error that says what was expected of a field, or of the whole record."""
         place = self.where if name is None else f"{self.where}: {name}"
         came = "nothing" if name is not None and name not in self.values else shown(got)
         return InvalidValueError(f"{place}: expected {expected}, got {came}; {self.todo}")
@@ -154,7 +154,7 @@ class Record:
     @overload
     def text(self, name: str, default: _T) -> str | _T: ...
     def text(self, name: str, default: object = _REQUIRED) -> object:
-        """Gives a text."""
+        """Returns a text."""
         return self._one(name, default, str, "a text")
 
     @overload
@@ -162,7 +162,7 @@ class Record:
     @overload
     def flag(self, name: str, default: _T) -> bool | _T: ...
     def flag(self, name: str, default: object = _REQUIRED) -> object:
-        """Gives true or false."""
+        """Returns true or false."""
         return self._one(name, default, bool, "true or false")
 
     @overload
@@ -174,7 +174,7 @@ class Record:
     def integer(
         self, name: str, default: object = _REQUIRED, *, least: int | None = None, most: int | None = None
     ) -> object:
-        """Gives an integer within bounds, both included."""
+        """Returns an integer within bounds, both included."""
         expected = f"an integer{_bounds(least, most)}"
         value = self._one(name, default, int, expected)
         too_small = least is not None and isinstance(value, int) and value < least
@@ -188,7 +188,7 @@ class Record:
     @overload
     def number(self, name: str, default: _T) -> float | _T: ...
     def number(self, name: str, default: object = _REQUIRED) -> object:
-        """Gives a finite number; an integer counts as one."""
+        """Returns a finite number; an integer counts as one."""
         value = self._one(name, default, int | float, "a finite number")
         if name not in self:
             return value
@@ -205,7 +205,7 @@ class Record:
     @overload
     def texts(self, name: str, default: _T) -> list[str] | _T: ...
     def texts(self, name: str, default: object = _REQUIRED) -> object:
-        """Gives a list of texts."""
+        """Returns a list of texts."""
         value = self._one(name, default, list, "a list of texts")
         if name in self and isinstance(value, list) and not all(isinstance(each, str) for each in value):
             other = next(each for each in value if not isinstance(each, str))
@@ -217,7 +217,7 @@ class Record:
     @overload
     def record(self, name: str, default: _T) -> Record | _T: ...
     def record(self, name: str, default: object = _REQUIRED) -> object:
-        """Gives a record inside this one."""
+        """Returns a record inside this one."""
         value = self._one(name, default, Mapping, "a mapping of names to values")
         return Record(value, f"{self.where}: {name}", self.todo) if name in self else value
 
@@ -239,7 +239,7 @@ def _bounds(least: int | None, most: int | None) -> str:
 
 
 def records(values: object, of: str, where: str, todo: str, most: int | None = None) -> Sequence[Record]:
-    """Gives the records of a list.
+    """Returns the records of a list.
 
     Args:
         values: The list.

@@ -18,7 +18,7 @@ _LIMITS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 
 
 def current_setting(device: torch.device | str = "cpu") -> dict[str, str]:
-    """Gives the setting of this process: processor, GPU, number of threads and versions.
+    """Returns the setting of this process: processor, GPU, number of threads and versions.
 
     Under an equal setting equal inputs and seeds give equal bits. Under another one sums are taken in another
     order, and the last bits may differ.
@@ -57,13 +57,13 @@ def other_setting(kept: object, current: Mapping[str, str]) -> str:
 
 
 def _shown(value: object) -> str:
-    """Gives a value of a record that another may have written, without what a terminal would obey."""
+    """Returns a value of a record that another may have written, without what a terminal would obey."""
     text = "none" if value is None else str(value)
     return text if text.isprintable() else ascii(text)
 
 
 def _processor() -> str:
-    """Gives the architecture, with the processor's name where the system tells it."""
+    """Returns the architecture, with the processor's name where the system tells it."""
     named = ""
     listing = Path("/proc/cpuinfo")
     if listing.is_file():

@@ -31,7 +31,7 @@ class _Widened(torch.autograd.Function):
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Gives half-precision values as float32; float32 and float64 stay as they are.
+    """Returns half-precision values as float32; float32 and float64 stay as they are.
 
     The gradient of a vector of zeros, of order 1/EPSILON where it is normalised, is infinite in float16. For such
     vectors, and those of nothing but subnormal numbers, infinity is 0 here; for others it stays, which is how
@@ -47,7 +47,7 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Gives a context outside autocast; where none is on, one that costs nothing."""
+    """Returns a context outside autocast; where none is on, one that costs nothing."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device_type=device.type, enabled=False)
     return nullcontext()
@@ -88,7 +88,7 @@ class _UnitVectors(torch.autograd.Function):
 
 
 def unit_vectors(vectors: Tensor) -> Tensor:
-    """Gives vectors of length 1, in at least float32; a zero vector stays one.
+    """Returns vectors of length 1, in at least float32; a zero vector stays one.
 
     Args:
         vectors: (N, D).
@@ -106,7 +106,7 @@ def unit_vectors(vectors: Tensor) -> Tensor:
 
 
 def cosine_similarity_matrix(rows: Tensor, columns: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
-    """Gives the cosine of every row with every column over the temperature, outside autocast.
+    """Returns the cosine of every row with every column over the temperature, outside autocast.
 
     Under bfloat16 autocast a matrix product of float32 inputs is rounded to 8 bits: 0.08 per logit at a
     temperature of 0.05. A zero vector has cosine 0 with everything.

@@ -20,7 +20,7 @@ Plain: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 
 
 def to_plain(value: object, where: str) -> Plain:
-    """Gives a value, or a part with all parts inside it, as plain data.
+    """Returns a value, or a part with all parts inside it, as plain data.
 
     Args:
         value: Plain data, or a part, or lists, tuples and dicts of them.
@@ -51,7 +51,7 @@ def to_plain(value: object, where: str) -> Plain:
 
 
 def part_spec(part: object, where: str) -> dict[str, Any]:
-    """Gives a part as ``{"class_path": ..., "init_args": {...}}``.
+    """Returns a part as ``{"class_path": ..., "init_args": {...}}``.
 
     Raises:
         TypeError: A class defined inside a function, or a constructor argument that isn't stored under its
@@ -83,7 +83,7 @@ def _stored(part: object, name: str, where: str) -> object:
 
 
 def describe(part: object) -> str:
-    """Gives a part as one readable call.
+    """Returns a part as one readable call.
 
     Example:
         >>> from contrastive_text.losses import NTXent

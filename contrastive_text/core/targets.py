@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 
 
 def number_of(cell: object) -> float:
-    """Gives the number that a cell holds, as people write it; NaN where it is none.
+    """Returns the number that a cell holds, as people write it; NaN where it is none.
 
     Python would take ``1_000`` and digits of every script too. True and false are 1 and 0.
 
@@ -52,7 +52,7 @@ class Target(ABC):
 
     @abstractmethod
     def read(self, cell: str) -> float | None:
-        """Gives the number that stands for a cell of a file; None for one of ``UNLABELLED``.
+        """Returns the number that stands for a cell of a file; None for one of ``UNLABELLED``.
 
         Raises:
             ValueError: No label or score of this target; the message is "expected ..., got ...; what to do".
@@ -69,19 +69,19 @@ class Target(ABC):
         return f"{lowest} to {highest} ({sum(rows[label] for label in numbers):,})"
 
     def unseen(self, numbers: Collection[float]) -> list[str]:  # noqa: ARG002  # the contract
-        """Gives what could be predicted and is none of the numbers; a score lacks nothing."""
+        """Returns what could be predicted and is none of the numbers; a score lacks nothing."""
         return []
 
     @abstractmethod
     def metric(self) -> tuple[str, Metric]:
-        """Gives the name of the score on held-out data, and a fresh metric that computes it from 0 to 1.
+        """Returns the name of the score on held-out data, and a fresh metric that computes it from 0 to 1.
 
         Its ``update`` takes predictions as ``Objective.predict`` gives them, and targets as ``read`` does.
         """
 
     @abstractmethod
     def write(self, predictions: Tensor) -> list[str]:
-        """Gives each prediction in the words of a file: the name of a class, or a score."""
+        """Returns each prediction in the words of a file: the name of a class, or a score."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Classes(Target):
 
     @classmethod
     def of(cls, classes: int | Sequence[str], where: str) -> Classes:
-        """Gives so many classes, or those of the given names.
+        """Returns so many classes, or those of the given names.
 
         Args:
             classes: Number of classes, which are then called 0, 1, ..., or their names.
@@ -128,7 +128,7 @@ class Classes(Target):
         return cls(names)
 
     def read(self, cell: str) -> float | None:
-        """Gives the number of the class that a label names."""
+        """Returns the number of the class that a label names."""
         if cell.strip() in self.names:  # before case: A and a may be two classes
             return float(self.names.index(cell.strip()))
         label = plain_label(cell)
@@ -151,7 +151,7 @@ class Classes(Target):
         raise InvalidValueError(f"expected one of the classes {', '.join(self.names)}, got {got}; {advice}")
 
     def understood(self, numbers: Mapping[str, float], rows: Mapping[str, int]) -> str:
-        """Gives the labels of each class and their rows, a label that is no name with the name it stands for."""
+        """Returns the labels of each class and their rows; a label that is no name has the name it stands for."""
         labels = sorted(numbers, key=lambda label: numbers[label])
         named = {label: self.names[int(numbers[label])] for label in labels}
         return ", ".join(
@@ -160,28 +160,28 @@ class Classes(Target):
         )
 
     def unseen(self, numbers: Collection[float]) -> list[str]:
-        """Gives the names of the classes that are none of the numbers."""
+        """Returns the names of the classes that are none of the numbers."""
         return [name for place, name in enumerate(self.names) if place not in numbers]
 
     def metric(self) -> tuple[str, Metric]:
-        """Gives the share of right classes."""
+        """Returns the share of right classes."""
         from torchmetrics.classification import MulticlassAccuracy
 
         return "accuracy", MulticlassAccuracy(num_classes=len(self.names), average="micro")
 
     def write(self, predictions: Tensor) -> list[str]:
-        """Gives the name of the highest of each row's scores, (N, classes)."""
+        """Returns the name of the highest of each row's scores, (N, classes)."""
         return [self.names[int(number)] for number in predictions.argmax(dim=1)]
 
 
 def _whole(label: str) -> int | None:
-    """Gives a whole number written as 1 or 1.0."""
+    """Returns a whole number written as 1 or 1.0."""
     found = re.fullmatch(r"([+-]?[0-9]{1,9})(\.0*)?", label.strip())
     return int(found[1]) if found else None
 
 
 def plain_label(cell: str | float) -> str:
-    """Gives a label without blanks around it, and 1.0 as 1; JSON's true is "true".
+    """Returns a label without blanks around it, and 1.0 as 1; JSON's true is "true".
 
     Example:
         >>> plain_label(" 1.0 "), plain_label(2), plain_label(True), plain_label("neutral")
@@ -218,7 +218,7 @@ class Scores(Target):
             )
 
     def read(self, cell: str) -> float | None:
-        """Gives the score as a share of the way from low to high.
+        """Returns the score as a share of the way from low to high.
 
         A -1 that no score can be stands for a missing one, as in GLUE's test files.
         """
@@ -234,11 +234,11 @@ class Scores(Target):
         return (number - self.low) / (self.high - self.low)
 
     def metric(self) -> tuple[str, Metric]:
-        """Gives Pearson's correlation, as the CS224N report has it."""
+        """Returns Pearson's correlation, as the CS224N report has it."""
         from torchmetrics import PearsonCorrCoef
 
         return "pearson", PearsonCorrCoef()
 
     def write(self, predictions: Tensor) -> list[str]:
-        """Gives each prediction (N,) on the scale of the file."""
+        """Returns each prediction (N,) on the scale of the file."""
         return [f"{self.low + float(share) * (self.high - self.low):.4f}" for share in predictions]

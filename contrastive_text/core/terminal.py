@@ -16,7 +16,7 @@ _STEERING = re.compile(
 
 
 def shown(text: object) -> str:
-    r"""Gives text with characters that steer a terminal, or are never seen, as escapes.
+    r"""Returns text with characters that steer a terminal, or are never seen, as escapes.
 
     Example:
         >>> print(shown("a \x1b[31mred\x1b[0m word"))

@@ -70,7 +70,7 @@ class Bounds:
 
     @classmethod
     def of(cls, given: Mapping[str, int] | None) -> Bounds:
-        """Gives the usual bounds with those that are given in their place.
+        """Returns the usual bounds with those that are given in their place.
 
         Raises:
             ValueError: Another name.
@@ -87,7 +87,7 @@ USUAL = Bounds()
 
 
 def is_blank(text: str) -> bool:
-    r"""Tells whether nothing of a text can be seen: white space, zero-width characters, or nothing at all.
+    r"""Whether nothing of a text can be seen: white space, zero-width characters, or nothing at all.
 
     Example:
         >>> is_blank("\u200b \ufeff"), is_blank("a\u200b")
@@ -143,7 +143,7 @@ def check_has_an_end(path: Path) -> None:
 
 
 def decoded_lines(path: Path, bounds: Bounds = USUAL, encoding: str = "utf-8") -> Iterator[str]:
-    """Gives the lines of a file, unpacked where it ends in ``.gz``, each with its newline.
+    """Yields the lines of a file, unpacked where it ends in ``.gz``, each with its newline.
 
     Memory holds one of them. Lines end at newlines alone; a mark of UTF-8 at the beginning is left out.
 
@@ -177,7 +177,7 @@ def decoded_lines(path: Path, bounds: Bounds = USUAL, encoding: str = "utf-8") -
 
 
 def read_text(path: Path, bounds: Bounds = USUAL) -> str:
-    """Gives the whole text of a file; see ``decoded_lines``."""
+    """Returns the whole text of a file; see ``decoded_lines``."""
     return "".join(decoded_lines(path, bounds))
 
 

@@ -62,7 +62,7 @@ class Tokens:
         return len(self.ids)
 
     def take(self, order: Sequence[int]) -> Tokens:
-        """Gives the tokens at the given places, in that order; every list follows."""
+        """Returns the tokens at the given places, in that order; every list follows."""
         if isinstance(order, range) and order.step == 1 and 0 <= order.start <= order.stop <= len(self):
             part = slice(order.start, order.stop)
             return Tokens(
@@ -191,21 +191,21 @@ class Batch:
         return len(self.lengths)
 
     def replace(self, **changes: Any) -> Batch:  # Any: of the arguments above
-        """Gives the same batch with other values of some arguments."""
+        """Returns the same batch with other values of some arguments."""
         return Batch(**{**vars(self), **changes})
 
     def target_for(self, vectors: Tensor) -> Tensor | None:
-        """Gives the targets in the precision of vectors, but in at least float32, (N,), or None."""
+        """Returns the targets in the precision of vectors, but in at least float32, (N,), or None."""
         widened = torch.promote_types(vectors.dtype, torch.float32)
         return None if self.target is None else self.target.to(widened)
 
     def by_role(self, role: Role) -> Tensor:
-        """Gives the indices of the rows with the role, slot by slot, (rows,)."""
+        """Returns the indices of the rows with the role, slot by slot, (rows,)."""
         wanted = [i for i, slot in enumerate(self.slots) if slot.role == role]
         return torch.cat([(self.row_slots == i).nonzero().flatten() for i in wanted] or [self.lengths[:0]])
 
     def split(self, rows: Tensor) -> Batch:
-        """Gives the part of the batch with the given rows (indices), in that order."""
+        """Returns the part of the batch with the given rows (indices), in that order."""
         starts = (self.lengths.cumsum(0) - self.lengths)[rows]
         lengths = self.lengths[rows]
         ends = lengths.cumsum(0)
@@ -222,7 +222,7 @@ class Batch:
         )
 
     def keep(self, slots: Sequence[Slot]) -> Batch:
-        """Gives the whole batch without the rows of other slots than the given ones."""
+        """Returns the whole batch without the rows of other slots than the given ones."""
         if tuple(slots) == self.slots:
             return self
         kept = [i for i, slot in enumerate(self.slots) if slot in slots]
@@ -235,14 +235,14 @@ class Batch:
         )
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """Gives the same batch on a device."""
+        """Returns the same batch on a device."""
         moved = self
         if self.target is not None and torch.device(device).type == "mps":
             moved = self.replace(target=self.target.float())  # Apple's GPUs have no float64
         return moved._each(lambda t: t.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Batch:
-        """Gives the same batch in page-locked memory."""
+        """Returns the same batch in page-locked memory."""
         return self._each(lambda t: t.pin_memory())
 
     def _each(self, move: Callable[[Tensor], Tensor]) -> Batch:
@@ -280,11 +280,11 @@ class StepBatch:
     objectives: tuple[str, ...] | None = None
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> StepBatch:
-        """Gives the same step on a device."""
+        """Returns the same step on a device."""
         return self._each(lambda batch: batch.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> StepBatch:
-        """Gives the same step in page-locked memory."""
+        """Returns the same step in page-locked memory."""
         return self._each(lambda batch: batch.pin_memory())
 
     def _each(self, move: Callable[[Batch], Batch]) -> StepBatch:
@@ -328,7 +328,7 @@ class Encoded:
     token_logits: Callable[[Tensor], Tensor] | None = None
 
     def role(self, role: Role) -> Tensor:
-        """Gives the vectors of a role, (N, slots of the role, D).
+        """Returns the vectors of a role, (N, slots of the role, D).
 
         Example:
             >>> slots = (Slot("anchor", 0), Slot("positive", 0))
@@ -339,7 +339,7 @@ class Encoded:
         return self._of(role, self.embeddings)
 
     def role_ids(self, role: Role) -> Tensor:
-        """Gives the text ids of a role, (N, slots of the role)."""
+        """Returns the text ids of a role, (N, slots of the role)."""
         return self._of(role, self.text_ids)
 
     def _of(self, role: Role, rows: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from contrastive_text.data.mixture import (
     Mixture,
     Step,
     TaskSize,
-    cut,
+    consecutive_steps,
 )
 from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey
 from contrastive_text.data.tasks import TextTask, TrainingData
@@ -46,7 +46,7 @@ __all__ = [
     "TextTokenizer",
     "TrainingData",
     "collate_texts",
-    "cut",
+    "consecutive_steps",
     "learn_vocabulary",
     "read_pairs",
     "read_rows",

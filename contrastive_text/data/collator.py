@@ -33,7 +33,7 @@ class KeyedRow(NamedTuple):
 
 
 def example_texts(example: Example, originals: int = 0) -> list[Text]:
-    """Gives the texts of an example in row order: those of ``example_slots``."""
+    """Returns the texts of an example in row order: those of ``example_slots``."""
     texts = [example.anchor, *example.positives, *example.negatives]
     if example.views_per_text > 1:
         texts = [text for text in texts for _ in range(example.views_per_text)]
@@ -41,7 +41,7 @@ def example_texts(example: Example, originals: int = 0) -> list[Text]:
 
 
 def example_slots(example: Example, originals: int = 0) -> list[tuple[Slot, Text]]:
-    """Gives the texts of an example with their slots, in row order.
+    """Returns the texts of an example with their slots, in row order.
 
     Args:
         example: What a pairing returned.
@@ -86,7 +86,7 @@ class Collator:
         self.originals = originals if "original" in plan.roles else 0
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:
-        """Gives the batch of the rows.
+        """Returns the batch of the rows.
 
         Raises:
             ValueError: Rows that give different numbers of examples, positives or negatives, or none.
@@ -127,7 +127,7 @@ class Collator:
 
 
 def _target(row: Row) -> float | None:
-    """Gives a row's own label or score, which its examples have unless the pairing gives them another."""
+    """Returns a row's own label or score, which its examples have unless the pairing gives them another."""
     target = row.get("target")
     return float(target) if isinstance(target, int | float) else None
 
@@ -143,7 +143,7 @@ class StepCollator:
         self.collators = dict(collators)
 
     def __call__(self, items: Sequence[KeyedRow]) -> StepBatch:
-        """Gives a batch for each task among the rows; see ``Collator``."""
+        """Returns a batch for each task among the rows; see ``Collator``."""
         tasks = dict.fromkeys(item.task for item in items)
         return StepBatch(
             {task: self.collators[task]([item for item in items if item.task == task]) for task in tasks},
@@ -235,18 +235,18 @@ class _Tokenised:
         return _Row(row, truncated=len(row) < len(ids) + self.tokenizer.specials)
 
     def plain(self, text: Text) -> _Row:
-        """Gives the row of a text that stays as it is."""
+        """Returns the row of a text that stays as it is."""
         return self._plain[text] if isinstance(text, str) else self._row(text.ids)
 
     def tokens(self, text: Text) -> Tokens:
-        """Gives the tokens of a text, uncut and without special ones."""
+        """Returns the tokens of a text, uncut and without special ones."""
         return self._tokens[text] if isinstance(text, str) else text
 
 
 def _altered(
     whole: Tokens, name: str, rng: np.random.Generator, tokenizer: TextTokenizer, plan: ViewPlan
 ) -> _Row:
-    """Gives the row of a text after the token views of a chain."""
+    """Returns the row of a text after the token views of a chain."""
     tokens = tokenizer.cut(whole)
     row = tokenizer.with_specials(tokenizer.cut(plan.alter_tokens(name, tokens, rng)))
     row = plan.alter_tokens(name, row, rng, after_specials=True)
@@ -262,7 +262,7 @@ def _span_id(span: Tokens) -> int:
 
 
 def collate_texts(tokenizer: TextTokenizer, texts: Sequence[Text]) -> Batch:
-    """Gives texts, tokenised or not, as a batch of anchors, unaltered: the way into the encoder outside training.
+    """Returns texts, tokenised or not, as a batch of unaltered anchors: the way to the encoder outside training.
 
     Raises:
         ValueError: A text without a token, for a tokenizer that adds no special tokens.

@@ -22,7 +22,7 @@ from contrastive_text.core.types import ROLES, Batch, Row, StepBatch, StepKind
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.loader import ResumableLoader
-from contrastive_text.data.mixture import AllTasks, Mixture, Step, TaskSize, cut, describe_steps
+from contrastive_text.data.mixture import AllTasks, Mixture, Step, TaskSize, consecutive_steps, describe_steps
 from contrastive_text.data.run_tables import RunTables
 from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey, Rows
 from contrastive_text.data.selection import check_roles, served
@@ -176,7 +176,7 @@ class TextDataModule(pl.LightningDataModule):
         return self.tasks or {ONLY: alone}
 
     def _known_as(self, name: str) -> str | None:
-        """Gives the name by which the module knows a task: None for the only one."""
+        """Returns the name by which the module knows a task: None for the only one."""
         return name if self.tasks else None
 
     def setup(self, stage: str) -> None:
@@ -215,7 +215,7 @@ class TextDataModule(pl.LightningDataModule):
         return pairing.target or self._consumer().by_task.target(self._known_as(name))
 
     def table(self, part: str) -> dict[str, Table]:
-        """Gives the tables of ``train``, ``validation``, ``test`` or ``predict`` by name, after ``setup``."""
+        """Returns the tables of ``train``, ``validation``, ``test`` or ``predict`` by name, after ``setup``."""
         return self._tables.of(part)
 
     def attach(self, module: BatchConsumer) -> None:
@@ -279,16 +279,16 @@ class TextDataModule(pl.LightningDataModule):
         consumer.adopt_tokenizer(description)
 
     def steps(self) -> list[Step]:
-        """Gives the steps of an epoch, after ``setup("fit")``."""
+        """Returns the steps of an epoch, after ``setup("fit")``."""
         return self._steps
 
     def step_kinds(self) -> list[StepKind]:
-        """Gives the kinds of steps of an epoch, after ``setup("fit")``."""
+        """Returns the kinds of steps of an epoch, after ``setup("fit")``."""
         each = (StepKind(tuple(map(self._known_as, step.parts)), step.objectives) for step in self.steps())
         return list(dict.fromkeys(each))
 
     def rows_per_step(self, task: str) -> int:
-        """Gives how many rows of a task a step has at the most, over all ranks together."""
+        """Returns how many rows of a task a step has at the most, over all ranks together."""
         parts = (step.parts[task] for step in self.steps() if task in step.parts)
         return max((stop - start for start, stop in parts), default=0)
 
@@ -299,7 +299,7 @@ class TextDataModule(pl.LightningDataModule):
         }
 
     def train_dataloader(self) -> ResumableLoader:
-        """Gives the training batches: a ``Batch`` each, or with several tasks a ``StepBatch``."""
+        """Returns the training batches: a ``Batch`` each, or with several tasks a ``StepBatch``."""
         rows = {name: part.rows for name, part in self.training.items()}
         collators = {name: self.collator(name) for name in self.training}
         sampler = EpochBatchSampler(
@@ -318,7 +318,7 @@ class TextDataModule(pl.LightningDataModule):
         return self._loader
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's
-        """Gives the place in the run; see ``ResumableLoader.state_dict``.
+        """Returns the place in the run; see ``ResumableLoader.state_dict``.
 
         Lightning keeps it too, but forgets to where the loader is made before, to count the steps of a schedule.
         """
@@ -340,11 +340,11 @@ class TextDataModule(pl.LightningDataModule):
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def val_dataloader(self) -> list[ResumableLoader]:
-        """Gives one loader per file of scored pairs and per task with validation data."""
+        """Returns one loader per file of scored pairs and per task with validation data."""
         return self._scored("validation")
 
     def test_dataloader(self) -> list[ResumableLoader]:
-        """Gives one loader per file of scored pairs and per task with test data."""
+        """Returns one loader per file of scored pairs and per task with test data."""
         return self._scored("test")
 
     def _scored(self, part: str) -> list[ResumableLoader]:
@@ -354,7 +354,9 @@ class TextDataModule(pl.LightningDataModule):
                 KeyedRows({name: table.rows}),
                 EpochBatchSampler(
                     {name: len(table)},
-                    cut({name: TaskSize(len(table), self.eval_batch_size * world_size())}, drop_last=False),
+                    consecutive_steps(
+                        {name: TaskSize(len(table), self.eval_batch_size * world_size())}, drop_last=False
+                    ),
                     seed=self.seed,
                     shuffle=False,
                     rank=rank(),
@@ -373,7 +375,7 @@ class TextDataModule(pl.LightningDataModule):
         return StepCollator({name: self._collator(name, Given() if pairs else SameText(), ViewPlan())})
 
     def predict_dataloader(self) -> list[DataLoader[KeyedRow]]:
-        """Gives the texts to embed and those to predict, a loader for each table, in file order."""
+        """Returns the texts to embed and those to predict, a loader for each table, in file order."""
         # Torch's own batch sampler over keys: Lightning makes the loaders of a prediction anew.
         return [
             DataLoader(
@@ -388,11 +390,11 @@ class TextDataModule(pl.LightningDataModule):
         ]
 
     def batches_per_epoch(self) -> int:
-        """Gives the number of training batches of an epoch, after ``setup("fit")``."""
+        """Returns the number of training batches of an epoch, after ``setup("fit")``."""
         return len(self.steps())
 
     def data_of(self, task: str | None = None) -> TrainingData:
-        """Gives what a task is trained on, after ``setup("fit")``.
+        """Returns what a task is trained on, after ``setup("fit")``.
 
         Args:
             task: Its name; None for the only one.
@@ -409,7 +411,7 @@ class TextDataModule(pl.LightningDataModule):
         return self.training[name]
 
     def collator(self, task: str | None = None) -> Collator:
-        """Gives the collator of a task's training data, after ``setup("fit")``; None for the only one."""
+        """Returns the collator of a task's training data, after ``setup("fit")``; None for the only one."""
         data = self.data_of(task)
         name = next(name for name, other in self.training.items() if other is data)
         plan = self._consumer().by_task.plan(self._known_as(name))
@@ -426,7 +428,7 @@ class TextDataModule(pl.LightningDataModule):
         return Collator(tokenizer, pairing, plan, seed=self.seed, task=task, originals=self.originals)
 
     def facts(self) -> dict[str, str]:
-        """Gives what a reader of the results should know of the training data, after ``setup("fit")``."""
+        """Returns what a reader of the results should know of the training data, after ``setup("fit")``."""
         facts: dict[str, str] = {}
         for name, part in self.training.items():
             facts |= {fact if not self.tasks else f"{fact}, {name}": said for fact, said in part.facts().items()}

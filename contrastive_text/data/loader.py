@@ -58,7 +58,7 @@ class ResumableLoader(DataLoader[KeyedRow]):
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Gives the place in the run: the epoch, how many of its batches were given, their number and order."""
+        """Returns the place in the run: the epoch, how many of its batches were given, their number and order."""
         place = {"epoch": self.order.epoch, "given": self.given, "batches": len(self.order)}
         return place | {"order": self.order.identity}
 

@@ -40,14 +40,14 @@ class Mixture(ABC):
     Example:
         >>> class FirstTaskAlone(Mixture):
         ...     def steps(self, sizes, drop_last):
-        ...         return cut({task: sizes[task] for task in list(sizes)[:1]}, drop_last)
+        ...         return consecutive_steps({task: sizes[task] for task in list(sizes)[:1]}, drop_last)
         >>> FirstTaskAlone().steps({"a": TaskSize(5, 2), "b": TaskSize(9, 2)}, drop_last=True)
         [Step(parts={'a': (0, 2)}, objectives=None), Step(parts={'a': (2, 4)}, objectives=None)]
     """
 
     @abstractmethod
     def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
-        """Gives the steps of an epoch.
+        """Returns the steps of an epoch.
 
         Args:
             sizes: Task -> its size, in the order of the configuration.
@@ -55,8 +55,8 @@ class Mixture(ABC):
         """
 
 
-def cut(sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
-    """Gives steps with a batch of every task until the first task is used up, the others being reduced to it.
+def consecutive_steps(sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
+    """Returns steps with a batch of every task until the first task is used up, the others being reduced to it.
 
     Raises:
         ValueError: No whole batch, where smaller ones are left out.
@@ -122,8 +122,8 @@ class AllTasks(Mixture):
         self.temperature = temperature
 
     def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
-        """Gives a step for every batch of the task that is used up first."""
-        return cut(self._shared_out(sizes), drop_last)
+        """Returns a step for every batch of the task that is used up first."""
+        return consecutive_steps(self._shared_out(sizes), drop_last)
 
     def _shared_out(self, sizes: Mapping[str, TaskSize]) -> dict[str, TaskSize]:
         if self.weights is None and self.temperature is None:
@@ -162,7 +162,7 @@ class BatchRoundRobin(Mixture):
         self.downsample = downsample
 
     def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
-        """Gives the tasks' steps, interleaved."""
+        """Returns the tasks' steps, interleaved."""
         each = list(_alone(sizes, drop_last, self.downsample).values())
         return [steps[i] for i in range(max(map(len, each))) for steps in each if i < len(steps)]
 
@@ -183,7 +183,7 @@ class EpochRoundRobin(Mixture):
         self.downsample = downsample
 
     def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
-        """Gives all steps of the first task, then all of the second, and so on."""
+        """Returns all steps of the first task, then all of the second, and so on."""
         return [step for steps in _alone(sizes, drop_last, self.downsample).values() for step in steps]
 
 
@@ -218,16 +218,16 @@ class Fusion(Mixture):
         self.mixture = mixture or AllTasks()
 
     def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
-        """Gives every step of the mixture once for each group."""
+        """Returns every step of the mixture once for each group."""
         inner = self.mixture.steps(sizes, drop_last)
         return [replace(step, objectives=tuple(turn)) for step in inner for turn in self.turns]
 
 
 def _alone(sizes: Mapping[str, TaskSize], drop_last: bool, downsample: bool) -> dict[str, list[Step]]:
-    """Gives the steps of each task on its own."""
+    """Returns the steps of each task on its own."""
     if not downsample:
-        return {task: cut({task: size}, drop_last) for task, size in sizes.items()}
-    together = cut(sizes, drop_last)
+        return {task: consecutive_steps({task: size}, drop_last) for task, size in sizes.items()}
+    together = consecutive_steps(sizes, drop_last)
     return {task: [Step({task: step.parts[task]}) for step in together] for task in sizes}
 
 

@@ -41,7 +41,7 @@ class RunTables:
         self._tables: dict[tuple[str, str], Table] = {}
 
     def of(self, part: str) -> dict[str, Table]:
-        """Gives the tables of a part by name, as far as they have been read."""
+        """Returns the tables of a part by name, as far as they have been read."""
         return {name: table for (read, name), table in self._tables.items() if read == part}
 
     def read(
@@ -91,7 +91,7 @@ class RunTables:
 
 
 def file_name(path: str) -> str:
-    """Gives a data file's name without folders and suffixes of format.
+    """Returns a data file's name without folders and suffixes of format.
 
     Example:
         >>> file_name("sts/stsb.dev.tsv.gz")

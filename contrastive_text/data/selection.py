@@ -44,7 +44,7 @@ def check_roles(
     reads: Sequence[Role],
     predicts_pairs: bool = False,
 ) -> tuple[Slot, ...]:
-    """Gives the slots of a pairing's examples, and refuses views and objectives of roles that it lacks.
+    """Returns the slots of a pairing's examples, and refuses views and objectives of roles that it lacks.
 
     Args:
         pairing: The pairing.

@@ -55,13 +55,13 @@ class TextTask:
             check_paths(f"data.tasks.{part}", vars(self)[part])
 
     def files(self, part: str) -> list[str]:
-        """Gives the files of ``train``, ``validation``, ``test`` or ``predict``."""
+        """Returns the files of ``train``, ``validation``, ``test`` or ``predict``."""
         parts = {"train": self.train, "validation": self.validation, "test": self.test, "predict": self.predict}
         return files_of(parts[part])
 
 
 def files_of(paths: Paths | None) -> list[str]:
-    """Gives one path or several as a list.
+    """Returns one path or several as a list.
 
     Example:
         >>> files_of("a.tsv"), files_of(None)
@@ -169,7 +169,7 @@ class TrainingData(NamedTuple):
     examples_per_row: int
 
     def facts(self) -> dict[str, str]:
-        """Gives what a reader of the results should know of the data set."""
+        """Returns what a reader of the results should know of the data set."""
         # Tokenised rows are read from disk one by one: their texts are in the table.
         rows = self.table.rows if self.pairing.reads_tokens else [self.rows[i] for i in range(len(self.rows))]
         first = self.pairing.reads[0]
@@ -190,19 +190,19 @@ class TaskNeeds(Protocol):
         """The tokens that views need in the vocabulary."""
 
     def plan(self, task: str | None) -> ViewPlan:
-        """Gives the views of a task."""
+        """Returns the views of a task."""
 
     def reads(self, task: str | None) -> tuple[Role, ...]:
-        """Gives the roles that the objectives of a task read."""
+        """Returns the roles that the objectives of a task read."""
 
     def target(self, task: str | None) -> Target | None:
-        """Gives what the objectives of a task read of its labels."""
+        """Returns what the objectives of a task read of its labels."""
 
     def predicts(self, task: str | None) -> bool:
-        """Tells whether an objective of a task predicts its labels."""
+        """Whether an objective of a task predicts its labels."""
 
     def predicts_pairs(self, task: str | None) -> bool:
-        """Tells whether an objective of a task predicts something of two texts."""
+        """Whether an objective of a task predicts something of two texts."""
 
     def check(self, tasks: Sequence[str], kinds: Sequence[StepKind] = ()) -> None:
         """Refuses objectives, views and turns of other tasks and objectives than there are."""
@@ -221,7 +221,7 @@ class BatchConsumer(Protocol):
         """What it needs of each task."""
 
     def text_tokenizer(self, training: bool = True) -> TextTokenizer | None:
-        """Gives the encoder's tokenizer, or None if it has to be learned from the corpus."""
+        """Returns the encoder's tokenizer, or None if it has to be learned from the corpus."""
 
     def adopt_tokenizer(self, description: str) -> None:
         """Takes over a tokenizer that was learned from the corpus, as JSON."""

@@ -144,7 +144,7 @@ def tokenize_documents(
 
 
 def default_cache_dir() -> Path:
-    """Gives ``contrastive_text/tokens`` in the user's cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``)."""
+    """Returns ``contrastive_text/tokens`` in the user's cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "contrastive_text", "tokens")
 
 
@@ -205,7 +205,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _damage(entry: Path) -> list[str]:
-    """Gives what is wrong with an entry; nothing for a whole one."""
+    """Returns what is wrong with an entry; nothing for a whole one."""
     try:
         manifest = Manifest.read(entry)
     except (OSError, ValueError):
@@ -216,7 +216,7 @@ def _damage(entry: Path) -> list[str]:
 
 
 def _mapped(path: Path, kind: str) -> npt.NDArray[np.int64]:
-    """Gives a file as an array that is read where it is indexed."""
+    """Returns a file as an array that is read where it is indexed."""
     if not path.stat().st_size:
         return np.empty(0, dtype=kind)  # nothing can't be mapped
     return np.asarray(np.memmap(path, dtype=kind, mode="r"))

@@ -49,7 +49,7 @@ class TextTokenizer:
         self.room = room
 
     def vocabulary(self, new_tokens: Sequence[str] = ()) -> Vocabulary:
-        """Gives what views may know of the tokenizer.
+        """Returns what views may know of the tokenizer.
 
         Args:
             new_tokens: The tokens that views have asked for.
@@ -75,7 +75,7 @@ class TextTokenizer:
         return ids
 
     def __call__(self, texts: Sequence[str]) -> list[Tokens]:
-        """Gives each text's tokens, uncut and without special tokens."""
+        """Returns each text's tokens, uncut and without special tokens."""
         if not texts:
             return []
         encoding = self._encode(texts)
@@ -86,7 +86,7 @@ class TextTokenizer:
         ]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Gives each text's ids, uncut and without special tokens: what is left of ``__call__`` without words."""
+        """Returns each text's ids, uncut and without special tokens: ``__call__`` without the words."""
         found: list[list[int]] = self._encode(texts)["input_ids"] if texts else []
         return found
 
@@ -101,15 +101,15 @@ class TextTokenizer:
         return encoding
 
     def text(self, text: Text) -> str:
-        """Gives a span of tokens as the string that it stands for; a string as it is."""
+        """Returns a span of tokens as the string that it stands for; a string as it is."""
         return text if isinstance(text, str) else str(self.tokenizer.decode(list(text.ids)))
 
     def cut(self, tokens: Tokens) -> Tokens:
-        """Gives at most as many tokens as there is room for, from the start."""
+        """Returns at most as many tokens as there is room for, from the start."""
         return tokens if self.room is None or len(tokens) <= self.room else tokens.take(range(self.room))
 
     def row(self, ids: Sequence[int]) -> list[int]:
-        """Gives the ids of the row that enters the encoder: those there is room for, and the special ones."""
+        """Returns the ids of the row that enters the encoder: those there is room for, and the special ones."""
         return [*self.prefix, *ids[: self.room], *self.suffix]
 
     @property
@@ -118,7 +118,7 @@ class TextTokenizer:
         return len(self.prefix) + len(self.suffix)
 
     def with_specials(self, tokens: Tokens) -> Tokens:
-        """Gives the row that enters the encoder: the tokens between the special ones.
+        """Returns the row that enters the encoder: the tokens between the special ones.
 
         Positions, where a view has set them, keep their order behind the prefix.
         """
@@ -204,6 +204,6 @@ def learn_vocabulary(
 
 
 def wrap_tokenizer(description: str) -> PreTrainedTokenizerFast:
-    """Gives a learned tokenizer from its JSON, as a checkpoint keeps it."""
+    """Returns a learned tokenizer from its JSON, as a checkpoint keeps it."""
     tokenizer = Tokenizer.from_str(description)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **_SPECIALS)  # type: ignore[no-untyped-call]  # theirs

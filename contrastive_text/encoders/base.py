@@ -49,7 +49,7 @@ class Encoder(nn.Module, ABC):
         """
 
     def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
-        """Gives the layout of its rows on a device, and why.
+        """Returns the layout of its rows on a device, and why.
 
         Any network takes buckets, which spare a CPU most of the padding; a GPU has rather one block.
         """
@@ -58,7 +58,7 @@ class Encoder(nn.Module, ABC):
         return "padded", "one block of rows for a GPU"
 
     def blocks(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> list[Hidden]:
-        """Gives the token vectors of ``forward`` in blocks that cover the rows in order, with little padding.
+        """Returns the token vectors of ``forward`` in blocks that cover the rows in order, with little padding.
 
         Args:
             batch: Ragged rows; those of equal length next to each other make few blocks.
@@ -68,15 +68,15 @@ class Encoder(nn.Module, ABC):
         return [self(batch, alter=alter, layers=layers)]
 
     def heeds_positions(self) -> bool:
-        """Tells whether ``Batch.positions`` change what the network gives."""
+        """Whether ``Batch.positions`` change what the network gives."""
         return False
 
     def is_causal(self) -> bool:
-        """Tells whether no token sees a later one."""
+        """Whether no token sees a later one."""
         return False
 
     def add_tokens(self, tokens: Sequence[str]) -> None:
-        """Gives the vocabulary the tokens that it lacks, each with an embedding of its own to learn."""
+        """Returns the vocabulary the tokens that it lacks, each with an embedding of its own to learn."""
         if tokens:
             raise InvalidValueError(
                 f"{type(self).__name__}: expected views without new tokens, got {', '.join(tokens)}"
@@ -90,5 +90,5 @@ class Encoder(nn.Module, ABC):
         )
 
     def token_logits(self, hidden: Tensor) -> Tensor:
-        """Gives a score for every entry of the vocabulary, (M, D) -> (M, V)."""
+        """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""
         raise NotImplementedError

@@ -10,7 +10,7 @@ _LEVELS = 2**16
 
 
 def drop(values: Tensor, p: float) -> Tensor:
-    """Gives the values with each set to zero with a probability of p, and the others scaled by 1 / (1 - p).
+    """Returns the values with each set to zero with a probability of p, and the others scaled by 1 / (1 - p).
 
     Srivastava et al. 2014, "Dropout" (JMLR 15), section 10. On a CPU torch draws a float for every value, which
     is 7 to 15 % of a training step; ``dropout_factors`` are cheaper. On other devices it is torch's.
@@ -35,7 +35,7 @@ def drop(values: Tensor, p: float) -> Tensor:
 
 
 def dropout_factors(count: int, p: float, dtype: torch.dtype) -> Tensor:
-    """Gives independent factors for as many values: 0 with a probability of p, else 1 / (1 - p), (count,).
+    """Returns independent factors for as many values: 0 with a probability of p, else 1 / (1 - p), (count,).
 
     16 random bits of torch's global generator decide, so that p is rounded to a multiple of 1/65,536 (0.1 to
     0.100006), and the factor is that of the rounded one.
@@ -57,7 +57,7 @@ class Dropout(nn.Dropout):
     """A dropout layer that drops by ``drop``."""
 
     def forward(self, input: Tensor) -> Tensor:  # the base's name
-        """Gives the values under a new mask in training mode, unchanged otherwise."""
+        """Returns the values under a new mask in training mode, unchanged otherwise."""
         return drop(input, self.p) if self.training else input
 
 

@@ -14,7 +14,7 @@ from contrastive_text.encoders.layouts import split_rows
 from contrastive_text.poolers import Pooler
 
 
-class Part(NamedTuple):
+class RowGroup(NamedTuple):
     """Rows that go through the network together.
 
     Args:
@@ -28,7 +28,7 @@ class Part(NamedTuple):
     masks: int
 
 
-class Network(NamedTuple):
+class Embedder(NamedTuple):
     """An encoder, its pooler, and how much of a batch they take at a time.
 
     Args:
@@ -43,14 +43,14 @@ class Network(NamedTuple):
     head: nn.Module | None = None
     chunk_tokens: int | None = None
 
-    def parts(self, batch: Batch) -> list[Part]:
+    def parts(self, batch: Batch) -> list[RowGroup]:
         """Splits a batch as the encoder's layout and the bound on tokens want it, long rows first."""
         layout, _ = self.encoder.layout_on(batch.lengths.device)
         split = split_rows(batch.lengths, layout, self.chunk_tokens)
-        return [Part(batch.split(rows), rows, masks=number) for number, rows in enumerate(split)]
+        return [RowGroup(batch.split(rows), rows, masks=number) for number, rows in enumerate(split)]
 
     def pool(self, batch: Batch) -> Tensor:
-        """Gives the vectors that inference sees, without any view, (S, D)."""
+        """Returns the vectors that inference sees, without any view, (S, D)."""
         parts = self.parts(batch)
         vectors = []
         for part in parts:
@@ -60,6 +60,6 @@ class Network(NamedTuple):
         return pooled if self.head is None else self.head(pooled)
 
 
-def in_order(vectors: Sequence[Tensor], parts: Sequence[Part]) -> Tensor:
-    """Gives the rows of the parts in the batch's order, (S, D)."""
+def in_order(vectors: Sequence[Tensor], parts: Sequence[RowGroup]) -> Tensor:
+    """Returns the rows of the parts in the batch's order, (S, D)."""
     return torch.cat(list(vectors))[torch.cat([part.rows for part in parts]).argsort()]

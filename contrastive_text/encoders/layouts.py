@@ -43,7 +43,7 @@ _BUCKET = 16
 
 
 def token_mask(lengths: Tensor) -> Tensor:
-    """Gives True on tokens and False on padding, right-padded, (S,) -> (S, L).
+    """Returns True on tokens and False on padding, right-padded, (S,) -> (S, L).
 
     Example:
         >>> token_mask(torch.tensor([1, 3])).int()
@@ -54,7 +54,7 @@ def token_mask(lengths: Tensor) -> Tensor:
 
 
 def pad(values: Tensor, mask: Tensor, fill: int) -> Tensor:
-    """Gives ragged values row by row with padding behind each row, (T,) -> (S, L).
+    """Returns ragged values row by row with padding behind each row, (T,) -> (S, L).
 
     Example:
         >>> pad(torch.tensor([7, 8, 9]), token_mask(torch.tensor([1, 2])), fill=0)
@@ -65,7 +65,7 @@ def pad(values: Tensor, mask: Tensor, fill: int) -> Tensor:
 
 
 def pad_vectors(vectors: Tensor, mask: Tensor) -> Tensor:
-    """Gives token vectors row by row with zeros behind each row, (T, D) and (S, L) -> (S, L, D).
+    """Returns token vectors row by row with zeros behind each row, (T, D) and (S, L) -> (S, L, D).
 
     Example:
         >>> pad_vectors(torch.tensor([[7.0], [8.0], [9.0]]), token_mask(torch.tensor([1, 2]))).squeeze(2)
@@ -78,7 +78,7 @@ def pad_vectors(vectors: Tensor, mask: Tensor) -> Tensor:
 
 
 def natural_positions(lengths: Tensor) -> Tensor:
-    """Gives every token's place in its row, (S,) -> (T,).
+    """Returns every token's place in its row, (S,) -> (T,).
 
     Example:
         >>> natural_positions(torch.tensor([1, 3])).tolist()
@@ -90,7 +90,7 @@ def natural_positions(lengths: Tensor) -> Tensor:
 
 
 def split_rows(lengths: Tensor, layout: FixedLayout, chunk_tokens: int | None) -> list[Tensor]:
-    """Gives the rows that go through the network together, part by part, long rows first.
+    """Returns the rows that go through the network together, part by part, long rows first.
 
     Args:
         lengths: Tokens of each row, (S,).
@@ -131,7 +131,7 @@ class Packing(NamedTuple):
 
     @classmethod
     def of(cls, lengths: Tensor) -> Packing:
-        """Gives the packing of rows of these lengths, in their order.
+        """Returns the packing of rows of these lengths, in their order.
 
         Example:
             >>> Packing.of(torch.tensor([3, 3, 1])).runs
@@ -141,7 +141,7 @@ class Packing(NamedTuple):
         return cls(runs, lengths)
 
     def split(self, vectors: Tensor, dim: int = 0) -> list[Tensor]:
-        """Gives each run's tokens, row by row: (..., T, ...) -> (..., rows, length, ...) per run."""
+        """Returns each run's tokens, row by row: (..., T, ...) -> (..., rows, length, ...) per run."""
         parts = torch.split(vectors, [rows * length for rows, length in self.runs], dim)
         return [torch.unflatten(part, dim, run) for part, run in zip(parts, self.runs, strict=True)]
 
@@ -191,7 +191,7 @@ def attention(
 
 
 def attention_mask(*args: Any, **options: Any) -> Tensor | None:  # Any: Transformers' arguments, handed on
-    """Gives the mask of torch's kernels; none for packed rows, which see no padding."""
+    """Returns the mask of torch's kernels; none for packed rows, which see no padding."""
     return sdpa_mask(*args, **options) if _packing.get() is None else None
 
 
@@ -266,7 +266,7 @@ def _attend_dropping(
 
 
 def band(length: int, window: int, causal: bool, device: torch.device) -> Tensor:
-    """Gives True where a token sees another: nearer than the window, and not later if causal, (L, L).
+    """Returns True where a token sees another: nearer than the window, and not later if causal, (L, L).
 
     Example:
         >>> band(3, window=2, causal=True, device=torch.device("cpu")).int().tolist()
@@ -279,7 +279,7 @@ def band(length: int, window: int, causal: bool, device: torch.device) -> Tensor
 
 @cache
 def flash_attention() -> Callable[..., Tensor] | None:
-    """Gives FlashAttention's function for ragged rows; None where the package isn't installed."""
+    """Returns FlashAttention's function for ragged rows; None where the package isn't installed."""
     if importlib.util.find_spec("flash_attn") is None:
         return None
     function: Callable[..., Tensor] = importlib.import_module("flash_attn").flash_attn_varlen_func

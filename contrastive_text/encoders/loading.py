@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
-from contrastive_text.core.hub import is_failure, quiet
+from contrastive_text.core.libraries import is_failure, quiet
 from contrastive_text.core.model_files import TODO, check_whole
 from contrastive_text.core.records import Record, shown
 
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 
 def _fetched(what: str, name: str, fetch: Callable[[], _T]) -> _T:
-    """Gives what Transformers makes of a folder or a name on the hub; any error of it is an answer about that."""
+    """Returns what Transformers makes of a folder or a name on the hub; its errors are answers about that."""
     try:
         with quiet():
             return fetch()
@@ -165,7 +165,7 @@ def _said(error: BaseException) -> str:
 
 
 def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: float | None) -> PreTrainedConfig:
-    """Gives the configuration of a network.
+    """Returns the configuration of a network.
 
     Args:
         name: Folder or name on the hub; None where ``config`` is given.
@@ -200,7 +200,7 @@ def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: 
 
 
 def dropouts(architecture: PreTrainedConfig) -> dict[str, float]:
-    """Gives the dropouts of a network without its heads: name in the configuration -> probability."""
+    """Returns the dropouts of a network without its heads: name in the configuration -> probability."""
     heads = ("classifier", "summary", "qa_", "seq_classif", "pooler")
     return {
         key: float(value)
@@ -210,7 +210,7 @@ def dropouts(architecture: PreTrainedConfig) -> dict[str, float]:
 
 
 def load_model(name: str | None, architecture: PreTrainedConfig) -> PreTrainedModel:
-    """Gives the network without pooler and heads; every weight of it comes from the checkpoint."""
+    """Returns the network without pooler and heads; every weight of it comes from the checkpoint."""
     if name is not None:
         _check_sizes(name, architecture)
     model, lacking, left_over = _load(AutoModel, name, architecture)
@@ -226,7 +226,7 @@ def load_model(name: str | None, architecture: PreTrainedConfig) -> PreTrainedMo
 
 
 def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[PreTrainedModel, bool]:
-    """Gives the masked language model, and whether all of its head came from a checkpoint.
+    """Returns the masked language model, and whether all of its head came from a checkpoint.
 
     Raises:
         ValueError: An architecture that has none, such as a decoder.
@@ -243,7 +243,7 @@ def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[Pr
 def _load(
     kind: type[AutoModel | AutoModelForMaskedLM], name: str | None, architecture: PreTrainedConfig
 ) -> tuple[PreTrainedModel, list[str], list[str]]:
-    """Gives the model, its weights that the checkpoint lacks, and the checkpoint's that the model lacks."""
+    """Returns the model, its weights that the checkpoint lacks, and the checkpoint's that the model lacks."""
 
     def load() -> tuple[PreTrainedModel, list[str], list[str]]:
         if kind is AutoModel:  # a BERT-like pooler would never get a gradient, which DDP refuses

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from contrastive_text.core.hub import quiet
+from contrastive_text.core.libraries import quiet
 from contrastive_text.encoders.loading import load_masked_lm
 
 
@@ -39,7 +39,7 @@ class TokenHead(nn.Module):
         self._whole = (whole,)  # in a tuple: not a module of ours, whose weights would be saved twice
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Gives a score for every entry of the vocabulary, (M, D) -> (M, V)."""
+        """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""
         (whole,) = self._whole
         encoder = whole.base_model
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contrastive_text.core.errors import InvalidValueError, first_line
-from contrastive_text.core.hub import quiet
+from contrastive_text.core.libraries import quiet
 from contrastive_text.core.types import Alter, Batch, Hidden, Slot
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.dropout import replace_dropouts
@@ -143,7 +143,7 @@ class TransformerEncoder(Encoder):
             )
 
     def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
-        """Gives the layout of its rows on a device, and why.
+        """Returns the layout of its rows on a device, and why.
 
         Raises:
             ValueError: ``packed``, and layers are checkpointed: they are computed anew without the packing.
@@ -178,7 +178,7 @@ class TransformerEncoder(Encoder):
         return Hidden({layer: pad_vectors(vectors, mask) for layer, vectors in output.items()}, mask)
 
     def blocks(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> list[Hidden]:
-        """Gives the token vectors run by run of equal length, or all rows padded; see ``Encoder.blocks``."""
+        """Returns the token vectors run by run of equal length, or all rows padded; see ``Encoder.blocks``."""
         layout, _ = self.layout_on(batch.lengths.device)
         if layout != "packed" or batch.lengths.is_cuda:
             return [self(batch, alter=alter, layers=layers)]
@@ -193,7 +193,7 @@ class TransformerEncoder(Encoder):
     def _packed(
         self, batch: Batch, alter: Alter | None, layers: tuple[int, ...], packing: Packing
     ) -> dict[int, Tensor]:
-        """Gives the token vectors of each layer, (T, D)."""
+        """Returns the token vectors of each layer, (T, D)."""
         places = natural_positions(batch.lengths) if batch.positions is None else batch.positions
         with packed(packing):
             outputs = self._run(
@@ -229,7 +229,7 @@ class TransformerEncoder(Encoder):
         return {layer: output.hidden_states[layer] for layer in layers}
 
     def _check_packed(self) -> str | None:
-        """Gives the reason against packed rows, None if there is none; then the network has our attention.
+        """Returns the reason against packed rows, None if there is none; then the network has our attention.
 
         Some architectures ignore the attention function that they are given, or do more than it does: so the
         values of padded rows under their own are held against those of packed rows under ours.
@@ -258,14 +258,14 @@ class TransformerEncoder(Encoder):
         return reason
 
     def _trial_length(self) -> int:
-        """Gives the length of a row that shows what attention does: more than a window, where there is one."""
+        """Returns the length of a row that shows what attention does: more than a window, where there is one."""
         settings = self.model.config.to_dict()
         windows = [settings.get(name) for name in ("sliding_window", "local_attention")]
         wanted = max([7, *(window + 3 for window in windows if isinstance(window, int))])
         return min(wanted, self.limit or wanted)
 
     def heeds_positions(self) -> bool:
-        """Tells whether the network reads positions: relative ones (DeBERTa-v2, T5) would be silently ignored."""
+        """Whether the network reads positions: relative ones (DeBERTa-v2, T5) would be silently ignored."""
         ids = torch.arange(4, device=self.model.device).unsqueeze(0)
         mask = torch.ones_like(ids)
         orders = [torch.tensor([order]).to(ids) + self._first_position for order in ([0, 1, 2, 3], [2, 0, 3, 1])]
@@ -284,7 +284,7 @@ class TransformerEncoder(Encoder):
         return not torch.equal(natural, other)
 
     def is_causal(self) -> bool:
-        """Tells whether no token sees a later one, as in decoders; tried out, for settings can say otherwise.
+        """Whether no token sees a later one, as in decoders; tried out, for settings can say otherwise.
 
         Of three texts the second differs from the first in its last token and the third in its first one: what
         that does to the token at the other end is compared.
@@ -307,7 +307,7 @@ class TransformerEncoder(Encoder):
         return bool(backward < 1e-3 * forward)
 
     def add_tokens(self, tokens: Sequence[str]) -> None:
-        """Gives tokenizer and token table the tokens; a vocabulary still to be learned will have them."""
+        """Returns tokenizer and token table the tokens; a vocabulary still to be learned will have them."""
         if self.tokenizer is None or not tokens:
             return
         self.tokenizer.add_tokens([AddedToken(token, special=True) for token in tokens], special_tokens=True)
@@ -322,7 +322,7 @@ class TransformerEncoder(Encoder):
         self.token_head = TokenHead(self.model, self.model_name_or_path, architecture)
 
     def token_logits(self, hidden: Tensor) -> Tensor:
-        """Gives a score for every entry of the vocabulary, (M, D) -> (M, V)."""
+        """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""
         if self.token_head is None:
             raise RuntimeError("TransformerEncoder: expected build_token_head() before the first call")
         scores: Tensor = self.token_head(hidden)
@@ -366,7 +366,7 @@ def _limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) ->
 
 
 def _trial(length: int, vocabulary_size: int) -> Batch:
-    """Gives three rows, two of them of one length."""
+    """Returns three rows, two of them of one length."""
     lengths = torch.tensor([length, 2, 2])
     return Batch(
         ids=torch.arange(5, 5 + int(lengths.sum())) % vocabulary_size,

@@ -86,7 +86,7 @@ class CachedEncoder:
             self.truncated_earlier += truncated
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """Gives the vectors of texts in their order, (N, D), float32, on the CPU.
+        """Returns the vectors of texts in their order, (N, D), float32, on the CPU.
 
         Raises:
             TypeError: Something that is not text.
@@ -146,7 +146,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read(path: Path, model: SentenceEncoder) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], int]:
-    """Gives keys, vectors, and how many of the texts were cut."""
+    """Returns keys, vectors, and how many of the texts were cut."""
     if is_changed(path):
         raise InvalidValueError("changed since it was written")
     with safe_open(path, framework="numpy") as file:
@@ -157,11 +157,11 @@ def _read(path: Path, model: SentenceEncoder) -> tuple[npt.NDArray[np.uint8], np
 
 
 def is_kept(path: Path) -> bool:
-    """Tells whether a file's name is one that ``CachedEncoder`` gives."""
+    """Whether a file's name is one that ``CachedEncoder`` gives."""
     return path.suffix == ".safetensors" and re.fullmatch(f"[0-9a-f]{{{2 * _KEY_BYTES}}}", path.stem) is not None
 
 
 def is_changed(path: Path) -> bool:
-    """Tells whether the bytes of a file of vectors aren't those that its name is the digest of."""
+    """Whether the bytes of a file of vectors aren't those that its name is the digest of."""
     with path.open("rb") as file:
         return path.stem != hashlib.file_digest(file, "sha256").hexdigest()[: 2 * _KEY_BYTES]

@@ -84,7 +84,7 @@ class Diagnosis:
     warnings: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Gives plain data for JSON."""
+        """Returns plain data for JSON."""
         return dataclasses.asdict(self)
 
 
@@ -177,7 +177,7 @@ def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> 
 
 
 def _drawn(texts: Sequence[str], limit: int, seed: int) -> list[str]:
-    """Gives the texts, or so many of them in their order."""
+    """Returns the texts, or so many of them in their order."""
     if len(texts) <= limit:
         return list(texts)
     places = np.random.default_rng(seed).choice(len(texts), size=limit, replace=False)

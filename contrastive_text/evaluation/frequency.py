@@ -10,7 +10,7 @@ from torch import Tensor
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Hidden
 from contrastive_text.data import Table, collate_texts
-from contrastive_text.encoders.embedder import Network, in_order
+from contrastive_text.encoders.embedder import Embedder, in_order
 from contrastive_text.encoders.layouts import pad
 from contrastive_text.inference.blocks import evaluating
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -25,14 +25,14 @@ _AT_ONCE = 8192
 
 
 def takes_mean(model: SentenceEncoder) -> bool:
-    """Tells whether a model's vectors are means over tokens, of which some can be left out."""
+    """Whether a model's vectors are means over tokens, of which some can be left out."""
     return isinstance(model.pooler, MeanPooler | LastTwoPooler | FirstLastPooler)
 
 
 def frequency_bias(
     model: SentenceEncoder, pairs: Table, removed: Sequence[int] = REMOVED
 ) -> list[tuple[int, float]]:
-    """Gives the correlation on scored pairs without the most frequent tokens in the mean.
+    """Returns the correlation on scored pairs without the most frequent tokens in the mean.
 
     Yan et al. 2021 (ConSERT, https://arxiv.org/abs/2105.11741, section 5.1): without the 34 most
     frequent tokens the mean of plain BERT gains 8 points of Spearman; a trained model should gain hardly any. The
@@ -65,14 +65,14 @@ def frequency_bias(
 
 @torch.inference_mode()
 def vectors_without(model: SentenceEncoder, texts: Sequence[str], removed: Sequence[int]) -> dict[int, Tensor]:
-    """Gives for each number the texts' vectors without so many of their most frequent tokens, (N, D) each.
+    """Returns for each number the texts' vectors without so many of their most frequent tokens, (N, D) each.
 
     The texts go through the network once; see ``frequency_bias``.
     """
     batch = collate_texts(model.tokenizer, model.tokenizer([model.prompt + text for text in texts]))
     counts = torch.bincount(batch.ids)
     places = counts.argsort(descending=True, stable=True).argsort().to(model.device)  # of equal ones the first id
-    parts = Network(model.encoder, model.pooler, chunk_tokens=_AT_ONCE).parts(batch)
+    parts = Embedder(model.encoder, model.pooler, chunk_tokens=_AT_ONCE).parts(batch)
     vectors: dict[int, list[Tensor]] = {number: [] for number in removed if number < int((counts > 0).sum())}
     with evaluating(model):
         for part in parts:

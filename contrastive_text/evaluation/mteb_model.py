@@ -55,7 +55,7 @@ class MTEBModel:
         batch_size: int = 64,
         show_progress_bar: bool = False,
     ) -> Vectors:
-        """Gives the vectors of batches of texts.
+        """Returns the vectors of batches of texts.
 
         Args:
             inputs: Batches with a column ``text``, mteb's ``DataLoader[BatchedInput]``.
@@ -83,11 +83,11 @@ class MTEBModel:
         return self.model.encode(texts, batch_size=batch_size, show_progress_bar=show_progress_bar)
 
     def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
-        """Gives the cosine of every vector with every other, (A, D) and (B, D) -> (A, B)."""
+        """Returns the cosine of every vector with every other, (A, D) and (B, D) -> (A, B)."""
         return self.model.similarity(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
-        """Gives the cosine of paired vectors, (N, D) and (N, D) -> (N,)."""
+        """Returns the cosine of paired vectors, (N, D) and (N, D) -> (N,)."""
         return pair_similarity(torch.as_tensor(embeddings1), torch.as_tensor(embeddings2))
 
     @cached_property

@@ -37,7 +37,7 @@ class TaskScore:
 
     @classmethod
     def absent(cls, task: str, metric: str, missing: str) -> TaskScore:
-        """Gives the row of a task that can't be scored."""
+        """Returns the row of a task that can't be scored."""
         return cls(task, metric, math.nan, missing=missing)
 
 
@@ -84,20 +84,20 @@ class ScoreTable:
         return [score.task for score in next(iter(self.rows.values()), [])]
 
     def average(self, name: str) -> float:
-        """Gives the mean of a model's scores; NaN where one is missing."""
+        """Returns the mean of a model's scores; NaN where one is missing."""
         wanted = self.tasks if self.averaged is None else self.averaged
         scores = {score.task: score.score for score in self.rows[name]}
         return sum(scores.get(task, math.nan) for task in wanted) / len(wanted) if wanted else math.nan
 
     def notes(self) -> list[str]:
-        """Gives a line for each task without a score: what is missing and where to get it."""
+        """Returns a line for each task without a score: what is missing and where to get it."""
         said = [
             f"{score.task}: {score.missing}" for scores in self.rows.values() for score in scores if score.missing
         ]
         return list(dict.fromkeys(said))
 
     def text(self) -> str:
-        """Gives the table in columns, as a terminal shows it."""
+        """Returns the table in columns, as a terminal shows it."""
         cells = self._cells()
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = [" | ".join(_aligned(row, widths)).rstrip() for row in cells]
@@ -105,7 +105,7 @@ class ScoreTable:
         return "\n".join(lines + self.notes())
 
     def markdown(self) -> str:
-        """Gives the table in GitHub's Markdown."""
+        """Returns the table in GitHub's Markdown."""
         cells = [[cell.replace("|", r"\|") for cell in row] for row in self._cells()]
         rule = ["---", *["---:"] * (len(cells[0]) - 1)]
         lines = ["| " + " | ".join(row) + " |" for row in (cells[0], rule, *cells[1:])]
@@ -113,7 +113,7 @@ class ScoreTable:
         return "\n".join(lines + ([""] + [f"- {note}" for note in notes] if notes else []))
 
     def latex(self) -> str:
-        r"""Gives the table for LaTeX's booktabs (``\usepackage{booktabs}``)."""
+        r"""Returns the table for LaTeX's booktabs (``\usepackage{booktabs}``)."""
         cells = [[_escaped(cell) for cell in row] for row in self._cells()]
         lines = [" & ".join(row) + r" \\" for row in cells]
         columns = "l" + "r" * (len(cells[0]) - 1)
@@ -122,7 +122,7 @@ class ScoreTable:
         return "\n".join([*head, *lines[1:], r"\bottomrule", r"\end{tabular}", *notes])
 
     def csv(self) -> str:
-        """Gives full precision: a line for each figure, sub-sets too; empty where there is none."""
+        """Returns full precision: a line for each figure, sub-sets too; empty where there is none."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["model", "task", "part", "metric", "score", "size", "missing"])
@@ -137,7 +137,7 @@ class ScoreTable:
         return out.getvalue().rstrip("\n")
 
     def json(self) -> str:
-        """Gives full precision with the sub-sets; ``null`` where there is no score."""
+        """Returns full precision with the sub-sets; ``null`` where there is no score."""
         rows = {
             name: {
                 "tasks": [

@@ -58,7 +58,7 @@ class Piece(NamedTuple):
 
 
 def pieces(before: Sequence[int], after: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[Piece]:
-    """Gives the altered row piece by piece, what is gone where it was.
+    """Returns the altered row piece by piece, what is gone where it was.
 
     Args:
         before: Token ids without the views.
@@ -97,7 +97,7 @@ class AlteredRows(NamedTuple):
 
 
 def altered_rows(collator: Collator, encoder: Encoder, rows: Rows, count: int) -> AlteredRows:
-    """Gives the first rows of a data set as the first epoch has them, and how much each view changes.
+    """Returns the first rows of a data set as the first epoch has them, and how much each view changes.
 
     Args:
         collator: The training data's.
@@ -152,7 +152,7 @@ def edit_rates(collator: Collator, encoder: Encoder, rows: Sequence[KeyedRow]) -
 
 
 def unaltered(collator: Collator) -> Collator:
-    """Gives the collator of the same slots without any view."""
+    """Returns the collator of the same slots without any view."""
     return _with_plan(collator, ViewPlan(dict.fromkeys(collator.plan.chains, ())))
 
 
@@ -168,7 +168,7 @@ def _with_plan(collator: Collator, plan: ViewPlan) -> Collator:
 
 
 def _prefixes(collator: Collator, name: str, rows: Sequence[KeyedRow]) -> list[Batch]:
-    """Gives the batch after each prefix of a chain's text and token views; the others stay unaltered."""
+    """Returns the batch after each prefix of a chain's text and token views; the others stay unaltered."""
     chain = [view for view in collator.plan.chains[name] if isinstance(view, TextView | TokenView)]
     plans = [
         ViewPlan({other: chain[:length] if other == name else () for other in collator.plan.chains})
@@ -201,7 +201,7 @@ def _token_rate(old: Batch, new: Batch) -> tuple[float, str]:
 
 @torch.no_grad()
 def _entry_rate(encoder: Encoder, batch: Batch, rows: Tensor, chain: Sequence[View], number: int) -> float:
-    """Gives the share of entries of real tokens that an embedding view changes."""
+    """Returns the share of entries of real tokens that an embedding view changes."""
     changed = entries = 0
 
     def watch(part: Batch) -> Alter:

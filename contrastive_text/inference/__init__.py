@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         with_layer,
     )
     from contrastive_text.inference.quantization import quantize, value_ranges
-    from contrastive_text.inference.search import group, near_duplicates, top_k
+    from contrastive_text.inference.search import connected_groups, near_duplicates, top_k
     from contrastive_text.inference.sentence_encoder import Device, Hit, SentenceEncoder
     from contrastive_text.inference.vector_files import (
         EmbeddingRun,
@@ -33,10 +33,10 @@ __all__ = [
     "SentenceEncoder",
     "VectorIndex",
     "VectorRecord",
+    "connected_groups",
     "export_onnx",
     "fit_component_removal",
     "fit_whitening",
-    "group",
     "map_on_devices",
     "near_duplicates",
     "quantize",
@@ -62,7 +62,7 @@ __getattr__ = importing(
         "export_onnx": "onnx_export",
         "fit_component_removal": "postprocessing",
         "fit_whitening": "postprocessing",
-        "group": "search",
+        "connected_groups": "search",
         "map_on_devices": "device_pool",
         "near_duplicates": "search",
         "quantize": "quantization",

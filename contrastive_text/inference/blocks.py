@@ -26,7 +26,7 @@ _QUOTED = 60
 """Characters of a text that an error shows."""
 
 
-class Block(NamedTuple):
+class TextBlock(NamedTuple):
     """Texts that stand next to each other.
 
     Args:
@@ -38,7 +38,7 @@ class Block(NamedTuple):
     texts: list[str]
 
 
-class EncodedBlock(NamedTuple):
+class VectorBlock(NamedTuple):
     """The vectors of a block.
 
     Args:
@@ -50,15 +50,15 @@ class EncodedBlock(NamedTuple):
     truncated: int
 
 
-def text_blocks(sentences: Iterable[str], size: int) -> Iterator[Block]:
-    """Gives the texts in blocks, the last one shorter; reads no further than the block that is asked for.
+def text_blocks(sentences: Iterable[str], size: int) -> Iterator[TextBlock]:
+    """Yields the texts in blocks, the last one shorter; reads no further than the block that is asked for.
 
     Raises:
         TypeError: Something that is not text.
 
     Example:
         >>> list(text_blocks(iter(["a", "b", "c"]), size=2))
-        [Block(start=0, texts=['a', 'b']), Block(start=2, texts=['c'])]
+        [TextBlock(start=0, texts=['a', 'b']), TextBlock(start=2, texts=['c'])]
     """
     rest = iter(sentences)
     start = 0
@@ -66,7 +66,7 @@ def text_blocks(sentences: Iterable[str], size: int) -> Iterator[Block]:
         for place, text in enumerate(texts, start):
             if not isinstance(text, str):
                 raise InvalidTypeError(f"encode: expected texts, got {type(text).__name__} at place {place}")
-        yield Block(start, texts)
+        yield TextBlock(start, texts)
         start += len(texts)
 
 
@@ -108,8 +108,8 @@ class BlockEncoder:
     ranges: Tensor | None = None
     on_cpu: bool = True
 
-    def __call__(self, block: Block, advance: Callable[[int], object] | None = None) -> EncodedBlock:
-        """Gives the vectors of a block.
+    def __call__(self, block: TextBlock, advance: Callable[[int], object] | None = None) -> VectorBlock:
+        """Returns the vectors of a block.
 
         Args:
             block: One text or more.
@@ -126,7 +126,7 @@ class BlockEncoder:
             vectors = nn.functional.normalize(vectors, dim=-1)
         if self.precision != "float32":
             vectors = quantize(vectors, self.precision, self.ranges)
-        return EncodedBlock(vectors.cpu() if self.on_cpu else vectors, truncated)
+        return VectorBlock(vectors.cpu() if self.on_cpu else vectors, truncated)
 
     @torch.no_grad()  # inference mode would keep the vectors out of training
     def _encode(self, texts: list[str], advance: Callable[[int], object] | None) -> tuple[Tensor, int]:
@@ -143,7 +143,7 @@ class BlockEncoder:
         places = torch.tensor(order, dtype=torch.long, device=device)
         return torch.cat(parts)[places.argsort()], truncated
 
-    def _check(self, vectors: Tensor, block: Block) -> None:
+    def _check(self, vectors: Tensor, block: TextBlock) -> None:
         if vectors.sum().isfinite():  # one pass; the sum of finite values is beyond float32 for absurd ones only
             return
         damaged = (~vectors.isfinite()).any(dim=1).nonzero().flatten().tolist()
@@ -165,12 +165,12 @@ class BlockEncoder:
 
 def encode_each(
     work: BlockEncoder,
-    blocks: Iterable[Block],
+    blocks: Iterable[TextBlock],
     devices: Sequence[str | torch.device] | None,
     total: int | None,
     show_progress_bar: bool,
-) -> Generator[EncodedBlock, None, None]:
-    """Gives the vectors of each block, in order, as they are asked for.
+) -> Generator[VectorBlock, None, None]:
+    """Yields the vectors of each block, in order, as they are asked for.
 
     Args:
         work: What encodes a block.
@@ -190,7 +190,7 @@ def encode_each(
         with closing(map_on_devices(sent, blocks, [str(device) for device in devices])) as results:
             for vectors, truncated in results:
                 bar.advance(task, len(vectors))
-                yield EncodedBlock(torch.from_numpy(vectors), truncated)
+                yield VectorBlock(torch.from_numpy(vectors), truncated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +199,13 @@ class _Sent:
 
     work: BlockEncoder
 
-    def __call__(self, block: Block) -> tuple[npt.NDArray[Any], int]:  # Any: of the precision asked for
+    def __call__(self, block: TextBlock) -> tuple[npt.NDArray[Any], int]:  # Any: of the precision asked for
         vectors, truncated = self.work(block)
         return vectors.numpy(), truncated
 
 
 def join_blocks(blocks: Iterable[Tensor], total: int | None) -> Tensor | None:
-    """Gives the vectors of all blocks, (N, D), or None if there is no block.
+    """Returns the vectors of all blocks, (N, D), or None if there is no block.
 
     Args:
         blocks: (n, D) each.

@@ -30,7 +30,7 @@ _AHEAD = 2
 def map_on_devices(
     work: Callable[[Item], Result], items: Iterable[Item], devices: Sequence[str]
 ) -> Generator[Result, None, None]:
-    """Gives the results of items in their order, each from whichever device was free.
+    """Returns the results of items in their order, each from whichever device was free.
 
     Every device has a process of its own, which gets the work once, with its tensors on that device. At most two
     items for each device are read before their results are taken, so items may be endless. Processes end with the
@@ -135,7 +135,7 @@ class _Worker:
         self._exchange(work)
 
     def ask(self, item: object) -> Any:  # Any: the work's result
-        """Gives the result of an item."""
+        """Returns the result of an item."""
         return self._exchange(pickle.dumps(item))
 
     def stop(self) -> None:
@@ -198,7 +198,7 @@ def _loaded(work: bytes, device: str) -> Callable[[Any], Any]:  # Any: as in _se
 
 
 def _portable(error: Exception) -> Exception:
-    """Gives an error that can be sent: itself, or one with its words."""
+    """Returns an error that can be sent: itself, or one with its words."""
     try:
         pickle.loads(pickle.dumps(error))
         return error

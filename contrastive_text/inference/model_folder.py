@@ -63,7 +63,7 @@ class FolderParts:
 
 
 def local_folder(model_name_or_path: str) -> Path:
-    """Gives the folder of a model: itself, or where the hub's copy of a name lies.
+    """Returns the folder of a model: itself, or where the hub's copy of a name lies.
 
     Raises:
         ValueError: Neither a folder nor a name the hub has, or the hub is out of reach.
@@ -134,7 +134,7 @@ def read_folder(folder: Path) -> FolderParts:
 
 
 def _read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """Gives the class path and the folder of each module; none for a model of Transformers alone."""
+    """Returns the class path and the folder of each module; none for a model of Transformers alone."""
     path = folder / MODULES
     if path.exists():
         listed = records(read_json(path, TODO), of="modules", where=str(path), todo=TODO, most=_MOST_MODULES)
@@ -159,7 +159,7 @@ def _check_order(path: Path, kinds: list[str]) -> None:
 
 
 def _read_limit(path: Path) -> tuple[int | None, bool]:
-    """Gives the longest text in tokens, where one is said, and whether texts are lower-cased."""
+    """Returns the longest text in tokens, where one is said, and whether texts are lower-cased."""
     if not path.exists():
         return None, False
     settings = _read_record(path)
@@ -167,7 +167,7 @@ def _read_limit(path: Path) -> tuple[int | None, bool]:
 
 
 def _read_settings(path: Path) -> tuple[str, int | None]:
-    """Gives the prompt, and the features that are kept where a number is said."""
+    """Returns the prompt, and the features that are kept where a number is said."""
     if not path.exists():
         return "", None
     settings = _read_record(path)

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.hub import quiet
+from contrastive_text.core.libraries import quiet
 from contrastive_text.core.model_files import MODULES, whole_folder
 from contrastive_text.core.specs import part_spec
 from contrastive_text.encoders import TransformerEncoder

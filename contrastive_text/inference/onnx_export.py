@@ -18,8 +18,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError, first_line
-from contrastive_text.core.hub import quiet
-from contrastive_text.core.libraries import require
+from contrastive_text.core.libraries import quiet, require
 from contrastive_text.core.model_files import MODULES, whole_folder
 from contrastive_text.core.types import Hidden
 from contrastive_text.encoders.layouts import ATTENTION
@@ -201,7 +200,7 @@ def _write_tokenizer(model: SentenceEncoder, folder: Path) -> None:
 
 
 def _difference(written: Path, texts: list[str], expected: npt.NDArray[np.float32]) -> float:
-    """Gives how far the vectors of what was written are from those expected, for texts together and alone."""
+    """Returns how far the vectors of what was written are from those expected, for texts together and alone."""
     runtime = require("onnxruntime", "export_onnx")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -216,7 +215,7 @@ def _difference(written: Path, texts: list[str], expected: npt.NDArray[np.float3
 
 
 def _texts(model: SentenceEncoder) -> list[str]:
-    """Gives texts of no word, of one, of a sentence, and of more than the model takes."""
+    """Returns texts of no word, of one, of a sentence, and of more than the model takes."""
     repeats = min(model.max_length or _MOST_TOKENS, _MOST_TOKENS) // len(_SENTENCE.split()) + 1
     texts = ["a", "A bird.", "An old bird sings", _SENTENCE, " ".join([_SENTENCE] * repeats)]
     return [*texts, ""] if model.tokenizer.specials else texts

@@ -20,7 +20,7 @@ _NO_SPREAD = 1e-5
 
 
 def fit_whitening(vectors: Tensor, features: int | None = None) -> nn.Linear:
-    """Gives the map after which vectors have mean 0 and covariance I, "BERT-whitening".
+    """Returns the map after which vectors have mean 0 and covariance I, "BERT-whitening".
 
     x -> (x - mu) W with W the first columns of U sqrt(1 / Lambda), where U Lambda U' is the covariance, largest
     eigenvalue first (Su et al. 2021, https://arxiv.org/abs/2103.15316, section 3; over n - 1, as in the authors'
@@ -66,7 +66,7 @@ def fit_whitening(vectors: Tensor, features: int | None = None) -> nn.Linear:
 
 
 def fit_component_removal(vectors: Tensor, components: int | None = None) -> nn.Linear:
-    """Gives the map that takes away the mean and the directions of largest variance, "All-but-the-Top".
+    """Returns the map that takes away the mean and the directions of largest variance, "All-but-the-Top".
 
     x -> (I - U U') (x - mu), with the top principal components in the columns of U (Mu and Viswanath 2018,
     https://arxiv.org/abs/1702.01417, algorithm 1). Nothing is left along them, and the number of features stays.
@@ -99,7 +99,7 @@ def fit_component_removal(vectors: Tensor, components: int | None = None) -> nn.
 
 
 def with_layer(model: SentenceEncoder, layer: nn.Linear) -> SentenceEncoder:
-    """Gives the model with a linear layer behind its head, and before the normalisation if it has one.
+    """Returns the model with a linear layer behind its head, and before the normalisation if it has one.
 
     The network is shared with the model, which stays as it is; the head's layers are copied.
 
@@ -121,7 +121,7 @@ def with_layer(model: SentenceEncoder, layer: nn.Linear) -> SentenceEncoder:
 
 
 def unnormalised(model: SentenceEncoder) -> SentenceEncoder:
-    """Gives the model as maps are fitted on it: without its own normalisation; the network is shared.
+    """Returns the model as maps are fitted on it: without its own normalisation; the network is shared.
 
     Raises:
         ValueError: A model that drops features: which ones to keep is the map's business.
@@ -146,7 +146,7 @@ def _with_head(model: SentenceEncoder, head: nn.Sequential | None, normalize: bo
 
 
 def _principal_axes(where: str, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gives the mean (D,), the directions in which vectors differ by more than rounding, and by how much.
+    """Returns the mean (D,), the directions in which vectors differ by more than rounding, and by how much.
 
     Returns:
         Mean (D,), unit directions (K, D), and the standard deviation along each (K,), largest first.
@@ -171,7 +171,7 @@ def _principal_axes(where: str, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def _affine(weight: Tensor, mean: Tensor) -> nn.Linear:
-    """Gives the layer x -> weight (x - mean)."""
+    """Returns the layer x -> weight (x - mean)."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], dtype=torch.float64)
     with torch.no_grad():
         layer.weight.copy_(weight)

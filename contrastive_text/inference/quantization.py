@@ -30,7 +30,7 @@ def check_precision(precision: str, where: str = "precision") -> None:
 
 
 def value_ranges(vectors: Tensor | npt.NDArray[np.floating]) -> Tensor:
-    """Gives the smallest and the largest value of each feature, for ``int8`` and ``uint8``.
+    """Returns the smallest and the largest value of each feature, for ``int8`` and ``uint8``.
 
     Take vectors of texts like those that will be encoded, once for an index and all its queries.
 
@@ -67,7 +67,7 @@ def quantize(
     precision: Precision,
     ranges: Tensor | npt.NDArray[np.floating] | None = None,
 ) -> Tensor:
-    """Gives vectors in fewer bits, with the values of sentence-transformers' ``quantize_embeddings``.
+    """Returns vectors in fewer bits, with the values of sentence-transformers' ``quantize_embeddings``.
 
     ===========  ============  ===============================================================================
     precision    gives         each feature
@@ -119,7 +119,7 @@ def quantize(
 def check_ranges(
     ranges: Tensor | npt.NDArray[np.floating] | None, features: int, precision: Precision, where: str = "ranges"
 ) -> Tensor:
-    """Gives the ranges of ``int8`` or ``uint8`` as a tensor, or says how to get them.
+    """Returns the ranges of ``int8`` or ``uint8`` as a tensor, or says how to get them.
 
     Raises:
         ValueError: None, another shape than (2, D), or an upper end below the lower one.

@@ -19,7 +19,7 @@ MOST_PAIRS = 10_000_000
 
 @torch.no_grad()
 def top_k(queries: Tensor, corpus: Tensor, k: int, block: int = BLOCK) -> tuple[Tensor, Tensor]:
-    """Gives the k vectors of a corpus that are nearest to each query by cosine, exactly.
+    """Returns the k vectors of a corpus that are nearest to each query by cosine, exactly.
 
     Cosines are taken in float32 (float64 where both sides are) for half-precision vectors too, a tile of
     (block, block) at a time on the queries' device: the corpus may be a memory-mapped file larger than memory.
@@ -64,7 +64,7 @@ def top_k(queries: Tensor, corpus: Tensor, k: int, block: int = BLOCK) -> tuple[
 
 
 def _nearest(queries: Tensor, corpus: Tensor, k: int, block: int) -> tuple[Tensor, Tensor]:
-    """Gives the best of the whole corpus for some unit vectors, (Q, D)."""
+    """Returns the best of the whole corpus for some unit vectors, (Q, D)."""
     scores, ids = queries.new_empty(len(queries), 0), _ids(queries, len(queries), 0)
     for start, columns in _units("corpus", corpus, block, device=queries.device):
         new_scores, places = _best(queries @ columns.to(queries.dtype).T, k)
@@ -76,7 +76,7 @@ def _nearest(queries: Tensor, corpus: Tensor, k: int, block: int) -> tuple[Tenso
 
 
 def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Gives the k highest of each row and their places, the lower place first among equals."""
+    """Returns the k highest of each row and their places, the lower place first among equals."""
     best = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     places = best.indices[:, :k].sort(dim=1).values
     values, order = scores.gather(1, places).sort(dim=1, descending=True, stable=True)
@@ -97,7 +97,7 @@ def near_duplicates(
     most: int = MOST_PAIRS,
     device: torch.device | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Gives all pairs of vectors whose cosine reaches a threshold, exactly, a tile of cosines at a time.
+    """Returns all pairs of vectors whose cosine reaches a threshold, exactly, a tile of cosines at a time.
 
     Args:
         vectors: (N, D); may be a memory-mapped file larger than memory.
@@ -148,8 +148,8 @@ def check_threshold(threshold: float) -> None:
         raise InvalidValueError(f"threshold: expected a cosine above 0 and at most 1, got {threshold}; try 0.95")
 
 
-def group(pairs: Tensor, count: int) -> Tensor:
-    """Gives for each of some items the first item that it is connected with, itself if with none before it.
+def connected_groups(pairs: Tensor, count: int) -> Tensor:
+    """Returns for each of some items the first item that it is connected with, itself if with none before it.
 
     Groups are connected components: two items of one group need not be near each other, only linked by a chain.
 
@@ -161,7 +161,7 @@ def group(pairs: Tensor, count: int) -> Tensor:
         (N,), int64, on the CPU.
 
     Example:
-        >>> group(torch.tensor([[0, 2], [2, 3]]), count=5)
+        >>> connected_groups(torch.tensor([[0, 2], [2, 3]]), count=5)
         tensor([0, 1, 0, 0, 4])
     """
     first = list(range(count))
@@ -181,7 +181,7 @@ def group(pairs: Tensor, count: int) -> Tensor:
 def _units(
     name: str, vectors: Tensor, block: int, device: torch.device | None = None
 ) -> Iterator[tuple[int, Tensor]]:
-    """Gives blocks of unit vectors, each with its start."""
+    """Yields blocks of unit vectors, each with its start."""
     for start in range(0, len(vectors), block):
         units = unit_vectors(vectors[start : start + block].to(device))
         if units.sum().isnan():  # as infinity is, over its norm

@@ -17,18 +17,18 @@ from torch import Tensor, nn
 
 from contrastive_text.core.class_paths import is_own, trusting
 from contrastive_text.core.errors import ContrastiveTextError, InvalidTypeError, InvalidValueError, first_line
-from contrastive_text.core.hub import is_failure
+from contrastive_text.core.libraries import is_failure
 from contrastive_text.core.similarity import at_least_float32, cosine_similarity_matrix
 from contrastive_text.core.specs import part_spec
 from contrastive_text.core.types import Batch
 from contrastive_text.data import TextTokenizer
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.embedder import Network
+from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.inference.blocks import (
     BLOCK_SIZE,
-    Block,
     BlockEncoder,
-    EncodedBlock,
+    TextBlock,
+    VectorBlock,
     encode_each,
     join_blocks,
     text_blocks,
@@ -211,7 +211,7 @@ class SentenceEncoder(nn.Module):
         ranges: Vectors | None = None,
         device: Device | None = None,
     ) -> Vectors:
-        """Gives one vector per sentence, in the order given.
+        """Returns one vector per sentence, in the order given.
 
         Texts are read in blocks, and encoded by falling length within one, so that little is padded and no more
         than a block of them is in memory. A text above the length limit is cut and counted in ``truncated``.
@@ -288,7 +288,7 @@ class SentenceEncoder(nn.Module):
         ranges: Vectors | None = None,
         device: Device | None = None,
     ) -> Iterator[Vectors]:
-        """Gives the vectors of ``encode`` block by block, for more texts than fit into memory, or endless ones.
+        """Returns the vectors of ``encode`` block by block, for more texts than fit into memory, or endless ones.
 
         The vectors of a block depend on its own texts alone: a run that was broken off can go on with the next
         block and give the same. Another ``block_size`` changes rounding, nothing else.
@@ -340,7 +340,7 @@ class SentenceEncoder(nn.Module):
         blocks = text_blocks(sentences, block_size)
         return self._counted(encode_each(work, blocks, devices, total, show_progress_bar), convert_to_tensor)
 
-    def _counted(self, blocks: Generator[EncodedBlock, None, None], convert_to_tensor: bool) -> Iterator[Vectors]:
+    def _counted(self, blocks: Generator[VectorBlock, None, None], convert_to_tensor: bool) -> Iterator[Vectors]:
         with closing(blocks):
             for block in blocks:
                 self.truncated += block.truncated
@@ -350,23 +350,23 @@ class SentenceEncoder(nn.Module):
     def features(self) -> int:
         """Features of a vector before any are dropped; measured, for a pooler of one's own gives any number."""
         if self._measured is None or self._measured[:2] != (self.pooler, self.head):
-            trial = BlockEncoder(self, self.tokenizer)(Block(0, ["a"]))
+            trial = BlockEncoder(self, self.tokenizer)(TextBlock(0, ["a"]))
             self._measured = self.pooler, self.head, trial.vectors.shape[1]
         return self._measured[2]
 
     def _kept(self, truncate_dim: int | None) -> int | None:
-        """Gives how many features are kept; None for all."""
+        """Returns how many features are kept; None for all."""
         kept = self.truncate_dim if truncate_dim is None else truncate_dim
         if kept is not None and not 1 <= kept <= self.features:
             raise InvalidValueError(f"truncate_dim: expected 1 to {self.features} features, got {kept}")
         return kept
 
     def forward(self, batch: Batch) -> Tensor:
-        """Gives the vectors of a batch's rows, (S, D), in at least float32."""
-        return self.from_pooled(Network(self.encoder, self.pooler, chunk_tokens=_AT_ONCE).pool(batch))
+        """Returns the vectors of a batch's rows, (S, D), in at least float32."""
+        return self.from_pooled(Embedder(self.encoder, self.pooler, chunk_tokens=_AT_ONCE).pool(batch))
 
     def from_pooled(self, pooled: Tensor) -> Tensor:
-        """Gives the vectors that leave the model from what its pooler gives: the head, then unit length."""
+        """Returns the vectors that leave the model from what its pooler gives: the head, then unit length."""
         vectors = at_least_float32(pooled)
         if self.head is not None:
             weight = next(self.head.parameters(), vectors)
@@ -374,7 +374,7 @@ class SentenceEncoder(nn.Module):
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
-        """Gives the cosine of every vector with every other, (A, D) and (B, D) -> (A, B)."""
+        """Returns the cosine of every vector with every other, (A, D) and (B, D) -> (A, B)."""
         rows, columns = torch.as_tensor(embeddings1), torch.as_tensor(embeddings2)
         return cosine_similarity_matrix(rows.reshape(-1, rows.shape[-1]), columns.reshape(-1, columns.shape[-1]))
 
@@ -428,7 +428,7 @@ def _check_runs(encoder: TransformerEncoder, name: str) -> None:
     try:
         trial = SentenceEncoder(encoder, MeanPooler())
         with suppress(ContrastiveTextError):  # such as a vector that isn't finite: told when it is asked for
-            BlockEncoder(trial, trial.tokenizer)(Block(0, ["a", "a bird and a dog"]))
+            BlockEncoder(trial, trial.tokenizer)(TextBlock(0, ["a", "a bird and a dog"]))
     except ContrastiveTextError:
         raise
     except BaseException as error:

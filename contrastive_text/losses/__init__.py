@@ -1,7 +1,7 @@
 """In-batch losses: tensor maths that knows nothing of text, batches or ranks."""
 
 from contrastive_text.core.similarity import cosine_similarity_matrix
-from contrastive_text.losses.base import Loss, Reduction, reduce
+from contrastive_text.losses.base import Loss, Reduction, reduce_terms
 from contrastive_text.losses.comparisons import Alike, Comparison, Forbid, FurtherNegatives, Triples
 from contrastive_text.losses.info_nce import InfoNCE, info_nce_terms
 from contrastive_text.losses.nt_xent import NTXent
@@ -25,6 +25,6 @@ __all__ = [
     "cosent_loss",
     "cosine_similarity_matrix",
     "info_nce_terms",
-    "reduce",
+    "reduce_terms",
     "sup_con_terms",
 ]

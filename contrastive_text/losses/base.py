@@ -17,14 +17,14 @@ from contrastive_text.losses.temperature import LearnedTemperature
 Reduction = Literal["mean", "sum", "two_sided"]
 
 
-def reduce(total: Tensor, count: Tensor | int, reduction: Reduction) -> Tensor:
-    """Gives the loss from the sum of its terms and their number.
+def reduce_terms(total: Tensor, count: Tensor | int, reduction: Reduction) -> Tensor:
+    """Returns the loss from the sum of its terms and their number.
 
     ``mean`` is the total over the count, ``sum`` the total (CLEAR and DeCLUTR as written), ``two_sided``
     the sum of the two sides' means, that is twice the mean (ConSERT's code: lossA + lossB).
 
     Example:
-        >>> reduce(torch.tensor(6.0), 4, "mean"), reduce(torch.tensor(6.0), 4, "two_sided")
+        >>> reduce_terms(torch.tensor(6.0), 4, "mean"), reduce_terms(torch.tensor(6.0), 4, "two_sided")
         (tensor(1.5000), tensor(3.))
     """
     if reduction == "sum":
@@ -54,7 +54,7 @@ class Loss(nn.Module, ABC):
         same_side: Whether anchors and positives stand on both sides, so that texts of a row's own side are
             its negatives too (NT-Xent), or anchors look for positives only (InfoNCE).
         reads_labels: Whether it compares by classes: ``block_terms`` then reads ``Comparison.alike``.
-        reduction: How the terms make one number; see ``reduce``.
+        reduction: How the terms make one number; see ``reduce_terms``.
         learned: The temperature that is trained; None where it stays as it is.
     """
 
@@ -76,7 +76,7 @@ class Loss(nn.Module, ABC):
         forbid: Forbid | None = None,
         own: Tensor | None = None,
     ) -> Tensor:
-        """Gives one term per row.
+        """Returns one term per row.
 
         Args:
             rows: (R, D).
@@ -90,11 +90,11 @@ class Loss(nn.Module, ABC):
         """
 
     def block_terms(self, block: Comparison) -> Tensor:
-        """Gives one term per row of a block; a loss that compares by classes overrides it."""
+        """Returns one term per row of a block; a loss that compares by classes overrides it."""
         return self.terms(block.rows, block.columns, block.target, forbid=block.forbid, own=block.own)
 
     def compare(self, blocks: Sequence[Comparison]) -> Tensor:
-        """Gives the terms of all blocks, one after another."""
+        """Returns the terms of all blocks, one after another."""
         parts = [self.block_terms(block) for block in blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -159,7 +159,7 @@ class Loss(nn.Module, ABC):
         return [forward, backward]
 
     def _alike(self, local: Triples, every: Triples, columns: int) -> Alike | None:
-        """Gives the classes of a block's rows and columns; those behind the examples' have none."""
+        """Returns the classes of a block's rows and columns; those behind the examples' have none."""
         if local.classes is None or every.classes is None:
             return None
         sides = 2 if self.same_side else 1
@@ -167,7 +167,7 @@ class Loss(nn.Module, ABC):
         return Alike(local.classes.repeat(sides), torch.cat([every.classes.repeat(sides), none]))
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Tensor:
-        """Gives the loss of N examples whose texts all differ.
+        """Returns the loss of N examples whose texts all differ.
 
         Args:
             anchor: (N, D).
@@ -181,4 +181,4 @@ class Loss(nn.Module, ABC):
 
     def _value(self, triples: Triples) -> Tensor:
         terms = self.compare(self.comparisons(triples, triples))
-        return reduce(terms.sum(), len(terms), self.reduction)
+        return reduce_terms(terms.sum(), len(terms), self.reduction)

@@ -22,7 +22,7 @@ def info_nce_terms(
     own: Tensor | None = None,
     own_log_weight: Tensor | float = 0.0,
 ) -> Tensor:
-    """Gives the cross-entropy of each row's target among the columns it may see.
+    """Returns the cross-entropy of each row's target among the columns it may see.
 
     ``-log( exp(cos(r, c_t) / T) / sum_c exp(cos(r, c) / T + w * [c is r's own hard negative]) )``
 
@@ -105,7 +105,7 @@ class InfoNCE(Loss):
         forbid: Forbid | None = None,
         own: Tensor | None = None,
     ) -> Tensor:
-        """Gives ``info_nce_terms`` at this temperature and weight, (R,)."""
+        """Returns ``info_nce_terms`` at this temperature and weight, (R,)."""
         compute = streamed_terms if is_streamed(self.streamed, rows, columns) else info_nce_terms
         return compute(
             rows,

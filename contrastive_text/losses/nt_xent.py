@@ -64,7 +64,7 @@ class NTXent(Loss):
         forbid: Forbid | None = None,
         own: Tensor | None = None,  # noqa: ARG002  # part of the contract; SimCLR weighs all negatives alike
     ) -> Tensor:
-        """Gives ``info_nce_terms`` at this temperature, (R,)."""
+        """Returns ``info_nce_terms`` at this temperature, (R,)."""
         compute = streamed_terms if is_streamed(self.streamed, rows, columns) else info_nce_terms
         temperature = self.temperature if self.learned is None else self.learned()
         return compute(rows, columns, target, temperature=temperature, forbid=forbid)

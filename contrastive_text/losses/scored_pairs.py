@@ -25,7 +25,7 @@ class ScoreLoss(nn.Module, ABC):
 
     @abstractmethod
     def terms(self, cosines: Tensor, scores: Tensor) -> Tensor:
-        """Gives the terms whose mean is the loss.
+        """Returns the terms whose mean is the loss.
 
         Args:
             cosines: Of the two texts of each pair, (N,), in at least float32.
@@ -36,7 +36,7 @@ class ScoreLoss(nn.Module, ABC):
         """
 
     def forward(self, cosines: Tensor, scores: Tensor) -> Tensor:
-        """Gives the loss of N pairs.
+        """Returns the loss of N pairs.
 
         Args:
             cosines: (N,).
@@ -68,12 +68,12 @@ class CosineMSE(ScoreLoss):
     """
 
     def terms(self, cosines: Tensor, scores: Tensor) -> Tensor:
-        """Gives the squared error of each pair, (N,)."""
+        """Returns the squared error of each pair, (N,)."""
         return (cosines - scores.to(cosines.dtype)).square()
 
 
 def cosent_loss(cosines: Tensor, scores: Tensor, temperature: float) -> Tensor:
-    """Gives the logarithm of how far pairs are out of the order of their scores.
+    """Returns the logarithm of how far pairs are out of the order of their scores.
 
     ``log( 1 + sum over i, j with score_i > score_j of exp((cos_j - cos_i) / T) )``
 
@@ -127,5 +127,5 @@ class CoSENT(ScoreLoss):
         self.temperature = temperature
 
     def terms(self, cosines: Tensor, scores: Tensor) -> Tensor:
-        """Gives ``cosent_loss`` at this temperature, (1,)."""
+        """Returns ``cosent_loss`` at this temperature, (1,)."""
         return cosent_loss(cosines, scores, temperature=self.temperature).unsqueeze(0)

@@ -28,7 +28,7 @@ within +-1/T, so no maximum has to be taken out."""
 
 
 def is_streamed(streamed: bool | None, rows: Tensor, columns: Tensor) -> bool:
-    """Tells whether to stream: as told, and if not told where R x C is large enough for it to be faster."""
+    """Whether to stream: as told, and if not told where R x C is large enough for it to be faster."""
     if streamed is not None:
         return streamed
     return len(rows) * len(columns) > (MIRRORED_ABOVE if rows is columns else STREAMED_ABOVE)
@@ -45,7 +45,7 @@ def streamed_terms(
     alike: Alike | None = None,
     tile: int | None = None,
 ) -> Tensor:
-    """Gives ``info_nce_terms``, or with ``alike`` ``sup_con_terms``, without a matrix of R x C.
+    """Returns ``info_nce_terms``, or with ``alike`` ``sup_con_terms``, without a matrix of R x C.
 
     Forward and backward pass compute the logits tile by tile, each for itself. Where rows and columns are one
     tensor, each tile serves also as its mirror image, with 2/3 of the dense form's multiplications. The gradient
@@ -196,6 +196,6 @@ class _Mirrored(torch.autograd.Function):
 
 
 def _grad_scale(rows: Tensor, grad_rows: Tensor, tiling: Tiling) -> Tensor:
-    """Gives the sum of rows times their gradients: that of the weights times the logits, scale by scale."""
+    """Returns the sum of rows times their gradients: that of the weights times the logits, scale by scale."""
     parts = [(rows[down] * grad_rows[down]).sum() for down in tiling.down]
     return torch.stack(parts).sum() if parts else rows.new_zeros(())

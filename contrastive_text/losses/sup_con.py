@@ -23,7 +23,7 @@ def sup_con_terms(
     forbid: Forbid | None = None,
     alike: Alike | None = None,
 ) -> Tensor:
-    """Gives each row's mean cross-entropy over the columns of its class, among those that it may see.
+    """Returns each row's mean cross-entropy over the columns of its class, among those that it may see.
 
     ``log sum_c exp(cos(r, c) / T) - mean_p cos(r, p) / T``, p over the columns of the row's class.
 
@@ -112,11 +112,11 @@ class SupCon(Loss):
         forbid: Forbid | None = None,
         own: Tensor | None = None,  # noqa: ARG002  # part of the contract; all negatives weigh alike
     ) -> Tensor:
-        """Gives ``sup_con_terms`` at this temperature, every row of a class of its own, (R,)."""
+        """Returns ``sup_con_terms`` at this temperature, every row of a class of its own, (R,)."""
         return self._terms(rows, columns, target, forbid=forbid, alike=None)
 
     def block_terms(self, block: Comparison) -> Tensor:
-        """Gives ``sup_con_terms`` of a block with its classes, (R,)."""
+        """Returns ``sup_con_terms`` of a block with its classes, (R,)."""
         return self._terms(block.rows, block.columns, block.target, forbid=block.forbid, alike=block.alike)
 
     def _terms(
@@ -133,7 +133,7 @@ class SupCon(Loss):
         negative: Tensor | None = None,
         classes: Tensor | None = None,
     ) -> Tensor:
-        """Gives the loss of N examples whose texts all differ.
+        """Returns the loss of N examples whose texts all differ.
 
         Args:
             anchor: (N, D).

@@ -30,7 +30,7 @@ class LearnedTemperature(nn.Module):
         self.log_scale = nn.Parameter(torch.tensor([-math.log(temperature)]))
 
     def forward(self) -> Tensor:
-        """Gives the temperature as it is now, (1,)."""
+        """Returns the temperature as it is now, (1,)."""
         with torch.no_grad():
             self.log_scale.clamp_(max=max(math.log(100), -math.log(self.temperature)))
         return (-self.log_scale).exp()

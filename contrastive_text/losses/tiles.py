@@ -16,7 +16,7 @@ tile by tile: texts then repeat so often that a list would outgrow the vectors."
 
 
 def spans(length: int, size: int) -> Iterator[slice]:
-    """Gives the pieces of a side, the last one perhaps shorter."""
+    """Returns the pieces of a side, the last one perhaps shorter."""
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
@@ -47,7 +47,7 @@ class Places:
         return cls(rows[order], columns[order], bounds.tolist(), size, across)
 
     def within(self, down: slice, across: slice) -> tuple[Tensor, Tensor]:
-        """Gives the places of a tile, counted from its corner."""
+        """Returns the places of a tile, counted from its corner."""
         tile = down.start // self.size * self.across + across.start // self.size
         those = slice(self.bounds[tile], self.bounds[tile + 1])
         return self.rows[those] - down.start, self.columns[those] - across.start
@@ -133,7 +133,7 @@ class Tiling:
         return logits.index_put_(self.own.within(down, across), weight, accumulate=True)
 
     def pulled(self, down: slice, across: slice) -> Tensor:
-        """Gives True where a column is of the row's class and seen, or is its target."""
+        """Returns True where a column is of the row's class and seen, or is its target."""
         assert self.alike is not None
         same = self.alike.rows[down].unsqueeze(1) == self.alike.columns[across]
         same.index_put_(self.target.within(down, across), same.new_tensor(True))
@@ -159,7 +159,7 @@ class Tiling:
         weights -= self.pulled(down, across) * part.unsqueeze(1)
 
     def seen_sum(self, masses: Tensor, down: slice, across: slice) -> Tensor:
-        """Gives the sum of each row without forbidden columns; the masses are as before behind it."""
+        """Returns the sum of each row without forbidden columns; the masses are as before behind it."""
         if self.forbidden is None:
             return masses.sum(dim=1)
         places = self.forbidden.within(down, across)
@@ -178,11 +178,11 @@ class Tiling:
         return (across for across in self.across if across.start >= down.start)
 
     def scratch(self, like: Tensor) -> Tensor:
-        """Gives memory for one tile, to be used again and again."""
+        """Returns memory for one tile, to be used again and again."""
         return like.new_empty(min(self.shape[0], self.size) * min(self.shape[1], self.size))
 
     @staticmethod
     def cut(scratch: Tensor, down: slice, across: slice) -> Tensor:
-        """Gives the part of the scratch that a tile takes."""
+        """Returns the part of the scratch that a tile takes."""
         height, width = down.stop - down.start, across.stop - across.start
         return scratch[: height * width].view(height, width)

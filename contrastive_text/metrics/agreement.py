@@ -12,7 +12,7 @@ from contrastive_text.metrics.spread import neighbour_parts
 
 
 def linear_cka(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
-    """Gives the linear centred kernel alignment of two models' vectors of the same texts.
+    """Returns the linear centred kernel alignment of two models' vectors of the same texts.
 
     ||X'Y||^2 / (||X'X|| ||Y'Y||) in Frobenius norms, of vectors from which the mean is taken (Kornblith et al.
     2019, https://arxiv.org/abs/1905.00414, section 3). Turning, moving and scaling all vectors of a side changes
@@ -51,7 +51,7 @@ def linear_cka(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
 
 
 def _hsic(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
-    """Gives HSIC of centred vectors under linear kernels, but for a factor that CKA divides out."""
+    """Returns HSIC of centred vectors under linear kernels, but for a factor that CKA divides out."""
     value = (x.T @ y).square().sum()
     if not debiased:
         return value
@@ -61,7 +61,7 @@ def _hsic(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
 
 
 def neighbour_overlap(x: Tensor, y: Tensor, k: int = 10) -> Tensor:
-    """Gives the share of each text's k nearest neighbours that two models have in common, on average.
+    """Returns the share of each text's k nearest neighbours that two models have in common, on average.
 
     Neighbours by cosine similarity, the text itself left out. With k = 10 it is the measure of Wendlandt et al.
     2018, https://aclanthology.org/N18-1190, section 2, of one pair of models. 1 where all neighbourhoods are

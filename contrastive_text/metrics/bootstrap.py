@@ -44,7 +44,7 @@ class PairedBootstrap:
 
     @classmethod
     def mean(cls, parts: Sequence[PairedBootstrap]) -> PairedBootstrap:
-        """Gives the difference of mean scores over tasks whose rows were drawn independently.
+        """Returns the difference of mean scores over tasks whose rows were drawn independently.
 
         Raises:
             ValueError: No tasks, or tasks of another number of resamples.
@@ -60,7 +60,7 @@ class PairedBootstrap:
         )
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Gives the percentile interval of the difference (Efron and Tibshirani 1993, section 13.3).
+        """Returns the percentile interval of the difference (Efron and Tibshirani 1993, section 13.3).
 
         Raises:
             ValueError: A confidence that is not between 0 and 1.
@@ -244,7 +244,7 @@ def draw_rows(
 
 
 def _spearman_difference(drawn: Tensor, target: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Gives the difference of two Spearman correlations in each of some resamples, (b,).
+    """Returns the difference of two Spearman correlations in each of some resamples, (b,).
 
     Args:
         drawn: Drawn rows, (n, b).
@@ -265,7 +265,7 @@ def _spearman_difference(drawn: Tensor, target: Tensor, first: Tensor, second: T
 
 
 def _centred_ranks(counts: Tensor, levels: Tensor) -> Tensor:
-    """Gives each row's average rank in each resample, less the mean rank, (n, b).
+    """Returns each row's average rank in each resample, less the mean rank, (n, b).
 
     All copies of a level share the mean of their ranks: those behind the copies of all lower levels.
     """

@@ -21,7 +21,7 @@ _BLOCK_VALUES = 2**24
 
 
 def alignment(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
-    """Gives the mean distance of paired vectors on the unit sphere, to a power.
+    """Returns the mean distance of paired vectors on the unit sphere, to a power.
 
     mean over i of ||x_i - y_i||^alpha (Wang and Isola 2020, https://arxiv.org/abs/2005.10242, section 4.1.1).
     0 where every pair coincides, 2 (with alpha 2) at right angles, 4 where every pair is antipodal.
@@ -48,7 +48,7 @@ def alignment(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
 
 
 def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
-    """Gives the log of the mean Gaussian potential between the vectors on the unit sphere.
+    """Returns the log of the mean Gaussian potential between the vectors on the unit sphere.
 
     log mean over i < j of exp(-t ||x_i - x_j||^2) (Wang and Isola 2020, https://arxiv.org/abs/2005.10242,
     section 4.1.2). With t = 2: 0 where all vectors are equal, -4 for two at right angles, -8 for two
@@ -83,7 +83,7 @@ def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
 
 
 def effective_rank(x: Tensor) -> Tensor:
-    """Gives the number of directions that the unit vectors fill.
+    """Returns the number of directions that the unit vectors fill.
 
     exp of the entropy of the singular values divided by their sum (Roy and Vetterli 2007, "The effective
     rank", section 2; Garrido et al. 2023, https://arxiv.org/abs/2210.02885, predict downstream scores with
@@ -111,7 +111,7 @@ def effective_rank(x: Tensor) -> Tensor:
 
 
 def spectrum(x: Tensor) -> Tensor:
-    """Gives the singular values of the unit vectors as shares of their sum, largest first.
+    """Returns the singular values of the unit vectors as shares of their sum, largest first.
 
     How much each direction carries; ``effective_rank`` is exp of their entropy. Not centred: the first share is
     large where all vectors have a direction in common. Vectors that are all zero give zeros.
@@ -135,7 +135,7 @@ def spectrum(x: Tensor) -> Tensor:
 
 
 def mean_cosine(x: Tensor) -> Tensor:
-    """Gives the mean cosine similarity of two different vectors, exactly.
+    """Returns the mean cosine similarity of two different vectors, exactly.
 
     (||sum u_i||^2 - sum ||u_i||^2) / (n (n - 1)) over unit vectors u_i: every pair counts, none is drawn. 0 where
     directions cancel out, 1 where all vectors are equal: the anisotropy of Ethayarajh 2019,
@@ -180,7 +180,7 @@ def positive_pairs(target: Tensor) -> Tensor:
 
 
 def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
-    """Gives for each row the rank of its column among all columns, by cosine similarity.
+    """Returns for each row the rank of its column among all columns, by cosine similarity.
 
     1 + the number of other columns whose similarity is not smaller: ties count against the row, so that
     collapsed vectors, all equal, come last and not first. Similarities within 8 units of rounding are ties.
@@ -218,7 +218,7 @@ def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
 
 
 def in_batch_accuracy(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
-    """Gives the share of rows whose own column is the most similar one.
+    """Returns the share of rows whose own column is the most similar one.
 
     Ties count against the row (see ``answer_ranks``): collapsed vectors score 0.
 
@@ -269,6 +269,6 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:
-    """Gives the rows in blocks whose similarities to so many columns fit into memory."""
+    """Returns the rows in blocks whose similarities to so many columns fit into memory."""
     size = max(1, _BLOCK_VALUES // columns)
     return (slice(start, min(start + size, rows)) for start in range(0, rows, size))

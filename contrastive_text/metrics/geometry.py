@@ -60,7 +60,7 @@ class Alignment(Metric):
         self.count = self.count + len(x)
 
     def compute(self) -> Tensor:
-        """Gives the mean over all pairs so far, a scalar."""
+        """Returns the mean over all pairs so far, a scalar."""
         return self.total / self.count
 
 
@@ -96,7 +96,7 @@ class PositiveAlignment(Metric):
         self.targets.append(target.detach())
 
     def compute(self) -> Tensor:
-        """Gives the mean over all positives so far, a scalar; NaN where no pair is one."""
+        """Returns the mean over all positives so far, a scalar; NaN where no pair is one."""
         return dim_zero_cat(self.distances)[positive_pairs(dim_zero_cat(self.targets))].mean()
 
 
@@ -143,7 +143,7 @@ class Uniformity(_OfVectors):
         self.t = t
 
     def compute(self) -> Tensor:
-        """Gives the uniformity of all vectors so far, a scalar; it refuses fewer than two."""
+        """Returns the uniformity of all vectors so far, a scalar; it refuses fewer than two."""
         return uniformity(dim_zero_cat(self.vectors), t=self.t)
 
 
@@ -164,7 +164,7 @@ class EffectiveRank(_OfVectors):
     higher_is_better = True
 
     def compute(self) -> Tensor:
-        """Gives the effective rank of all vectors so far, a scalar."""
+        """Returns the effective rank of all vectors so far, a scalar."""
         return effective_rank(dim_zero_cat(self.vectors))
 
 
@@ -184,7 +184,7 @@ class MeanCosine(_OfVectors):
     higher_is_better = False
 
     def compute(self) -> Tensor:
-        """Gives the mean over all pairs so far, a scalar; it refuses fewer than two vectors."""
+        """Returns the mean over all pairs so far, a scalar; it refuses fewer than two vectors."""
         return mean_cosine(dim_zero_cat(self.vectors))
 
 
@@ -204,5 +204,5 @@ class IsoScore(_OfVectors):
     higher_is_better = True
 
     def compute(self) -> Tensor:
-        """Gives the score of all vectors so far, a scalar; it refuses fewer than two."""
+        """Returns the score of all vectors so far, a scalar; it refuses fewer than two."""
         return iso_score(dim_zero_cat(self.vectors))

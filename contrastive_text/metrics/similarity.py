@@ -16,7 +16,7 @@ from contrastive_text.metrics.functional import check_pairs
 
 
 def pair_similarity(u: Tensor, v: Tensor) -> Tensor:
-    """Gives the cosine similarity of paired vectors; a vector of zeros has similarity 0.
+    """Returns the cosine similarity of paired vectors; a vector of zeros has similarity 0.
 
     Equal vectors have exactly 1, so that pairs of equal texts tie; rounding would order them otherwise.
 
@@ -42,7 +42,7 @@ def pair_similarity(u: Tensor, v: Tensor) -> Tensor:
 
 
 def average_ranks(values: Tensor) -> Tensor:
-    """Gives the rank of each value, from 1; equal values share the mean of their ranks.
+    """Returns the rank of each value, from 1; equal values share the mean of their ranks.
 
     Args:
         values: Values, (n,).
@@ -62,7 +62,7 @@ def average_ranks(values: Tensor) -> Tensor:
 
 
 def spearman(x: Tensor, y: Tensor) -> Tensor:
-    """Gives Spearman's rank correlation: Pearson's, of the average ranks.
+    """Returns Spearman's rank correlation: Pearson's, of the average ranks.
 
     Computed in float64 on the CPU (Apple's GPU has no float64). Not torchmetrics' function: version 1.9
     adds 1e-6 to the denominator and sums ranks in int32, so that of 200,000 pairs with many ties it came out
@@ -156,5 +156,5 @@ class SpearmanSimilarity(Metric):
         self.targets.append(target.detach().to(similarity.device))
 
     def compute(self) -> Tensor:
-        """Gives the correlation of all pairs so far, in [-100, 100], a scalar."""
+        """Returns the correlation of all pairs so far, in [-100, 100], a scalar."""
         return 100 * spearman(dim_zero_cat(self.similarities), dim_zero_cat(self.targets))

@@ -20,7 +20,7 @@ _EVEN = 1e-8
 
 
 def iso_score(x: Tensor) -> Tensor:
-    """Gives how evenly the directions of the space are used around the mean (IsoScore).
+    """Returns how evenly the directions of the space are used around the mean (IsoScore).
 
     Rudman et al. 2022, "IsoScore: Measuring the Uniformity of Embedding Space Utilization",
     https://aclanthology.org/2022.findings-acl.262, section 4. With the variances l_1, ..., l_D along the
@@ -72,7 +72,7 @@ class Hubs(NamedTuple):
 
 
 def hubness(x: Tensor, k: int = NEIGHBOURS) -> Hubs:
-    """Gives how much some vectors are neighbours of many, and others of none.
+    """Returns how much some vectors are neighbours of many, and others of none.
 
     The standardised third moment of the k-occurrences N_k (Radovanovic et al. 2010, "Hubs in Space", JMLR 11,
     https://jmlr.org/papers/v11/radovanovic10a.html, section 2); by cosine similarity. Where all N_k are equal it
@@ -93,7 +93,7 @@ def hubness(x: Tensor, k: int = NEIGHBOURS) -> Hubs:
 
 
 def hubs(occurrences: Tensor) -> Hubs:
-    """Gives ``hubness`` from k-occurrences, (n,)."""
+    """Returns ``hubness`` from k-occurrences, (n,)."""
     mean = occurrences.mean()
     variance = (occurrences - mean).square().mean()
     third = (occurrences - mean).pow(3).mean()
@@ -105,7 +105,7 @@ def hubs(occurrences: Tensor) -> Hubs:
 
 
 def k_occurrences(x: Tensor, k: int = NEIGHBOURS) -> Tensor:
-    """Gives for each vector among how many others' k nearest neighbours it is, by cosine similarity.
+    """Returns for each vector among how many others' k nearest neighbours it is, by cosine similarity.
 
     Vectors that are equally near share what places are left: the order of the rows never counts, and of equal
     vectors all have k. Similarities within 8 units of rounding are equal. Computed in blocks of rows: memory does
@@ -134,7 +134,7 @@ def k_occurrences(x: Tensor, k: int = NEIGHBOURS) -> Tensor:
 
 
 def neighbour_parts(x: Tensor, k: int) -> Iterator[Tensor]:
-    """Gives for blocks of rows how much of every vector is among a row's k nearest others, (rows, n) in [0, 1].
+    """Yields for blocks of rows how much of every vector is among a row's k nearest others, (rows, n) in [0, 1].
 
     A row has k in all. Vectors that are equally near at the k-th place, but for 8 units of rounding, share what
     is left of it.
@@ -149,7 +149,7 @@ def neighbour_parts(x: Tensor, k: int) -> Iterator[Tensor]:
 
 
 def nearest_similarity(x: Tensor) -> Tensor:
-    """Gives for each vector the cosine similarity of its nearest neighbour.
+    """Returns for each vector the cosine similarity of its nearest neighbour.
 
     Near 1 where a text has a near-duplicate. Computed in blocks of rows.
 
@@ -171,7 +171,7 @@ def nearest_similarity(x: Tensor) -> Tensor:
 
 
 def _to_others(x: Tensor) -> Iterator[Tensor]:
-    """Gives the cosines of each block of rows with all, (rows, n); with themselves minus infinity."""
+    """Yields the cosines of each block of rows with all, (rows, n); with themselves minus infinity."""
     for block in row_blocks(len(x), columns=len(x)):
         cosines = cosine_similarity_matrix(x[block], x)
         cosines.diagonal(offset=block.start).fill_(-torch.inf)

@@ -21,7 +21,7 @@ class Terms:
     Args:
         total: Sum of the local rows' terms, a scalar with a gradient.
         count: Number of local rows.
-        reduction: How total and count over all ranks make the loss; see ``losses.reduce``.
+        reduction: How total and count over all ranks make the loss; see ``losses.reduce_terms``.
         logs: Figures to log beside the loss, scalars without a gradient.
     """
 
@@ -58,7 +58,7 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, encoded: Encoded) -> Terms:
-        """Gives the objective's terms on this rank's rows; never divides by a count of its own."""
+        """Returns the objective's terms on this rank's rows; never divides by a count of its own."""
 
     def build(self, features: int) -> None:  # most objectives have nothing to build
         """Makes what depends on the width D of the embeddings; the module calls it once."""
@@ -76,7 +76,7 @@ class Objective(nn.Module, ABC):
         return None
 
     def predict(self, encoded: Encoded) -> Tensor:
-        """Gives what a supervised objective predicts: scores of classes (N, classes), or 0 .. 1 (N,).
+        """Returns what a supervised objective predicts: scores of classes (N, classes), or 0 .. 1 (N,).
 
         Held against the target with ``target.metric()``. Asked only with ``predicts``.
         """

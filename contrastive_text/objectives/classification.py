@@ -80,11 +80,11 @@ class TextClassification(Objective):
             )
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Gives the summed cross entropy of the local texts."""
+        """Returns the summed cross entropy of the local texts."""
         return class_terms(self.predict(encoded), known_target(encoded, "TextClassification"))
 
     def predict(self, encoded: Encoded) -> Tensor:
-        """Gives the classes' scores before the softmax, (N, classes)."""
+        """Returns the classes' scores before the softmax, (N, classes)."""
         vectors = view_of(encoded, "anchor", self.view, "TextClassification.view")
         if self.head is not None:
             return apply_exactly(self.head, vectors)
@@ -94,7 +94,7 @@ class TextClassification(Objective):
 
 
 def read_classes(classes: int | list[str] | list[int], where: str) -> Classes:
-    """Gives the classes of an argument that may name them by numbers, as YAML reads them."""
+    """Returns the classes of an argument that may name them by numbers, as YAML reads them."""
     return Classes.of(classes if isinstance(classes, int) else [str(name) for name in classes], where)
 
 
@@ -105,7 +105,7 @@ def check_view(view: int, where: str) -> None:
 
 
 def view_of(encoded: Encoded, role: Role, view: int, where: str) -> Tensor:
-    """Gives the vectors of one view of a role's first text, (N, D).
+    """Returns the vectors of one view of a role's first text, (N, D).
 
     Raises:
         ValueError: The role has no such slot.
@@ -120,7 +120,7 @@ def view_of(encoded: Encoded, role: Role, view: int, where: str) -> Tensor:
 
 
 def known_target(encoded: Encoded, where: str) -> Tensor:
-    """Gives the target of every example, (N,).
+    """Returns the target of every example, (N,).
 
     Raises:
         ValueError: The batch has none.
@@ -134,7 +134,7 @@ def known_target(encoded: Encoded, where: str) -> Tensor:
 
 
 def class_terms(scores: Tensor, target: Tensor) -> Terms:
-    """Gives the summed cross entropy of scores (N, classes) at the classes' numbers (N,), and the hits."""
+    """Returns the summed cross entropy of scores (N, classes) at the classes' numbers (N,), and the hits."""
     number = target.long()
     hits = (scores.detach().argmax(dim=1) == number).sum()
     return Terms(

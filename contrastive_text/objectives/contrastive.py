@@ -157,7 +157,7 @@ class Contrastive(Objective):
             self.head.build(features)
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Gives the terms of the local rows; see ``Objective.forward``.
+        """Returns the terms of the local rows; see ``Objective.forward``.
 
         Raises:
             ValueError: A role without its two views, or no target where it is read.
@@ -183,7 +183,7 @@ class Contrastive(Objective):
             queue.take_in()
 
     def _queue(self, compared: str) -> Queue | None:
-        """Gives the queue of what is compared, in training; None without one."""
+        """Returns the queue of what is compared, in training; None without one."""
         queue = self.queues[compared] if self.training and self.queue else None
         assert queue is None or isinstance(queue, Queue)
         return queue
@@ -273,7 +273,7 @@ class Contrastive(Objective):
         return {} if self.loss.learned is None else {"temperature": self.loss.learned().detach().squeeze()}
 
     def _gather(self, local: Triples) -> tuple[Triples, int]:
-        """Gives the triples of all ranks, and the place of the first local one among them."""
+        """Returns the triples of all ranks, and the place of the first local one among them."""
         n = len(local.anchor)
         sizes = gather_sizes(n, device=local.anchor.device) if self.training else [n]
         offset = sum(sizes[: rank()]) if len(sizes) > 1 else 0
@@ -281,7 +281,7 @@ class Contrastive(Objective):
 
 
 def _set_ids(ids: Tensor) -> Tensor:
-    """Gives one id for each row's texts in any order, (N, P) -> (N,): that of the text if there is but one."""
+    """Returns one id for each row's texts in any order, (N, P) -> (N,): that of the text if there is but one."""
     return torch.where((ids == ids[:, :1]).all(dim=1), ids[:, 0], ids.sum(dim=1))
 
 

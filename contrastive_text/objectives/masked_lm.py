@@ -46,7 +46,7 @@ class MaskedLM(Objective):
         self.block = block
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Gives the summed cross entropy of the local hidden tokens."""
+        """Returns the summed cross entropy of the local hidden tokens."""
         hidden, labels, logits = encoded.masked_hidden, encoded.masked_labels, encoded.token_logits
         if hidden is None or labels is None or logits is None:
             raise InvalidValueError(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.losses import Comparison, FurtherNegatives, Loss, Triples, reduce
+from contrastive_text.losses import Comparison, FurtherNegatives, Loss, Triples, reduce_terms
 from contrastive_text.objectives.base import Terms
 from contrastive_text.objectives.queue import Queue, arrange
 
@@ -50,7 +50,7 @@ class LabelledPairs:
         return self.positive[self.offset : self.offset + len(self.local.anchor)]
 
     def positives(self) -> tuple[Triples, Triples, int]:
-        """Gives the positive pairs of this rank, those of all ranks, and the place of the first local one."""
+        """Returns the positive pairs of this rank, those of all ranks, and the place of the first local one."""
         mine, all_of_them = self.local_positive, self.positive
         local = self.local.map(lambda rows: rows[mine])
         every = self.every.map(lambda rows: rows[all_of_them])
@@ -76,7 +76,7 @@ class PairLabels(ABC):
 
     @abstractmethod
     def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
-        """Gives the terms of this rank's pairs.
+        """Returns the terms of this rank's pairs.
 
         Where one number of rows can't be the divisor of all of them, the total comes divided by counts of
         all ranks already, under the reduction ``sum``.
@@ -100,7 +100,7 @@ class PositivesOnly(PairLabels):
     takes_queue: ClassVar[bool] = True
 
     def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
-        """Gives the loss of the positive pairs alone."""
+        """Returns the loss of the positive pairs alone."""
         terms = loss.compare(pairs.comparisons(loss, *pairs.positives()))
         return Terms(total=terms.sum(), count=len(terms), reduction=loss.reduction)
 
@@ -126,7 +126,7 @@ class NegativesAsHard(PairLabels):
     takes_queue: ClassVar[bool] = True
 
     def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
-        """Gives the loss of the positive pairs, with the negative pairs' second texts as columns."""
+        """Returns the loss of the positive pairs, with the negative pairs' second texts as columns."""
         negative = ~pairs.positive
         further = FurtherNegatives(
             vectors=pairs.every.positive[negative],
@@ -189,7 +189,7 @@ class SignedPairs(PairLabels):
         self.bound = bound
 
     def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
-        """Gives the difference of the two means (of sums, under ``sum``), divided already."""
+        """Returns the difference of the two means (of sums, under ``sum``), divided already."""
         n, count = len(pairs.local.anchor), len(pairs.every.anchor)
         compared = 2 * count - 1 if loss.same_side else count
         past = 0 if pairs.queue is None else pairs.queue.filled
@@ -207,13 +207,13 @@ class SignedPairs(PairLabels):
         pulled = terms.masked_fill(~positive, 0.0).sum()
         pushed = bounded.masked_fill(positive, 0.0).sum()
         rows = [(sides * each.sum()).clamp(min=1) for each in (pairs.positive, ~pairs.positive)]
-        total = reduce(pulled, rows[0], loss.reduction)
-        total = total - self.weight * reduce(pushed, rows[1], loss.reduction)
+        total = reduce_terms(pulled, rows[0], loss.reduction)
+        total = total - self.weight * reduce_terms(pushed, rows[1], loss.reduction)
         return Terms(total=total, count=len(terms), reduction="sum")
 
 
 def _places(ids: Tensor, among: Tensor) -> Tensor:
-    """Gives for each id its places in a list, (R, most of them), -1 where it has fewer.
+    """Returns for each id its places in a list, (R, most of them), -1 where it has fewer.
 
     Example:
         >>> _places(torch.tensor([7, 8, 9]), among=torch.tensor([9, 7, 9]))

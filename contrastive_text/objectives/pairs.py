@@ -86,11 +86,11 @@ class PairClassification(Objective):
         self.scorer.build(build_head(self.head, features), len(self._target.names))
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Gives the summed cross entropy of the local pairs."""
+        """Returns the summed cross entropy of the local pairs."""
         return class_terms(self.predict(encoded), known_target(encoded, "PairClassification"))
 
     def predict(self, encoded: Encoded) -> Tensor:
-        """Gives the classes' scores before the softmax, (N, classes).
+        """Returns the classes' scores before the softmax, (N, classes).
 
         Raises:
             ValueError: A scorer with another number of outputs.
@@ -171,7 +171,7 @@ class PairRegression(Objective):
         build_head(self.head, features)
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Gives the terms of the local pairs, or the one of all ranks' pairs, the same on every rank."""
+        """Returns the terms of the local pairs, or the one of all ranks' pairs, the same on every rank."""
         cosines, scores = self.predict(encoded), known_target(encoded, "PairRegression")
         if self.loss.whole_batch and self.training:
             sizes = gather_sizes(len(cosines), device=cosines.device)
@@ -180,13 +180,13 @@ class PairRegression(Objective):
         return Terms(total=terms.sum(), count=len(terms))
 
     def predict(self, encoded: Encoded) -> Tensor:
-        """Gives the cosine of each pair, (N,), in at least float32."""
+        """Returns the cosine of each pair, (N,), in at least float32."""
         u, v = _sides(encoded, self.head, self.view, "PairRegression.view")
         return (F.normalize(u, dim=1, eps=EPSILON) * F.normalize(v, dim=1, eps=EPSILON)).sum(dim=1)
 
 
 def _sides(encoded: Encoded, head: Head | None, view: int, where: str) -> tuple[Tensor, Tensor]:
-    """Gives what the head makes of one view of each pair's two texts, twice (N, D')."""
+    """Returns what the head makes of one view of each pair's two texts, twice (N, D')."""
     return (
         apply_exactly(head, view_of(encoded, "anchor", view, where)),
         apply_exactly(head, view_of(encoded, "positive", view, where)),

@@ -29,11 +29,11 @@ class _Columns:
     classes: Tensor | None
 
     def none(self) -> _Columns:
-        """Gives columns of the same kind, of which there are none."""
+        """Returns columns of the same kind, of which there are none."""
         return _Columns(self.vectors[:0], self.ids[:0], None if self.classes is None else self.classes[:0])
 
     def then(self, newer: _Columns, size: int) -> _Columns:
-        """Gives the last so many of both, as a copy."""
+        """Returns the last so many of both, as a copy."""
         kept = max(size - len(newer.ids), 0)
 
         def last(old: Tensor, new: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class _Columns:
         return _Columns(last(self.vectors, newer.vectors), last(self.ids, newer.ids), classes)
 
     def to(self, device: torch.device) -> _Columns:
-        """Gives them on a device."""
+        """Returns them on a device."""
         classes = None if self.classes is None else self.classes.to(device)
         return _Columns(self.vectors.to(device), self.ids.to(device), classes)
 
@@ -125,7 +125,7 @@ class Queue(nn.Module):
             self._compared = None
 
     def get_extra_state(self) -> dict[str, Tensor]:
-        """Gives the past columns for a state dict."""
+        """Returns the past columns for a state dict."""
         if self._past is None:
             return {}
         classes = {} if self._past.classes is None else {"classes": self._past.classes}

@@ -20,7 +20,7 @@ class Scorer(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        """Gives the classes' scores of pairs before the softmax; called outside autocast.
+        """Returns the classes' scores of pairs before the softmax; called outside autocast.
 
         Args:
             u: Vectors of the first texts, (N, D), in at least float32.
@@ -32,7 +32,7 @@ class Scorer(nn.Module, ABC):
 
 
 def pair_features(u: Tensor, v: Tensor, max_squared: bool = False) -> Tensor:
-    """Gives what a classifier of pairs reads: u, v and |u - v|, then, if asked for, max(u, v) squared.
+    """Returns what a classifier of pairs reads: u, v and |u - v|, then, if asked for, max(u, v) squared.
 
     Args:
         u: (N, D).
@@ -78,7 +78,7 @@ class ConcatenationScorer(Scorer):
         self.linear = nn.Linear((4 if self.max_squared else 3) * features, classes)
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        """Gives the layer's output on ``pair_features``, (N, classes)."""
+        """Returns the layer's output on ``pair_features``, (N, classes)."""
         if self.linear is None:
             raise RuntimeError("ConcatenationScorer: expected build(features, classes) before the first call")
         features = pair_features(at_least_float32(u), at_least_float32(v), max_squared=self.max_squared)
@@ -107,7 +107,7 @@ class BilinearScorer(Scorer):
         self.bilinear = nn.Bilinear(features, features, 1 if classes == 2 else classes)
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        """Gives the forms' values, (N, 1) or (N, classes)."""
+        """Returns the forms' values, (N, 1) or (N, classes)."""
         if self.bilinear is None:
             raise RuntimeError("BilinearScorer: expected build(features, classes) before the first call")
         u, v = at_least_float32(u), at_least_float32(v)

@@ -31,7 +31,7 @@ class Pairing(ABC):
     reads_tokens: ClassVar[bool] = False
 
     def arrange(self, files: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
-        """Gives the rows to draw batches from, and what there is to say of them; asked once, before sampling.
+        """Returns the rows to draw batches from, and what there is to say of them; asked once, before sampling.
 
         Args:
             files: The rows of each file, in its order.
@@ -46,19 +46,19 @@ class Pairing(ABC):
         return list(itertools.chain.from_iterable(files)), ""
 
     def serves(self, tokens: int) -> bool:  # noqa: ARG002  # the contract
-        """Tells whether a text of so many tokens can be paired; those that can't are left out and counted.
+        """Whether a text of so many tokens can be paired; those that can't are left out and counted.
 
         Asked only with ``reads_tokens``.
         """
         return True
 
     def shrinks(self, tokens: int) -> bool:  # noqa: ARG002  # the contract
-        """Tells whether a text of so many tokens is served with less than was asked for; these are counted."""
+        """Whether a text of so many tokens is served with less than was asked for; these are counted."""
         return False
 
     @abstractmethod
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
-        """Gives the examples of a row; all randomness comes from ``rng``."""
+        """Returns the examples of a row; all randomness comes from ``rng``."""
 
 
 class SameText(Pairing):
@@ -71,7 +71,7 @@ class SameText(Pairing):
     """
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
-        """Gives one example, the text twice."""
+        """Returns one example, the text twice."""
         text = str(row["text"])
         return [Example(anchor=text, positives=(text,))]
 
@@ -102,7 +102,7 @@ class Given(Pairing):
         self.views_per_text = views_per_text
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
-        """Gives one example: the row's texts in their columns' roles."""
+        """Returns one example: the row's texts in their columns' roles."""
         return [
             Example(
                 anchor=str(row["anchor"]),
@@ -126,7 +126,7 @@ class Neighbours(Pairing):
     """
 
     def arrange(self, files: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
-        """Gives every row its successor in its file as ``next``; a file's last row has none and is left out."""
+        """Returns every row its successor in its file as ``next``; a file's last row has none and is left out."""
         rows: list[Row] = [
             {**row, "next": after["text"]} for file in files for row, after in itertools.pairwise(file)
         ]
@@ -137,5 +137,5 @@ class Neighbours(Pairing):
         return rows, f"{len(rows):,} texts with their successor"
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
-        """Gives one example: the text and its successor."""
+        """Returns one example: the text and its successor."""
         return [Example(anchor=str(row["text"]), positives=(str(row["next"]),))]

@@ -62,7 +62,7 @@ class NLITriples(Pairing):
         self.per_premise = per_premise
 
     def arrange(self, files: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
-        """Gives the triples in the order in which their premises first stand in the files."""
+        """Returns the triples in the order in which their premises first stand in the files."""
         premises: dict[str, dict[str, Counter[str]]] = {}  # premise -> hypothesis -> rows of each label
         for row in itertools.chain.from_iterable(files):
             hypotheses = premises.setdefault(str(row["anchor"]), {})
@@ -91,7 +91,7 @@ class NLITriples(Pairing):
         return triples, f"{said}; left out: {reasons}" if reasons else said
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
-        """Gives one example: a triple that ``arrange`` made."""
+        """Returns one example: a triple that ``arrange`` made."""
         return [
             Example(
                 anchor=str(row["anchor"]),
@@ -104,7 +104,7 @@ class NLITriples(Pairing):
 def _sides(
     premise: str, hypotheses: Mapping[str, Counter[str]], left_out: Counter[str]
 ) -> tuple[list[str], list[str]]:
-    """Gives a premise's entailed and contradicting hypotheses, each once, and counts what is left out."""
+    """Returns a premise's entailed and contradicting hypotheses, each once, and counts what is left out."""
     entailed: list[str] = []
     contradicting: list[str] = []
     for hypothesis, rows in hypotheses.items():

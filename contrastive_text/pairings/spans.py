@@ -69,7 +69,7 @@ def uniform_starts(tokens: int, lengths: Sequence[int], longest: int, rng: np.ra
 
 
 def longest_positive(strategy: Strategy, anchor: range, longest: int, tokens: int) -> int:
-    """Gives the greatest length of a positive: of any span, of its anchor, or of the wider side of that."""
+    """Returns the greatest length of a positive: of any span, of its anchor, or of the wider side of that."""
     if strategy == "subsuming":
         return len(anchor)
     return min(longest, max(anchor.start, tokens - anchor.stop)) if strategy == "adjacent" else longest
@@ -78,7 +78,7 @@ def longest_positive(strategy: Strategy, anchor: range, longest: int, tokens: in
 def positive_starts(
     strategy: Strategy, anchor: range, length: int, tokens: int, at_start: bool = True
 ) -> Sequence[int]:
-    """Gives the starts that a positive may have, all equally likely.
+    """Returns the starts that a positive may have, all equally likely.
 
     Args:
         strategy: Where the positive lies.
@@ -200,7 +200,7 @@ class Spans(Pairing):
         return 2 * self.anchors * least
 
     def serves(self, tokens: int) -> bool:
-        """Tells whether a document of so many tokens has room for the anchors.
+        """Whether a document of so many tokens has room for the anchors.
 
         Raises:
             ValueError: It hasn't, and ``too_short`` is ``error``.
@@ -214,7 +214,7 @@ class Spans(Pairing):
         return tokens >= self.min_tokens
 
     def shrinks(self, tokens: int) -> bool:
-        """Tells whether a document of so many tokens gets spans below ``max_length``."""
+        """Whether a document of so many tokens gets spans below ``max_length``."""
         return self.serves(tokens) and tokens < 2 * self.anchors * self.max_length
 
     def place(self, tokens: int, rng: np.random.Generator) -> list[tuple[range, list[range]]]:
@@ -244,7 +244,7 @@ class Spans(Pairing):
         return range(start, start + length)
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
-        """Gives an example for each anchor of the document, with its positives.
+        """Returns an example for each anchor of the document, with its positives.
 
         Raises:
             TypeError: A text that isn't tokenised.

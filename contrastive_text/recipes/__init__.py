@@ -18,7 +18,7 @@ BASE = Path(__file__).parent / "base.yaml"
 
 
 def recipe_names() -> list[str]:
-    """Gives the names that ``--recipe`` takes.
+    """Returns the names that ``--recipe`` takes.
 
     Example:
         >>> "simcse" in recipe_names()
@@ -28,7 +28,7 @@ def recipe_names() -> list[str]:
 
 
 def recipe_files(name: str) -> list[Path]:
-    """Gives the files of a recipe, to be laid over each other: those whose names it goes on from, then its own.
+    """Returns the files of a recipe, to be laid over each other: those whose names it goes on from, then its own.
 
     Raises:
         ValueError: No recipe of that name.

@@ -91,7 +91,7 @@ def option_over(config: Config, key: str, value: str) -> Config | None:
 
 
 def _opens_an_entry(config: Config, key: str) -> bool:
-    """Tells whether a key leads through a dictionary of chosen names to a place that isn't there yet."""
+    """Whether a key leads through a dictionary of chosen names to a place that isn't there yet."""
     names = key.split(".")
     entries = [i for i, name in enumerate(names[:-1], start=1) if name in _NAMED_ALONE]
     if not entries:
@@ -110,7 +110,7 @@ def _at(config: Any, key: str) -> Any:  # Any: a place of a configuration holds 
 
 
 def put(config: Config, key: str, value: object) -> Config:
-    """Gives a configuration with a value at a place; on its way to it, ``init_args`` may be left out."""
+    """Returns a configuration with a value at a place; on its way to it, ``init_args`` may be left out."""
     name, _, rest = key.partition(".")
     if _init_args(config, name) is not config:
         return {**config, "init_args": put(dict(_init_args(config, name)), key, value)}
@@ -123,7 +123,7 @@ def put(config: Config, key: str, value: object) -> Config:
 
 
 def _init_args(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Gives where a name stands: in a part's arguments, or in the configuration itself."""
+    """Returns where a name stands: in a part's arguments, or in the configuration itself."""
     if "class_path" not in config or name in ("class_path", "init_args"):
         return config
     return config.get("init_args") or {}
@@ -143,7 +143,7 @@ def _over(below: Any, above: Any, alone: bool = False) -> Any:  # Any: a place o
 
 
 def _same_class(one: object, other: object) -> bool:
-    """Tells whether two class paths name one class; ours may be written short, or by any of its rooms."""
+    """Whether two class paths name one class; ours may be written short, or by any of its rooms."""
     if not isinstance(one, str) or not isinstance(other, str):
         return False
     ours = all("." not in path or path.startswith("contrastive_text.") for path in (one, other))

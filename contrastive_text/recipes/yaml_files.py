@@ -23,7 +23,7 @@ def read_yaml(path: Path, where: str) -> Any:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Gives what a YAML text holds, in which no name stands twice. Any: what YAML can hold.
+    """Returns what a YAML text holds, in which no name stands twice. Any: what YAML can hold.
 
     Args:
         text: The text.

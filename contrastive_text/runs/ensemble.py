@@ -103,7 +103,7 @@ def build_ensemble(folder: str | Path, runs: Sequence[str | Path]) -> dict[str, 
 
 
 def _scored(checkpoint: Checkpoint) -> dict[str, Choice]:
-    """Gives what a checkpoint scored on its tasks, each as a choice without a file."""
+    """Returns what a checkpoint scored on its tasks, each as a choice without a file."""
     choices = {}
     for task, said in tasks_of(checkpoint.data).items():
         if (found := score_of(checkpoint, task)) is not None:
@@ -136,14 +136,14 @@ def _check_comparable(task: str, one: Choice, other: Choice) -> None:
 
 
 def tasks_of(data: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
-    """Gives the tasks that a checkpoint's data arguments name, each as its arguments."""
+    """Returns the tasks that a checkpoint's data arguments name, each as its arguments."""
     tasks = data.get("tasks") or {}
     assert isinstance(tasks, Mapping)
     return {str(name): said.get("init_args", said) for name, said in tasks.items()}
 
 
 def is_ensemble(folder: str | Path) -> bool:
-    """Tells whether a folder is a saved ensemble."""
+    """Whether a folder is a saved ensemble."""
     return Path(folder, _LIST).is_file()
 
 
@@ -230,7 +230,7 @@ class TaskEnsemble:
         return cls(members, choices, pairings)
 
     def route(self, task: str) -> ContrastiveModule:
-        """Gives the model of a task.
+        """Returns the model of a task.
 
         Raises:
             ValueError: No such task.
@@ -240,13 +240,13 @@ class TaskEnsemble:
         return self.members[self.choices[task].member]
 
     def target(self, task: str) -> Target:
-        """Gives what a task's predictions stand for."""
+        """Returns what a task's predictions stand for."""
         target = predicting(self.route(task).by_task.objectives(task)).target
         assert target is not None
         return target
 
     def scores(self, task: str, rows: Sequence[Row], batch_size: int = 128) -> Tensor:
-        """Gives what the task's model predicts: scores of classes (N, classes), or 0 .. 1 (N,), on the CPU.
+        """Returns what the task's model predicts: scores of classes (N, classes), or 0 .. 1 (N,), on the CPU.
 
         Args:
             task: Its name.
@@ -276,5 +276,5 @@ class TaskEnsemble:
         return torch.cat(parts)
 
     def predict(self, task: str, rows: Sequence[Row], batch_size: int = 128) -> list[str]:
-        """Gives the name of each row's class, or its score; see ``scores``."""
+        """Returns the name of each row's class, or its score; see ``scores``."""
         return self.target(task).write(self.scores(task, rows, batch_size))

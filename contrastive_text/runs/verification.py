@@ -88,7 +88,7 @@ def verify(path: Path) -> Iterator[Found]:
 
 
 def _looked_at(path: Path, left: list[Path]) -> Iterator[Found]:
-    """Gives what is known of a file, or of those of a folder that are one thing; the others go onto ``left``."""
+    """Yields what is known of a file, or of those of a folder that are one thing; the others go onto ``left``."""
     try:
         for kind in KINDS:
             if kind.is_it(path):
@@ -136,7 +136,7 @@ def _in_checkpoint(path: Path) -> Iterator[Found]:
 
 
 def _has_record(path: Path) -> bool:
-    """Tells whether a record of vectors lies beside a file; one byte of it may be wrong, or all out of reach."""
+    """Whether a record of vectors lies beside a file; one byte of it may be wrong, or all out of reach."""
     if not path.is_file():
         return False
     place = record_of(path)

@@ -64,7 +64,7 @@ class KeepGradients(Callback):
         self._saved = checkpoint.get(_KEY)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Gives the parameters their gradients back.
+        """Returns the parameters their gradients back.
 
         Raises:
             ValueError: The checkpoint is from inside a step of another number of batches.
@@ -84,7 +84,7 @@ class KeepGradients(Callback):
 
 @torch.no_grad()
 def _average_gradients(module: pl.LightningModule) -> dict[str, Tensor]:
-    """Gives every rank the mean of the ranks' gradients, and returns them by parameter."""
+    """Returns every rank the mean of the ranks' gradients, and returns them by parameter."""
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     if world_size() > 1:
         here = torch.tensor([float(p.grad is not None) for p in trained.values()], device=module.device)

@@ -146,7 +146,7 @@ class _SealedFile:
 
 
 def local_path(path: str | Path) -> Path | None:
-    """Gives the place of a file on this machine; None for one in a store, such as ``s3://``.
+    """Returns the place of a file on this machine; None for one in a store, such as ``s3://``.
 
     Example:
         >>> local_path("file:///runs/a.ckpt"), local_path("s3://runs/a.ckpt")

@@ -69,7 +69,7 @@ class EndWhenDiverged(Callback):
 
 
 def _earlier(first: Tensor, loss: Tensor, step: int) -> Tensor:
-    """Gives the first step and loss that are no numbers, without waiting for the device."""
+    """Returns the first step and loss that are no numbers, without waiting for the device."""
     now = torch.stack([torch.full_like(first[0], step), loss.reshape(()).to(first)])
     return torch.where(first[0].isinf() & ~loss.isfinite(), now, first)
 
@@ -97,7 +97,7 @@ def _advice(trainer: pl.Trainer) -> str:
 
 
 def _last_checkpoint(trainer: pl.Trainer) -> Path | None:
-    """Gives the latest checkpoint of the run that is there: all of them are of finite weights."""
+    """Returns the latest checkpoint of the run that is there: all of them are of finite weights."""
     ours = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
     named = [path for callback in ours for path in (callback.best_model_path, callback.last_model_path)]
     # The best so far is named before it is written.

@@ -15,7 +15,7 @@ from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, seed_torch
 from contrastive_text.core.types import NO_LABEL, Alter, Batch, Encoded, Slot
-from contrastive_text.encoders.embedder import Network, Part, in_order
+from contrastive_text.encoders.embedder import Embedder, RowGroup, in_order
 from contrastive_text.objectives import Objective
 from contrastive_text.views import ViewPlan
 
@@ -28,7 +28,7 @@ _LOSS_SCALE = 2.0**12
 
 
 def read_slots(batch: Batch, plan: ViewPlan, objectives: Sequence[Objective]) -> Batch:
-    """Gives the slots of a batch that objectives read; nothing else is encoded.
+    """Returns the slots of a batch that objectives read; nothing else is encoded.
 
     Args:
         batch: A whole batch.
@@ -52,40 +52,40 @@ def read_slots(batch: Batch, plan: ViewPlan, objectives: Sequence[Objective]) ->
     return batch.keep(kept)
 
 
-def encode_views(batch: Batch, network: Network, plan: ViewPlan, value: Value) -> Encoded:
-    """Gives the batch encoded under its views.
+def encode_views(batch: Batch, embedder: Embedder, plan: ViewPlan, value: Value) -> Encoded:
+    """Returns the batch encoded under its views.
 
     With gradient views there are two passes: one finds the gradient of their objective with respect to the
     embedding output, by ``torch.autograd.grad`` (no parameter's gradient is touched, and the gather's own
     backward pass makes it that of the whole batch over all ranks); the other is trained on. Dropout masks are
     a function of the batch's keys, the rank, the part and the pass.
 
-    Where ``network.chunk_tokens`` bounds a part, its activations are thrown away and computed anew in the
+    Where ``embedder.chunk_tokens`` bounds a part, its activations are thrown away and computed anew in the
     backward pass (Chen et al. 2016, https://arxiv.org/abs/1604.06174), with the same masks and draws: memory is
     that of one part, and the gradient that of the whole batch, as gradient caching gives it (Gao et al. 2021,
     https://arxiv.org/abs/2101.06983), but in one graph.
 
     Args:
         batch: Ragged rows, altered as text and tokens already.
-        network: Encoder, pooler, the head that is kept, and the bound on tokens.
+        embedder: Encoder, pooler, the head that is kept, and the bound on tokens.
         plan: The views.
         value: The loss whose gradient a gradient view follows.
     """
-    parts = _parts(batch, network, plan)
+    parts = _parts(batch, embedder, plan)
     views = plan.gradient_views
     if not views:
-        return _encode(batch, parts, network, [plan.alter_embeddings(part.batch) for part in parts])
+        return _encode(batch, parts, embedder, [plan.alter_embeddings(part.batch) for part in parts])
     entered: dict[int, Tensor] = {}
     clean = [_entering(plan.alter_embeddings(part.batch), entered, i) for i, part in enumerate(parts)]
     first_pass = 0 if any(view.same_dropout for view in views) else 1
-    loss = value(_encode(batch, parts, network, clean, number=first_pass), views[0].objective)
+    loss = value(_encode(batch, parts, embedder, clean, number=first_pass), views[0].objective)
     # The mean over ranks, as DDP takes it; scaled, because a converged loss has gradients that float16 loses.
     gradients = torch.autograd.grad(loss * _LOSS_SCALE / world_size(), list(entered.values()))
     alters = [
         plan.alter_embeddings(part.batch, gradient / _LOSS_SCALE)
         for part, gradient in zip(parts, gradients, strict=True)
     ]
-    return _encode(batch, parts, network, alters)
+    return _encode(batch, parts, embedder, alters)
 
 
 def in_place_read(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded:
@@ -111,11 +111,11 @@ def in_place_read(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded
     return replace(encoded, embeddings=rows[order].flatten(0, 1))
 
 
-def _parts(batch: Batch, network: Network, plan: ViewPlan) -> list[Part]:
+def _parts(batch: Batch, embedder: Embedder, plan: ViewPlan) -> list[RowGroup]:
     """Splits a batch for the network, slot by slot where some roles repeat the anchor's dropout masks."""
     if not plan.fixed_dropout:
-        return network.parts(batch)
-    found: list[Part] = []
+        return embedder.parts(batch)
+    found: list[RowGroup] = []
     alike: list[Tensor] = []
     for number, slot in enumerate(batch.slots):
         rows = (batch.row_slots == number).nonzero().flatten()
@@ -123,8 +123,8 @@ def _parts(batch: Batch, network: Network, plan: ViewPlan) -> list[Part]:
         fixed = plan.chain_name(slot) in plan.fixed_dropout or number == 0
         alike += [of_slot.lengths] if fixed else []
         found += [
-            Part(part.batch, rows[part.rows], masks=part.masks if fixed else fold(number, part.masks))
-            for part in network.parts(of_slot)
+            RowGroup(part.batch, rows[part.rows], masks=part.masks if fixed else fold(number, part.masks))
+            for part in embedder.parts(of_slot)
         ]
     if any(not torch.equal(alike[0], lengths) for lengths in alike[1:]):
         raise InvalidValueError(
@@ -147,13 +147,13 @@ def _entering(alter: Alter | None, entered: dict[int, Tensor], number: int) -> A
 
 
 def _encode(
-    batch: Batch, parts: Sequence[Part], network: Network, alters: Sequence[Alter | None], number: int = 0
+    batch: Batch, parts: Sequence[RowGroup], embedder: Embedder, alters: Sequence[Alter | None], number: int = 0
 ) -> Encoded:
     # The backward pass begins with the last part: what it saves is needed at once, and is one chunk.
-    kept = len(parts) if network.chunk_tokens is None or not torch.is_grad_enabled() else 1
+    kept = len(parts) if embedder.chunk_tokens is None or not torch.is_grad_enabled() else 1
     vectors, hidden_tokens, labels = [], [], []
     for left, part, alter in zip(range(len(parts), 0, -1), parts, alters, strict=True):
-        encode = partial(_encode_part, part.batch, network, alter, fold(batch.seed, rank(), part.masks, number))
+        encode = partial(_encode_part, part.batch, embedder, alter, fold(batch.seed, rank(), part.masks, number))
         # The seed is set inside: nothing has to be kept to draw the same masks once more.
         again = left > kept
         pooled, masked = (
@@ -165,24 +165,26 @@ def _encode(
             labels.append(part.batch.labels[part.batch.labels != NO_LABEL])
     pooled = in_order(vectors, parts)
     return Encoded(
-        embeddings=pooled if network.head is None else network.head(pooled),
+        embeddings=pooled if embedder.head is None else embedder.head(pooled),
         slots=batch.slots,
         text_ids=batch.text_ids,
         target=batch.target_for(pooled),
         masked_hidden=torch.cat(hidden_tokens) if labels else None,
         masked_labels=torch.cat(labels) if labels else None,
-        token_logits=network.encoder.token_logits,
+        token_logits=embedder.encoder.token_logits,
     )
 
 
-def _encode_part(batch: Batch, network: Network, alter: Alter | None, seed: int) -> tuple[Tensor, Tensor | None]:
-    """Gives the pooled rows of a part, (n, D), and the vectors of its tokens that have a label, (M, D)."""
+def _encode_part(
+    batch: Batch, embedder: Embedder, alter: Alter | None, seed: int
+) -> tuple[Tensor, Tensor | None]:
+    """Returns the pooled rows of a part, (n, D), and the vectors of its tokens that have a label, (M, D)."""
     seed_torch(seed, batch.ids.device)
-    layers = network.pooler.layers
+    layers = embedder.pooler.layers
     if batch.labels is not None:
         layers = tuple(dict.fromkeys((*layers, -1)))
-    blocks = network.encoder.blocks(batch, alter=alter, layers=layers)
-    pooled = torch.cat([network.pooler(block) for block in blocks])
+    blocks = embedder.encoder.blocks(batch, alter=alter, layers=layers)
+    pooled = torch.cat([embedder.pooler(block) for block in blocks])
     if batch.labels is None:
         return pooled, None
     tokens = torch.cat([block.layers[-1][block.mask] for block in blocks])

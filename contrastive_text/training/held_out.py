@@ -16,7 +16,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32, new_in_full_precision
 from contrastive_text.core.types import Batch, Encoded, StepBatch
 from contrastive_text.data import Collator, StepCollator
-from contrastive_text.encoders.embedder import Network
+from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.metrics import SpearmanSimilarity
 from contrastive_text.objectives import Objective
 from contrastive_text.training.forward_pass import read_slots
@@ -70,7 +70,7 @@ class HeldOutScores:
         metric.update(predictions, encoded.target.long() if of_classes else encoded.target.to(predictions.dtype))
 
     def figures(self) -> dict[str, Tensor]:
-        """Gives all scores times 100: ``spearman``, ``TASK/accuracy``, ``TASK/pearson``, ``overall``.
+        """Returns all scores times 100: ``spearman``, ``TASK/accuracy``, ``TASK/pearson``, ``overall``.
 
         ``spearman`` is the mean over the files, of which each has its own where there are several; ``overall``
         is the plain mean over the tasks with held-out files, as the CS224N report has it. A correlation that is
@@ -91,7 +91,7 @@ class HeldOutScores:
 
 
 def _defined(score: Tensor, task: str) -> Tensor:
-    """Gives a score times 100; 0 with a warning where it is not defined."""
+    """Returns a score times 100; 0 with a warning where it is not defined."""
     if score.isnan():
         warnings.warn(
             f"{task}: the score is not defined, for all predictions or all gold scores are equal: it counts 0",
@@ -101,7 +101,7 @@ def _defined(score: Tensor, task: str) -> Tensor:
 
 
 def predicting(objectives: Mapping[str, Objective]) -> Objective:
-    """Gives the first objective that predicts.
+    """Returns the first objective that predicts.
 
     Raises:
         ValueError: None does.
@@ -130,13 +130,13 @@ class ScoredModule(pl.LightningModule):
 
     @property
     @abstractmethod
-    def network(self) -> Network:
+    def embedder(self) -> Embedder:
         """What a text goes through on its way to an embedding, in training."""
 
     def _plain(self, batch: Batch, task: str) -> Encoded:
-        """Gives a task's batch as its objectives read it, without any view."""
+        """Returns a task's batch as its objectives read it, without any view."""
         read = read_slots(batch, ViewPlan(), [predicting(self.by_task.objectives(task))])
-        vectors = self.network.pool(read)
+        vectors = self.embedder.pool(read)
         return Encoded(vectors, slots=read.slots, text_ids=read.text_ids, target=read.target_for(vectors))
 
     def _begin_scores(self, loaders: object) -> None:
@@ -192,7 +192,7 @@ class ScoredModule(pl.LightningModule):
 
     @new_in_full_precision()
     def predict_step(self, batch: Batch | StepBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:  # noqa: ARG002  # the base's signature
-        """Gives the vectors of the anchors, (N, D), or what a task's objective predicts."""
+        """Returns the vectors of the anchors, (N, D), or what a task's objective predicts."""
         if isinstance(batch, StepBatch):
             ((task, part),) = batch.batches.items()
             return predicting(self.by_task.objectives(task)).predict(self._plain(part, task)).float()
@@ -205,7 +205,7 @@ def _listed(loaders: object) -> list[object]:
 
 
 def _task_and_name(loader: object, number: int) -> tuple[bool, str]:
-    """Tells whether a loader holds a task's rows or scored pairs, and its name; if it isn't ours, its number."""
+    """Whether a loader holds a task's rows or scored pairs, and its name; if it isn't ours, its number."""
     collate = loader.collate_fn if isinstance(loader, DataLoader) else None
     if isinstance(collate, StepCollator):
         return True, next(iter(collate.collators))

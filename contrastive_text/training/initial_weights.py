@@ -41,7 +41,7 @@ class _Start:
     learned: str | None = None
 
 
-def start_from(module: ContrastiveModule, path: str | Path) -> str:
+def load_initial_weights(module: ContrastiveModule, path: str | Path) -> str:
     """Loads the weights of an earlier run into a module, before it is trained.
 
     The encoder's weights come, those of the module's head and of its token head where both have one, and the

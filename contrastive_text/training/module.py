@@ -26,9 +26,9 @@ from contrastive_text.core.types import Batch, Encoded, StepBatch
 from contrastive_text.data import TextDataModule, TextTokenizer
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders import Encoder
-from contrastive_text.encoders.embedder import Network
+from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head, build_head, share_layers
-from contrastive_text.losses import reduce
+from contrastive_text.losses import reduce_terms
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.recipes.building import build_from_recipe
@@ -189,7 +189,7 @@ class ContrastiveModule(ScoredModule):
         self.hparams["chunk_tokens"] = chunk_tokens
 
     def objective_parts(self) -> dict[str, Objective]:
-        """Gives the objectives by name."""
+        """Returns the objectives by name."""
         return {name: part for name, part in self.objectives.items() if isinstance(part, Objective)}
 
     @property
@@ -198,7 +198,7 @@ class ContrastiveModule(ScoredModule):
         return self.encoder.vocabulary_size
 
     def text_tokenizer(self, training: bool = True) -> TextTokenizer | None:
-        """Gives the encoder's tokenizer with the limit of training or of use; None before one is learned."""
+        """Returns the encoder's tokenizer with the limit of training or of use; None before one is learned."""
         tokenizer, limit = self.encoder.tokenizer, self.encoder.limit
         max_length = (self.encoder.max_length or limit) if training else limit
         return None if tokenizer is None else TextTokenizer(tokenizer, max_length)
@@ -209,21 +209,21 @@ class ContrastiveModule(ScoredModule):
         self.encoder.tokenizer = wrap_tokenizer(description)
 
     @property
-    def network(self) -> Network:
+    def embedder(self) -> Embedder:
         """What a text goes through on its way to an embedding, in training."""
-        return Network(self.encoder, self.pooler, self.head, self.chunk_tokens)
+        return Embedder(self.encoder, self.pooler, self.head, self.chunk_tokens)
 
     @property
-    def used_network(self) -> Network:
+    def inference_embedder(self) -> Embedder:
         """The same in validation and in the saved model."""
-        return Network(self.encoder, self.inference_pooler or self.pooler, self.head, self.chunk_tokens)
+        return Embedder(self.encoder, self.inference_pooler or self.pooler, self.head, self.chunk_tokens)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Gives the vectors that inference sees: no view, no train-only head, (S, D)."""
-        return self.used_network.pool(batch)
+        """Returns the vectors that inference sees: no view, no train-only head, (S, D)."""
+        return self.inference_embedder.pool(batch)
 
     def encode(self, batch: Batch, task: str | None = None, names: Sequence[str] | None = None) -> Encoded:
-        """Gives what objectives read: the batch encoded under its views, without slots that none of them reads.
+        """Returns what objectives read: the batch encoded under its views, without slots that none of them reads.
 
         Args:
             batch: Ragged rows.
@@ -241,17 +241,17 @@ class ContrastiveModule(ScoredModule):
             return self.objective_value(in_place_read(encoded, plan, parts[followed].view), followed)[0]
 
         read = read_slots(batch, plan, [parts[name] for name in running])
-        return encode_views(read, self.network, plan=plan, value=value)
+        return encode_views(read, self.embedder, plan=plan, value=value)
 
     def objective_value(self, encoded: Encoded, name: str) -> tuple[Tensor, Terms]:
-        """Gives an objective's loss, whose mean over ranks is that of the whole batch, and its terms."""
+        """Returns an objective's loss, whose mean over ranks is that of the whole batch, and its terms."""
         terms = self.objective_parts()[name](encoded)
         count = sum_over_ranks(torch.tensor(float(terms.count), device=self.device)).clamp(min=1)
-        return reduce(terms.total * world_size(), count, terms.reduction), terms
+        return reduce_terms(terms.total * world_size(), count, terms.reduction), terms
 
     @new_in_full_precision()
     def training_step(self, batch: Batch | StepBatch, batch_idx: int) -> Tensor:
-        """Gives this rank's part of the loss; the mean over ranks is the loss of the whole batch."""
+        """Returns this rank's part of the loss; the mean over ranks is the loss of the whole batch."""
         batches = batch.batches if isinstance(batch, StepBatch) else {None: batch}
         wanted = batch.objectives if isinstance(batch, StepBatch) else None
         values: dict[str, Tensor] = {}
@@ -300,7 +300,7 @@ class ContrastiveModule(ScoredModule):
         )
 
     def configure_callbacks(self) -> list[Callback]:
-        """Gives what watches over every run, whoever made its trainer."""
+        """Returns what watches over every run, whoever made its trainer."""
         return [EndWhenDiverged(), KeepGradients()]
 
     def setup(self, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
@@ -342,12 +342,12 @@ class ContrastiveModule(ScoredModule):
                 "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "
                 "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"
             )
-        said = causal_warning(self.encoder, [self.network.pooler, self.used_network.pooler])
+        said = causal_warning(self.encoder, [self.embedder.pooler, self.inference_embedder.pooler])
         if said and rank() == 0:
             warnings.warn(said, stacklevel=2)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Gives the optimiser and the schedule per step; refuses a run of unknown length."""
+        """Returns the optimiser and the schedule per step; refuses a run of unknown length."""
         optimizer = self.optimizer.build(self.named_parameters())
         total = self.trainer.estimated_stepping_batches
         schedule = ScheduledRates(optimizer, lr_lambda(self.schedule, total))

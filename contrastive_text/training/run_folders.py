@@ -84,7 +84,7 @@ class OwnFolders(Callback):
 
 
 def _folders(trainer: pl.Trainer, own: Path) -> Iterator[tuple[Path, str]]:
-    """Gives each folder on this machine that a run writes to, and the option that names it."""
+    """Yields each folder on this machine that a run writes to, and the option that names it."""
     if trainer.loggers:
         yield own.absolute(), "trainer.default_root_dir"
     for callback in vars(trainer)["callbacks"]:  # Lightning sets it, undeclared

@@ -90,7 +90,7 @@ def check_parts(
 
 
 def causal_warning(encoder: Encoder, poolers: Iterable[Pooler]) -> str | None:
-    """Gives what to say of poolers that take tokens which have seen little of their text; None if nothing."""
+    """Returns what to say of poolers that take tokens which have seen little of their text; None if nothing."""
     named = {type(pooler).__name__: _CAUSAL[type(pooler)] for pooler in poolers if type(pooler) in _CAUSAL}
     if not named or not encoder.is_causal():
         return None
@@ -112,12 +112,12 @@ _CAUSAL: Mapping[type[Pooler], str] = {
 
 
 def _check_plan(where: str, encoder: Encoder, plan: ViewPlan, objectives: Mapping[str, Objective]) -> None:
-    for place, view in plan.each():
+    for place, view in plan.views_with_places():
         _check_effect(f"{where}{place}", view, encoder)
         if isinstance(view, GradientView):
             _check_gradient(f"{where}{place}", view, plan, list(objectives))
     _check_original(plan, objectives)
-    hides = any(isinstance(view, TokenView) and view.sets_labels for _, view in plan.each())
+    hides = any(isinstance(view, TokenView) and view.sets_labels for _, view in plan.views_with_places())
     for name, objective in objectives.items():
         if objective.needs_token_logits and not hides:
             raise InvalidValueError(
@@ -191,19 +191,19 @@ class TaskParts:
         self.own_plans = dict(own_plans)
 
     def objectives(self, task: str | None) -> dict[str, Objective]:
-        """Gives the objectives of a task by name."""
+        """Returns the objectives of a task by name."""
         return {name: part for name, part in self._objectives.items() if task in (None, part.task or task)}
 
     def plan(self, task: str | None) -> ViewPlan:
-        """Gives the views of a task."""
+        """Returns the views of a task."""
         return self.common if task is None else self.own_plans.get(task, self.common)
 
     def reads(self, task: str | None) -> tuple[Role, ...]:
-        """Gives the roles that the objectives of a task read."""
+        """Returns the roles that the objectives of a task read."""
         return tuple(dict.fromkeys(role for part in self.objectives(task).values() for role in part.reads))
 
     def target(self, task: str | None) -> Target | None:
-        """Gives what the objectives of a task read of its labels.
+        """Returns what the objectives of a task read of its labels.
 
         Raises:
             ValueError: They read them in different ways.
@@ -220,11 +220,11 @@ class TaskParts:
         return first
 
     def predicts(self, task: str | None) -> bool:
-        """Tells whether an objective of a task predicts its labels."""
+        """Whether an objective of a task predicts its labels."""
         return any(objective.predicts for objective in self.objectives(task).values())
 
     def predicts_pairs(self, task: str | None) -> bool:
-        """Tells whether an objective of a task predicts something of two texts."""
+        """Whether an objective of a task predicts something of two texts."""
         return any(part.predicts and "positive" in part.reads for part in self.objectives(task).values())
 
     @property
@@ -276,7 +276,7 @@ class TaskParts:
             )
 
     def leaves_out(self, kinds: Sequence[StepKind]) -> bool:
-        """Tells whether some of the steps run without some of the objectives."""
+        """Whether some of the steps run without some of the objectives."""
         return any(len(self._running(kind)) < len(self._objectives) for kind in kinds)
 
     def _running(self, kind: StepKind) -> list[str]:

@@ -2,9 +2,8 @@
 
 from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View
 from contrastive_text.views.embeddings import EmbeddingDropout, FeatureCutoff, SpanCutoff, TokenCutoff
-from contrastive_text.views.gradient import Adversarial
 from contrastive_text.views.masking import MaskTokens
-from contrastive_text.views.network import FixedDropout
+from contrastive_text.views.network import Adversarial, FixedDropout
 from contrastive_text.views.noise import GaussianNoise
 from contrastive_text.views.plan import ViewPlan
 from contrastive_text.views.positions import ShufflePositions

@@ -38,10 +38,10 @@ class TextView(View, ABC):
 
     @abstractmethod
     def __call__(self, text: str, rng: np.random.Generator) -> str:
-        """Gives the altered text; all randomness comes from ``rng``."""
+        """Returns the altered text; all randomness comes from ``rng``."""
 
     def alter_all(self, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
-        """Gives the altered texts of a batch; for views that are faster on many texts at once."""
+        """Returns the altered texts of a batch; for views that are faster on many texts at once."""
         altered = []
         for text, rng in zip(texts, rngs, strict=True):
             try:
@@ -67,7 +67,7 @@ class TokenView(View, ABC):
 
     @abstractmethod
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Gives new tokens; ``tokens.take(order)`` keeps all lists aligned."""
+        """Returns new tokens; ``tokens.take(order)`` keeps all lists aligned."""
 
 
 class EmbeddingView(View, ABC):
@@ -78,7 +78,7 @@ class EmbeddingView(View, ABC):
 
     @abstractmethod
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
-        """Gives altered embeddings, (n, L, D), from embeddings (n, L, D) and the mask (n, L)."""
+        """Returns altered embeddings, (n, L, D), from embeddings (n, L, D) and the mask (n, L)."""
 
 
 class GradientView(View, ABC):
@@ -97,4 +97,4 @@ class GradientView(View, ABC):
 
     @abstractmethod
     def __call__(self, embeddings: Tensor, gradient: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
-        """Gives altered embeddings, (n, L, D), from embeddings and gradient (n, L, D) and the mask (n, L)."""
+        """Returns altered embeddings, (n, L, D), from embeddings and gradient (n, L, D) and the mask (n, L)."""

@@ -11,7 +11,7 @@ from contrastive_text.views.base import EmbeddingView, check_rate
 
 
 def eligible_tokens(mask: Tensor, spared: tuple[int, int] | None) -> Tensor:
-    """Gives the tokens that a view may alter: the real ones without those spared at the ends.
+    """Returns the tokens that a view may alter: the real ones without those spared at the ends.
 
     Args:
         mask: True on tokens, (n, L).
@@ -32,7 +32,7 @@ def eligible_tokens(mask: Tensor, spared: tuple[int, int] | None) -> Tensor:
 
 
 def _share(eligible: Tensor, rate: float, features: int = 1) -> Tensor:
-    """Gives ``int(count * features * rate)`` of each row's eligible tokens, (n, L) -> (n,).
+    """Returns ``int(count * features * rate)`` of each row's eligible tokens, (n, L) -> (n,).
 
     Python's float64 decides each count, in a table over all lengths, because not every device has float64.
     """
@@ -64,7 +64,7 @@ class FeatureCutoff(EmbeddingView):
         self.rate = rate
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the contract
-        """Gives the embeddings with some features erased, (n, L, D)."""
+        """Returns the embeddings with some features erased, (n, L, D)."""
         rows, _, features = embeddings.shape
         eligible = torch.ones(rows, features, dtype=torch.bool, device=embeddings.device)
         count = torch.full((rows,), int(self.rate * features), device=embeddings.device)
@@ -102,7 +102,7 @@ class TokenCutoff(EmbeddingView):
         self._spared = (0, 0) if self.specials else (vocabulary.prefix, vocabulary.suffix)
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
-        """Gives the embeddings with some tokens erased, (n, L, D)."""
+        """Returns the embeddings with some tokens erased, (n, L, D)."""
         eligible = eligible_tokens(mask, self._spared)
         erased = rng.choose(eligible, _share(eligible, self.rate))
         return embeddings.masked_fill(erased.unsqueeze(2), 0.0)
@@ -144,7 +144,7 @@ class SpanCutoff(EmbeddingView):
         self._spared = (0, 0) if self.specials else (vocabulary.prefix, vocabulary.suffix)
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
-        """Gives the embeddings with a stretch of tokens erased, (n, L, D)."""
+        """Returns the embeddings with a stretch of tokens erased, (n, L, D)."""
         eligible = eligible_tokens(mask, self._spared)
         length = _share(eligible, self.rate)
         # Draws are at most 1 - 2**-24: in float32, their product with a whole number stays below it.
@@ -186,7 +186,7 @@ class EmbeddingDropout(EmbeddingView):
         self._spared = (0, 0) if self.specials else (vocabulary.prefix, vocabulary.suffix)
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
-        """Gives the embeddings with some entries erased, (n, L, D)."""
+        """Returns the embeddings with some entries erased, (n, L, D)."""
         eligible = eligible_tokens(mask, self._spared)
         # Token by token, so that padding behind a text shifts no entry's draw.
         entries = eligible.unsqueeze(2).expand_as(embeddings).flatten(start_dim=1)

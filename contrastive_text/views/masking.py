@@ -75,7 +75,7 @@ class MaskTokens(TokenView):
         self._ordinary_ids = np.setdiff1d(np.arange(vocabulary.size), list(vocabulary.special_ids))
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Gives the tokens with some hidden; ``labels`` is set even where none is."""
+        """Returns the tokens with some hidden; ``labels`` is set even where none is."""
         if self._mask_id is None:
             raise RuntimeError("MaskTokens: expected build(vocabulary) before the first call")
         ids = list(tokens.ids)

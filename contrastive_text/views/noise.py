@@ -52,7 +52,7 @@ class GaussianNoise(EmbeddingView):
         self._spared = (0, 0) if self.specials else (vocabulary.prefix, vocabulary.suffix)
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
-        """Gives the embeddings with noise on the tokens, (n, L, D)."""
+        """Returns the embeddings with noise on the tokens, (n, L, D)."""
         eligible = eligible_tokens(mask, self._spared)
         # Squares of half-precision entries overflow in half precision.
         values = embeddings.detach().to(torch.promote_types(embeddings.dtype, torch.float32))

@@ -51,7 +51,7 @@ def _may_change_length(view: View) -> bool:
 
 
 def role_of(name: str) -> Role | None:
-    """Gives the role of a chain's name, such as ``anchor`` or ``anchor_2``; None for another name."""
+    """Returns the role of a chain's name, such as ``anchor`` or ``anchor_2``; None for another name."""
     found = re.fullmatch(r"([a-z]+)(_[1-9][0-9]*)?", name)
     return next((role for role in ROLES if found and role == found[1]), None)
 
@@ -136,26 +136,26 @@ class ViewPlan:
         return tuple(dict.fromkeys(role for name in self.chains if (role := role_of(name)) is not None))
 
     def chain_name(self, slot: Slot) -> str | None:
-        """Gives the name of the chain that alters a slot; None if it is left unaltered."""
+        """Returns the name of the chain that alters a slot; None if it is left unaltered."""
         own = f"{slot.role}_{slot.number + 1}"
         return own if own in self.chains else slot.role if slot.role in self.chains else None
 
     def hides_tokens(self, slot: Slot) -> bool:
-        """Tells whether a view hides tokens of the slot, to be predicted."""
+        """Whether a view hides tokens of the slot, to be predicted."""
         chain = self.chains.get(self.chain_name(slot) or "", ())
         return any(isinstance(view, TokenView) and view.sets_labels for view in chain)
 
     def has_gradient_view(self, slot: Slot) -> bool:
-        """Tells whether a slot has a gradient view."""
+        """Whether a slot has a gradient view."""
         return any(isinstance(view, GradientView) for view in self.chains.get(self.chain_name(slot) or "", ()))
 
     def rows(self, batch: Batch, name: str) -> Tensor:
-        """Gives the indices of the rows that the chain of the given name alters, slot by slot, (rows,)."""
+        """Returns the indices of the rows that the chain of the given name alters, slot by slot, (rows,)."""
         wanted = [i for i, slot in enumerate(batch.slots) if self.chain_name(slot) == name]
         return torch.cat([(batch.row_slots == i).nonzero().flatten() for i in wanted] or [batch.lengths[:0]])
 
-    def each(self) -> Iterator[tuple[str, View]]:
-        """Gives every view with its place in the configuration, such as ``views.anchor[0]``."""
+    def views_with_places(self) -> Iterator[tuple[str, View]]:
+        """Yields every view with its place in the configuration, such as ``views.anchor[0]``."""
         for name, chain in self.chains.items():
             for number, view in enumerate(chain):
                 yield f"views.{name}[{number}]", view
@@ -163,7 +163,7 @@ class ViewPlan:
     @property
     def gradient_views(self) -> list[GradientView]:
         """The gradient views, at most one of each chain."""
-        return [view for _, view in self.each() if isinstance(view, GradientView)]
+        return [view for _, view in self.views_with_places() if isinstance(view, GradientView)]
 
     @property
     def fixed_dropout(self) -> tuple[str, ...]:
@@ -173,11 +173,11 @@ class ViewPlan:
     @property
     def new_tokens(self) -> tuple[str, ...]:
         """The tokens that the views need in the vocabulary."""
-        return tuple(dict.fromkeys(token for _, view in self.each() for token in view.new_tokens))
+        return tuple(dict.fromkeys(token for _, view in self.views_with_places() for token in view.new_tokens))
 
     def build(self, vocabulary: Vocabulary) -> None:
-        """Gives every view what it needs of the tokenizer."""
-        for _, view in self.each():
+        """Returns every view what it needs of the tokenizer."""
+        for _, view in self.views_with_places():
             view.build(vocabulary)
 
     @property
@@ -186,7 +186,7 @@ class ViewPlan:
         return tuple(n for n, chain in self.chains.items() if any(isinstance(v, TextView) for v in chain))
 
     def alter_texts(self, name: str, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
-        """Gives the texts after the text views of the chain of that name, each with its own generator."""
+        """Returns the texts after the text views of the chain of that name, each with its own generator."""
         altered = list(texts)
         for number, view in enumerate(self.chains.get(name, ())):
             if isinstance(view, TextView):
@@ -200,7 +200,7 @@ class ViewPlan:
     def alter_tokens(
         self, name: str, tokens: Tokens, rng: np.random.Generator, after_specials: bool = False
     ) -> Tokens:
-        """Gives the tokens after the token views of that chain, those before or those after special tokens."""
+        """Returns the tokens after the token views of that chain, those before or those after special tokens."""
         for view in self._token_views.get((name, after_specials), ()):
             try:
                 tokens = view(tokens, rng)
@@ -212,7 +212,7 @@ class ViewPlan:
         return tokens
 
     def alter_embeddings(self, batch: Batch, gradient: Tensor | None = None) -> Alter | None:
-        """Gives the alteration of a batch's embedding output, or None if there is none.
+        """Returns the alteration of a batch's embedding output, or None if there is none.
 
         Args:
             batch: The rows that will be encoded.

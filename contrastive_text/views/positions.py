@@ -36,7 +36,7 @@ class ShufflePositions(TokenView):
         self.specials = specials
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Gives the tokens with ``positions`` set, a permutation of what they were."""
+        """Returns the tokens with ``positions`` set, a permutation of what they were."""
         before = tuple(range(len(tokens))) if tokens.positions is None else tokens.positions
         moved = [i for i, word in enumerate(tokens.words) if self.specials or word != NO_WORD]
         after = list(before)

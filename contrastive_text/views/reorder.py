@@ -14,7 +14,7 @@ from contrastive_text.views.tokens import Unit, check_unit, unit_bounds, unit_pl
 
 
 def exchange(bounds: Sequence[int], pairs: Iterable[tuple[int, int]], length: int = 1) -> Sequence[int]:
-    """Gives the order of places after the two spans of each pair are exchanged.
+    """Returns the order of places after the two spans of each pair are exchanged.
 
     Args:
         bounds: Start of each unit, and the end of the last.
@@ -63,7 +63,7 @@ class ReorderSpans(TokenView):
         self.unit: Unit = unit
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Gives all tokens in their new order."""
+        """Returns all tokens in their new order."""
         bounds = unit_bounds(tokens, self.unit)
         units = len(bounds) - 1
         length = max(1, int(self.rate * units))

@@ -14,7 +14,7 @@ _LETTERS = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 
 
 def split_words(text: str) -> list[str]:
-    """Gives a text in pieces: words at the odd places, what stands around them at the even ones.
+    """Returns a text in pieces: words at the odd places, what stands around them at the even ones.
 
     A word is a run of letters and digits, with apostrophes and hyphens inside.
 
@@ -26,12 +26,12 @@ def split_words(text: str) -> list[str]:
 
 
 def is_word(text: str) -> bool:
-    """Tells whether a text is one word, and that of letters."""
+    """Whether a text is one word, and that of letters."""
     return _LETTERS.fullmatch(text) is not None
 
 
 def match_case(word: str, model: str) -> str:
-    """Gives a lower-case word capitals where the model word has them: all, the first letter or none.
+    """Returns a lower-case word capitals where the model word has them: all, the first letter or none.
 
     Example:
         >>> match_case("large", "Big"), match_case("large", "BIG"), match_case("one", "I")
@@ -72,7 +72,7 @@ class Prompt(TextView):
         self.template = template
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:  # noqa: ARG002  # the contract
-        """Gives the template with the text in it."""
+        """Returns the template with the text in it."""
         return self.template.replace("{text}", text)
 
 
@@ -100,7 +100,7 @@ class SwapWords(TextView):
         self.rate = rate
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
-        """Gives the text with some words swapped."""
+        """Returns the text with some words swapped."""
         words = text.split()
         swaps = rng.random(max(len(words) - 1, 0)) < self.rate
         for i in np.flatnonzero(swaps):

@@ -27,7 +27,7 @@ def check_unit(where: str, unit: str) -> None:
 
 
 def unit_bounds(tokens: Tokens, unit: Unit) -> Sequence[int]:
-    """Gives the place of the first token of each unit of a text, and the text's length.
+    """Returns the place of the first token of each unit of a text, and the text's length.
 
     A word is a run of tokens with one word number.
 
@@ -43,7 +43,7 @@ def unit_bounds(tokens: Tokens, unit: Unit) -> Sequence[int]:
 
 
 def unit_places(bounds: Sequence[int], units: Sequence[int]) -> Sequence[int]:
-    """Gives the places of the tokens of some units, unit by unit.
+    """Returns the places of the tokens of some units, unit by unit.
 
     Example:
         >>> unit_places([0, 2, 3], [1, 0])
@@ -55,7 +55,7 @@ def unit_places(bounds: Sequence[int], units: Sequence[int]) -> Sequence[int]:
 
 
 def delete(tokens: Tokens, gone: Collection[int], mark: int | None = None) -> Tokens:
-    """Gives the tokens that are left, and a mark for each run of deleted ones.
+    """Returns the tokens that are left, and a mark for each run of deleted ones.
 
     The mark takes word and position of the run's first token and has no label. A mark that stands beside
     deleted tokens is merged with theirs.
@@ -134,7 +134,7 @@ class DeleteTokens(TokenView):
         self._mark_id = None if self.mark is None else vocabulary.added[self.mark]
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Gives the tokens that are left, in their order, and the marks."""
+        """Returns the tokens that are left, in their order, and the marks."""
         if self.mark is not None and self._mark_id is None:
             raise RuntimeError("DeleteTokens: expected build(vocabulary) before the first call")
         bounds = unit_bounds(tokens, self.unit)
@@ -190,7 +190,7 @@ class DeleteSpans(TokenView):
         self._mark_id = None if self.mark is None else vocabulary.added[self.mark]
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Gives the tokens that are left, in their order, and the marks."""
+        """Returns the tokens that are left, in their order, and the marks."""
         if self.mark is not None and self._mark_id is None:
             raise RuntimeError("DeleteSpans: expected build(vocabulary) before the first call")
         bounds = unit_bounds(tokens, self.unit)
@@ -217,7 +217,7 @@ class DeleteOneWord(TokenView):
     """
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Gives the tokens of the other words, in their order."""
+        """Returns the tokens of the other words, in their order."""
         bounds = unit_bounds(tokens, "word")
         words = len(bounds) - 1
         return tokens if words < 2 else delete(tokens, unit_places(bounds, [int(rng.integers(words))]))
@@ -245,7 +245,7 @@ class CropTokens(TokenView):
         self.rate = rate
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Gives the tokens of the stretch."""
+        """Returns the tokens of the stretch."""
         length = max(len(tokens) - round(self.rate * len(tokens)), 1)
         if length >= len(tokens):
             return tokens

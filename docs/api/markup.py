@@ -27,7 +27,7 @@ def sections(docstring: str | None) -> dict[str, list[str]]:
 
 
 def documented(docstring: str, links: Mapping[str, str]) -> list[str]:
-    """Gives a whole docstring: prose, lists of arguments and errors, the example."""
+    """Returns a whole docstring: prose, lists of arguments and errors, the example."""
     found = sections(docstring)
     lines = prose(found[""], links)
     for name in _SECTIONS:
@@ -42,7 +42,7 @@ def documented(docstring: str, links: Mapping[str, str]) -> list[str]:
 
 
 def _list(body: Sequence[str], links: Mapping[str, str]) -> list[str]:
-    """Gives ``name: text`` with deeper lines under it as items; anything else as one item of prose."""
+    """Returns ``name: text`` with deeper lines under it as items; anything else as one item of prose."""
     items: list[list[str]] = []
     for line in body:
         if not items or (line[:1] != " " and _ITEM.match(line)):
@@ -59,7 +59,7 @@ def _list(body: Sequence[str], links: Mapping[str, str]) -> list[str]:
 
 
 def prose(lines: Sequence[str], links: Mapping[str, str]) -> list[str]:
-    """Gives paragraphs as they stand; tables drawn with ``===`` as they are typed."""
+    """Returns paragraphs as they stand; tables drawn with ``===`` as they are typed."""
     text = "\n".join(lines).strip("\n")
     parts = re.split(r"\n\n+", text)
     found = []
@@ -81,6 +81,6 @@ def marked(text: str, links: Mapping[str, str]) -> str:
 
 
 def summary(docstring: str | None, links: Mapping[str, str]) -> str:
-    """Gives the first paragraph in one line of a table."""
+    """Returns the first paragraph in one line of a table."""
     first = inspect.cleandoc(docstring or "").split("\n\n")[0]
     return marked(" ".join(first.split()), links).replace("|", r"\|")

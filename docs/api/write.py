@@ -46,14 +46,14 @@ class Entry(NamedTuple):
 
 
 def rooms() -> dict[str, ModuleType]:
-    """Gives the public rooms by name, without the package itself."""
+    """Returns the public rooms by name, without the package itself."""
     names = sorted(found.name for found in pkgutil.iter_modules(contrastive_text.__path__))
     modules = {name: importlib.import_module(f"{TOP}.{name}") for name in names if name not in INTERNAL}
     return {name: module for name, module in modules.items() if _public(module)}
 
 
 def _public(module: ModuleType) -> list[str]:
-    """Gives the public names of a room; none of a folder that promises nothing."""
+    """Returns the public names of a room; none of a folder that promises nothing."""
     if "__all__" in vars(module) or "__path__" in vars(module):
         return [*vars(module).get("__all__", ())]
     own = {name for name, value in vars(module).items() if vars_of(value).get("__module__") == module.__name__}
@@ -61,7 +61,7 @@ def _public(module: ModuleType) -> list[str]:
 
 
 def vars_of(value: object) -> Mapping[str, Any]:
-    """Gives the attributes of a class or a function; nothing of another value."""
+    """Returns the attributes of a class or a function; nothing of another value."""
     return {"__module__": value.__module__} if inspect.isclass(value) or inspect.isfunction(value) else {}
 
 
@@ -72,7 +72,7 @@ def _source(module: ModuleType) -> tuple[str, list[ast.stmt]]:
 
 
 def _assigned(module: ModuleType) -> list[str]:
-    """Gives the names that a file defines, in their order."""
+    """Returns the names that a file defines, in their order."""
     names = []
     for node in _source(module)[1]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -82,7 +82,7 @@ def _assigned(module: ModuleType) -> list[str]:
 
 
 def _note(module: ModuleType, name: str) -> tuple[str, str]:
-    """Gives the source of an assignment and the docstring under it; empty where a file has none."""
+    """Returns the source of an assignment and the docstring under it; empty where a file has none."""
     source, body = _source(module)
     for node, after in zip(body, [*body[1:], None], strict=True):
         if name in _targets(node):
@@ -93,7 +93,7 @@ def _note(module: ModuleType, name: str) -> tuple[str, str]:
 
 
 def _targets(node: ast.stmt) -> list[str]:
-    """Gives the names that a statement assigns."""
+    """Returns the names that a statement assigns."""
     if not isinstance(node, ast.Assign | ast.AnnAssign):
         return []
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -101,7 +101,7 @@ def _targets(node: ast.stmt) -> list[str]:
 
 
 def entries() -> dict[str, Entry]:
-    """Gives every public name with its one place, the room that is first by the alphabet."""
+    """Returns every public name with its one place, the room that is first by the alphabet."""
     found: dict[str, Entry] = {}
     for page, module in rooms().items():
         anchors: list[str] = []
@@ -116,7 +116,7 @@ def entries() -> dict[str, Entry]:
 
 
 def _home(room: ModuleType, name: str, value: object) -> ModuleType:
-    """Gives the file that defines a name."""
+    """Returns the file that defines a name."""
     if "__module__" in vars_of(value):
         return sys.modules[vars_of(value)["__module__"]]
     files = [module for key, module in sorted(sys.modules.items()) if key.startswith(room.__name__)]
@@ -124,7 +124,7 @@ def _home(room: ModuleType, name: str, value: object) -> ModuleType:
 
 
 def pages() -> dict[str, str]:
-    """Gives the pages by the names of their files."""
+    """Returns the pages by the names of their files."""
     known = entries()
     links = {name: entry.link for name, entry in known.items()}
     each = {name: _page(name, [known[own] for own in _public(module)], links) for name, module in rooms().items()}
@@ -181,7 +181,7 @@ def _entry(entry: Entry, links: Mapping[str, str]) -> list[str]:
 
 
 def _methods(cls: type) -> Iterator[tuple[str, Any]]:  # Any: functions, properties, class and static methods
-    """Gives the public methods and properties that a class itself defines and documents, in their order."""
+    """Yields the public methods and properties that a class itself defines and documents, in their order."""
     for name, value in vars(cls).items():
         function = getattr(value, "__func__", getattr(value, "fget", value))  # of a class method, of a property
         if (not name.startswith("_") or name == "__call__") and inspect.isfunction(function) and function.__doc__:
@@ -202,7 +202,7 @@ def _method(name: str, method: Any, links: Mapping[str, str]) -> list[str]:  # A
 
 
 def _signature(name: str, value: Any) -> list[str]:  # Any: a class or a function
-    """Gives how it is called, on one line if that is short."""
+    """Returns how it is called, on one line if that is short."""
     kind = "class" if inspect.isclass(value) else "def"
     if kind == "class" and not _has_constructor(value):
         return ["```python", f"class {name}()", "```"]
@@ -217,7 +217,7 @@ def _signature(name: str, value: Any) -> list[str]:  # Any: a class or a functio
 
 
 def _has_constructor(cls: type) -> bool:
-    """Tells whether the library says how an object is made; a bare torch module would take anything."""
+    """Whether the library says how an object is made; a bare torch module would take anything."""
     ours = [base for base in cls.__mro__ if base.__module__.split(".")[0] == TOP]
     return any(name in vars(base) for base in ours for name in ("__init__", "__new__"))
 

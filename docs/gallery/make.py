@@ -47,7 +47,7 @@ class Shown(NamedTuple):
 
 
 def fit(recipe: str, config: str, steps: int, every: int) -> list[str]:
-    """Gives the words of a training run."""
+    """Returns the words of a training run."""
     return [
         "fit", "--recipe", recipe, "--config", config, "--model.encoder.model_name_or_path", "encoder",
         "--data.train", TRAIN, "--data.validation", DEV, "--trainer.max_steps", str(steps),
@@ -57,7 +57,7 @@ def fit(recipe: str, config: str, steps: int, every: int) -> list[str]:
 
 
 def commands(cells: int) -> list[Shown]:
-    """Gives every command that looks at the two runs."""
+    """Returns every command that looks at the two runs."""
     models = [f"{recipe}/version_0/model" for recipe in ("simcse", "consert")]
     views = "none,ShufflePositions,TokenCutoff(rate=0.15),FeatureCutoff(rate=0.2),EmbeddingDropout(rate=0.2)"
     grid = fit("consert", "consert.yaml", cells, cells)[1:-4]

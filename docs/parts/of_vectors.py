@@ -13,7 +13,7 @@ from torch import Tensor
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import Batch, Slot
 from contrastive_text.poolers import MeanPooler
-from contrastive_text.training.forward_pass import Network, encode_views
+from contrastive_text.training.forward_pass import Embedder, encode_views
 from contrastive_text.views import Adversarial, EmbeddingView, FixedDropout, ViewPlan
 
 
@@ -60,7 +60,7 @@ def fixed_dropout(view: FixedDropout) -> Sheet:
     encoder = Noisy(features=12)
     for chains in ({}, {"positive": [view]}):
         encode_views(
-            batch, Network(encoder, MeanPooler(), None), ViewPlan(chains), value=lambda *_: torch.zeros(())
+            batch, Embedder(encoder, MeanPooler(), None), ViewPlan(chains), value=lambda *_: torch.zeros(())
         )
     titles = ("anchor", "positive, without", "anchor", "positive, with")
     draw_grids(sheet, ROWS, list(zip(titles, encoder.seen, strict=True)))

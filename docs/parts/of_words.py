@@ -29,7 +29,7 @@ VOCABULARY = Vocabulary(
 
 
 def call(part: object) -> str:
-    """Gives a part as Python, without the arguments left at their defaults."""
+    """Returns a part as Python, without the arguments left at their defaults."""
     parameters = inspect.signature(type(part)).parameters.values()
     given = {each: vars(part)[each.name] for each in parameters if vars(part)[each.name] != each.default}
     said = [
@@ -40,7 +40,7 @@ def call(part: object) -> str:
 
 
 def said_value(value: object) -> str:
-    """Gives an argument as Python; a part of its own, or a folder, by its name only."""
+    """Returns an argument as Python; a part of its own, or a folder, by its name only."""
     if isinstance(value, str):
         return repr(Path(value).name if Path(value).is_absolute() else value)
     plain = value is None or isinstance(value, bool | int | float)
@@ -48,13 +48,13 @@ def said_value(value: object) -> str:
 
 
 def tokens(words: Sequence[str]) -> Tokens:
-    """Gives words as tokens, one each."""
+    """Returns words as tokens, one each."""
     numbers = [NO_WORD if word in ("[CLS]", "[SEP]") else i for i, word in enumerate(words)]
     return Tokens(ids=tuple(map(TABLE.index, words)), words=tuple(numbers))
 
 
 def compared(before: Sequence[str], after: Sequence[str]) -> tuple[list[Box], list[Box], list[tuple[int, int]]]:
-    """Gives both texts as boxes with what happened to each word, and from where to where words moved."""
+    """Returns both texts as boxes with what happened to each word, and from where to where words moved."""
     old: list[Kind] = ["kept"] * len(before)
     new: list[Kind] = ["kept"] * len(after)
     for tag, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():

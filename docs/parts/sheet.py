@@ -31,7 +31,7 @@ class Colours(NamedTuple):
     kinds: dict[Kind, tuple[str, str, str]]
 
     def rules(self) -> str:
-        """Gives the colours as CSS."""
+        """Returns the colours as CSS."""
         kinds = "".join(
             f".{kind}{{stroke:{stroke}}}rect.{kind}{{fill:{fill}}}text.{kind}{{fill:{ink};stroke:none}}"
             for kind, (fill, stroke, ink) in self.kinds.items()
@@ -92,7 +92,7 @@ class Place(NamedTuple):
 
 
 def text_width(text: str, size: int = SIZE) -> int:
-    """Gives a width that is enough for a text."""
+    """Returns a width that is enough for a text."""
     return math.ceil(LETTER * size * len(text))
 
 
@@ -194,7 +194,7 @@ class Sheet:
                 self.rectangle(x + j * cell, self.y + i * ROW, cell - 3, ROW - 3, kind=kind, opacity=opacity)
 
     def svg(self) -> str:
-        """Gives the sheet as the content of a file."""
+        """Returns the sheet as the content of a file."""
         height = self.y + MARGIN - (LINE - BOX)
         style = f"{LIGHT.rules()}@media (prefers-color-scheme:dark){{{DARK.rules()}}}{FORMS}"
         return "\n".join(
@@ -214,5 +214,5 @@ class Sheet:
 
 
 def box_width(box: Box) -> int:
-    """Gives the width that a box needs."""
+    """Returns the width that a box needs."""
     return max(text_width(box.text) + 2 * PAD, text_width(box.note, SMALL))

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
-from contrastive_text.core.hub import quiet
+from contrastive_text.core.libraries import quiet
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import Alter, Batch, Hidden
 from contrastive_text.encoders import Encoder
@@ -84,7 +84,7 @@ class Noisy(Encoder):
         self.seen: list[Tensor] = []
 
     def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:  # noqa: ARG002  # the base's signature
-        """Gives the same vectors for each text, under dropout."""
+        """Returns the same vectors for each text, under dropout."""
         mask = token_mask(batch.lengths)
         vectors = RowRandom(torch.ones(len(batch), dtype=torch.long)).randn(mask.shape[1], self.features)
         # By rand, because the bits of torch's own dropout differ between processors.

@@ -99,7 +99,7 @@ def kill_and_resume(words: list[str], record: Path, after: Sequence[int]) -> int
 
 
 def rows_in(record: Path) -> int:
-    """Gives the rows that the record of an unfinished output counts."""
+    """Returns the rows that the record of an unfinished output counts."""
     text = record.read_text() if record.exists() else f"{ROWS}0,"
     return int(text.split(ROWS)[1].split(",")[0])
 

@@ -84,7 +84,7 @@ def encoded(module: ContrastiveModule, texts: Sequence[str], roles: Sequence[Rol
             text_ids=torch.zeros(1, dtype=torch.long),
             seed=0,
         )
-        vectors.append(module.network.pool(batch))
+        vectors.append(module.embedder.pool(batch))
     slots = tuple(Slot(role, 0) for role in roles)
     return Encoded(torch.cat(vectors), slots, torch.arange(len(texts)))
 

@@ -16,7 +16,7 @@ from contrastive_text.core.checkpoints import best_checkpoint
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.objectives import Contrastive, MaskedLM
-from contrastive_text.training.initial_weights import start_from
+from contrastive_text.training.initial_weights import load_initial_weights
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, MaskTokens
 
@@ -123,7 +123,7 @@ def test_m14_the_first_stage_s_contrastive_head_is_neither_exported_nor_used(
     assert not (Path(finished["model"]) / "2_Dense").exists()
     module = tiny.module(other, objectives={"contrastive": Contrastive(head=TanhHead())})
     head = {name: value.clone() for name, value in module.objectives.state_dict().items()}
-    said = start_from(module, finished["folder"])
+    said = load_initial_weights(module, finished["folder"])
     assert head
     assert all(torch.equal(value, head[name]) for name, value in module.objectives.state_dict().items())
     assert "starts anew: objective contrastive" in said
@@ -142,16 +142,16 @@ def test_a_head_that_inference_keeps_comes_along_and_one_that_only_one_stage_has
     file = tmp_path / "first.ckpt"
     trainer.save_checkpoint(file)
     same, none, wider = with_head(4), tiny.module(other), with_head(5)
-    assert "loaded: encoder, head in use" in start_from(same, file)
+    assert "loaded: encoder, head in use" in load_initial_weights(same, file)
     assert all(torch.equal(p, weights(file)[f"head.{name}"]) for name, p in same.head.named_parameters())
-    assert "left out of it: head in use" in start_from(none, file)
+    assert "left out of it: head in use" in load_initial_weights(none, file)
     with pytest.raises(ValueError, match=r"--init_from: expected head\.network\.2\.weight of shape \(5, 16\)"):
-        start_from(wider, file)
+        load_initial_weights(wider, file)
     plain = tmp_path / "plain.ckpt"
     trainer = tiny.trainer(tmp_path, max_steps=1)
     trainer.fit(tiny.module(other), datamodule=tiny.data(str(tmp_path / "texts.txt")))
     trainer.save_checkpoint(plain)
-    assert "starts anew: head in use" in start_from(with_head(4), plain)
+    assert "starts anew: head in use" in load_initial_weights(with_head(4), plain)
 
 
 def test_the_head_that_predicts_tokens_comes_along_where_both_stages_have_one(other: str, tmp_path: Path) -> None:
@@ -166,12 +166,12 @@ def test_the_head_that_predicts_tokens_comes_along_where_both_stages_have_one(ot
     file = tmp_path / "first.ckpt"
     trainer.save_checkpoint(file)
     second = masked()
-    assert "loaded: encoder, token head" in start_from(second, file)
+    assert "loaded: encoder, token head" in load_initial_weights(second, file)
     saved = weights(file)
     names = [name for name in second.state_dict() if name.startswith("encoder.token_head.")]
     assert names
     assert all(torch.equal(second.state_dict()[name], saved[name]) for name in names)
-    assert "left out of it: token head" in start_from(tiny.module(other), file)
+    assert "left out of it: token head" in load_initial_weights(tiny.module(other), file)
 
 
 def test_a_learned_vocabulary_comes_along_and_no_other_is_learned(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_learned_vocabulary_comes_along_and_no_other_is_learned(tmp_path: Path
     trainer.fit(first, datamodule=tiny.data(texts))
     trainer.save_checkpoint(tmp_path / "first.ckpt")
     module = ContrastiveModule(TransformerEncoder(config=tiny.CONFIG))
-    assert "loaded: encoder, its vocabulary" in start_from(module, tmp_path / "first.ckpt")
+    assert "loaded: encoder, its vocabulary" in load_initial_weights(module, tmp_path / "first.ckpt")
     trainer = tiny.trainer(tmp_path, max_steps=1)
     trainer.fit(module, datamodule=tiny.data(others))
     assert first.encoder.tokenizer is not None and module.encoder.tokenizer is not None
@@ -248,17 +248,17 @@ def test_another_architecture_width_or_vocabulary_is_refused_by_name(
     run_folder = finished["folder"]
     wide = tiny.save_bert(tmp_path / "wide", hidden_size=32)
     with pytest.raises(ValueError, match=r"expected encoder\.model\..* of shape \(\d+, 32\), got \(\d+, 16\)"):
-        start_from(tiny.module(wide), run_folder)
+        load_initial_weights(tiny.module(wide), run_folder)
     deep = tiny.save_bert(tmp_path / "deep", num_hidden_layers=3)
     with pytest.raises(ValueError, match=r"only one of the two has \(encoder\.model\.encoder\.layer\.2\."):
-        start_from(tiny.module(deep), run_folder)
+        load_initial_weights(tiny.module(deep), run_folder)
     shuffled = tiny.save_bert(tmp_path / "shuffled", tuple(reversed(tiny.TEXTS)))
-    assert start_from(tiny.module(shuffled), run_folder)  # the same vocabulary, wherever it lies
+    assert load_initial_weights(tiny.module(shuffled), run_folder)  # the same vocabulary, wherever it lies
     foreign = tiny.save_bert(tmp_path / "foreign", tuple(text.replace("a", "o") for text in tiny.TEXTS))
     with pytest.raises(ValueError, match="expected the vocabulary that the weights were trained with"):
-        start_from(tiny.module(foreign), run_folder)
+        load_initial_weights(tiny.module(foreign), run_folder)
     with pytest.raises(ValueError, match=r"expected a tokenizer .* set --model.encoder.tokenizer_name_or_path"):
-        start_from(ContrastiveModule(TransformerEncoder(config=tiny.CONFIG)), run_folder)
+        load_initial_weights(ContrastiveModule(TransformerEncoder(config=tiny.CONFIG)), run_folder)
 
 
 def test_a_token_that_only_one_stage_s_views_add_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -269,4 +269,4 @@ def test_a_token_that_only_one_stage_s_views_add_is_refused_with_what_to_do(tmp_
     trainer.save_checkpoint(tmp_path / "plain.ckpt")
     marked = tiny.module(exact, views={"anchor": [DeleteTokens(mark="[DEL]")]})
     with pytest.raises(ValueError, match=rf"of shape \({entries + 1}, 16\), got \({entries}, 16\).*add tokens"):
-        start_from(marked, tmp_path / "plain.ckpt")
+        load_initial_weights(marked, tmp_path / "plain.ckpt")

@@ -15,7 +15,7 @@ import pytest
 
 from contrastive_text.cli import run, sweep_runs
 from contrastive_text.cli.sweep import draw
-from contrastive_text.runs.sweeps import Cell, Run, SweepFolder, SweepTable, read_validations
+from contrastive_text.runs.sweeps import Cell, SweepFolder, SweepRun, SweepTable, read_validations
 
 Answer = Callable[[Sequence[str]], str]
 GRID = [
@@ -195,7 +195,7 @@ def test_a_run_of_another_process_is_waited_for(
 
     def finish(seconds: float) -> None:
         del seconds
-        folder.keep(place, Run(cell.labels, 1, 1.0, [{"step": 2, "val/spearman": 12.5}]))
+        folder.keep(place, SweepRun(cell.labels, 1, 1.0, [{"step": 2, "val/spearman": 12.5}]))
         other.__exit__(None, None, None)
 
     monkeypatch.setattr(sweep_runs.time, "sleep", finish)
@@ -273,7 +273,7 @@ def test_without_matplotlib_there_are_tables(
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
     cell = Cell(("a",))
-    draw(SweepTable(["x"], [cell], [Run(cell.labels, 1, 0.0, [{"val/spearman": 1.0}])], [1]), here)
+    draw(SweepTable(["x"], [cell], [SweepRun(cell.labels, 1, 0.0, [{"val/spearman": 1.0}])], [1]), here)
     assert "note: no figure: sweep: expected matplotlib, found none" in capsys.readouterr().out
     assert list(here.iterdir()) == []
 

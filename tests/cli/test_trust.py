@@ -144,7 +144,7 @@ KEYS = (
 
 
 def _mappings(plain: object, way: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Gives the way to each mapping inside of plain data."""
+    """Yields the way to each mapping inside of plain data."""
     if isinstance(plain, dict):
         yield way
         for name, inner in plain.items():

@@ -33,7 +33,7 @@ from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL, Batch, Encoded, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import TanhHead
-from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce
+from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
 from contrastive_text.objectives import (
     Contrastive,
     MaskedLM,
@@ -89,7 +89,7 @@ class Model(nn.Module):
         """The loss as the module scales it: this rank's total times W over the global count."""
         terms = self.objective(Encoded(self.encoder(x), slots, text_ids=ids))
         count = sum_over_ranks(torch.tensor(float(terms.count)))
-        return reduce(terms.total * world_size(), count, terms.reduction)
+        return reduce_terms(terms.total * world_size(), count, terms.reduction)
 
 
 def data(case: Case, total: int) -> tuple[Tensor, tuple[Slot, ...], Tensor]:
@@ -161,7 +161,7 @@ def queue_step(model: nn.ModuleDict, name: str, number: int, total: int, part: s
         Encoded(model["encoder"](x.flatten(0, 1)), slots, text_ids=ids.flatten(), target=target)
     )
     count = sum_over_ranks(torch.tensor(float(terms.count))).clamp(min=1)
-    loss = reduce(terms.total * world_size(), count, terms.reduction)
+    loss = reduce_terms(terms.total * world_size(), count, terms.reduction)
     loss.backward()
     model["objective"].finish_step()
     found = {"loss": loss, **{at: p.grad for at, p in model.named_parameters() if p.grad is not None}}
@@ -173,7 +173,7 @@ def queue_step(model: nn.ModuleDict, name: str, number: int, total: int, part: s
 
 
 def queue_run(name: str, total: int, part: slice) -> dict[str, Any]:
-    """Gives what each of some steps finds, and the state before the last of them."""
+    """Returns what each of some steps finds, and the state before the last of them."""
     model = queue_model(name)
     found: dict[str, Any] = {}
     for number in range(STEPS):

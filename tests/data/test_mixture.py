@@ -18,7 +18,7 @@ from contrastive_text.data import (
     Mixture,
     Step,
     TaskSize,
-    cut,
+    consecutive_steps,
 )
 
 CS224N = {"sst": TaskSize(8544, 16), "quora": TaskSize(141_506, 16), "sts": TaskSize(6041, 16)}
@@ -150,7 +150,7 @@ def test_sharing_out_keeps_the_rows_of_a_step(sizes: Mapping[str, TaskSize], tem
             "AllTasks.weights: expected one for each of b, got a",
         ),
         (
-            lambda: cut({"a": TaskSize(9, 2), "b": TaskSize(3, 4)}, drop_last=True),
+            lambda: consecutive_steps({"a": TaskSize(9, 2), "b": TaskSize(3, 4)}, drop_last=True),
             "batch_size: expected at most the number of rows, 3, got 4",
         ),
     ],

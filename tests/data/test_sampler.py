@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contrastive_text.core.random import text_id
-from contrastive_text.data import EpochBatchSampler, KeyedRow, KeyedRows, RowKey, Step, TaskSize, cut
+from contrastive_text.data import (
+    EpochBatchSampler,
+    KeyedRow,
+    KeyedRows,
+    RowKey,
+    Step,
+    TaskSize,
+    consecutive_steps,
+)
 from contrastive_text.data.loader import ResumableLoader
 
 
@@ -30,7 +38,7 @@ def sampler(
     shuffle: bool = True,
     drop_last: bool = True,
 ) -> EpochBatchSampler:
-    steps = cut({"train": TaskSize(size, batch_size)}, drop_last)
+    steps = consecutive_steps({"train": TaskSize(size, batch_size)}, drop_last)
     return EpochBatchSampler({"train": size}, steps, seed=seed, shuffle=shuffle, rank=rank, world_size=world_size)
 
 
@@ -153,7 +161,7 @@ def test_a_place_in_a_run_is_the_same_on_every_rank_of_any_number(
     places = []
     for ranks in range(1, world + 1):
         for rank in range(ranks):
-            steps = cut({"train": TaskSize(size, batch_size)}, drop_last=True)
+            steps = consecutive_steps({"train": TaskSize(size, batch_size)}, drop_last=True)
             order = EpochBatchSampler({"train": size}, steps, seed=7, rank=rank, world_size=ranks)
             loader = ResumableLoader(KeyedRows({"train": [{"text": "a"}] * size}), order, collate=list)  # type: ignore[arg-type]  # not run
             order.set_epoch(number)

@@ -48,7 +48,7 @@ def tokenizer(learned_tokenizer: PreTrainedTokenizerFast) -> Counting:
 
 
 def entries(folder: Path) -> list[str]:
-    """Gives what lies in a cache, hidden or not."""
+    """Returns what lies in a cache, hidden or not."""
     return sorted(path.name for path in folder.iterdir())
 
 

@@ -18,7 +18,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from contrastive_text.core.types import Alter, Batch
 from contrastive_text.encoders import TransformerEncoder, layouts
-from contrastive_text.encoders.embedder import Network
+from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.layouts import (
     ATTENTION,
     FixedLayout,
@@ -74,11 +74,11 @@ def texts(lengths: Sequence[int] = LENGTHS, positions: bool = False) -> Batch:
 def vectors(
     model: TransformerEncoder, batch: Batch, layers: tuple[int, ...] = (-1,), plan: ViewPlan | None = None
 ) -> dict[int, Tensor]:
-    """Gives the token vectors of each layer as a network in training takes them, (T, D), in the batch's order."""
+    """Returns the token vectors of each layer as training takes them, (T, D), in the batch's order."""
     starts = batch.lengths.cumsum(0) - batch.lengths
     found: dict[int, list[Tensor]] = {layer: [] for layer in layers}
     places = []
-    for part in Network(model, MeanPooler()).parts(batch):
+    for part in Embedder(model, MeanPooler()).parts(batch):
         alter: Alter | None = plan.alter_embeddings(part.batch) if plan else None
         blocks = model.blocks(part.batch, alter=alter, layers=layers)
         assert sum(len(block.mask) for block in blocks) == len(part.rows)
@@ -90,7 +90,7 @@ def vectors(
 
 
 def gradients(model: TransformerEncoder, each: dict[int, Tensor]) -> dict[str, Tensor]:
-    """Gives the gradient of a weighted sum of all vectors, by parameter."""
+    """Returns the gradient of a weighted sum of all vectors, by parameter."""
     noise = torch.Generator().manual_seed(0)
     total = torch.stack([(v * torch.randn(v.shape, generator=noise).to(v)).sum() for v in each.values()]).sum()
     parameters = dict(model.named_parameters())
@@ -498,9 +498,9 @@ def test_a_bound_below_one_token_is_refused() -> None:
 @pytest.mark.parametrize("name", ["bert", "mpnet"])
 def test_a_bound_below_every_row_takes_rows_one_by_one(name: str) -> None:
     model, batch = encoder_of(name), texts()
-    bounded = Network(model, CLSPooler(), chunk_tokens=1)
+    bounded = Embedder(model, CLSPooler(), chunk_tokens=1)
     assert [len(part.rows) for part in bounded.parts(batch)] == [1] * len(batch)
-    expected = Network(model, CLSPooler()).pool(batch)
+    expected = Embedder(model, CLSPooler()).pool(batch)
     torch.testing.assert_close(bounded.pool(batch), expected, rtol=0, atol=1e-12)
 
 

@@ -49,7 +49,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Table:
 
 @pytest.fixture
 def said(cls: SentenceEncoder) -> Callable[..., list[str]]:
-    """Gives what is said of made-up vectors, and of pairs (i, j, score) of them."""
+    """Returns what is said of made-up vectors, and of pairs (i, j, score) of them."""
 
     def warnings(vectors: Tensor, *scored: tuple[int, int, float]) -> list[str]:
         rows = tuple({"anchor": str(i), "positive": str(j), "target": score} for i, j, score in scored)

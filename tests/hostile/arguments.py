@@ -16,7 +16,7 @@ POSTPROCESS = "postprocess $bert $texts out --device cpu"
 
 
 def refused(command: str, option: str, *values: str) -> tuple[Case, ...]:
-    """Gives a case for each value that an option of a command must refuse by its name."""
+    """Returns a case for each value that an option of a command must refuse by its name."""
     name = command.partition(" ")[0]
     return tuple(
         answer(f"{name} {option} {value or 'empty'}", f"{command} {option}={value}", {}, option.lstrip("-"))

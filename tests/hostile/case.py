@@ -44,17 +44,17 @@ class Case:
 
 
 def answer(name: str, command: str, files: Mapping[str, str | bytes | Make], *says: str) -> Case:
-    """Gives a case that is answered in words."""
+    """Returns a case that is answered in words."""
     return Case(name, command, files, "answer", says)
 
 
 def counted(name: str, command: str, files: Mapping[str, str | bytes | Make], *says: str) -> Case:
-    """Gives a case whose losses are said."""
+    """Returns a case whose losses are said."""
     return Case(name, command, files, "counted", says)
 
 
 def right(
     name: str, command: str, files: Mapping[str, str | bytes | Make], *says: str, check: Check | None = None
 ) -> Case:
-    """Gives a case with a result."""
+    """Returns a case with a result."""
     return Case(name, command, files, "right", says, check)

@@ -31,7 +31,7 @@ EVIL_FILE = f"open({RAN!r}, 'w').close()\nclass Evil: ...\n"
 
 
 def saved(content: Any) -> Make:  # Any: what torch.save takes
-    """Gives what saves something else as a checkpoint."""
+    """Returns what saves something else as a checkpoint."""
 
     def make(path: Path, _: object) -> None:
         torch.save(content, path)
@@ -40,7 +40,7 @@ def saved(content: Any) -> Make:  # Any: what torch.save takes
 
 
 def put(*keys: str, value: Any) -> Make:  # Any: what a checkpoint can hold
-    """Gives what saves the sound checkpoint with something else at a place; ``...`` takes it away."""
+    """Returns what saves the sound checkpoint with something else at a place; ``...`` takes it away."""
 
     def change(content: dict[str, Any]) -> None:
         for key in keys[:-1]:
@@ -54,7 +54,7 @@ def put(*keys: str, value: Any) -> Make:  # Any: what a checkpoint can hold
 
 
 def zipped(change: Callable[[dict[str, bytes]], object]) -> Callable[[bytes], bytes]:
-    """Gives a change of the parts of the archive that a checkpoint is."""
+    """Returns a change of the parts of the archive that a checkpoint is."""
 
     def changed(content: bytes) -> bytes:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:

@@ -19,10 +19,10 @@ SWEEP = f"{SWEPT} --dry_run"
 
 
 def embedded(name: str, *options: str) -> str:
-    """Gives the command that embeds a file."""
+    """Returns the command that embeds a file."""
     return " ".join(["embed", name, "v.npy --model $bert --device cpu", *options])
 
 
 def texts_file(name: str, content: str | bytes, *says: str) -> Case:
-    """Gives a case of a file of texts that is refused."""
+    """Returns a case of a file of texts that is refused."""
     return answer(name, embedded("in.txt"), {"in.txt": content}, "in.txt", *says)

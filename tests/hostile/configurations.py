@@ -20,7 +20,7 @@ LAUGHS = "\n".join(
 
 
 def refused(name: str, text: str | bytes, *says: str) -> Case:
-    """Gives a case of a configuration of fit that is refused."""
+    """Returns a case of a configuration of fit that is refused."""
     return answer(name, FIT, {"c.yaml": text}, *(says or ("c.yaml",)))
 
 

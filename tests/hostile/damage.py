@@ -37,7 +37,7 @@ def damaged_bytes(draw: st.DrawFn, content: bytes) -> bytes:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:  # Any: JSON
-    """Gives every container with each of its keys."""
+    """Yields every container with each of its keys."""
     keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     for key in keys:
         yield value, key

@@ -8,7 +8,7 @@ from hostile.makers import vectors
 
 
 def _in_subsets(name: str) -> str:
-    """Gives a table of two sub-sets, one of this name."""
+    """Returns a table of two sub-sets, one of this name."""
     rows = (f"a dog\tb\t1\t{name}", f"c\td\t2\t{name}", "e\tf\t1\tother", "g\th\t2\tother")
     return "\n".join(["sentence1\tsentence2\tscore\tgenre", *rows]) + "\n"
 

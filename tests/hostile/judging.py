@@ -108,12 +108,12 @@ def _wrong_result(
 
 
 def filled(command: str, sound: Mapping[str, str]) -> list[str]:
-    """Gives the words of a command, with the places of sound files."""
+    """Returns the words of a command, with the places of sound files."""
     return [re.sub(r"\$([a-z_]+)", lambda found: sound[found[1]], word) for word in shlex.split(command)]
 
 
 def state(place: Path) -> dict[str, object]:
-    """Gives all files that lie in a folder and below it, links too, with what they hold."""
+    """Returns all files that lie in a folder and below it, links too, with what they hold."""
     found: dict[str, object] = {}
     for above, folders, files in os.walk(place):
         for name in (*folders, *files):
@@ -131,7 +131,7 @@ def state(place: Path) -> dict[str, object]:
 
 
 def sound_state(sound: Mapping[str, str]) -> dict[str, object]:
-    """Gives the state of the files that all cases share; only those that have been made."""
+    """Returns the state of the files that all cases share; only those that have been made."""
     return state(Path(sound["folder"]))
 
 

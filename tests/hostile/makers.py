@@ -43,7 +43,7 @@ def unix_socket(path: Path, _: Mapping[str, str]) -> None:
 
 
 def link(to: str) -> Make:
-    """Gives what makes a symbolic link; ``$bert`` and the like are known."""
+    """Returns what makes a symbolic link; ``$bert`` and the like are known."""
 
     def make(path: Path, sound: Mapping[str, str]) -> None:
         path.symlink_to(sound[to[1:]] if to.startswith("$") else to)
@@ -52,7 +52,7 @@ def link(to: str) -> Make:
 
 
 def sparse(size: int) -> Make:
-    """Gives what makes a file of zeros that takes no room on the disk."""
+    """Returns what makes a file of zeros that takes no room on the disk."""
 
     def make(path: Path, _: Mapping[str, str]) -> None:
         with path.open("wb") as file:
@@ -62,7 +62,7 @@ def sparse(size: int) -> Make:
 
 
 def packed(content: bytes, times: int = 1) -> bytes:
-    """Gives a gzip file, which may have the same member many times over."""
+    """Returns a gzip file, which may have the same member many times over."""
     return gzip.compress(content) * times
 
 
@@ -70,7 +70,7 @@ def packed(content: bytes, times: int = 1) -> bytes:
 
 
 def copied(name: str, changes: Mapping[str, str | bytes | Change | Make | None] | None = None) -> Make:
-    """Gives what copies a sound file or folder and changes files of it.
+    """Returns what copies a sound file or folder and changes files of it.
 
     Args:
         name: Of the sound one.
@@ -106,7 +106,7 @@ def apply(path: Path, change: str | bytes | Change | Make | None, sound: Mapping
 
 
 def edited(**changes: Any) -> Change:  # Any: what JSON can hold
-    """Gives a change of an object's members; ``...`` takes a member away."""
+    """Returns a change of an object's members; ``...`` takes a member away."""
 
     def change(content: bytes) -> bytes:
         changed = {**json.loads(content), **changes}
@@ -116,7 +116,7 @@ def edited(**changes: Any) -> Change:  # Any: what JSON can hold
 
 
 def replaced(old: str, new: str) -> Change:
-    """Gives a change of words, which must be there."""
+    """Returns a change of words, which must be there."""
 
     def change(content: bytes) -> bytes:
         assert old.encode() in content, old
@@ -142,7 +142,7 @@ def flipped(content: bytes) -> bytes:
 
 
 def checkpoint(change: Callable[[dict[str, Any]], object], name: str = "checkpoint") -> Make:
-    """Gives what saves a changed checkpoint, as torch saves it, without a seal."""
+    """Returns what saves a changed checkpoint, as torch saves it, without a seal."""
 
     def make(path: Path, sound: Mapping[str, str]) -> None:
         content = torch.load(sound[name], weights_only=True)
@@ -153,7 +153,7 @@ def checkpoint(change: Callable[[dict[str, Any]], object], name: str = "checkpoi
 
 
 def array(values: Any) -> Make:  # Any: what numpy takes
-    """Gives what writes a ``.npy`` file."""
+    """Returns what writes a ``.npy`` file."""
 
     def make(path: Path, _: Mapping[str, str]) -> None:
         np.save(path, np.asarray(values))
@@ -165,7 +165,7 @@ def array(values: Any) -> Make:  # Any: what numpy takes
 
 
 def vectors(count: int, width: int = 16, name: str = "v.npy") -> Check:
-    """Gives a check that a file holds so many vectors, all finite and none of them zero."""
+    """Returns a check that a file holds so many vectors, all finite and none of them zero."""
 
     def check(place: Path, _: str) -> bool:
         found = np.load(place / name)
@@ -175,7 +175,7 @@ def vectors(count: int, width: int = 16, name: str = "v.npy") -> Check:
 
 
 def lines(*expected: str, name: str) -> Check:
-    """Gives a check that a file holds these lines."""
+    """Returns a check that a file holds these lines."""
 
     def check(place: Path, _: str) -> bool:
         return (place / name).read_text(encoding="utf-8").split("\n")[:-1] == list(expected)

@@ -42,7 +42,7 @@ PICKLE = pickle.dumps(_Runs())
 
 
 def weights(change: Any) -> Change:  # Any: a function of the weights by name
-    """Gives a change of the tensors of a safetensors file."""
+    """Returns a change of the tensors of a safetensors file."""
 
     def changed(content: bytes) -> bytes:
         tensors = load(content)
@@ -52,7 +52,7 @@ def weights(change: Any) -> Change:  # Any: a function of the weights by name
 
 
 def damaged(name: str, file: str, change: Any, *says: str, of: str = "foreign") -> Case:  # Any: what copied takes
-    """Gives a case of a model folder with one file changed, which must be answered with the file's name."""
+    """Returns a case of a model folder with one file changed, which must be answered with the file's name."""
     return answer(name, EMBED, {"m": copied(of, {file: change})}, *(says or (file.rpartition("/")[2],)))
 
 
@@ -217,13 +217,13 @@ WEIGHTS = (
 
 
 def listed(*modules: dict[str, object]) -> str:
-    """Gives a ``modules.json`` of the encoder and modules behind it."""
+    """Returns a ``modules.json`` of the encoder and modules behind it."""
     first = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
     return json.dumps([first, *modules])
 
 
 def module(kind: object, path: object = "1_Pooling") -> dict[str, object]:
-    """Gives an entry of ``modules.json``."""
+    """Returns an entry of ``modules.json``."""
     return {"idx": 1, "name": "1", "path": path, "type": kind}
 
 

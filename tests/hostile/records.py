@@ -16,7 +16,7 @@ INDEX = {"v.npy": copied("vectors"), "v.npy.json": copied("vectors_record")}
 
 
 def index(name: str, file: str, change: Any, *says: str) -> Case:  # Any: what copied takes
-    """Gives a case of an index with a file changed."""
+    """Returns a case of an index with a file changed."""
     sound = {"v.npy": "vectors", "v.npy.json": "vectors_record"}
     files = {**INDEX, file: copied(sound[file], {"": change})}
     return answer(name, SEARCH, files, *(says or ("v.npy",)))
@@ -106,7 +106,7 @@ UNFINISHED = {"v.npy.unfinished": copied("unfinished"), "v.npy.unfinished.json":
 
 
 def unfinished(name: str, file: str, change: Any) -> Case:  # Any: what copied takes
-    """Gives a case of an unfinished output with a file changed."""
+    """Returns a case of an unfinished output with a file changed."""
     sound = "unfinished_record" if file.endswith(".json") else "unfinished"
     return answer(name, EMBED, {**UNFINISHED, file: copied(sound, {"": change})}, "v.npy.unfinished")
 
@@ -206,7 +206,7 @@ CACHES = (
 def ensemble(
     name: str, change: Any, *says: str, command: str = "test", more: Any = None
 ) -> Case:  # Any: of copied
-    """Gives a case of an ensemble whose list was changed."""
+    """Returns a case of an ensemble whose list was changed."""
     words = {
         "test": "test --ckpt_path e --data.tasks.sst.test $labelled --trainer.accelerator cpu",
         "predict": "predict --ckpt_path e --data.tasks.sst.predict $labelled --trainer.accelerator cpu",
@@ -275,7 +275,7 @@ REAL_SWEEP = f"{SWEPT} --vary model.pooler=CLSPooler --output s"
 
 
 def sweep(name: str, file: str, change: Any, *says: str) -> Case:  # Any: what copied takes
-    """Gives a case of a sweep's folder with a record changed."""
+    """Returns a case of a sweep's folder with a record changed."""
 
     def make(path: Path, sound: Any) -> None:
         copied("sweep")(path, sound)
@@ -308,7 +308,7 @@ SWEEPS = (
 
 
 def run(name: str, file: str, change: Any, *says: str) -> Case:  # Any: what copied takes
-    """Gives a case of a page of a run with a file changed."""
+    """Returns a case of a page of a run with a file changed."""
     return answer(name, "report r --output page", {"r": copied("run", {file: change})}, *(says or (file,)))
 
 

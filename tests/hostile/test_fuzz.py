@@ -43,13 +43,13 @@ _T = TypeVar("_T")
 
 
 def examples(number: int) -> settings:
-    """Gives the settings of a test with so many examples."""
+    """Returns the settings of a test with so many examples."""
     quiet = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
     return settings(max_examples=number, derandomize=True, deadline=None, suppress_health_check=quiet)
 
 
 def outcome(work: Callable[[], _T]) -> _T | ContrastiveTextError:
-    """Gives a result or an answer; another exception, and a hang, go on."""
+    """Returns a result or an answer; another exception, and a hang, go on."""
     try:
         with limited():
             return work()

@@ -17,7 +17,7 @@ def _with_view(arguments: dict[str, float]) -> str:
 
 
 def refused(option: str, *values: str) -> tuple[Case, ...]:
-    """Gives a case for each value of an option of fit that must be refused by its name."""
+    """Returns a case for each value of an option of fit that must be refused by its name."""
     name = option.rpartition(".")[2].lstrip("-")
     return tuple(
         answer(f"fit {option} {value or 'empty'}", f"{FIT} {option}='{value}'", {}, name) for value in values

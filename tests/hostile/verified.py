@@ -23,7 +23,7 @@ CHANGED = "expected a record of this library, whole as it was written"
 
 
 def manifest(*names: str, **other: object) -> str:
-    """Gives a manifest of files that hold an x, or something else, sealed as the library seals it."""
+    """Returns a manifest of files that hold an x, or something else, sealed as the library seals it."""
     return sealed({"block": BLOCK, "files": {name: {**X, **other} for name in names}})
 
 
@@ -51,7 +51,7 @@ def deep_folder(path: Path, sound: Mapping[str, str]) -> None:
 
 
 def bomb() -> bytes:
-    """Gives an archive with 1 MiB in it, which its directory lists 10,000 times."""
+    """Returns an archive with 1 MiB in it, which its directory lists 10,000 times."""
     with zipfile.ZipFile(out := io.BytesIO(), "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a", bytes(1 << 20))
         archive.filelist *= 10_000
@@ -59,7 +59,7 @@ def bomb() -> bytes:
 
 
 def of_manifest(name: str, content: object, *says: str) -> Case:
-    """Gives a case of a folder with a manifest and a file x, which holds an x."""
+    """Returns a case of a folder with a manifest and a file x, which holds an x."""
     files = {f"m/{MANIFEST}": content, "m/x": "x"}
     return answer(f"verify {name}", "verify m", files, *says)
 

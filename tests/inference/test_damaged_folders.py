@@ -61,7 +61,7 @@ def changed(content: Any, place: tuple[Any, ...], value: Any) -> bytes:
 
 
 def damages(whole: bytes) -> Iterator[tuple[str, Any, bytes]]:
-    """Gives where, what, and the file's bytes with it."""
+    """Yields where, what, and the file's bytes with it."""
     raw = [b"", whole[: len(whole) // 2], b"\x00\xff" * 9, b"217", b"null", b"[]", b"{}", b'"a"', b"[[[[",
            b"[" * 5000, whole + whole, b"[1, 2]", b'{"a": 1, "a": 2}']  # fmt: skip
     yield from (("", content, content) for content in raw)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contrastive_text.inference.search import check_threshold, group, near_duplicates, top_k
+from contrastive_text.inference.search import check_threshold, connected_groups, near_duplicates, top_k
 
 
 def random_vectors(count: int, features: int = 6, seed: int = 0) -> Tensor:
@@ -147,5 +147,5 @@ def test_groups_are_connected_components_named_by_their_first(pairs: list[tuple[
         for one, other in pairs:
             reached[one] |= reached[other]
             reached[other] |= reached[one]
-    found = group(torch.tensor(pairs, dtype=torch.long).reshape(-1, 2), count=12)
+    found = connected_groups(torch.tensor(pairs, dtype=torch.long).reshape(-1, 2), count=12)
     assert found.tolist() == [min(each) for each in reached]

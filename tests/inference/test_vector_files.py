@@ -218,7 +218,7 @@ def beside(out: Path) -> list[bytes]:
 
 
 def attempt(run: EmbeddingRun, step: str, number: int) -> bool:
-    """Tells whether a run died at a call."""
+    """Whether a run died at a call."""
     with pytest.MonkeyPatch.context() as patched:
         killed_at(step, number, patched)
         try:

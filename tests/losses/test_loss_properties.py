@@ -20,7 +20,7 @@ from contrastive_text.losses import (
     Reduction,
     Triples,
     cosine_similarity_matrix,
-    reduce,
+    reduce_terms,
 )
 
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
@@ -66,7 +66,7 @@ def evaluate(loss: Loss, triples: Triples) -> Tensor:
             for block in loss.comparisons(triples, triples)
         ]
     )
-    return reduce(terms.sum(), len(terms), loss.reduction)
+    return reduce_terms(terms.sum(), len(terms), loss.reduction)
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -306,4 +306,4 @@ def test_cosines_under_autocast_are_those_outside() -> None:
 
 @pytest.mark.parametrize(("reduction", "expected"), [("mean", 1.5), ("sum", 6.0), ("two_sided", 3.0)])
 def test_reduce_divides_by_the_count_it_is_given(reduction: Reduction, expected: float) -> None:
-    assert float(reduce(torch.tensor(6.0), 4, reduction)) == expected
+    assert float(reduce_terms(torch.tensor(6.0), 4, reduction)) == expected

@@ -22,7 +22,7 @@ from contrastive_text.losses import (
     SupCon,
     Triples,
     info_nce_terms,
-    reduce,
+    reduce_terms,
     streaming,
     sup_con_terms,
 )
@@ -500,4 +500,4 @@ def test_the_face_of_three_arguments_streams_too() -> None:
         dense, streamed = (make(streamed=how)(*texts) for how in (False, True))
         torch.testing.assert_close(streamed, dense, rtol=EXACT, atol=EXACT)
     terms = NTXent(streamed=True).compare(NTXent().comparisons(every, every))
-    assert torch.equal(NTXent(streamed=True)(*texts), reduce(terms.sum(), 16, "mean"))
+    assert torch.equal(NTXent(streamed=True)(*texts), reduce_terms(terms.sum(), 16, "mean"))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contrastive_text.losses import Alike, NTXent, Reduction, SupCon, Triples, reduce, sup_con_terms
+from contrastive_text.losses import Alike, NTXent, Reduction, SupCon, Triples, reduce_terms, sup_con_terms
 
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 # Logits of at most 5 to 50 in float64, sums of some twenty terms.
@@ -93,7 +93,7 @@ def test_the_face_of_three_arguments_and_classes_reduces_the_same_terms(
     reached = float(loss(triples.anchor, triples.positive, triples.negative, classes=triples.classes))
     expected = torch.tensor(slow_terms(triples, 0.2), dtype=torch.float64)
     assert reached == pytest.approx(
-        float(reduce(expected.sum(), len(expected), reduction)), abs=ROUNDING, rel=ROUNDING
+        float(reduce_terms(expected.sum(), len(expected), reduction)), abs=ROUNDING, rel=ROUNDING
     )
 
 

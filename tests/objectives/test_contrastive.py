@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.heads import TanhHead
-from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce
+from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
 from contrastive_text.objectives import Contrastive, PositivesOnly, Terms
 
 # Logits up to 20 in float64, sums of some ten.
@@ -36,7 +36,7 @@ def encoded(n: int, positives: int = 1, negatives: int = 0, seed: int = 0, origi
 
 
 def value(terms: Terms) -> float:
-    return reduce(terms.total, terms.count, terms.reduction).item()
+    return reduce_terms(terms.total, terms.count, terms.reduction).item()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from transformers import AutoModelForMaskedLM
 
 from contrastive_text.core.types import NO_LABEL, Batch, Encoded
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.embedder import Network
+from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.objectives import Contrastive, MaskedLM
 from contrastive_text.poolers import MeanPooler
@@ -50,7 +50,7 @@ def encode(encoder: TransformerEncoder, batch: Batch) -> Encoded:
     def value(encoded: Encoded, name: str | None) -> Tensor:
         raise AssertionError(f"no gradient view asks for {name} of {encoded}")
 
-    return encode_views(batch, Network(encoder, MeanPooler(), None), ViewPlan(), value)
+    return encode_views(batch, Embedder(encoder, MeanPooler(), None), ViewPlan(), value)
 
 
 def gradients(encoder: TransformerEncoder, loss: Tensor) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from contrastive_text.core.distributed import rank, sum_over_ranks, world_size
 from contrastive_text.core.specs import part_spec
 from contrastive_text.core.types import Encoded, Slot
-from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce
+from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
 from contrastive_text.objectives import (
     Contrastive,
     NegativesAsHard,
@@ -51,7 +51,7 @@ def encoded(labels: list[int], ids: list[int] | None = None, seed: int = 0, nega
 
 
 def value(terms: Terms) -> float:
-    return float(reduce(terms.total, max(terms.count, 1), terms.reduction))
+    return float(reduce_terms(terms.total, max(terms.count, 1), terms.reduction))
 
 
 def sheet(vectors: dict[str, Any]) -> tuple[dict[str, Any], Encoded]:
@@ -389,7 +389,7 @@ def step(case: Case, part: slice) -> dict[str, Tensor]:
         )
     )
     count = sum_over_ranks(torch.tensor(float(terms.count))).clamp(min=1)
-    loss = reduce(terms.total * world_size(), count, terms.reduction)
+    loss = reduce_terms(terms.total * world_size(), count, terms.reduction)
     loss.backward()
     found = {"loss": loss, **{name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}}
     return {name: sum_over_ranks(value) / world_size() for name, value in found.items()}

@@ -23,7 +23,7 @@ from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.specs import part_spec
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.heads import MLPHead, TanhHead, share_layers
-from contrastive_text.losses import CoSENT, CosineMSE, NTXent, ScoreLoss, reduce
+from contrastive_text.losses import CoSENT, CosineMSE, NTXent, ScoreLoss, reduce_terms
 from contrastive_text.objectives import (
     BilinearScorer,
     ConcatenationScorer,
@@ -100,10 +100,10 @@ def test_k11_joint_training_adds_the_weighted_contrastive_losses_of_both_sides(v
     nn.init.zeros_(classifier.scorer.linear.weight)
     nn.init.zeros_(classifier.scorer.linear.bias)
     terms = classifier(pairs(same, [float(i % 3) for i in range(n)]))
-    entropy = reduce(terms.total, terms.count, terms.reduction).item()
+    entropy = reduce_terms(terms.total, terms.count, terms.reduction).item()
     assert entropy == pytest.approx(math.log(3), abs=ROUNDING)
     side = Contrastive(NTXent(temperature=0.1, reduction="two_sided"))(pairs(same, None))
-    contrast = 2 * float(reduce(side.total, side.count, side.reduction))  # premises and hypotheses
+    contrast = 2 * float(reduce_terms(side.total, side.count, side.reduction))  # premises and hypotheses
     expected = vectors["consert_joint_weight"]["all_collapsed_N96_contrastive_part"]
     assert entropy + 0.15 * contrast == pytest.approx(math.log(3) + expected, abs=EXACT)
 
@@ -193,7 +193,7 @@ def test_the_classification_of_pairs_equals_sentence_transformers() -> None:
     sides = [{"sentence_embedding": vectors[:5]}, {"sentence_embedding": vectors[5:]}]
     expected = theirs(sides, torch.tensor([0, 2, 1, 1, 0]))
     terms = objective(pairs(vectors, [0.0, 2.0, 1.0, 1.0, 0.0]))
-    assert reduce(terms.total, terms.count, terms.reduction).item() == pytest.approx(
+    assert reduce_terms(terms.total, terms.count, terms.reduction).item() == pytest.approx(
         expected.item(), abs=ROUNDING
     )
 
@@ -421,7 +421,7 @@ def step(name: str, part: slice) -> dict[str, Tensor]:
     sides = some(6, width=5).reshape(2, 6, 5)[:, part]
     terms = objective(pairs(encoder(sides.flatten(0, 1)), SCORES[part]))
     count = sum_over_ranks(torch.tensor(float(terms.count)))
-    loss = reduce(terms.total * world_size(), count, terms.reduction)
+    loss = reduce_terms(terms.total * world_size(), count, terms.reduction)
     loss.backward()
     named = {**dict(encoder.named_parameters()), **dict(objective.named_parameters())}
     gradients = {key: p.grad for key, p in named.items() if p.grad is not None}

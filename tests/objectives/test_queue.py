@@ -23,7 +23,7 @@ from contrastive_text.core.types import Batch as RaggedBatch
 from contrastive_text.core.types import Encoded, Slot, StepBatch
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import TanhHead
-from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, Triples, reduce
+from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, Triples, reduce_terms
 from contrastive_text.objectives import (
     Contrastive,
     NegativesAsHard,
@@ -37,7 +37,7 @@ from contrastive_text.objectives.pair_labels import LabelledPairs
 from contrastive_text.objectives.queue import Queue
 from contrastive_text.training import PCGrad
 from contrastive_text.training.callbacks import export
-from contrastive_text.training.initial_weights import start_from
+from contrastive_text.training.initial_weights import load_initial_weights
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import Adversarial
 
@@ -134,7 +134,7 @@ def slow_push(past: Past, step: Batch, same_side: bool, size: int) -> Past:
 
 
 def value(terms: Terms) -> float:
-    return float(reduce(terms.total, max(terms.count, 1), terms.reduction))
+    return float(reduce_terms(terms.total, max(terms.count, 1), terms.reduction))
 
 
 def train(objective: Objective, steps: Sequence[Batch]) -> list[float]:
@@ -170,7 +170,7 @@ def test_past_columns_are_negatives_as_in_the_double_loop(
     past: Past = []
     for step in steps:
         terms = slow_terms(replace(step, classes=None), past, same_side=loss.same_side, masked=masked)
-        expected = float(reduce(torch.tensor(sum(terms), dtype=torch.float64), len(terms), loss.reduction))
+        expected = float(reduce_terms(torch.tensor(sum(terms), dtype=torch.float64), len(terms), loss.reduction))
         [reached] = train(objective, [step])
         assert reached == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
         past = slow_push(past, step, same_side=loss.same_side, size=size)
@@ -624,6 +624,6 @@ def test_checkpoints_hold_the_queue_and_saved_models_and_second_stages_do_not(
     with safe_open(next((tmp_path / "model").rglob("model.safetensors")), framework="pt") as saved:
         assert not [name for name in saved.keys() if "queue" in name or "extra" in name]  # noqa: SIM118  # no mapping
     second = module(bert)
-    said = start_from(second, path)
+    said = load_initial_weights(second, path)
     assert "left out of it: objective one, objective other" in said
     assert [fill(part) for part in second.objective_parts().values()] == [[0], [0]]

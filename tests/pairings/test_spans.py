@@ -21,7 +21,7 @@ from contrastive_text.core.random import fold, generator
 from contrastive_text.core.specs import part_spec
 from contrastive_text.core.types import Encoded, Slot, Tokens
 from contrastive_text.data.collator import example_slots
-from contrastive_text.losses import NTXent, reduce
+from contrastive_text.losses import NTXent, reduce_terms
 from contrastive_text.objectives import Contrastive
 from contrastive_text.pairings.spans import (
     Spans,
@@ -480,7 +480,9 @@ def test_d14_a_text_meets_62_negatives_the_other_anchor_of_its_document_among_th
     vectors = torch.eye(2 * n, dtype=torch.float64)
     terms = objective(encoded(n, positives=1, vectors=vectors))
     assert terms.count == 2 * n
-    assert reduce(terms.total, terms.count, terms.reduction).item() == pytest.approx(math.log(1 + 62), abs=1e-12)
+    assert reduce_terms(terms.total, terms.count, terms.reduction).item() == pytest.approx(
+        math.log(1 + 62), abs=1e-12
+    )
     # Both anchors of the first document alike: each meets a logit of 1 / 0.05 in the other.
     vectors[1] = vectors[0]
     total = objective(encoded(n, positives=1, vectors=vectors)).total

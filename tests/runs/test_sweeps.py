@@ -17,8 +17,8 @@ from contrastive_text.core.manifests import write_sealed
 from contrastive_text.runs.report.heat_map import heat_map, picture, points
 from contrastive_text.runs.sweeps import (
     Cell,
-    Run,
     SweepFolder,
+    SweepRun,
     SweepTable,
     paired_difference,
     parse_vary,
@@ -128,8 +128,8 @@ def test_a_failed_run_is_read_and_not_finished(tmp_path: Path) -> None:
     assert folder.read(ONE, 1) is None
     with folder.held(ONE, 1) as place:
         assert place is not None
-        folder.keep(place, Run(ONE.labels, 1, error="too little memory"))
-    assert folder.read(ONE, 1) == Run(ONE.labels, 1, error="too little memory")
+        folder.keep(place, SweepRun(ONE.labels, 1, error="too little memory"))
+    assert folder.read(ONE, 1) == SweepRun(ONE.labels, 1, error="too little memory")
     assert not folder.finished(ONE, 1)
 
 
@@ -169,7 +169,7 @@ def test_a_figure_that_is_no_number_is_read_as_it_was(tmp_path: Path) -> None:
     figures = [{"step": 1, "val/loss": math.inf, "val/spearman": math.nan}]
     with folder.held(cell, 1) as place:
         assert place is not None
-        folder.keep(place, Run(cell.labels, 1, 0.5, figures))
+        folder.keep(place, SweepRun(cell.labels, 1, 0.5, figures))
     read = folder.read(cell, 1)
     assert read is not None
     assert repr(read.validations) == repr([{"step": 1.0, "val/loss": math.inf, "val/spearman": math.nan}])
@@ -181,7 +181,7 @@ def test_a_changed_record_is_refused_with_what_to_do(tmp_path: Path) -> None:
     folder.check_plan(["data.batch_size"], configs)
     with folder.held(cell, 1) as place:
         assert place is not None
-        folder.keep(place, Run(cell.labels, 1, 2.5, [{"step": 1, "val/spearman": 71.5}]))
+        folder.keep(place, SweepRun(cell.labels, 1, 2.5, [{"step": 1, "val/spearman": 71.5}]))
     for file, text, changed, said in (
         (place / "cell.json", "71.5", "91.5", "delete it to have this run done anew"),
         (tmp_path / "plan.json", "4", "8", "name another folder, or delete it"),
@@ -203,7 +203,7 @@ def test_a_record_of_other_fields_is_refused(tmp_path: Path) -> None:
     folder, cell = SweepFolder(tmp_path), Cell(("a",))
     with folder.held(cell, 1) as place:
         assert place is not None
-        folder.keep(place, Run(cell.labels, 1))
+        folder.keep(place, SweepRun(cell.labels, 1))
     write_sealed(place / "cell.json", {"labels": ["a"], "seed": "1"})
     with pytest.raises(ValueError, match=r"cell\.json: validations: expected|cell\.json: expected a list of val"):
         folder.read(cell, 1)
@@ -217,7 +217,7 @@ def test_a_kill_at_any_step_leaves_the_older_record_or_the_newer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, cell = SweepFolder(tmp_path), Cell(("a",))
-    failed, done = Run(cell.labels, 1, 1.0, error="no"), Run(cell.labels, 1, 2.0)
+    failed, done = SweepRun(cell.labels, 1, 1.0, error="no"), SweepRun(cell.labels, 1, 2.0)
     for stop in range(20):
         with folder.held(cell, 1) as place:
             assert place is not None
@@ -291,16 +291,18 @@ def test_one_seed_or_none_shows_no_noise() -> None:
 # Tables
 
 
-def runs(scores: dict[str, list[float]]) -> list[Run]:
-    """Gives a run for each seed from 1, validated twice: half of the score at first."""
+def runs(scores: dict[str, list[float]]) -> list[SweepRun]:
+    """Returns a run for each seed from 1, validated twice: half of the score at first."""
     return [
-        Run((label,), seed, 1.5, [{"step": 1, "val/a": score / 2}, {"step": 2, "val/a": score, "val/b": 1.0}])
+        SweepRun(
+            (label,), seed, 1.5, [{"step": 1, "val/a": score / 2}, {"step": 2, "val/a": score, "val/b": 1.0}]
+        )
         for label, each in scores.items()
         for seed, score in enumerate(each, start=1)
     ]
 
 
-def table(scores: dict[str, list[float]], more: list[Run] | None = None, **options: object) -> SweepTable:
+def table(scores: dict[str, list[float]], more: list[SweepRun] | None = None, **options: object) -> SweepTable:
     cells = [Cell((label,)) for label in scores]
     given = {"seeds": [1, 2, 3], "score": "val/a", **options}
     return SweepTable(["x"], cells, [*runs(scores), *(more or [])], **given)  # type: ignore[arg-type]  # as the test gives it
@@ -321,7 +323,7 @@ def test_best_and_last_and_both_directions() -> None:
 
 
 def test_a_table_shows_spread_differences_and_failures() -> None:
-    failed = Run(("c",), 3, error="CUDA out of memory | twice")
+    failed = SweepRun(("c",), 3, error="CUDA out of memory | twice")
     made = table({"a": [70.0, 71.0, 72.0], "b": [73.0, 74.1, 74.9], "c": [70.0, 72.0], "d": []}, [failed])
     lines = made.markdown().splitlines()
     assert "| a | 71.00 ± 1.00 | 3 | | |" in lines
@@ -332,7 +334,7 @@ def test_a_table_shows_spread_differences_and_failures() -> None:
 
 
 def test_a_cell_of_failures_alone_says_so() -> None:
-    made = table({"a": [1.0, 2.0, 3.0], "b": []}, [Run(("b",), seed, error="no") for seed in (1, 2, 3)])
+    made = table({"a": [1.0, 2.0, 3.0], "b": []}, [SweepRun(("b",), seed, error="no") for seed in (1, 2, 3)])
     assert "| b | failed | 0 | | |" in made.markdown().splitlines()
 
 
@@ -356,7 +358,7 @@ def test_a_score_that_is_no_number_is_never_the_best() -> None:
     assert best is not None
     assert best.name == "b"
     assert json.loads(made.json())["cells"][0]["mean"] is None
-    one = Run(("a",), 1, validations=[{"step": 1, "val/a": NAN}, {"step": 2, "val/a": 3.0}])
+    one = SweepRun(("a",), 1, validations=[{"step": 1, "val/a": NAN}, {"step": 2, "val/a": 3.0}])
     assert made.figures(one)["step"] == 2
 
 
@@ -368,7 +370,7 @@ def test_an_unknown_score_is_answered_with_those_there_are() -> None:
 def test_two_axes_have_a_grid() -> None:
     cells = plan([parse_vary("x=1,2"), parse_vary("y=u,v")])
     made = SweepTable(
-        ["x", "y"], cells, [Run(cell.labels, 1, 0.0, [{"val/a": 5.0}]) for cell in cells], [1], "val/a"
+        ["x", "y"], cells, [SweepRun(cell.labels, 1, 0.0, [{"val/a": 5.0}]) for cell in cells], [1], "val/a"
     )
     lines = made.markdown().splitlines()
     assert lines[2:6] == [
@@ -377,7 +379,7 @@ def test_two_axes_have_a_grid() -> None:
 
 
 def test_csv_and_json_have_every_run_in_full() -> None:
-    made = table({"a": [1 / 3, 2.0, 3.0], "b": [4.0]}, [Run(("b",), 2, error="no, never")])
+    made = table({"a": [1 / 3, 2.0, 3.0], "b": [4.0]}, [SweepRun(("b",), 2, error="no, never")])
     rows = list(csv.DictReader(made.csv().splitlines()))
     assert [(row["x"], row["seed"], row["val/a"]) for row in rows[:1]] == [("a", "1", str(1 / 3))]
     assert (rows[-1]["val/a"], rows[-1]["error"]) == ("", "no, never")

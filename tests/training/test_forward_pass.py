@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL, ROLES, Batch, Encoded, Slot
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.embedder import Network
+from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.layouts import Layout, token_mask
 from contrastive_text.heads import Head, MLPHead
 from contrastive_text.losses import InfoNCE, NTXent
@@ -443,7 +443,7 @@ def test_rows_encoded_by_length_come_back_in_the_batchs_order(count: int) -> Non
     head = module.head
     assert head is not None
     each = [batch.split(torch.tensor([i])) for i in range(len(batch))]
-    alone = torch.cat([Network(module.encoder, MeanPooler(), head).pool(row) for row in each])
+    alone = torch.cat([Embedder(module.encoder, MeanPooler(), head).pool(row) for row in each])
     # float64: sums over other widths of padding
     torch.testing.assert_close(module(batch), alone, rtol=0, atol=1e-12)
     torch.testing.assert_close(module.encode(batch).embeddings, alone, rtol=0, atol=1e-12)
@@ -556,7 +556,7 @@ def kept(encode: Callable[[], object], **options: bool) -> object:  # noqa: ARG0
 
 
 def all_gradients(module: ContrastiveModule, batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
-    """Gives the gradient of the sum of some objectives, by parameter."""
+    """Returns the gradient of the sum of some objectives, by parameter."""
     module.zero_grad()
     encoded = module.encode(batch)
     torch.stack([module.objective_value(encoded, name)[0] for name in names]).sum().backward()
@@ -580,7 +580,7 @@ def test_parts_are_computed_anew_with_the_same_masks_and_draws(
     batch = masked(texts(24, slots=TRIPLE, equal=True))
     objectives: dict[str, Objective] = {"c": Contrastive(), "mlm": MaskedLM(block=5)}
     module = chunked(CHUNKED_VIEWS[views], layout=layout, objectives=objectives)
-    assert len(module.network.parts(batch)) >= 5
+    assert len(module.embedder.parts(batch)) >= 5
     calls: list[int] = []
     module.encoder.model.register_forward_pre_hook(
         lambda model, args, inputs: calls.append(1) if "input_ids" in inputs else None,  # noqa: ARG005  # torch's signature

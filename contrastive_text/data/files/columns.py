@@ -34,7 +34,7 @@ PAIR = ("anchor", "positive", "negative")
 
 
 def plain(name: str) -> str:
-    """Gives a column's name without case, spaces, ``_`` and ``-``."""
+    """Returns a column's name without case, spaces, ``_`` and ``-``."""
     return re.sub(r"[\s_-]", "", name.lower())
 
 
@@ -42,7 +42,7 @@ _LIBRARY_NAMES = {plain(alias): name for name, aliases in ALIASES.items() for al
 
 
 def _unnumbered(name: str) -> str:
-    """Gives the alias of a negative without its number."""
+    """Returns the alias of a negative without its number."""
     return plain(name).rstrip("0123456789")
 
 
@@ -59,7 +59,7 @@ def _advice(name: str, column: str) -> str:
 def plan_columns(
     where: str, header: list[str], reads: Sequence[str], columns: Mapping[str, list[str]]
 ) -> dict[str, list[str]]:
-    """Gives for each library column that is read the columns of the file that hold it.
+    """Returns for each library column that is read the columns of the file that hold it.
 
     Raises:
         ValueError: A column is not there, or two could be meant.

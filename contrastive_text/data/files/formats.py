@@ -38,7 +38,7 @@ Record: TypeAlias = tuple[int, Cells]
 
 
 def suffix_of(path: Path) -> str:
-    """Gives the suffix that names the format of a file, which is there and not a folder."""
+    """Returns the suffix that names the format of a file, which is there and not a folder."""
     if is_folder(path):
         inside = listed(sorted(short(p.name) for p in path.iterdir())[:12]) or "none"
         raise reading_error(str(path), "a file", "a folder", f"name its files ({inside})")
@@ -56,13 +56,13 @@ def suffix_of(path: Path) -> str:
 
 
 def is_folder(path: Path) -> bool:
-    """Tells whether a path is a folder, as far as the system lets one look."""
+    """Whether a path is a folder, as far as the system lets one look."""
     with naming_file(path):
         return path.is_dir()
 
 
 def parse(path: Path, bounds: Bounds = USUAL) -> Parsed:
-    """Gives the header and records of a file, which its name says how to read."""
+    """Returns the header and records of a file, which its name says how to read."""
     return FORMATS[suffix_of(path)](str(path), _Lines(path, bounds), bounds)
 
 
@@ -94,7 +94,7 @@ class Content(NamedTuple):
     unread: int = 0  # other files of a folder
 
 
-def whole(parsed: Parsed) -> Content:
+def collected(parsed: Parsed) -> Content:
     """Reads to the end, into memory."""
     found = list(parsed.records)
     records = [record for record in found if record is not None]
@@ -102,7 +102,7 @@ def whole(parsed: Parsed) -> Content:
 
 
 def documents(folder: Path, bounds: Bounds = USUAL) -> Parsed:
-    """Gives each ``.txt`` file in a folder or below it as one text, by name; hidden ones are not read."""
+    """Returns each ``.txt`` file in a folder or below it as one text, by name; hidden ones are not read."""
     inside = _files_below(folder)
     names = [name for name in inside if re.search(r"\.txt(\.gz)?$", name, re.IGNORECASE)]
     names = sorted(name for name in names if not re.search(r"(^|/)\.", name))
@@ -116,7 +116,7 @@ def documents(folder: Path, bounds: Bounds = USUAL) -> Parsed:
 
 
 def _files_below(folder: Path) -> dict[str, Path]:
-    """Gives what is no folder below a folder by its name from there; what lies in hidden ones too.
+    """Returns what is no folder below a folder by its name from there; what lies in hidden ones too.
 
     Raises:
         DiskError: A folder that can't be read and isn't hidden: nobody would miss its documents.
@@ -133,7 +133,7 @@ def _files_below(folder: Path) -> dict[str, Path]:
 
 
 def _numbered(where: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Gives lines without their ends, which are newlines alone: U+2028 and the like belong to a text."""
+    """Yields lines without their ends, which are newlines alone: U+2028 and the like belong to a text."""
     for number, line in enumerate(lines, start=1):
         text = line.removesuffix("\n").removesuffix("\r")
         if "\r" in text:  # texts of several lines would be taken for one
@@ -166,7 +166,7 @@ def _tsv(where: str, lines: Iterable[str], bounds: Bounds) -> Parsed:  # noqa: A
 
 
 def _release(where: str, lines: Iterable[str]) -> Parsed:
-    """Gives a ``.txt`` file of SNLI or MultiNLI; a row may end before the labels of its last annotators."""
+    """Returns a ``.txt`` file of SNLI or MultiNLI; a row may end before the labels of its last annotators."""
     rows = _fields(where, lines, separator="\t")
     first, names = next(rows)
     needed = sum(re.fullmatch(r"label\d+", name) is None for name in names)
@@ -201,7 +201,7 @@ def _csv(where: str, lines: Iterable[str], bounds: Bounds) -> Parsed:  # noqa: A
 
 
 def _table(where: str, lines: Iterator[tuple[int, list[str]]]) -> Parsed:
-    """Gives the records below a header, each with a field for each name."""
+    """Yields the records below a header, each with a field for each name."""
     _, header = next(lines, (1, []))
     if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise reading_error(
@@ -223,7 +223,7 @@ def _table(where: str, lines: Iterator[tuple[int, list[str]]]) -> Parsed:
 
 
 def _jsonl(where: str, lines: Iterable[str], bounds: Bounds) -> Parsed:
-    """Gives one object a line; the header, which has the names of all objects, is a first loop over the lines."""
+    """Yields one object a line; the header, with the names of all objects, is a first loop over the lines."""
     names = list(
         dict.fromkeys(key for found in _objects(where, lines, bounds.depth) if found for key in found[1])
     )
@@ -247,7 +247,7 @@ class _ObjectCells:
 
 
 def _objects(where: str, lines: Iterable[str], depth: int) -> Iterator[tuple[int, dict[str, object]] | None]:
-    """Gives the object of each line with its number, None for a blank line."""
+    """Yields the object of each line with its number, None for a blank line."""
     for number, line in _numbered(where, lines):
         if not line.strip():
             yield None
@@ -268,7 +268,7 @@ def _objects(where: str, lines: Iterable[str], depth: int) -> Iterator[tuple[int
 
 
 def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Gives an object; the parser alone keeps the last of equal keys, and says nothing of it."""
+    """Returns an object; the parser alone keeps the last of equal keys, and says nothing of it."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
@@ -305,20 +305,20 @@ What is given as lines can be looped over twice."""
 
 
 def listed(names: Iterable[str]) -> str:
-    """Gives names as they stand in a message."""
+    """Returns names as they stand in a message."""
     return ", ".join(names)
 
 
 def counted(number: int, noun: str) -> str:
-    """Gives a number with its noun, ``1 row`` or ``2 rows``."""
+    """Returns a number with its noun, ``1 row`` or ``2 rows``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def short(text: str) -> str:
-    """Gives a name that fits into a message: a file without a header has whole texts as names."""
+    """Returns a name that fits into a message: a file without a header has whole texts as names."""
     return (text if len(text) <= 40 else f"{text[:37]}...") or '""'
 
 
 def reading_error(where: str, expected: str, got: str, todo: str) -> ValueError:
-    """Gives the error that says where, what was expected, what came and what to do."""
+    """Returns the error that says where, what was expected, what came and what to do."""
     return InvalidValueError(f"{where}: expected {expected}, got {got}; {todo}")

@@ -51,7 +51,7 @@ def hub_name(path: str) -> HubName:
 
 
 def hub_content(path: str) -> Content:
-    """Gives a split of a data set as header and records, the names of classes in place of their numbers.
+    """Returns a split of a data set as header and records, the names of classes in place of their numbers.
 
     A number without a name, such as -1 for no gold label, stays. Line n is row n, from 1.
 

@@ -40,7 +40,7 @@ class Labels:
         self._seen: dict[str, float | None] = {}
 
     def read(self, where: str, column: str, cell: object) -> tuple[str, float | None]:
-        """Gives a cell's label and its number, None where it says that there is no gold label.
+        """Returns a cell's label and its number, None where it says that there is no gold label.
 
         A gold score is none where the cell is empty or a dash.
 
@@ -68,7 +68,7 @@ class Labels:
             raise InvalidValueError(f"{where}: {error}") from None
 
     def scored(self, rows: Sequence[Row]) -> list[Row]:
-        """Gives the rows of a file that have a gold score: -1 is none where no other score is below 0.
+        """Returns the rows of a file that have a gold score: -1 is none where no other score is below 0.
 
         So GLUE marks a missing one, and ``Scores`` reads it where the bounds are known.
         """
@@ -78,7 +78,7 @@ class Labels:
         return [row for row in rows if row["target"] != -1.0]
 
     def without_gold(self, rows: Mapping[str, int]) -> int:
-        """Gives how many of so many rows of each label have no gold label."""
+        """Returns how many of so many rows of each label have no gold label."""
         return sum(count for label, count in rows.items() if label in self._seen and self._seen[label] is None)
 
     def understood(self, rows: Mapping[str, int]) -> str:

@@ -19,6 +19,7 @@ from contrastive_text.core.types import Row
 from contrastive_text.data.files.columns import ALIASES, PAIR, plan_columns
 from contrastive_text.data.files.formats import (
     Content,
+    collected,
     counted,
     documents,
     is_folder,
@@ -27,7 +28,6 @@ from contrastive_text.data.files.formats import (
     reading_error,
     short,
     suffix_of,
-    whole,
 )
 from contrastive_text.data.files.hub import PREFIX, hub_content
 from contrastive_text.data.files.labels import Labels
@@ -195,9 +195,9 @@ def _read_file(
     split: str | None,
     bounds: Bounds,
 ) -> tuple[list[Row], str]:
-    """Gives the rows of a file, at least one, and the line that says how it was understood."""
+    """Returns the rows of a file, at least one, and the line that says how it was understood."""
     folder = is_folder(path) and set(reads) == {"text"}
-    content = whole(documents(path, bounds)) if folder else _content(path, reads, bounds)
+    content = collected(documents(path, bounds)) if folder else _content(path, reads, bounds)
     plan = plan_columns(str(path), content.header, reads, columns) if content.records else {}
     used = {column for sources in plan.values() for column in sources}
     content, splits = of_split(str(path), content, split, used)
@@ -225,7 +225,7 @@ def _read_file(
 def _content(path: Path, reads: Sequence[str], bounds: Bounds) -> Content:
     if str(path).startswith(PREFIX):
         return hub_content(str(path))
-    content = whole(parse(path, bounds))
+    content = collected(parse(path, bounds))
     if suffix_of(path) == ".txt" and content.header == ["text"] and set(reads) != {"text"}:
         header = "<TAB>".join("label" if name == "target" else name for name in reads)
         todo = f"write a .tsv with a header, such as {header}, or read single texts"
@@ -242,7 +242,7 @@ def _without(row: Row, column: str) -> Row:
 def _rows(
     where: str, content: Content, plan: Mapping[str, list[str]], labels: Labels, counts: Counter[str]
 ) -> tuple[list[Row], dict[str, str], int]:
-    """Gives the rows, notes on some of their columns, and how many rows had an empty text.
+    """Returns the rows, notes on some of their columns, and how many rows had an empty text.
 
     ``counts`` gets the rows of each label, those without a gold label too.
     """
@@ -295,7 +295,7 @@ def _rows(
 
 
 def texts_of_cell(where: str, name: str, column: str, cell: object) -> list[str]:
-    """Gives the texts of a cell, at least one: JSON's null and an empty list are an empty text."""
+    """Returns the texts of a cell, at least one: JSON's null and an empty list are an empty text."""
     texts = [cell] if isinstance(cell, str) else [""] if cell is None or cell == [] else cell
     may_be = texts is not cell or name != "anchor"
     if may_be and isinstance(texts, list) and all(isinstance(text, str) for text in texts):
@@ -307,7 +307,7 @@ def texts_of_cell(where: str, name: str, column: str, cell: object) -> list[str]
 
 
 def _negatives(count: int) -> list[str]:
-    """Gives the library's names of so many negatives."""
+    """Returns the library's names of so many negatives."""
     return ["negative", *(f"negative_{number}" for number in range(2, count + 1))][:count]
 
 

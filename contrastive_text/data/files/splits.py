@@ -13,7 +13,7 @@ _SPLITS = ({"train", "training"}, {"dev", "development", "val", "valid", "valida
 
 
 def of_split(where: str, content: Content, split: str | None, used: Collection[str]) -> tuple[Content, list[str]]:
-    """Gives the rows of one split, where a column ``split`` has several, and what to say of it.
+    """Returns the rows of one split, where a column ``split`` has several, and what to say of it.
 
     Args:
         where: The file, for messages.
@@ -34,12 +34,12 @@ def of_split(where: str, content: Content, split: str | None, used: Collection[s
 
 
 def split_place(header: Sequence[str], used: Collection[str]) -> int | None:
-    """Gives the place of a column ``split`` that isn't read as something else."""
+    """Returns the place of a column ``split`` that isn't read as something else."""
     return next((i for i, name in enumerate(header) if plain(name) == "split" and name not in used), None)
 
 
 def choose_split(where: str, held: Mapping[str, int], split: str | None) -> tuple[list[str] | None, list[str]]:
-    """Gives the values of the column whose rows are read, None for all rows, and what to say of it.
+    """Returns the values of the column whose rows are read, None for all rows, and what to say of it.
 
     Args:
         where: The file, for messages.

@@ -111,7 +111,7 @@ class TextStream:
         return self.summary
 
     def numbered(self) -> Iterator[tuple[int, str]]:
-        """Gives each text with the line that its record begins on, or its document's number in a folder."""
+        """Yields each text with the line that its record begins on, or its document's number in a folder."""
         where = str(self.path)
         folder = is_folder(self.path)
         parsed = _parsed(self.path, self.bounds)
@@ -168,7 +168,7 @@ class TextStream:
     def _rows_of_split(
         self, header: list[str], used: list[str]
     ) -> tuple[tuple[int, list[str]] | None, list[str]]:
-        """Gives place and values of the column whose rows are read, None for all rows, and what to say of it."""
+        """Returns place and values of the column that chooses rows, None for all rows, and what to say of it."""
         place = split_place(header, used)
         if place is None:
             return None, []

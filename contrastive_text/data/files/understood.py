@@ -14,7 +14,7 @@ _NAMED = 24
 
 
 def say_left_out(blank: int, empty: int, folder: bool) -> list[str]:
-    """Gives what to say of blank lines, or empty files of a folder, and of rows with an empty text."""
+    """Returns what to say of blank lines, or empty files of a folder, and of rows with an empty text."""
     blanks = f"{counted(blank, 'empty file' if folder else 'blank line')} left out"
     return [
         *([blanks] if blank else []),
@@ -23,7 +23,7 @@ def say_left_out(blank: int, empty: int, folder: bool) -> list[str]:
 
 
 def say_ignored(header: Sequence[str], used: Collection[str], splits: Sequence[str], unread: int) -> list[str]:
-    """Gives what to say of columns, or of a folder's other files, that are not read."""
+    """Returns what to say of columns, or of a folder's other files, that are not read."""
     columns = [name for name in header if name not in used and not (splits and plain(name) == "split")]
     more = [f"{len(columns) - _NAMED:,} more"] if len(columns) > _NAMED else []
     named = listed([*map(short, columns[:_NAMED]), *more])
@@ -32,6 +32,6 @@ def say_ignored(header: Sequence[str], used: Collection[str], splits: Sequence[s
 
 
 def say_understood(path: Path, taken: Sequence[str], rest: Sequence[str]) -> str:
-    """Gives the line that says how a file was understood."""
+    """Returns the line that says how a file was understood."""
     name = str(path) if str(path).startswith(PREFIX) else path.name or path
     return f"{name}: {'; '.join([listed(taken), *rest])}"

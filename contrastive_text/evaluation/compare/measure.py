@@ -15,7 +15,7 @@ from torch import Tensor
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, text_id
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.compare.result import NEIGHBOURS, Agreement, Comparison, Difference
+from contrastive_text.evaluation.compare.result import NEIGHBOURS, Agreement, ModelComparison, ScoreDifference
 from contrastive_text.evaluation.results import AVERAGE, ScoreTable, TaskScore
 from contrastive_text.evaluation.sts.cosine import check_setting, pair_cosines, score_tasks
 from contrastive_text.evaluation.sts.data import STSPairs
@@ -48,7 +48,7 @@ def compare(
     seed: int = 42,
     title: str = "accuracy x 100",
     averaged: Sequence[str] | None = None,
-) -> Comparison:
+) -> ModelComparison:
     """Compares models with the first one, task by task and vector by vector.
 
     The difference of two scores has a percentile interval from the paired bootstrap over test rows (see
@@ -112,7 +112,7 @@ def compare(
         notes.append(
             f"vectors not compared: expected {NEIGHBOURS + 1} different texts or more, got {len(chosen)}"
         )
-    return Comparison(
+    return ModelComparison(
         baseline=baseline,
         tables=tuple(suite.table for suite in suites),
         differences=_differences(suites, others),
@@ -199,7 +199,7 @@ def _accuracy(
     return _Suite(table, paired)
 
 
-def _differences(suites: Sequence[_Suite], others: Sequence[str]) -> tuple[Difference, ...]:
+def _differences(suites: Sequence[_Suite], others: Sequence[str]) -> tuple[ScoreDifference, ...]:
     questions = {
         (number, name, task): found.p_value
         for number, suite in enumerate(suites)
@@ -221,9 +221,9 @@ def _differences(suites: Sequence[_Suite], others: Sequence[str]) -> tuple[Diffe
     return tuple(differences)
 
 
-def _difference(name: str, task: str, found: PairedBootstrap, adjusted: float) -> Difference:
+def _difference(name: str, task: str, found: PairedBootstrap, adjusted: float) -> ScoreDifference:
     low, high = found.interval()
-    return Difference(
+    return ScoreDifference(
         model=name,
         task=task,
         difference=100 * found.difference,
@@ -254,7 +254,7 @@ def _vectors(name: str, embed: CachedEncoder, texts: Sequence[str]) -> Tensor:
 
 
 def _drawn(texts: Sequence[str], seed: int) -> tuple[list[str], int]:
-    """Gives the different texts, or so many of them as are compared, and how many there are."""
+    """Returns the different texts, or so many of them as are compared, and how many there are."""
     distinct = list(dict.fromkeys(texts))
     if len(distinct) <= MOST_TEXTS:
         return distinct, len(distinct)

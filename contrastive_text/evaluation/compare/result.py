@@ -16,7 +16,7 @@ NEIGHBOURS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ScoreDifference:
     """How far a model's score lies above the baseline's; figures times 100.
 
     Args:
@@ -61,7 +61,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ModelComparison:
     """What ``compare`` has found.
 
     Args:
@@ -76,25 +76,25 @@ class Comparison:
 
     baseline: str
     tables: tuple[ScoreTable, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[ScoreDifference, ...]
     agreements: tuple[Agreement, ...]
     texts: int
     resamples: int
     notes: tuple[str, ...]
 
     def text(self) -> str:
-        """Gives the tables in columns, as a terminal shows them."""
+        """Returns the tables in columns, as a terminal shows them."""
         grids = [_columns(grid) for grid in self._grids()]
         return "\n\n".join([*(table.text() for table in self.tables), *grids, "\n".join(self._remarks())])
 
     def markdown(self) -> str:
-        """Gives the tables in GitHub's Markdown."""
+        """Returns the tables in GitHub's Markdown."""
         grids = [_markdown(grid) for grid in self._grids()]
         remarks = "\n".join(f"- {remark}" for remark in self._remarks())
         return "\n\n".join([*(table.markdown() for table in self.tables), *grids, remarks])
 
     def json(self) -> str:
-        """Gives all figures in full precision; ``null`` where there is none."""
+        """Returns all figures in full precision; ``null`` where there is none."""
         content = {
             "baseline": self.baseline,
             "scores": [json.loads(table.json()) for table in self.tables],

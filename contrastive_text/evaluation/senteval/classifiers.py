@@ -89,7 +89,7 @@ class Classifier(ABC):
     def fit(
         self, rows: Rows, splits: Sequence[Split], penalties: Sequence[Sequence[float]], protocol: Protocol
     ) -> Tensor:
-        """Gives a linear model for each split and each of its penalties.
+        """Returns a linear model for each split and each of its penalties.
 
         Args:
             rows: All rows.
@@ -208,7 +208,7 @@ CLASSIFIERS: dict[str, Classifier] = {"torch": TorchClassifier(), "sklearn": Skl
 
 
 def predict(weights: Tensor, features: Tensor) -> Tensor:
-    """Gives the classes that linear models predict: (..., K, F + 1) and (N, F) -> (..., N).
+    """Returns the classes that linear models predict: (..., K, F + 1) and (N, F) -> (..., N).
 
     Example:
         >>> weights = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.5]])  # the second class has a head start
@@ -219,17 +219,17 @@ def predict(weights: Tensor, features: Tensor) -> Tensor:
 
 
 def accuracies(models: Tensor, rows: Rows, places: Tensor) -> Tensor:
-    """Gives the accuracy of each model, (P, K, F + 1) -> (P,)."""
+    """Returns the accuracy of each model, (P, K, F + 1) -> (P,)."""
     return (predict(models, rows.features[places]) == rows.labels[places]).double().mean(-1)
 
 
 def _rows(values: Tensor, places: Tensor) -> Tensor:
-    """Gives rows by place, (N, F) and (S, B) -> (S, B, F), in less than half the time of plain indexing."""
+    """Returns rows by place, (N, F) and (S, B) -> (S, B, F), in less than half the time of plain indexing."""
     return values.index_select(0, places.flatten()).view(*places.shape, -1)
 
 
 def _gradient(models: Tensor, x: Tensor, wanted: Tensor) -> Tensor:
-    """Gives the gradient of the mean cross-entropy of each model over a batch of its split.
+    """Returns the gradient of the mean cross-entropy of each model over a batch of its split.
 
     Args:
         models: (S, P, K, F + 1).
@@ -247,7 +247,7 @@ def _gradient(models: Tensor, x: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _hold_back(split: Split, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Gives training and dev rows; without dev rows a twentieth of the others, as SentEval does."""
+    """Returns training and dev rows; without dev rows a twentieth of the others, as SentEval does."""
     if split.dev is not None:
         return split.train, split.dev
     mixed = split.train[torch.randperm(len(split.train), generator=random)]
@@ -256,7 +256,7 @@ def _hold_back(split: Split, random: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def _epoch(splits: Sequence[Tensor], random: Sequence[torch.Generator]) -> Tensor:
-    """Gives the rows of each split in a new order, (S, n); shorter splits begin again."""
+    """Returns the rows of each split in a new order, (S, n); shorter splits begin again."""
     longest = max(map(len, splits))
     orders = [rows[torch.randperm(len(rows), generator=each)] for rows, each in zip(splits, random, strict=True)]
     return torch.stack([torch.cat([order, order[: longest - len(order)]]) for order in orders])

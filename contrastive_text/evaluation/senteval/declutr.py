@@ -52,7 +52,7 @@ def declutr_scores(
     classifier: Classifier | None = None,
     given: Sequence[TaskScore] = (),
 ) -> list[TaskScore]:
-    """Gives what each of the 28 tasks adds to DeCLUTR's means, then the means.
+    """Returns what each of the 28 tasks adds to DeCLUTR's means, then the means.
 
     Giorgi et al., 2021, https://aclanthology.org/2021.acl-long.72, table 2; the rules are those of the authors'
     ``scripts/run_senteval.py``.
@@ -89,7 +89,7 @@ def score_declutr(
     classifier: Classifier | None = None,
     given: Sequence[TaskScore] = (),
 ) -> list[TaskScore]:
-    """Gives what ``declutr_scores`` does, of data that are read already; checks them before it encodes a text."""
+    """Returns what ``declutr_scores`` does, of data already read; checks them before it encodes a text."""
     check_declutr(data, protocol)
     found = [
         *scores(data.transfer, outcomes(embed, data.transfer, protocol, classifier)),
@@ -108,7 +108,7 @@ def score_declutr(
 
 
 def contributions(scores: Sequence[TaskScore]) -> list[TaskScore]:
-    """Gives what tasks add to the means: ``score`` on test, the part ``dev`` on dev.
+    """Returns what tasks add to the means: ``score`` on test, the part ``dev`` on dev.
 
     - MRPC: the mean of accuracy and F1 on test, the accuracy alone on dev.
     - STS-B and SICK-R with a trained regressor: Spearman on test, Pearson on dev.
@@ -129,7 +129,7 @@ def contributions(scores: Sequence[TaskScore]) -> list[TaskScore]:
 
 
 def image_retrieval(image_to_text: Sequence[float], text_to_image: Sequence[float], dev_sum: float) -> TaskScore:
-    """Gives what COCO adds: the mean of R@1, R@5 and R@10 in both directions.
+    """Returns what COCO adds: the mean of R@1, R@5 and R@10 in both directions.
 
     Args:
         image_to_text: The three on test, times 100.
@@ -152,7 +152,7 @@ def image_retrieval(image_to_text: Sequence[float], text_to_image: Sequence[floa
 
 
 def aggregate(contributed: Sequence[TaskScore]) -> list[TaskScore]:
-    """Gives the means over the downstream tasks, over these without SNLI, and over the probing tasks.
+    """Returns the means over the downstream tasks, over these without SNLI, and over the probing tasks.
 
     A mean is over all its tasks or there is none, and the reason names what is missing.
 

@@ -44,7 +44,7 @@ class LabelledTexts:
 
     @classmethod
     def of(cls, task: str, source: str, parts: Mapping[str, Sequence[Row]]) -> LabelledTexts:
-        """Gives the rows of the parts.
+        """Returns the rows of the parts.
 
         Raises:
             ValueError: A part without rows, a single class, or a label that no training row has.
@@ -78,7 +78,7 @@ def naming(task: str) -> Iterator[None]:
 
 
 def only(paths: Sequence[Path]) -> Path | None:
-    """Gives the one path, None of none.
+    """Returns the one path, None of none.
 
     Raises:
         ValueError: Several.
@@ -90,7 +90,7 @@ def only(paths: Sequence[Path]) -> Path | None:
 
 
 def find(folder: str | Path, name: str) -> list[Path]:
-    """Gives the files of a name in a folder, in the folders in it, and in those of its ``data``.
+    """Returns the files of a name in a folder, in the folders in it, and in those of its ``data``.
 
     Raises:
         FileNotFoundError: No such folder.
@@ -104,7 +104,7 @@ def find(folder: str | Path, name: str) -> list[Path]:
 
 
 def lines_of(path: Path, encoding: str = "utf-8") -> list[tuple[str, str]]:
-    """Gives the lines of a file, each with its place.
+    """Returns the lines of a file, each with its place.
 
     Raises:
         ValueError: Bytes that are not of the encoding.
@@ -116,7 +116,7 @@ def lines_of(path: Path, encoding: str = "utf-8") -> list[tuple[str, str]]:
 
 
 def row_of(where: str, cells: Iterable[str]) -> Row:
-    """Gives a row of a label and texts whose tokens are joined by blanks, as SentEval reads them."""
+    """Returns a row of a label and texts whose tokens are joined by blanks, as SentEval reads them."""
     label, *texts = cells
     if not label.strip():
         raise reading_error(where, "a label", "none", "fetch the file again")

@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
 
 def stratified_folds(labels: Tensor, count: int, seed: int) -> Tensor:
-    """Gives the fold of each row, (N,): those of scikit-learn's shuffled ``StratifiedKFold`` of this seed.
+    """Returns the fold of each row, (N,): those of scikit-learn's shuffled ``StratifiedKFold`` of this seed.
 
     Folds differ by one row at most, and so does each class's share of them.
 
@@ -110,7 +110,7 @@ def choose_by_dev(
 def _choose(
     rows: Rows, splits: Sequence[tuple[Tensor, Tensor]], classifier: Classifier, protocol: Protocol
 ) -> tuple[float, float]:
-    """Gives the penalty with the best mean accuracy on what the splits hold out, and that accuracy."""
+    """Returns the penalty with the best mean accuracy on what the splits hold out, and that accuracy."""
     penalties = [classifier.penalties] * len(splits)
     models = classifier.fit(rows, [Split(*split) for split in splits], penalties, protocol)
     found = [accuracies(each, rows, dev) for each, (_, dev) in zip(models, splits, strict=True)]
@@ -119,6 +119,6 @@ def _choose(
 
 
 def _splits(labels: Tensor, among: Tensor, protocol: Protocol) -> list[tuple[Tensor, Tensor]]:
-    """Gives for each fold of some rows the places of the others, and its own."""
+    """Returns for each fold of some rows the places of the others, and its own."""
     folds = stratified_folds(labels[among], protocol.folds, protocol.seed)
     return [(among[folds != fold], among[folds == fold]) for fold in range(protocol.folds)]

@@ -47,7 +47,7 @@ def probing_scores(
     classifier: Classifier | None = None,
     tasks: Sequence[str] = PROBING_TASKS,
 ) -> list[TaskScore]:
-    """Gives the accuracy of each probing task (Conneau et al., 2018, https://arxiv.org/abs/1805.01070).
+    """Returns the accuracy of each probing task (Conneau et al., 2018, https://arxiv.org/abs/1805.01070).
 
     Args:
         embed: The encoder.
@@ -74,7 +74,7 @@ def probing_scores(
 
 
 def find_probing(folder: str | Path, tasks: Sequence[str] = PROBING_TASKS) -> dict[str, LabelledTexts | str]:
-    """Gives the rows of each probing task, or what is missing of it; see ``probing_data``.
+    """Returns the rows of each probing task, or what is missing of it; see ``probing_data``.
 
     Raises:
         FileNotFoundError: No such folder.
@@ -87,7 +87,7 @@ def find_probing(folder: str | Path, tasks: Sequence[str] = PROBING_TASKS) -> di
 
 
 def probing_data(task: str, folder: str | Path) -> LabelledTexts | str:
-    """Gives the rows of a probing task, or what is missing and where to get it.
+    """Returns the rows of a probing task, or what is missing and where to get it.
 
     A file such as ``sentence_length.txt`` lies in the folder, in a folder in it, or in one of ``data`` in it.
     Each line is ``tr``, ``va`` or ``te``, a label and a text, with tabs between them.

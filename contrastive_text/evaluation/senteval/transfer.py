@@ -29,7 +29,7 @@ def transfer_scores(
     classifier: Classifier | None = None,
     tasks: Sequence[str] = TRANSFER_TASKS,
 ) -> list[TaskScore]:
-    """Gives the accuracy of each transfer task (Conneau and Kiela, 2018, https://arxiv.org/abs/1803.05449).
+    """Returns the accuracy of each transfer task (Conneau and Kiela, 2018, https://arxiv.org/abs/1803.05449).
 
     MR, CR, SUBJ and MPQA are cross-validated; TREC and MRPC have a test part and choose the penalty by folds of
     the training part; SST2, SST5, SICK-E and SNLI choose it by their dev part. A pair of vectors u, v is
@@ -70,7 +70,7 @@ def transfer_correct(
     classifier: Classifier | None = None,
     tasks: Sequence[str] = TRANSFER_TASKS,
 ) -> dict[str, Tensor]:
-    """Gives for each task whether each test row is predicted right, (n,), bool; their mean is the accuracy.
+    """Returns for each task whether each test row is predicted right, (n,), bool; their mean is the accuracy.
 
     Rows have the order of the files, all of them where a task is cross-validated: two models' answers are in
     pairs. Tasks without files are left out. See ``transfer_scores``.
@@ -80,7 +80,7 @@ def transfer_correct(
 
 
 def find_transfer(folder: str | Path, tasks: Sequence[str] = TRANSFER_TASKS) -> dict[str, LabelledTexts | str]:
-    """Gives the rows of each transfer task, or what is missing of it; see ``transfer_data``.
+    """Returns the rows of each transfer task, or what is missing of it; see ``transfer_data``.
 
     Raises:
         FileNotFoundError: No such folder.
@@ -112,7 +112,7 @@ def outcomes(
     protocol: Protocol,
     classifier: Classifier | None,
 ) -> dict[str, Outcome]:
-    """Gives what is predicted in each task that has rows; checks all of them before the first text is encoded.
+    """Returns what is predicted in each task that has rows; checks all of them before the first text is encoded.
 
     Args:
         embed: The encoder.
@@ -135,7 +135,7 @@ def outcomes(
 
 
 def scores(data: Mapping[str, LabelledTexts | str], found: Mapping[str, Outcome]) -> list[TaskScore]:
-    """Gives a score for each task, or what is missing of it."""
+    """Returns a score for each task, or what is missing of it."""
     return [
         _score(rows, found[task]) if isinstance(rows, LabelledTexts) else TaskScore.absent(task, "accuracy", rows)
         for task, rows in data.items()
@@ -143,7 +143,7 @@ def scores(data: Mapping[str, LabelledTexts | str], found: Mapping[str, Outcome]
 
 
 def f1(predicted: Tensor, gold: Tensor) -> float:
-    """Gives the F1 of the rows that are or should be true, (n,) and (n,), bool, times 100; 0 if none is.
+    """Returns the F1 of the rows that are or should be true, (n,) and (n,), bool, times 100; 0 if none is.
 
     Example:
         >>> f1(torch.tensor([True, True, False]), torch.tensor([True, False, False]))  # precision 1/2, recall 1

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from contrastive_text.data.files.formats import listed, parse, reading_error, short, whole
+from contrastive_text.data.files.formats import collected, listed, parse, reading_error, short
 from contrastive_text.evaluation.senteval.labelled_texts import (
     DEV,
     TEST,
@@ -33,7 +33,7 @@ class _Layout(NamedTuple):
 
 
 def transfer_data(task: str, folder: str | Path) -> LabelledTexts | str:
-    """Gives the rows of a transfer task, or what is missing and where to get it.
+    """Returns the rows of a transfer task, or what is missing and where to get it.
 
     They are looked for in the folder, in the folders in it, and in those of ``data`` in it, as
 
@@ -82,7 +82,7 @@ def transfer_data(task: str, folder: str | Path) -> LabelledTexts | str:
 
 def _table(paths: Sequence[Path], columns: Sequence[str]) -> list[Row]:
     (path,) = paths
-    content = whole(parse(path))
+    content = collected(parse(path))
     if lacking := [name for name in columns if name not in content.header]:
         got = listed(map(short, content.header)) or "an empty file"
         raise reading_error(str(path), f"the columns {listed(columns)}", got, f"name a column {lacking[0]}")
@@ -142,7 +142,7 @@ _THREE = (TRAIN, DEV, TEST)
 
 
 def _tables(*columns: str, **names: str) -> _Layout:
-    """Gives the layout of a plain table for each part; the columns are those of label and texts."""
+    """Returns the layout of a plain table for each part; the columns are those of label and texts."""
     files = {part: [[f"{name}{suffix}" for suffix in _SUFFIXES]] for part, name in names.items()}
     return _Layout(files, partial(_table, columns=columns))
 
@@ -152,7 +152,7 @@ def _three_tables(name: str, *columns: str) -> _Layout:
 
 
 def _theirs(read: Callable[[Sequence[Path]], list[Row]], **names: str | Sequence[str]) -> _Layout:
-    """Gives SentEval's layout, a file or several for each part."""
+    """Returns SentEval's layout, a file or several for each part."""
     listed_names = {part: [each] if isinstance(each, str) else each for part, each in names.items()}
     return _Layout({part: [[name] for name in each] for part, each in listed_names.items()}, read)
 

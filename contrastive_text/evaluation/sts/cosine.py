@@ -25,13 +25,13 @@ SETTINGS = ("all", "mean", "wmean")
 
 
 def pair_vectors(embed: CachedEncoder, pairs: STSPairs) -> tuple[Tensor, Tensor]:
-    """Gives the vectors of the first texts and of the second, (n, D) each, encoded together."""
+    """Returns the vectors of the first texts and of the second, (n, D) each, encoded together."""
     vectors = embed([*pairs.first, *pairs.second])
     return vectors[: len(pairs)], vectors[len(pairs) :]
 
 
 def pair_cosines(embed: CachedEncoder, pairs: STSPairs) -> Tensor:
-    """Gives the cosine of the two vectors of each pair, (n,), float64.
+    """Returns the cosine of the two vectors of each pair, (n,), float64.
 
     A vector of zeros has similarity 0, as in SentEval; NaN stays, and no score is made of it.
     """
@@ -41,7 +41,7 @@ def pair_cosines(embed: CachedEncoder, pairs: STSPairs) -> Tensor:
 
 
 def aggregate(similarities: Tensor, pairs: STSPairs, setting: str) -> tuple[float, dict[str, float]]:
-    """Gives the score of a task, and of each of its sub-sets.
+    """Returns the score of a task, and of each of its sub-sets.
 
     ``all`` is one Spearman correlation over all pairs together (SBERT, SimCSE, ConSERT), ``mean`` the mean of the
     sub-sets' correlations (SentEval, DeCLUTR), ``wmean`` their mean weighted by pairs (SentEval). They differ by
@@ -103,7 +103,7 @@ def _correlation(similarities: Tensor, gold: Tensor) -> float:
 
 
 def sts_scores(embed: CachedEncoder, folder: str | Path, setting: str = "all") -> list[TaskScore]:
-    """Gives the scores of STS12 to STS16, STS-B and SICK-R: Spearman of cosine and gold score, times 100.
+    """Returns the scores of STS12 to STS16, STS-B and SICK-R: Spearman of cosine and gold score, times 100.
 
     No task trains anything: STS-B and SICK-R are scored on their test pairs as the years are. The tasks of the
     same data that train a regressor are in ``trained_sts``.
@@ -129,7 +129,7 @@ def sts_scores(embed: CachedEncoder, folder: str | Path, setting: str = "all") -
 
 
 def score_tasks(embed: CachedEncoder, tasks: Mapping[str, STSPairs | str], setting: str) -> list[TaskScore]:
-    """Gives the scores of tasks that ``find_sts`` has found."""
+    """Returns the scores of tasks that ``find_sts`` has found."""
     check_setting(setting, [pairs for pairs in tasks.values() if isinstance(pairs, STSPairs)])
     return [
         TaskScore.absent(task, "spearman", pairs)
@@ -173,7 +173,7 @@ class PairScore(NamedTuple):
 def evaluate_pairs(
     model: SentenceEncoder, table: Table, batch_size: int = 64, show_progress_bar: bool = False
 ) -> list[PairScore]:
-    """Gives the correlation over all pairs together, then over each sub-set if there are several.
+    """Returns the correlation over all pairs together, then over each sub-set if there are several.
 
     The first is the setting ``all`` of SBERT, SimCSE and ConSERT: one correlation over the sub-sets'
     concatenation, not a mean of theirs.
@@ -191,7 +191,7 @@ def evaluate_pairs(
 
 
 def score_table(embed: CachedEncoder, table: Table) -> list[PairScore]:
-    """Gives what ``evaluate_pairs`` does, with vectors that several tables share."""
+    """Returns what ``evaluate_pairs`` does, with vectors that several tables share."""
     pairs = STSPairs.of_table(table)
     whole, parts = aggregate(pair_cosines(embed, pairs), pairs, "all")
     sizes = Counter(pairs.subsets)

@@ -45,7 +45,7 @@ class STSPairs:
 
     @classmethod
     def of_table(cls, table: Table) -> Self:
-        """Gives the pairs of a table, as ``data.read_pairs`` reads it."""
+        """Returns the pairs of a table, as ``data.read_pairs`` reads it."""
         return cls(
             first=[str(row["anchor"]) for row in table],
             second=[str(row["positive"]) for row in table],
@@ -111,7 +111,7 @@ STS_TASKS = tuple(_DATA_SETS)
 
 
 def find_sts(folder: str | Path) -> dict[str, STSPairs | str]:
-    """Gives the test pairs of the seven STS tasks, or what is missing of one and where to get it.
+    """Returns the test pairs of the seven STS tasks, or what is missing of one and where to get it.
 
     Args:
         folder: See ``find_pairs``.
@@ -128,7 +128,7 @@ def find_sts(folder: str | Path) -> dict[str, STSPairs | str]:
 
 
 def find_pairs(task: str, folder: str | Path, split: str = "test") -> STSPairs | str:
-    """Gives the scored pairs of a split of a task, or what is missing and where to get it.
+    """Returns the scored pairs of a split of a task, or what is missing and where to get it.
 
     They are looked for as
 
@@ -235,7 +235,7 @@ def _read_senteval(task: str, files: Sequence[Path], split: str) -> STSPairs:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Gives for each line its place and cells; for a year's scores the texts of the other file behind them."""
+    """Yields for each line its place and cells; for a year's scores the texts of the other file behind them."""
     lines, others = _lines(path), _lines(_texts_of(path))
     if len(lines) != len(others):
         got = f"{len(lines):,} scores and {len(others):,} pairs"
@@ -245,7 +245,7 @@ def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _texts_of(path: Path) -> Path:
-    """Gives the file with the texts of a year's scores; any other file has both."""
+    """Returns the file with the texts of a year's scores; any other file has both."""
     return path.with_name(path.name.replace("STS.gs.", "STS.input."))
 
 

@@ -29,7 +29,7 @@ _FAILURES = 4
 
 
 def trained_sts_scores(embed: CachedEncoder, folder: str | Path) -> list[TaskScore]:
-    """Gives the scores of STS-B and SICK-R with a trained regressor: Spearman on the test pairs, times 100.
+    """Returns the scores of STS-B and SICK-R with a trained regressor: Spearman on the test pairs, times 100.
 
     The protocol of SentEval (Conneau and Kiela 2018, https://arxiv.org/abs/1803.05449; its
     ``senteval/tools/relatedness.py``), which DeCLUTR's tables follow. It measures what a regressor can read from
@@ -52,7 +52,7 @@ def trained_sts_scores(embed: CachedEncoder, folder: str | Path) -> list[TaskSco
 
 
 def find_trained(folder: str | Path) -> dict[str, dict[str, STSPairs | str]]:
-    """Gives for each task its splits: the pairs, or what is missing; see ``sts_data.find_pairs``.
+    """Returns for each task its splits: the pairs, or what is missing; see ``sts_data.find_pairs``.
 
     Raises:
         FileNotFoundError: No such folder.
@@ -64,7 +64,7 @@ def find_trained(folder: str | Path) -> dict[str, dict[str, STSPairs | str]]:
 
 
 def score_trained(embed: CachedEncoder, tasks: Mapping[str, Mapping[str, STSPairs | str]]) -> list[TaskScore]:
-    """Gives the scores of tasks that ``find_trained`` has found."""
+    """Returns the scores of tasks that ``find_trained`` has found."""
     return [_task_score(embed, name, splits) for name, splits in tasks.items()]
 
 
@@ -82,7 +82,7 @@ def _task_score(embed: CachedEncoder, name: str, splits: Mapping[str, STSPairs |
 
 
 def features(embed: CachedEncoder, pairs: STSPairs) -> Tensor:
-    """Gives [|u - v|, u * v] of each pair, (n, 2 D), float32."""
+    """Returns [|u - v|, u * v] of each pair, (n, 2 D), float32."""
     u, v = pair_vectors(embed, pairs)
     return torch.cat([(u - v).abs(), u * v], dim=1)
 
@@ -103,13 +103,13 @@ class Regressor:
         return F.linear(x, self.weight, self.bias).softmax(dim=1)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Gives scores, (n,), float64, for features (n, 2 D)."""
+        """Returns scores, (n,), float64, for features (n, 2 D)."""
         with torch.no_grad():
             return self.probabilities(x).double() @ CLASSES.double()
 
 
 def score_classes(gold: Tensor) -> Tensor:
-    """Gives each score as shares of the two classes around it, (n,) -> (n, 5), float32.
+    """Returns each score as shares of the two classes around it, (n,) -> (n, 5), float32.
 
     After Tai, Socher and Manning 2015, https://arxiv.org/abs/1503.00075, section 4.2. A score below 1 has its own
     size as the share of class 1 and no other, as in SentEval, where STS-B has no class 0.
@@ -164,5 +164,5 @@ def fit_regressor(
 
 
 def _pearson(x: Tensor, y: Tensor) -> float:
-    """Gives Pearson's correlation; 0 where a side has one value only."""
+    """Returns Pearson's correlation; 0 where a side has one value only."""
     return float(torch.corrcoef(torch.stack([x, y.double()]))[0, 1].nan_to_num())

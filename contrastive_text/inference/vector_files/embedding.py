@@ -122,7 +122,7 @@ class EmbeddingRun:
         return list(device) if isinstance(device, list | tuple) else [str(device or self.model.device)]
 
     def _made_of(self) -> dict[str, object]:
-        """Gives all that the bytes depend on; of devices the kinds, for one GPU computes as the next."""
+        """Returns all that the bytes depend on; of devices the kinds, for one GPU computes as the next."""
         made_of = {
             "model": self.model.identity,
             "texts": self.summary.digest,
@@ -197,7 +197,7 @@ class EmbeddingRun:
         return map(np.asarray, self.model.encode_blocks(rest, show_progress_bar=show_progress_bar, **options))
 
     def _known_ranges(self) -> Array:
-        """Gives the ranges, which from then on lie beside the vectors."""
+        """Returns the ranges, which from then on lie beside the vectors."""
         if (kept := self._vectors.ranges) is not None:
             return kept
         ranges = self.ranges

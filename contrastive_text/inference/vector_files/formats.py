@@ -74,29 +74,29 @@ def write_vectors(path: Path, vectors: Array) -> None:
 
 
 def record_of(path: Path) -> Path:
-    """Gives the name of the file that says of what a file of vectors was made."""
+    """Returns the name of the file that says of what a file of vectors was made."""
     return path.with_name(f"{path.name}.json")
 
 
 def ranges_of(path: Path) -> Path:
-    """Gives the name of the file that holds the ranges of a file of bytes."""
+    """Returns the name of the file that holds the ranges of a file of bytes."""
     return path.with_name(f"{path.name}.ranges.npy")
 
 
 def unfinished_of(path: Path) -> Path:
-    """Gives the name of the file in which vectors grow until all are there."""
+    """Returns the name of the file in which vectors grow until all are there."""
     return path.with_name(f"{path.name}{UNFINISHED}")
 
 
 def files_of(path: Path) -> list[Path]:
-    """Gives the names of all files that may be written for a file of vectors, itself the first."""
+    """Returns the names of all files that may be written for a file of vectors, itself the first."""
     growing = unfinished_of(path)
     converted = growing.with_name(f"{growing.name}{path.suffix}")
     return [each for name in (path, growing) for each in (name, record_of(name), ranges_of(name))] + [converted]
 
 
 def mapped_blocks(path: Path) -> Iterator[Array]:
-    """Gives the rows of a ``.npy`` file block by block; memory holds one of them."""
+    """Yields the rows of a ``.npy`` file block by block; memory holds one of them."""
     count = len(np.load(path, mmap_mode="r"))
     for start in range(0, count, _ROWS):
         # Mapped anew: pages that were read would stay in memory as long as their mapping.

@@ -144,14 +144,14 @@ class VectorIndex:
 
 
 def as_tensor(vectors: Array) -> Tensor:
-    """Gives a mapped file as a tensor, which is only read."""
+    """Returns a mapped file as a tensor, which is only read."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(vectors)
 
 
 def index_path(path: str | Path) -> Path:
-    """Gives the path of an index, or refuses its name, before any text is encoded.
+    """Returns the path of an index, or refuses its name, before any text is encoded.
 
     Raises:
         FileNotFoundError: No such folder.

@@ -71,12 +71,12 @@ class VectorRecord:
             ) from None
 
     def digests(self, path: Path) -> dict[Path, FileDigest]:
-        """Gives the digest of each file of the vectors at a path."""
+        """Returns the digest of each file of the vectors at a path."""
         ranges = {} if self.ranges is None else {ranges_of(path): self.ranges}
         return {path: self.vectors, **ranges}
 
     def damage(self, path: Path, grows: bool = False) -> list[str]:
-        """Gives a line for each file that isn't what was written: the vectors, and their ranges.
+        """Returns a line for each file that isn't what was written: the vectors, and their ranges.
 
         All bytes are read of a file of up to ``READ_WHOLE`` bytes, a sample of blocks of a larger one.
 

@@ -196,7 +196,7 @@ class UnfinishedVectors:
         return VectorRecord(self.made_of, rows, truncated, vectors, self._ranges_digest, self._settings)
 
     def finish(self) -> tuple[int, ...]:
-        """Gives the vectors their final name and format, with the record beside them as ``OUT.json``.
+        """Returns the vectors their final name and format, with the record beside them as ``OUT.json``.
 
         The older vectors of that name go when all of these are on the disk. Then ranges and record take their
         places, and the vectors join them in one step: none ever lie beside the record or the ranges of others.
@@ -226,7 +226,7 @@ class UnfinishedVectors:
 
 
 def differences(kept: Mapping[str, object], asked: Mapping[str, object]) -> str:
-    """Gives what differs between what vectors were made of and what is asked for; nothing if all is equal.
+    """Returns what differs between what vectors were made of and what is asked for; nothing if all is equal.
 
     Example:
         >>> differences({"model": "a", "batch_size": 64}, {"model": "a", "batch_size": 32})
@@ -245,7 +245,7 @@ def _need(folder: Path, size: int) -> None:
 
 
 def _header(count: int, rows: Array) -> bytes:
-    """Gives what a ``.npy`` file of so many rows like these begins with."""
+    """Returns what a ``.npy`` file of so many rows like these begins with."""
     file = io.BytesIO()
     kind = np.lib.format.dtype_to_descr(rows.dtype)
     shape = (count, *rows.shape[1:])

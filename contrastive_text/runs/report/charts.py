@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from contrastive_text.core.libraries import require
 from contrastive_text.runs.report.markup import Html, tag
-from contrastive_text.runs.report.runs import Run
+from contrastive_text.runs.report.runs import RunRecord
 from contrastive_text.runs.report.style import LIGHT, dashes, series, variable
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def draw(
     return Chart(name, title, note, _inline(svg.getvalue(), name, title, note), png.getvalue())
 
 
-def legend(axes: Axes, runs: Sequence[Run]) -> None:
+def legend(axes: Axes, runs: Sequence[RunRecord]) -> None:
     """Adds the names of runs, in their colours, above the axes; one that is alone needs none."""
     if all(run.alone for run in runs):
         return
@@ -131,13 +131,13 @@ def legend(axes: Axes, runs: Sequence[Run]) -> None:
     figure.legend(marks, shown, loc="outside upper left", ncols=2, **options)
 
 
-def line_of(run: Run) -> dict[str, Any]:  # Any: what matplotlib takes
-    """Gives the colour of a run's lines, and their dashes, which tell them apart on grey paper too."""
+def line_of(run: RunRecord) -> dict[str, Any]:  # Any: what matplotlib takes
+    """Returns the colour of a run's lines, and their dashes, which tell them apart on grey paper too."""
     return {"color": series(run.number), "linestyle": dashes(run.number)}
 
 
 def _inline(svg: str, name: str, title: str, note: str) -> Html:
-    """Gives matplotlib's SVG as part of a page: no header, one set of names, the page's letters and colours."""
+    """Returns matplotlib's SVG as part of a page: no header, one set of names, the page's letters and colours."""
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<[^>]*>", _cleaned, svg[svg.index("<svg") :])
     svg = re.sub(r">\s+<", "><", svg).strip()
@@ -149,7 +149,7 @@ def _inline(svg: str, name: str, title: str, note: str) -> Html:
 
 
 def _cleaned(found: re.Match[str]) -> str:
-    """Gives a tag of matplotlib's without what the page has itself; its texts, outside of tags, stay."""
+    """Returns a tag of matplotlib's without what the page has itself; its texts, outside of tags, stay."""
     cleaned = re.sub(r' id="[a-z0-9.]+_\d+"', "", found[0])
     cleaned = cleaned.replace("xlink:href", "href")
     cleaned = re.sub(r"font-family: [^;\"]*;? ?", "", cleaned)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from contrastive_text.runs.report.charts import Chart, draw, legend, line_of
 from contrastive_text.runs.report.markup import TIMES_100, Html, missing, number
-from contrastive_text.runs.report.runs import LOSS, METRICS, Run, Series
+from contrastive_text.runs.report.runs import LOSS, METRICS, RunRecord, Series
 from contrastive_text.runs.report.section import Section
 from contrastive_text.runs.report.style import LIGHT, series
 
@@ -21,8 +21,8 @@ _PLANE = ("alignment", "uniformity")
 _SCORES = ("spearman", "overall")
 
 
-def training(runs: Sequence[Run]) -> Section:
-    """Gives losses, learning rate, scores on held-out data, and the path through alignment and uniformity."""
+def training(runs: Sequence[RunRecord]) -> Section:
+    """Returns losses, learning rate, scores on held-out data, and the path through alignment and uniformity."""
     lead = (
         "Losses are those of a step over all ranks, before their weights; long curves are smoothed, with the "
         "steps behind them. A ring marks the weights that were kept: those of the best validation score."
@@ -32,7 +32,7 @@ def training(runs: Sequence[Run]) -> Section:
     return Section("training", "Training", lead, parts)
 
 
-def _losses(runs: Sequence[Run]) -> list[Chart | Html]:
+def _losses(runs: Sequence[RunRecord]) -> list[Chart | Html]:
     losses = _names(runs, lambda name: name.startswith("train/") and name.count("/") == 1)
     losses = [name for name in losses if name != "train/truncated"]
     if len(losses) == 2 and all(_same(run, *losses) for run in runs):
@@ -51,7 +51,7 @@ def _losses(runs: Sequence[Run]) -> list[Chart | Html]:
     return parts
 
 
-def _scores(runs: Sequence[Run]) -> list[Chart | Html]:
+def _scores(runs: Sequence[RunRecord]) -> list[Chart | Html]:
     def scored(name: str) -> bool:
         return "/" in name[4:] or name[4:] in _SCORES
 
@@ -72,7 +72,7 @@ def _scores(runs: Sequence[Run]) -> list[Chart | Html]:
     return parts
 
 
-def _paths(runs: Sequence[Run]) -> list[Chart | Html]:
+def _paths(runs: Sequence[RunRecord]) -> list[Chart | Html]:
     places = ["val"] if all(f"val/{name}" in run.metrics for run in runs for name in _PLANE) else []
     if not places:
         found = _names(runs, lambda name: name.startswith("train/") and name.endswith("/alignment"))
@@ -84,7 +84,7 @@ def _paths(runs: Sequence[Run]) -> list[Chart | Html]:
 
 
 def smoothed(values: Sequence[float], span: float) -> list[float]:
-    """Gives exponential means of a curve, of which each value weighs 2 / (span + 1).
+    """Returns exponential means of a curve, of which each value weighs 2 / (span + 1).
 
     Example:
         >>> smoothed([1.0, 3.0, 3.0], span=1), smoothed([1.0, 4.0], span=3)
@@ -98,7 +98,7 @@ def smoothed(values: Sequence[float], span: float) -> list[float]:
     return means
 
 
-def _curve(runs: Sequence[Run], name: str, title: str, kept: bool = False) -> Chart:
+def _curve(runs: Sequence[RunRecord], name: str, title: str, kept: bool = False) -> Chart:
     having = [(run, run.metrics[name]) for run in runs if name in run.metrics]
 
     def paint(figure: Figure) -> None:
@@ -118,8 +118,8 @@ def _curve(runs: Sequence[Run], name: str, title: str, kept: bool = False) -> Ch
     return draw(name.replace("/", "-"), title, _each(runs, said), paint)
 
 
-def _path(runs: Sequence[Run], place: str) -> Chart:
-    paths: list[tuple[Run, list[float], list[float], Series]] = []
+def _path(runs: Sequence[RunRecord], place: str) -> Chart:
+    paths: list[tuple[RunRecord, list[float], list[float], Series]] = []
     for run in runs:
         down, across = (run.metrics.get(f"{place}/{name}") for name in _PLANE)
         if down is not None and across is not None:
@@ -158,7 +158,7 @@ def _path(runs: Sequence[Run], place: str) -> Chart:
 
 
 def _directions(x: Sequence[float], y: Sequence[float]) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """Gives start and end of the two longest pieces of a path, which can carry an arrow."""
+    """Returns start and end of the two longest pieces of a path, which can carry an arrow."""
     pieces = list(pairwise(zip(x, y, strict=True)))
     width, height = (max(values) - min(values) or 1.0 for values in (x, y))
 
@@ -176,17 +176,17 @@ def _axes(figure: Figure, integer: bool = False) -> Axes:
     return axes
 
 
-def _ring(axes: Axes, x: float, y: float, run: Run) -> None:
+def _ring(axes: Axes, x: float, y: float, run: RunRecord) -> None:
     axes.plot([x], [y], "o", markersize=12, markerfacecolor="none", markeredgewidth=1.8, color=series(run.number))
 
 
-def _kept(run: Run, points: Series) -> int | None:
-    """Gives the place of the kept weights in a series; None where they were not logged."""
+def _kept(run: RunRecord, points: Series) -> int | None:
+    """Returns the place of the kept weights in a series; None where they were not logged."""
     step = None if run.best is None else run.best[2]
     return points.steps.index(step) if step in points.steps else None
 
 
-def _change(points: Series, run: Run | None) -> str:
+def _change(points: Series, run: RunRecord | None) -> str:
     """Says from where to where a series went, or, of a run, what its kept weights have."""
     at = None if run is None else _kept(run, points)
     if at is not None:
@@ -199,20 +199,20 @@ def _change(points: Series, run: Run | None) -> str:
     return f"from {number(first, '.4g')} to {number(last, '.4g')} in {points.steps[-1]:,} steps"
 
 
-def _each(runs: Sequence[Run], said: Mapping[str, str]) -> str:
+def _each(runs: Sequence[RunRecord], said: Mapping[str, str]) -> str:
     """Joins what is said of each run, as a sentence."""
     words = "; ".join(run.says(said.get(run.name, "not logged")) for run in runs)
     return f"{words[0].upper() if runs[0].alone else words[0]}{words[1:]}."
 
 
-def _names(runs: Sequence[Run], wanted: Callable[[str], bool]) -> list[str]:
+def _names(runs: Sequence[RunRecord], wanted: Callable[[str], bool]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.metrics if wanted(name)))
 
 
-def _same(run: Run, *names: str) -> bool:
+def _same(run: RunRecord, *names: str) -> bool:
     return len({run.metrics.get(name) for name in names}) == 1
 
 
-def _without(runs: Sequence[Run], what: str) -> str:
+def _without(runs: Sequence[RunRecord], what: str) -> str:
     empty = [run.name for run in runs if not run.metrics]
     return f"{', '.join(empty)} has no {METRICS}" if empty else f"{METRICS} has no {what}"

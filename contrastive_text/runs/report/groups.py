@@ -18,7 +18,7 @@ _APART = math.log(2.5)
 
 
 def k_means(points: Tensor, count: int) -> Tensor:
-    """Gives the group of each point, numbered by falling size.
+    """Returns the group of each point, numbered by falling size.
 
     Lloyd's algorithm from a deterministic start: the point nearest the mean, then always the point furthest from
     those chosen (Gonzalez 1985). The same points give the same groups.
@@ -51,7 +51,7 @@ def k_means(points: Tensor, count: int) -> Tensor:
 
 
 def central(points: Tensor, groups: Tensor) -> list[int]:
-    """Gives for each group that has members the place of the point nearest its mean."""
+    """Returns for each group that has members the place of the point nearest its mean."""
     places = []
     for group in sorted(set(groups.tolist())):
         members = (groups == group).nonzero().flatten()
@@ -61,7 +61,7 @@ def central(points: Tensor, groups: Tensor) -> list[int]:
 
 
 def words_of(texts: Sequence[str], groups: Tensor) -> list[str]:
-    """Gives for each group the words that set its texts apart from the others.
+    """Returns for each group the words that set its texts apart from the others.
 
     A word that p of the group's texts and q of the others have, each share with one text added, counts
     p log(p / q), its part in the divergence of the two.
@@ -89,7 +89,7 @@ def words_of(texts: Sequence[str], groups: Tensor) -> list[str]:
 
 
 def plane_of(points: Tensor, like: Tensor | None = None) -> tuple[Tensor, float]:
-    """Gives the two directions in which points vary most, and the share of the variance in them.
+    """Returns the two directions in which points vary most, and the share of the variance in them.
 
     Principal components; each has its largest entry positive, so that the same points give the same picture.
 

@@ -100,7 +100,7 @@ def points(
 
 
 def picture(figure: Any, kind: Literal["png", "svg"]) -> bytes:  # Any: see above
-    """Gives the file of a figure; the same figure gives the same bytes.
+    """Returns the file of a figure; the same figure gives the same bytes.
 
     Example:
         >>> picture(points([70.0], [0.5], ["none"], "view", "score"), "png")[:4]
@@ -113,7 +113,7 @@ def picture(figure: Any, kind: Literal["png", "svg"]) -> bytes:  # Any: see abov
 
 
 def _figure(width: float, height: float) -> Any:  # Any: see above
-    """Gives an empty figure that no window and no other figure knows of."""
+    """Returns an empty figure that no window and no other figure knows of."""
     return require("matplotlib.figure", "sweep").Figure(figsize=(width, height), layout="constrained")
 
 
@@ -123,7 +123,7 @@ def _broken(labels: Sequence[str]) -> list[str]:
 
 
 def _readable(colour: Sequence[float]) -> str:
-    """Gives the colour of a text on a cell: the one with the greater contrast (WCAG 2.1, relative luminance).
+    """Returns the colour of a text on a cell: the one with the greater contrast (WCAG 2.1, relative luminance).
 
     Example:
         >>> _readable((0.27, 0.0, 0.33, 1.0)), _readable((0.99, 0.91, 0.14, 1.0))

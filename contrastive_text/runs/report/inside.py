@@ -10,7 +10,7 @@ from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Row
 from contrastive_text.data import Table, TextDataModule
 from contrastive_text.evaluation.view_edits import AlteredRows, altered_rows
-from contrastive_text.runs.report.runs import Run
+from contrastive_text.runs.report.runs import RunRecord
 from contrastive_text.training.module import ContrastiveModule
 
 _TEXTS = ("text", "anchor", "positive", "negative")
@@ -46,7 +46,7 @@ class Inside(NamedTuple):
     lacks: str
 
 
-def look_inside(run: Run, count: int = 3) -> Inside:
+def look_inside(run: RunRecord, count: int = 3) -> Inside:
     """Builds a run's module and data from its checkpoint and reads its files.
 
     Args:
@@ -79,7 +79,7 @@ def look_inside(run: Run, count: int = 3) -> Inside:
 
 
 def row_texts(rows: Sequence[Row]) -> list[str]:
-    """Gives the different texts of rows in their order.
+    """Returns the different texts of rows in their order.
 
     Example:
         >>> row_texts([{"anchor": "a", "positive": "b", "target": 1.0}, {"anchor": "b", "positive": "c"}])
@@ -98,7 +98,7 @@ def _pairs(data: TextDataModule) -> dict[str, Table]:
 
 
 def _validation(data: TextDataModule) -> dict[str, Table]:
-    """Gives the pairs of a run whose training files can't be used."""
+    """Returns the pairs of a run whose training files can't be used."""
     try:
         data.setup("validate")
     except Exception:  # what hinders the training files is said, and is mostly the same

@@ -23,7 +23,7 @@ class Note(Html):
 
 
 def escaped(text: str) -> Html:
-    """Gives a text as markup that shows it as it is; markup stays.
+    """Returns a text as markup that shows it as it is; markup stays.
 
     Example:
         >>> escaped("</script><b> & ")
@@ -33,12 +33,12 @@ def escaped(text: str) -> Html:
 
 
 def join(parts: Iterable[str], between: str = "") -> Html:
-    """Gives parts behind each other, texts escaped."""
+    """Returns parts behind each other, texts escaped."""
     return Html(escaped(between).join(map(escaped, parts)))
 
 
 def tag(name: str, /, *content: str, **attributes: str | int | None) -> Html:
-    """Gives an element.
+    """Returns an element.
 
     Args:
         name: Of the element.
@@ -60,7 +60,7 @@ def tag(name: str, /, *content: str, **attributes: str | int | None) -> Html:
 def table(
     head: Iterable[str], rows: Iterable[tuple[str, Iterable[str]]], caption: str, class_: str | None = None
 ) -> Html:
-    """Gives a table whose first column names the rows; a wide one scrolls in its own box.
+    """Returns a table whose first column names the rows; a wide one scrolls in its own box.
 
     Args:
         head: Names of all columns.
@@ -77,12 +77,12 @@ def table(
 
 
 def missing(what: str, why: str, remedy: str) -> Note:
-    """Gives the note that stands where a figure can't: what isn't there, why, and what would bring it."""
+    """Returns the note that stands where a figure can't: what isn't there, why, and what would bring it."""
     return Note(tag("p", tag("strong", f"{what}: not shown. "), f"{why}; {remedy}.", class_="missing"))
 
 
 def number(value: float | None, form: str) -> str:
-    """Gives a number as text, with the minus sign of print, or n/a.
+    """Returns a number as text, with the minus sign of print, or n/a.
 
     Example:
         >>> number(3.2381, ".2f"), number(None, ".2f")

@@ -36,7 +36,7 @@ class Material:
 def gather(
     insides: Mapping[str, Inside], pairs: str | Path | None, texts: str | Path | None, limit: int
 ) -> Material:
-    """Gives the files that were named, else those of the first run that has them.
+    """Returns the files that were named, else those of the first run that has them.
 
     Args:
         insides: Name of a run -> what it told.

@@ -13,7 +13,7 @@ from contrastive_text.runs.report.inside import look_inside
 from contrastive_text.runs.report.markup import Html, Note, tag
 from contrastive_text.runs.report.material import gather
 from contrastive_text.runs.report.provenance import head, provenance
-from contrastive_text.runs.report.runs import Run, read_runs
+from contrastive_text.runs.report.runs import RunRecord, read_runs
 from contrastive_text.runs.report.samples import samples
 from contrastive_text.runs.report.section import Section
 from contrastive_text.runs.report.space import Space, embed, geometry, pairs
@@ -70,7 +70,7 @@ def write_report(
 
 
 def _sections(
-    runs: Sequence[Run],
+    runs: Sequence[RunRecord],
     pairs_file: str | Path | None,
     texts_file: str | Path | None,
     limit: int,
@@ -94,7 +94,7 @@ def _sections(
     return sections, head(runs, spaces)
 
 
-def _page(runs: Sequence[Run], top: Html, sections: Sequence[Section]) -> str:
+def _page(runs: Sequence[RunRecord], top: Html, sections: Sequence[Section]) -> str:
     title = " and ".join(run.name for run in runs)
     links = [tag("li", tag("a", section.title, href=f"#{section.name}")) for section in sections]
     meta = [

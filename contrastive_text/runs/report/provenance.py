@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contrastive_text.runs.report.markup import Html, join, missing, number, table, tag
-from contrastive_text.runs.report.runs import CONFIG, LOSS, Run, flat
+from contrastive_text.runs.report.runs import CONFIG, LOSS, RunRecord, flat
 from contrastive_text.runs.report.section import Section
 from contrastive_text.runs.report.space import Space
 
 
-def head(runs: Sequence[Run], spaces: Sequence[Space]) -> Html:
-    """Gives the top of the page: what the runs are, and their main figures."""
+def head(runs: Sequence[RunRecord], spaces: Sequence[Space]) -> Html:
+    """Returns the top of the page: what the runs are, and their main figures."""
     measured = {space.run.name: space for space in spaces}
     glances = [_glance(run, measured.get(run.name)) for run in runs]
     if runs[0].alone:
@@ -33,8 +33,8 @@ def head(runs: Sequence[Run], spaces: Sequence[Space]) -> Html:
     return tag("header", tag("p", dates, class_="small"), tag("h1", title), said, class_="head")
 
 
-def summary(run: Run) -> str:
-    """Gives a run in one sentence: encoder, pooler, objectives, views and steps."""
+def summary(run: RunRecord) -> str:
+    """Returns a run in one sentence: encoder, pooler, objectives, views and steps."""
     model, data = run.config.get("model") or {}, run.config.get("data") or {}
     arguments = (model.get("encoder") or {}).get("init_args") or {}
     weights = str(arguments.get("model_name_or_path") or "").rstrip("/").rpartition("/")[2]
@@ -49,8 +49,8 @@ def summary(run: Run) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def provenance(runs: Sequence[Run]) -> Section:
-    """Gives the facts that make the result, what differs between runs, and the full configuration."""
+def provenance(runs: Sequence[RunRecord]) -> Section:
+    """Returns the facts that make the result, what differs between runs, and the full configuration."""
     parts: list[Html] = []
     if not runs[0].alone:
         configs = [flat(run.config) for run in runs]
@@ -79,7 +79,7 @@ def provenance(runs: Sequence[Run]) -> Section:
     return Section("provenance", "What makes the result", lead, parts)
 
 
-def _glance(run: Run, space: Space | None) -> dict[str, str]:
+def _glance(run: RunRecord, space: Space | None) -> dict[str, str]:
     figures: dict[str, str] = {}
     if run.best is not None:
         monitor, score, step = run.best
@@ -96,8 +96,8 @@ def _glance(run: Run, space: Space | None) -> dict[str, str]:
     return figures
 
 
-def _compared(runs: Sequence[Run], each: Sequence[Mapping[str, str]], caption: str, equal: str) -> Html:
-    """Gives what differs between runs, a column for each."""
+def _compared(runs: Sequence[RunRecord], each: Sequence[Mapping[str, str]], caption: str, equal: str) -> Html:
+    """Returns what differs between runs, a column for each."""
     names = dict.fromkeys(name for named in each for name in named)
     rows = [
         (_lines(name), [_lines(named.get(name, "\u2013")) for named in each])
@@ -110,7 +110,7 @@ def _compared(runs: Sequence[Run], each: Sequence[Mapping[str, str]], caption: s
 
 
 def _lines(text: str) -> Html:
-    """Gives a fact with its line breaks, and with places where a long name or call may break."""
+    """Returns a fact with its line breaks, and with places where a long name or call may break."""
     lines = [join(re.split(r"(?<=[(=/_.])(?=\w)", line), tag("wbr")) for line in text.split("\n")]
     return join(lines, tag("br"))
 

@@ -38,7 +38,7 @@ class Series(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunRecord:
     """A finished or a running training.
 
     Args:
@@ -70,7 +70,7 @@ class Run:
     lacks: str
 
     def says(self, words: str) -> str:
-        """Gives words that are about this run, with its name before them where there are several."""
+        """Returns words that are about this run, with its name before them where there are several."""
         return words if self.alone else f"{self.name}: {words}"
 
     @property
@@ -88,7 +88,7 @@ class Run:
 
 
 def run_folder(path: str | Path) -> Path:
-    """Gives the folder of a run: the path itself, or the only run inside it.
+    """Returns the folder of a run: the path itself, or the only run inside it.
 
     Raises:
         FileNotFoundError: There is no such folder.
@@ -116,7 +116,7 @@ def run_folder(path: str | Path) -> Path:
     return found[0]
 
 
-def read_runs(paths: Sequence[str | Path]) -> list[Run]:
+def read_runs(paths: Sequence[str | Path]) -> list[RunRecord]:
     """Reads runs, each by its folder or the folder around it.
 
     Raises:
@@ -173,7 +173,7 @@ def read_metrics(path: Path) -> tuple[dict[str, Series], int | None]:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:  # Any: what YAML can hold
-    """Gives a configuration as dotted names and values, without those that are null.
+    """Returns a configuration as dotted names and values, without those that are null.
 
     Example:
         >>> flat({"data": {"train": "a.txt", "columns": None}, "views": [{"class_path": "a.Crop"}]})
@@ -197,7 +197,7 @@ def _said(value: Any) -> str:  # Any: as above
     return str(value)
 
 
-def _read(number: int, alone: bool, name: str, folder: Path) -> Run:
+def _read(number: int, alone: bool, name: str, folder: Path) -> RunRecord:
     config = read_config(folder / CONFIG) if (folder / CONFIG).exists() else {}
     checkpoint, lacks = _checkpoint(config, folder)
     if checkpoint is not None and not config:
@@ -209,7 +209,7 @@ def _read(number: int, alone: bool, name: str, folder: Path) -> Run:
     written = [folder / METRICS, folder / CONFIG, folder]
     metrics, diverged = read_metrics(folder / METRICS) if (folder / METRICS).is_file() else ({}, None)
     changed = next(path for path in written if path.exists()).stat().st_mtime
-    return Run(
+    return RunRecord(
         number=number,
         alone=alone,
         name=name,
@@ -239,7 +239,7 @@ def _dirpath(config: Record, callback: str) -> str | None:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """Gives each folder's last names, as many as it takes to tell them apart, without ``version_0`` if it can."""
+    """Returns each folder's last names, as many as tell them apart, without ``version_0`` where it can."""
     parts = [folder.resolve().parts[1:] for folder in folders]
     above = [part[:-1] if part[-1].startswith("version_") and len(part) > 1 else part for part in parts]
     parts = above if len(set(above)) == len(above) else parts

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from contrastive_text.evaluation.view_edits import Piece
 from contrastive_text.runs.report.inside import Altered, Inside
 from contrastive_text.runs.report.markup import Html, join, missing, table, tag
-from contrastive_text.runs.report.runs import Run
+from contrastive_text.runs.report.runs import RunRecord
 from contrastive_text.runs.report.section import Section
 
 
-def samples(runs: Sequence[Run], insides: Mapping[str, Inside]) -> Section:
-    """Gives the edit rates of each run's views, and its first rows as an epoch has them."""
+def samples(runs: Sequence[RunRecord], insides: Mapping[str, Inside]) -> Section:
+    """Returns the edit rates of each run's views, and its first rows as an epoch has them."""
     parts: list[Html] = []
     for run in runs:
         inside = insides[run.name]
@@ -29,7 +29,7 @@ def samples(runs: Sequence[Run], insides: Mapping[str, Inside]) -> Section:
 
 
 def marked_up(text: Sequence[Piece]) -> Html:
-    """Gives an altered text with its changes as markup.
+    """Returns an altered text with its changes as markup.
 
     Example:
         >>> marked_up([Piece("gone", "a big"), Piece("new", "one"), Piece("kept", "<b>")])

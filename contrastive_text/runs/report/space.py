@@ -20,7 +20,7 @@ from contrastive_text.metrics import pair_similarity, positive_pairs, spearman
 from contrastive_text.runs.report.charts import Chart, draw, legend, line_of
 from contrastive_text.runs.report.markup import TIMES_100, Html, Note, missing, number, table, tag
 from contrastive_text.runs.report.material import SEED, Material
-from contrastive_text.runs.report.runs import MODEL, Run
+from contrastive_text.runs.report.runs import MODEL, RunRecord
 from contrastive_text.runs.report.section import Section
 from contrastive_text.runs.report.style import LIGHT, series
 
@@ -44,7 +44,7 @@ class Space(NamedTuple):
         lacks: Why not.
     """
 
-    run: Run
+    run: RunRecord
     texts: Tensor
     cosines: Tensor
     random: Tensor
@@ -52,7 +52,7 @@ class Space(NamedTuple):
     lacks: str
 
 
-def embed(run: Run, material: Material, device: str | None = None) -> Space | Note:
+def embed(run: RunRecord, material: Material, device: str | None = None) -> Space | Note:
     """Embeds the material with a run's saved model; a note says why that isn't possible."""
     what = run.says("vectors")
     if run.model is None:
@@ -75,7 +75,7 @@ def embed(run: Run, material: Material, device: str | None = None) -> Space | No
 
 
 def pairs(spaces: Sequence[Space], notes: Sequence[Note], material: Material) -> Section:
-    """Gives the cosines of pairs that belong together, of those that don't, of any, and against gold scores."""
+    """Returns the cosines of pairs that belong together, of those that don't, of any, and against gold scores."""
     parts: list[Chart | Html] = [_ridges(spaces, material.pairs)] if spaces else []
     if spaces and material.pairs is not None and len(material.pairs) > 1:
         parts.append(_boxes(spaces, material.pairs))
@@ -87,7 +87,7 @@ def pairs(spaces: Sequence[Space], notes: Sequence[Note], material: Material) ->
 
 
 def geometry(spaces: Sequence[Space], notes: Sequence[Note]) -> Section:
-    """Gives the spectrum of singular values and the figures of ``diagnose`` with its verdicts."""
+    """Returns the spectrum of singular values and the figures of ``diagnose`` with its verdicts."""
     found = [(space.run, space.diagnosis) for space in spaces if space.diagnosis is not None]
     lead = "Which directions the vectors fill, and whether anything is off with them."
     lacking = [missing(space.run.says("figures"), space.lacks, _REMEDY) for space in spaces if space.lacks]
@@ -190,7 +190,7 @@ def _boxes(spaces: Sequence[Space], scored: Table) -> Chart:
     return draw("gold", "Cosine against gold score", note, paint, height=300)
 
 
-def _spectrum(found: Sequence[tuple[Run, Diagnosis]]) -> Chart:
+def _spectrum(found: Sequence[tuple[RunRecord, Diagnosis]]) -> Chart:
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
         axes.set_yscale("log")
@@ -212,7 +212,7 @@ def _spectrum(found: Sequence[tuple[Run, Diagnosis]]) -> Chart:
     return draw("spectrum", "Spectrum", note, paint, height=270)
 
 
-def _frequency(found: Sequence[tuple[Run, Diagnosis]]) -> Chart:
+def _frequency(found: Sequence[tuple[RunRecord, Diagnosis]]) -> Chart:
     curves = [(run, diagnosis.frequency) for run, diagnosis in found if diagnosis.frequency]
 
     def paint(figure: Figure) -> None:
@@ -230,7 +230,7 @@ def _frequency(found: Sequence[tuple[Run, Diagnosis]]) -> Chart:
     return draw("frequency", "Frequent tokens", note, paint, height=270)
 
 
-def _figures(found: Sequence[tuple[Run, Diagnosis]]) -> Html:
+def _figures(found: Sequence[tuple[RunRecord, Diagnosis]]) -> Html:
     each = [diagnosis for _, diagnosis in found]
     rows = [
         ("texts", [f"{d.texts:,}" for d in each]),

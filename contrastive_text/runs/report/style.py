@@ -47,7 +47,7 @@ SERIES = 6
 
 
 def series(number: int) -> str:
-    """Gives the colour of a run or group, from 0, as drawings take it.
+    """Returns the colour of a run or group, from 0, as drawings take it.
 
     Example:
         >>> series(0)
@@ -57,12 +57,12 @@ def series(number: int) -> str:
 
 
 def dashes(number: int) -> str | tuple[int, tuple[float, ...]]:
-    """Gives the dashes of a run's lines: they tell runs apart on grey paper, and where one hides another."""
+    """Returns the dashes of a run's lines: they tell runs apart on grey paper, and where one hides another."""
     return ("solid", (0, (4, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (2.5, 1)), (0, (8, 2)))[number]
 
 
 def variable(colour: str) -> str:
-    """Gives the CSS variable of a colour of ``LIGHT``, by which a drawing follows the page's theme.
+    """Returns the CSS variable of a colour of ``LIGHT``, by which a drawing follows the page's theme.
 
     Example:
         >>> variable("#ffffff"), variable("#123456")
@@ -72,7 +72,7 @@ def variable(colour: str) -> str:
 
 
 def style_sheet() -> str:
-    """Gives the CSS of a page, with both themes."""
+    """Returns the CSS of a page, with both themes."""
     light, dark = ("".join(f"--{name}:{colour};" for name, colour in theme.items()) for theme in (LIGHT, DARK))
     themes = (
         f":root{{{light}color-scheme:light dark}}\n"
@@ -82,5 +82,5 @@ def style_sheet() -> str:
 
 
 def script() -> str:
-    """Gives the few lines by which a map shows the text under a finger, a pointer or the focus."""
+    """Returns the few lines by which a map shows the text under a finger, a pointer or the focus."""
     return files(__package__).joinpath("map.js").read_text(encoding="utf-8")

@@ -66,7 +66,7 @@ def lay_out(spaces: Sequence[Space], texts: Sequence[str]) -> Layout:
 
 
 def maps(spaces: Sequence[Space], notes: Sequence[Note], layout: Layout | None) -> Section:
-    """Gives a map of the texts for each run that has a model; touching a dot lights its text up in all."""
+    """Returns a map of the texts for each run that has a model; touching a dot lights its text up in all."""
     title = "Map of texts"
     lead = (
         "Each dot is a text, in the two directions in which the vectors vary most. Colours are groups that lie "
@@ -86,7 +86,7 @@ def maps(spaces: Sequence[Space], notes: Sequence[Note], layout: Layout | None) 
 def neighbours(
     spaces: Sequence[Space], notes: Sequence[Note], texts: Sequence[str], layout: Layout | None
 ) -> Section:
-    """Gives the nearest neighbours of the sample texts in each run, with their cosines."""
+    """Returns the nearest neighbours of the sample texts in each run, with their cosines."""
     title = "Nearest neighbours"
     lead = (
         f"The numbered texts of the map, and the {_NEIGHBOURS} texts nearest to each among all {len(texts):,}, "
@@ -116,7 +116,7 @@ def neighbours(
 
 
 def shown(text: str, letters: int = _LETTERS) -> Html:
-    """Gives a text, the end of a long one left out, in the direction of its letters."""
+    """Returns a text, the end of a long one left out, in the direction of its letters."""
     return tag("span", _shortened(text, letters), dir="auto", class_="text")
 
 
@@ -150,7 +150,7 @@ def _map(number: int, spaces: Sequence[Space], layout: Layout) -> Chart:
 
 
 def _with_texts(svg: str, texts: Sequence[str]) -> Html:
-    """Gives a map whose dots know their texts: by title for the pointer, and as stops of the arrow keys."""
+    """Returns a map whose dots know their texts: by title for the pointer, and as stops of the arrow keys."""
     start = svg.index('<g id="points">')
     end = svg.index("</g>", start)
     named = iter(texts)

@@ -1,7 +1,7 @@
 """Sweeps: grids of runs, what came of them, and the tables they make. ``contrastive-text sweep`` runs them."""
 
-from contrastive_text.runs.sweeps.folder import Run, SweepFolder, read_validations
-from contrastive_text.runs.sweeps.noise import Difference, paired_difference, t_bound
+from contrastive_text.runs.sweeps.folder import SweepFolder, SweepRun, read_validations
+from contrastive_text.runs.sweeps.noise import SeedDifference, paired_difference, t_bound
 from contrastive_text.runs.sweeps.plan import Cell, plan
 from contrastive_text.runs.sweeps.table import SweepTable
 from contrastive_text.runs.sweeps.values import Axis, parse_vary
@@ -9,9 +9,9 @@ from contrastive_text.runs.sweeps.values import Axis, parse_vary
 __all__ = [
     "Axis",
     "Cell",
-    "Difference",
-    "Run",
+    "SeedDifference",
     "SweepFolder",
+    "SweepRun",
     "SweepTable",
     "paired_difference",
     "parse_vary",

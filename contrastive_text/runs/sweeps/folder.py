@@ -23,7 +23,7 @@ from contrastive_text.runs.sweeps.plan import Cell
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SweepRun:
     """What came of a cell under one seed.
 
     Args:
@@ -54,7 +54,7 @@ class SweepFolder:
     Example:
         >>> import tempfile
         >>> folder = SweepFolder(tempfile.mkdtemp())
-        >>> run = Run(("none",), seed=1, seconds=2.5, validations=[{"step": 1, "val/spearman": 71.5}])
+        >>> run = SweepRun(("none",), seed=1, seconds=2.5, validations=[{"step": 1, "val/spearman": 71.5}])
         >>> with folder.held(Cell(("none",)), seed=1) as place:
         ...     folder.keep(place, run)
         >>> folder.read(Cell(("none",)), seed=1) == run
@@ -101,8 +101,8 @@ class SweepFolder:
         kept = Record(read_sealed(file, todo), where=str(file), todo=todo)
         return kept.texts("axes"), kept.record("cells").values
 
-    def read(self, cell: Cell, seed: int) -> Run | None:
-        """Gives what came of a run; None while it is neither finished nor failed.
+    def read(self, cell: Cell, seed: int) -> SweepRun | None:
+        """Returns what came of a run; None while it is neither finished nor failed.
 
         Raises:
             ValueError: Its record was changed.
@@ -111,18 +111,18 @@ class SweepFolder:
         return _read_run(file) if file.exists() else None
 
     def finished(self, cell: Cell, seed: int) -> bool:
-        """Tells whether a run needn't be done; a failed one is tried again."""
+        """Whether a run needn't be done; a failed one is tried again."""
         run = self.read(cell, seed)
         return run is not None and not run.error
 
     @contextmanager
     def held(self, cell: Cell, seed: int) -> Iterator[Path | None]:
-        """Gives a run's folder to this process; None while another one is at work in it."""
+        """Yields a run's folder to this process; None while another one is at work in it."""
         place = self._place(cell, seed)
         with _held(place, wait=False) as mine:
             yield place if mine else None
 
-    def keep(self, place: Path, run: Run, **notes: Any) -> None:
+    def keep(self, place: Path, run: SweepRun, **notes: Any) -> None:
         """Writes what came of a run, and notes beside it.
 
         Args:
@@ -146,7 +146,7 @@ def empty(place: Path) -> None:
 
 
 def read_validations(folder: Path) -> list[dict[str, float]]:
-    """Gives what the only run of a folder logged in its validations, in order.
+    """Returns what the only run of a folder logged in its validations, in order.
 
     Raises:
         ValueError: No ``metrics.csv``.
@@ -166,11 +166,11 @@ def read_validations(folder: Path) -> list[dict[str, float]]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def _read_run(file: Path) -> Run:
+def _read_run(file: Path) -> SweepRun:
     todo = "delete it to have this run done anew"
     kept = Record(read_sealed(file, todo), where=str(file), todo=todo)
     validations = records(kept.values.get("validations"), of="validations", where=str(file), todo=todo)
-    return Run(
+    return SweepRun(
         labels=tuple(kept.texts("labels")),
         seed=kept.integer("seed"),
         seconds=kept.number("seconds"),
@@ -180,7 +180,7 @@ def _read_run(file: Path) -> Run:
 
 
 def as_json(value: Any) -> Any:  # Any: JSON
-    """Gives a value in the words of JSON, which has none for what is no finite number: these become texts.
+    """Returns a value in the words of JSON, which has none for what is no finite number: these become texts.
 
     Example:
         >>> as_json([{"step": 1, "val/spearman": float("nan")}])
@@ -214,7 +214,7 @@ def _held(path: Path, wait: bool) -> Iterator[bool]:
 
 
 def _changes(then: object, now: object, where: str = "") -> list[str]:
-    """Gives a line for each place where two configurations differ."""
+    """Returns a line for each place where two configurations differ."""
     if isinstance(then, Mapping) and isinstance(now, Mapping):
         lines = []
         for name in dict.fromkeys((*then, *now)):

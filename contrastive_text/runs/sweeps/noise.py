@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Difference(NamedTuple):
+class SeedDifference(NamedTuple):
     """A mean difference and half the width of its 95 % interval; NaN where one pair of scores gives none.
 
     Args:
@@ -25,7 +25,7 @@ class Difference(NamedTuple):
         return abs(self.mean) > self.margin
 
 
-def paired_difference(scores: Mapping[int, float], baseline: Mapping[int, float]) -> Difference | None:
+def paired_difference(scores: Mapping[int, float], baseline: Mapping[int, float]) -> SeedDifference | None:
     """Compares two settings seed by seed, by Student's t; None where they share no seed.
 
     Runs of one seed see the same texts in the same order, so that the spread of their differences is what
@@ -37,19 +37,19 @@ def paired_difference(scores: Mapping[int, float], baseline: Mapping[int, float]
 
     Example:
         >>> paired_difference({1: 80.0, 2: 81.0, 3: 82.0}, {1: 79.0, 2: 79.5, 3: 81.0})
-        Difference(mean=1.1666666666666667, margin=0.7171...)
+        SeedDifference(mean=1.1666666666666667, margin=0.7171...)
     """
     pairs = [scores[seed] - baseline[seed] for seed in scores if seed in baseline]
     if not pairs:
         return None
     mean, count = math.fsum(pairs) / len(pairs), len(pairs)
     if count == 1 or math.isnan(mean):
-        return Difference(mean, math.nan)
-    return Difference(mean, t_bound(0.95, count - 1) * statistics.stdev(pairs) / math.sqrt(count))
+        return SeedDifference(mean, math.nan)
+    return SeedDifference(mean, t_bound(0.95, count - 1) * statistics.stdev(pairs) / math.sqrt(count))
 
 
 def t_bound(share: float, degrees: int) -> float:
-    """Gives the t within which, on either side of 0, such a share of Student's distribution lies.
+    """Returns the t within which, on either side of 0, such a share of Student's distribution lies.
 
     Formula: Abramowitz and Stegun 1964, 26.7.3 and 26.7.4, inverted by bisection over the angle
     atan(t / sqrt(df)).

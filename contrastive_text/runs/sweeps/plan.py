@@ -33,12 +33,12 @@ class Cell:
         return " | ".join(self.labels)
 
     def words(self, options: Sequence[str]) -> list[str]:
-        """Gives the options of ``fit`` for this cell, given those of all cells."""
+        """Returns the options of ``fit`` for this cell, given those of all cells."""
         return [*self.first, *options, *self.last]
 
 
 def plan(axes: Sequence[Axis]) -> list[Cell]:
-    """Gives the cells of a grid, the last axis fastest.
+    """Returns the cells of a grid, the last axis fastest.
 
     Raises:
         ValueError: No axis, or a key on two of them.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.runs.sweeps.folder import Run
-from contrastive_text.runs.sweeps.noise import Difference, paired_difference
+from contrastive_text.runs.sweeps.folder import SweepRun
+from contrastive_text.runs.sweeps.noise import SeedDifference, paired_difference
 from contrastive_text.runs.sweeps.plan import Cell
 
 Take = Literal["best", "last"]
@@ -37,7 +37,7 @@ class SweepTable:
 
     Example:
         >>> cells = [Cell(("none",)), Cell(("CropTokens",))]
-        >>> runs = [Run(cell.labels, seed, validations=[{"val/spearman": score}])
+        >>> runs = [SweepRun(cell.labels, seed, validations=[{"val/spearman": score}])
         ...         for cell, scores in zip(cells, ([70.0, 71.0], [72.0, 73.2]))
         ...         for seed, score in enumerate(scores, start=1)]
         >>> print(SweepTable(["model.views.positive"], cells, runs, seeds=[1, 2]).markdown())
@@ -53,14 +53,14 @@ class SweepTable:
 
     axes: Sequence[str]
     cells: Sequence[Cell]
-    runs: Sequence[Run]
+    runs: Sequence[SweepRun]
     seeds: Sequence[int]
     score: str = "val/spearman"
     take: Take = "best"
     mode: Mode = "max"
 
-    def figures(self, run: Run) -> dict[str, float]:
-        """Gives all figures of the validation that counts.
+    def figures(self, run: SweepRun) -> dict[str, float]:
+        """Returns all figures of the validation that counts.
 
         Raises:
             ValueError: The run has no such score.
@@ -78,34 +78,34 @@ class SweepTable:
         return best(real, key=lambda each: each[self.score]) if real else scored[-1]
 
     def scores(self, cell: Cell) -> dict[int, float]:
-        """Gives a cell's score by seed, of the runs that are finished."""
+        """Returns a cell's score by seed, of the runs that are finished."""
         runs = [run for run in self._ordered() if run.labels == cell.labels and not run.error]
         return {run.seed: self.figures(run)[self.score] for run in runs}
 
     def mean_and_sd(self, cell: Cell) -> tuple[float, float]:
-        """Gives mean and standard deviation (n - 1) over the seeds; NaN where there is none."""
+        """Returns mean and standard deviation (n - 1) over the seeds; NaN where there is none."""
         scores = [*self.scores(cell).values()]
         mean = math.fsum(scores) / len(scores) if scores else math.nan
         return mean, statistics.stdev(scores) if len(scores) > 1 and not math.isnan(mean) else math.nan
 
-    def difference(self, cell: Cell) -> Difference | None:
-        """Gives what a cell scores more than the first one; None for the first, or where no seed is shared."""
+    def difference(self, cell: Cell) -> SeedDifference | None:
+        """Returns what a cell scores more than the first one; None for the first, or where no seed is shared."""
         first = self.cells[0]
         return None if cell == first else paired_difference(self.scores(cell), self.scores(first))
 
     def best(self) -> Cell | None:
-        """Gives the cell of the best mean, the first of equals."""
+        """Returns the cell of the best mean, the first of equals."""
         means = {cell: self.mean_and_sd(cell)[0] for cell in self.cells}
         real = [cell for cell in self.cells if not math.isnan(means[cell])]
         best = max if self.mode == "max" else min
         return best(real, key=means.__getitem__) if real else None
 
-    def failures(self) -> list[Run]:
-        """Gives the runs that failed."""
+    def failures(self) -> list[SweepRun]:
+        """Returns the runs that failed."""
         return [run for run in self._ordered() if run.error]
 
     def markdown(self) -> str:
-        """Gives the table of all cells, of two axes behind a table of the grid, with notes under it."""
+        """Returns the table of all cells, of two axes behind a table of the grid, with notes under it."""
         seeds = ", ".join(map(str, self.seeds))
         over = f"mean ± sd over seeds {seeds}" if len(self.seeds) > 1 else f"seed {seeds}"
         lines = [f"# {self.score}: {self.take} of a run, {over}", ""]
@@ -121,7 +121,7 @@ class SweepTable:
         return "\n".join(lines)
 
     def csv(self) -> str:
-        """Gives a line for each run, with all its figures in full precision."""
+        """Returns a line for each run, with all its figures in full precision."""
         found = [(run, self.figures(run)) for run in self._ordered()]
         names = sorted({name for _, figures in found for name in figures} - {"step"})
         out = io.StringIO()
@@ -133,7 +133,7 @@ class SweepTable:
         return out.getvalue().rstrip("\n")
 
     def json(self) -> str:
-        """Gives cells, runs and comparisons in full precision; ``null`` where there is no figure."""
+        """Returns cells, runs and comparisons in full precision; ``null`` where there is no figure."""
         cells = []
         for cell in self.cells:
             mean, sd = self.mean_and_sd(cell)
@@ -156,13 +156,13 @@ class SweepTable:
         said = {"score": self.score, "take": self.take, "mode": self.mode, "seeds": [*self.seeds], "cells": cells}
         return json.dumps(said, indent=1, ensure_ascii=False)
 
-    def _ordered(self) -> list[Run]:
+    def _ordered(self) -> list[SweepRun]:
         places = {cell.labels: number for number, cell in enumerate(self.cells)}
         ours = [run for run in self.runs if run.labels in places and run.seed in self.seeds]
         return sorted(ours, key=lambda run: (places[run.labels], run.seed))
 
     def _grid(self) -> list[str]:
-        """Gives the lines of rows times columns."""
+        """Returns the lines of rows times columns."""
         across = list(dict.fromkeys(cell.labels[1] for cell in self.cells))
         cells = {cell.labels: self._cell(cell) for cell in self.cells}
         lines = [_line([r" \ ".join(self.axes), *across]), "| --- |" + " ---: |" * len(across)]
@@ -195,7 +195,7 @@ class SweepTable:
         return notes
 
 
-def _difference(difference: Difference | None) -> tuple[str, str]:
+def _difference(difference: SeedDifference | None) -> tuple[str, str]:
     if difference is None:
         return "", ""
     mean, margin = difference

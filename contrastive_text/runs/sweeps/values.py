@@ -31,7 +31,7 @@ class Axis:
     values: Mapping[str, str]
 
     def options(self, label: str) -> list[str]:
-        """Gives the options of ``fit`` that set a value.
+        """Returns the options of ``fit`` that set a value.
 
         Example:
             >>> Axis("data.batch_size", {"32": "32"}).options("32")
@@ -122,12 +122,12 @@ def split_values(typed: str, where: str) -> list[str]:
 
 
 def _is_chain(key: str) -> bool:
-    """Tells whether a key holds a chain of views: ``model.views.ROLE`` or ``model.views.TASK.ROLE``."""
+    """Whether a key holds a chain of views: ``model.views.ROLE`` or ``model.views.TASK.ROLE``."""
     return "views" in key.split(".")[:-1]
 
 
 def _value(label: str, where: str, chain: bool) -> str:
-    """Gives a value as ``fit`` takes it: YAML on one line."""
+    """Returns a value as ``fit`` takes it: YAML on one line."""
     if label in _NONE:
         return "[]" if chain else "null"
     if label.startswith("@"):
@@ -162,7 +162,7 @@ def _chain(node: ast.expr, where: str) -> list[dict[str, Any]]:
 
 
 def _part(node: ast.expr, where: str) -> dict[str, Any]:
-    """Gives a part as a configuration names it."""
+    """Returns a part as a configuration names it."""
     called = node.func if isinstance(node, ast.Call) else node
     if not isinstance(called, ast.Name | ast.Attribute):
         raise InvalidValueError(f"--vary {where}: {_EXPECTED}, got {ast.unparse(node)!r}")

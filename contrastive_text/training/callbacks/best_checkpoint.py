@@ -34,13 +34,13 @@ def monitored(data: TextDataModule) -> str:
 
 
 def data_of(trainer: pl.Trainer) -> TextDataModule | None:
-    """Gives the data module of a run; None where its loaders were given by hand."""
+    """Returns the data module of a run; None where its loaders were given by hand."""
     data = getattr(trainer, "datamodule", None)  # Lightning sets it, undeclared
     return data if isinstance(data, TextDataModule) else None
 
 
 def _validation_interval(trainer: pl.Trainer, data: TextDataModule) -> int | float:
-    """Gives the run's interval in batches, shortened where an epoch or the run has fewer."""
+    """Returns the run's interval in batches, shortened where an epoch or the run has fewer."""
     wanted, limit = trainer.val_check_interval, trainer.limit_train_batches
     epoch = data.batches_per_epoch()
     epoch = min(limit, epoch) if isinstance(limit, int) else max(1, int(limit * epoch))
@@ -119,7 +119,7 @@ class BestCheckpoint(ModelCheckpoint):
         super().on_validation_end(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
-        """Gives the best so far, the last validation's figures, step and rows, and the run's folder."""
+        """Returns the best so far, the last validation's figures, step and rows, and the run's folder."""
         figures = {"figures": dict(self._figures), "figures_step": self._figures_step}
         return {**super().state_dict(), **figures, "validated": dict(self._validated), "run": self._run}
 

@@ -66,7 +66,7 @@ class ChunkSize(Callback):
 
 
 def saved_bytes(module: ContrastiveModule, tokens: int) -> int:
-    """Gives the bytes that autograd saves to encode and pool one row of that many tokens."""
+    """Returns the bytes that autograd saves to encode and pool one row of that many tokens."""
     storages: dict[int, int] = {}
     weights = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
 
@@ -83,7 +83,7 @@ def saved_bytes(module: ContrastiveModule, tokens: int) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Gives the memory that a device has left.
+    """Returns the memory that a device has left.
 
     Raises:
         ValueError: A system that doesn't tell.
@@ -104,7 +104,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _left_in_groups() -> list[int]:
-    """Gives the bytes that the control groups of this process leave it, where they have a limit.
+    """Returns the bytes that the control groups of this process leave it, where they have a limit.
 
     A container, or a job of a cluster, has less than the machine. Of both versions of control groups each
     group up to the root may have a limit; pages of files, which are given up on demand, count as free.
@@ -151,7 +151,7 @@ def _encoded(module: ContrastiveModule, rows: int, tokens: int) -> Tensor:
         text_ids=torch.arange(rows, device=device),
     )
     with module.trainer.precision_plugin.forward_context():
-        return module.network._replace(chunk_tokens=None).pool(batch)
+        return module.embedder._replace(chunk_tokens=None).pool(batch)
 
 
 def _fits(module: ContrastiveModule, rows: int, tokens: int) -> bool:

@@ -57,7 +57,7 @@ class TrainingSigns:
         self._in_a_row: Counter[tuple[str, str]] = Counter()
 
     def read(self, step: int, figures: Mapping[str, float]) -> dict[str, str]:
-        """Gives what is wrong, kind -> message, as far as ``IN_A_ROW`` readings agree on it.
+        """Returns what is wrong, kind -> message, as far as ``IN_A_ROW`` readings agree on it.
 
         Args:
             step: Number of the step.
@@ -188,7 +188,7 @@ class CollapseDoctor(Callback):
         self._said.add(kind)
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
-        """Gives what a resumed run must know: how the run started, and what has been said."""
+        """Returns what a resumed run must know: how the run started, and what has been said."""
         return {"start": dict(self.signs.start), "said": sorted(self._said)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature

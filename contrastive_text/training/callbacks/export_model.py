@@ -62,7 +62,7 @@ class ExportModel(Callback):
 
 
 def export(module: ContrastiveModule) -> SentenceEncoder:
-    """Gives a trained module as the encoder that inference uses: no view, no train-only head.
+    """Returns a trained module as the encoder that inference uses: no view, no train-only head.
 
     Raises:
         TypeError: An encoder that isn't a ``TransformerEncoder``.
@@ -70,4 +70,4 @@ def export(module: ContrastiveModule) -> SentenceEncoder:
     if not isinstance(module.encoder, TransformerEncoder):
         raise InvalidTypeError(f"export: expected a TransformerEncoder, got {type(module.encoder).__name__}")
     network = None if module.head is None else module.head.network
-    return SentenceEncoder(module.encoder, module.used_network.pooler, head=network)
+    return SentenceEncoder(module.encoder, module.inference_embedder.pooler, head=network)

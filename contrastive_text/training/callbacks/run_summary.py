@@ -27,7 +27,7 @@ _LIBRARIES = ("contrastive-text", "torch", "transformers", "tokenizers", "pytorc
 
 
 def model_facts(module: ContrastiveModule) -> dict[str, str]:
-    """Gives what a reader of the results should know of the model: parts, rates, dropout in effect."""
+    """Returns what a reader of the results should know of the model: parts, rates, dropout in effect."""
     weights = sum(p.numel() for p in module.encoder.parameters())
     plans = {"": module.plan, **{f"{task}, ": plan for task, plan in module.by_task.own_plans.items()}}
     chains = [
@@ -47,7 +47,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
         "layout": f"{layout}: {why}; {chunks}",
         "dropout": dropout or "none",
         "views": "\n".join(chains) or "none",
-        "pooler": f"{describe(module.pooler)} in training, {describe(module.used_network.pooler)} in use",
+        "pooler": f"{describe(module.pooler)} in training, {describe(module.inference_embedder.pooler)} in use",
         "head in use": "none" if module.head is None else describe(module.head),
         "objectives": "\n".join(f"{name}: {module.weights[name]:g} x {describe(part)}" for name, part in parts),
         **({"gradient": describe(module.combine)} if len(parts) > 1 else {}),
@@ -57,7 +57,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
 
 
 def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataModule) -> dict[str, str]:
-    """Gives what happens in a step: the effective number of negatives, ranks, steps, precision."""
+    """Returns what happens in a step: the effective number of negatives, ranks, steps, precision."""
     negatives = [
         f"{name}: {said}" for name, part in module.objective_parts().items() if (said := _negatives(part, data))
     ]
@@ -98,7 +98,7 @@ def _negatives(objective: Objective, data: TextDataModule) -> str | None:
 
 
 def _peak(schedule: Schedule, total: int) -> float:
-    """Gives the largest share of the peak rate that a run of so many steps reaches."""
+    """Returns the largest share of the peak rate that a run of so many steps reaches."""
     return max((schedule.factor(step, total) for step in range(0, total, max(1, total // 1000))), default=1.0)
 
 
@@ -112,7 +112,7 @@ class RunSummary(Callback):
     """Prints, before the first step, everything that changes the result, and keeps it in every checkpoint.
 
     Args:
-        starts_from: What ``stages.start_from`` said, where a second stage starts from the weights of a first.
+        starts_from: What ``load_initial_weights`` said, where a run starts from the weights of another.
     """
 
     def __init__(self, starts_from: str | None = None) -> None:
@@ -146,7 +146,7 @@ class RunSummary(Callback):
         _print_read(trainer, "predict")
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
-        """Gives the facts for the checkpoint."""
+        """Returns the facts for the checkpoint."""
         return dict(self.facts)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature

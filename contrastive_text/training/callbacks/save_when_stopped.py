@@ -155,12 +155,12 @@ def _let_lightning_stop(trainer: pl.Trainer, wanted: bool) -> None:
 
 
 def _validates_now(trainer: pl.Trainer) -> bool:
-    """Tells whether a validation comes behind this batch, which a run resumed from before it would leave out."""
+    """Whether a validation comes behind this batch, which a run resumed from before it would leave out."""
     loop = trainer.fit_loop
     assert loop._data_fetcher is not None
     return loop.epoch_loop._should_check_val_fx(loop._data_fetcher)  # nothing public tells it
 
 
 def _ends_an_epoch(trainer: pl.Trainer) -> bool:
-    """Tells whether the epoch or the run ends with this batch: a resumed run leaves out what is done then."""
+    """Whether the epoch or the run ends with this batch: a resumed run leaves out what is done then."""
     return trainer.is_last_batch or 0 < trainer.max_steps <= trainer.global_step

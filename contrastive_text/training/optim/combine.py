@@ -34,12 +34,12 @@ class Combine(nn.Module, ABC):
         """Makes what depends on the names of the objectives; the module calls it once."""
 
     def logs(self) -> dict[str, Tensor]:
-        """Gives figures to log beside the losses, scalars without a gradient; none unless overridden."""
+        """Returns figures to log beside the losses, scalars without a gradient; none unless overridden."""
         return {}
 
     @abstractmethod
     def forward(self, values: Mapping[str, Tensor], parameters: Sequence[nn.Parameter], key: int) -> Tensor:
-        """Gives a scalar whose gradient, averaged over ranks, is the gradient of the step.
+        """Returns a scalar whose gradient, averaged over ranks, is the gradient of the step.
 
         Args:
             values: Name -> this rank's weighted loss, a scalar with its graph, whose mean over ranks is the
@@ -78,7 +78,7 @@ class WeightedSum(Combine):
         self.reduction = reduction
 
     def forward(self, values: Mapping[str, Tensor], parameters: Sequence[nn.Parameter], key: int) -> Tensor:  # noqa: ARG002  # the base's signature
-        """Gives the sum or the mean of the losses."""
+        """Returns the sum or the mean of the losses."""
         return add_up(values, mean=self.reduction == "mean")
 
 
@@ -114,11 +114,11 @@ class Uncertainty(Combine):
         self.log_variances = nn.ParameterDict({name: nn.Parameter(torch.zeros(())) for name in names})
 
     def logs(self) -> dict[str, Tensor]:
-        """Gives ``weight/NAME``, the weight ``exp(-s)`` of each objective."""
+        """Returns ``weight/NAME``, the weight ``exp(-s)`` of each objective."""
         return {f"weight/{name}": (-s.detach()).exp() for name, s in self.log_variances.items()}
 
     def forward(self, values: Mapping[str, Tensor], parameters: Sequence[nn.Parameter], key: int) -> Tensor:  # noqa: ARG002  # the base's signature
-        """Gives the weighted sum. Every rank adds the whole ``s / 2``, which the mean over ranks keeps.
+        """Returns the weighted sum. Every rank adds the whole ``s / 2``, which the mean over ranks keeps.
 
         Raises:
             ValueError: An objective that ``build`` wasn't told of.
@@ -137,7 +137,7 @@ class Uncertainty(Combine):
 
 
 def add_up(values: Mapping[str, Tensor], mean: bool) -> Tensor:
-    """Gives the sum of the losses, or their mean."""
+    """Returns the sum of the losses, or their mean."""
     losses = torch.stack(list(values.values()))
     return losses.mean() if mean else losses.sum()
 

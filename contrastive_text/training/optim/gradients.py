@@ -28,14 +28,14 @@ class Gradients:
     sizes: Tensor
 
     def spread(self, figures: Tensor) -> Tensor:
-        """Gives one figure per entry from one per parameter, (K,) -> (E,)."""
+        """Returns one figure per entry from one per parameter, (K,) -> (E,)."""
         return figures.repeat_interleave(self.sizes, output_size=len(self.rows[0]))
 
 
 def objective_gradients(
     values: Mapping[str, Tensor], parameters: Sequence[nn.Parameter], keep_graph: bool = False
 ) -> Gradients:
-    """Gives the gradient of every objective on the whole batch; ``grad`` of the parameters stays as it is.
+    """Returns the gradient of every objective on the whole batch; ``grad`` of the parameters stays as it is.
 
     Each costs one backward pass and one all-reduce, of the gradient and of which parameters it reaches. A
     rank without rows for an objective has a loss without a graph and counts as zero. Autocast is off, as in
@@ -71,7 +71,7 @@ def objective_gradients(
 
 
 def gradient_figures(values: Mapping[str, Tensor], parameters: Sequence[nn.Parameter]) -> dict[str, Tensor]:
-    """Gives the length of each objective's gradient and the cosine of each two, to log now and then.
+    """Returns the length of each objective's gradient and the cosine of each two, to log now and then.
 
     The graph is kept, so call it before ``backward``. It costs one backward pass and, in memory, one gradient
     per objective. All ranks call it together and get the same figures: those of the whole batch.

@@ -101,7 +101,7 @@ class PCGrad(Combine):
         self.seed = seed
 
     def forward(self, values: Mapping[str, Tensor], parameters: Sequence[nn.Parameter], key: int) -> Tensor:
-        """Gives a scalar with the value of the plain losses and the projected gradient."""
+        """Returns a scalar with the value of the plain losses and the projected gradient."""
         if len(values) == 1:
             return next(iter(values.values()))
         gradients = objective_gradients(values, parameters)
@@ -121,7 +121,7 @@ class PCGrad(Combine):
         return [rng.permutation([j for j in range(count) if j != i]).tolist() for i in range(count)]
 
     def merge(self, gradients: Gradients, orders: Sequence[Sequence[int]]) -> Tensor:
-        """Gives one gradient, (E,), out of n.
+        """Returns one gradient, (E,), out of n.
 
         Args:
             gradients: The n gradients.

@@ -34,7 +34,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def factor(self, step: int, total: int) -> float:
-        """Gives the multiplier of the peak learning rate.
+        """Returns the multiplier of the peak learning rate.
 
         Args:
             step: Number of the optimiser step, from 0 to total - 1; torch also asks once for total.
@@ -76,7 +76,7 @@ class ConstantSchedule(Schedule):
         return self.warmup_ratio > 0
 
     def factor(self, step: int, total: int) -> float:
-        """Gives min(1, step / warm-up)."""
+        """Returns min(1, step / warm-up)."""
         warmup = _warmup(self.warmup_steps, ratio=self.warmup_ratio, total=total)
         return step / warmup if step < warmup else 1.0
 
@@ -107,7 +107,7 @@ class LinearSchedule(Schedule):
         self.warmup_ratio = warmup_ratio
 
     def factor(self, step: int, total: int) -> float:
-        """Gives step / warm-up, then the share of the remaining steps."""
+        """Returns step / warm-up, then the share of the remaining steps."""
         warmup = _warmup(self.warmup_steps, ratio=self.warmup_ratio, total=total)
         return step / warmup if step < warmup else max(0.0, (total - step) / max(1, total - warmup))
 
@@ -138,7 +138,7 @@ class CosineSchedule(Schedule):
         self.warmup_ratio = warmup_ratio
 
     def factor(self, step: int, total: int) -> float:
-        """Gives step / warm-up, then half a cosine."""
+        """Returns step / warm-up, then half a cosine."""
         warmup = _warmup(self.warmup_steps, ratio=self.warmup_ratio, total=total)
         if step < warmup:
             return step / warmup
@@ -182,12 +182,12 @@ class SlantedTriangularSchedule(Schedule):
         self.ratio = ratio
 
     def factor(self, step: int, total: int) -> float:
-        """Gives ``slanted_triangular`` at t = step + 1."""
+        """Returns ``slanted_triangular`` at t = step + 1."""
         return slanted_triangular(step + 1, total=total, cut_fraction=self.cut_fraction, ratio=self.ratio)
 
 
 def slanted_triangular(t: int, total: int, cut_fraction: float, ratio: float) -> float:
-    """Gives the slanted triangular multiplier at time t.
+    """Returns the slanted triangular multiplier at time t.
 
     cut = floor(total * cut_fraction); p = t / cut below cut, then 1 - (t - cut) / (total - cut);
     (1 + p (ratio - 1)) / ratio (Howard and Ruder 2018, https://arxiv.org/abs/1801.06146, section 3.2, with
@@ -236,7 +236,7 @@ class ScheduledRates(LambdaLR):
         super().__init__(optimizer, factor)
 
     def get_lr(self) -> list[float | Tensor]:
-        """Gives the rate of each group, of later ones too."""
+        """Returns the rate of each group, of later ones too."""
         for group in self.optimizer.param_groups[len(self.base_lrs) :]:
             now = self._factor(self.last_epoch - 1)
             self.base_lrs.append(group["lr"] / now if now else group["lr"])
@@ -244,12 +244,12 @@ class ScheduledRates(LambdaLR):
         return [base * factor for base in self.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:  # Any: torch's
-        """Gives the place in the schedule, without the schedule."""
+        """Returns the place in the schedule, without the schedule."""
         return {name: value for name, value in super().state_dict().items() if name != "_factor"}
 
 
 def lr_lambda(schedule: Schedule, total: float | None) -> Callable[[int], float]:
-    """Gives the function of the step that ``torch.optim.lr_scheduler.LambdaLR`` expects.
+    """Returns the function of the step that ``torch.optim.lr_scheduler.LambdaLR`` expects.
 
     Args:
         schedule: The schedule.

@@ -100,7 +100,7 @@ class UncorrectedAdamW(torch.optim.Optimizer):
             torch._foreach_add_(weights, weights, alpha=-lr * weight_decay)
 
     def _moments(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Gives the running means of a weight's gradient and of its square."""
+        """Returns the running means of a weight's gradient and of its square."""
         if cast(Tensor, weight.grad).is_sparse:
             raise InvalidTypeError(
                 "AdamW.bias_correction: expected dense gradients to train without it, got a sparse one; build "

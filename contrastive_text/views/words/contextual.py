@@ -65,15 +65,15 @@ class ContextualSubstitute(TextView):
         self._filler: Filler | None = None
 
     def __getstate__(self) -> dict[str, Any]:  # Any: as in object.__getstate__
-        """Gives the state without the model."""
+        """Returns the state without the model."""
         return {**self.__dict__, "_filler": None}
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
-        """Gives the text with some words replaced."""
+        """Returns the text with some words replaced."""
         return self.alter_all([text], [rng])[0]
 
     def alter_all(self, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
-        """Gives the texts with some words replaced, by passes over texts of similar length."""
+        """Returns the texts with some words replaced, by passes over texts of similar length."""
         altered = list(texts)
         gaps = [self._gaps(text, rng) for text, rng in zip(texts, rngs, strict=True)]
         by_length = sorted((i for i, each in enumerate(gaps) if each.places), key=lambda i: len(texts[i]))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError, first_line
-from contrastive_text.core.hub import quiet
+from contrastive_text.core.libraries import quiet
 from contrastive_text.views.text import is_word
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Filler:
         self._cut = {"truncation": True, "max_length": limit} if limit < 10**8 else {}
 
     def score(self, texts: Sequence[Gaps]) -> tuple[list[tuple[int, int]], Tensor]:
-        """Gives the gaps within the length limit, and the score of each word in them.
+        """Returns the gaps within the length limit, and the score of each word in them.
 
         Returns:
             M gaps as (text, piece), and scores in float64 on the CPU, (M, words); a gap's own word has none.
@@ -69,11 +69,11 @@ class Filler:
         return gaps, scores
 
     def _without_case(self, words: Sequence[str]) -> list[tuple[int, ...]]:
-        """Gives each word as the tokens of its lower-case form: equal for all that the model may hold for one."""
+        """Returns each word as the tokens of its lower-case form: equal for all that the model takes for one."""
         return _tokens(self._tokenizer, [word.lower() for word in words])
 
     def _logits(self, encoding: BatchEncoding, where: Tensor) -> Tensor:
-        """Gives the head's scores at the given (row, token) only: all of them would take too much memory."""
+        """Returns the head's scores at the given (row, token) only: all of them would take too much memory."""
 
         def keep_gaps(module: nn.Module, inputs: object, output: BaseModelOutput) -> BaseModelOutput:  # noqa: ARG001  # torch's signature
             assert output.last_hidden_state is not None
@@ -127,7 +127,7 @@ def _load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def _whole_words(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[str]]:
-    """Gives the entries of the vocabulary that are a word of a running text by themselves.
+    """Returns the entries of the vocabulary that are a word of a running text by themselves.
 
     Found by going there and back, because every kind of tokenizer marks pieces of words in its own way.
     """
@@ -140,7 +140,7 @@ def _whole_words(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[st
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> list[tuple[int, ...]]:
-    """Gives the tokens of each word as it stands inside a text, after a blank."""
+    """Returns the tokens of each word as it stands inside a text, after a blank."""
     if not words:
         return []
     return [

@@ -33,7 +33,7 @@ class Form(NamedTuple):
 
 
 def invert(exceptions: Iterable[str]) -> dict[str, list[str]]:
-    """Gives lemma -> irregular forms from the lines of a WordNet file such as ``noun.exc``.
+    """Returns lemma -> irregular forms from the lines of a WordNet file such as ``noun.exc``.
 
     Example:
         >>> invert(["geese goose", "axes ax axis"])
@@ -49,12 +49,12 @@ def invert(exceptions: Iterable[str]) -> dict[str, list[str]]:
 
 
 def base_form(lemma: str, irregular: Mapping[str, Sequence[str]]) -> tuple[Form, ...]:  # noqa: ARG001  # as its neighbours
-    """Gives the word as it is, for parts of speech that aren't inflected here."""
+    """Returns the word as it is, for parts of speech that aren't inflected here."""
     return (Form((lemma,), lemma),)
 
 
 def noun_forms(lemma: str, irregular: Mapping[str, Sequence[str]]) -> tuple[Form, ...]:
-    """Gives the base form and the plural.
+    """Returns the base form and the plural.
 
     The plural is safe where it is regular, or where the one irregular form is an English one: Latin and Greek
     plurals, and old ones such as brethren, often stand beside a more common regular form.
@@ -75,7 +75,7 @@ def noun_forms(lemma: str, irregular: Mapping[str, Sequence[str]]) -> tuple[Form
 
 
 def verb_forms(lemma: str, irregular: Mapping[str, Sequence[str]]) -> tuple[Form, ...]:
-    """Gives the base form, the third person, the -ing form, and the past with the participle.
+    """Returns the base form, the third person, the -ing form, and the past with the participle.
 
     The past is safe where it is regular, because past and participle are then alike; the exceptions tell
     which consonants are doubled.

@@ -24,10 +24,10 @@ class SynonymSource(ABC):
 
     @abstractmethod
     def table(self) -> SynonymTable:
-        """Gives all synonyms; called once, before the first text."""
+        """Returns all synonyms; called once, before the first text."""
 
     def parts_of_speech(self, words: Sequence[str]) -> Sequence[str] | None:  # noqa: ARG002  # the contract
-        """Gives the part of speech of each word of a text; None where none is asked for, and "" holds for all."""
+        """Returns the part of speech of each word of a text; None where "" holds for all."""
         return None
 
 
@@ -62,7 +62,7 @@ class SynonymFile(SynonymSource):
             )
 
     def table(self) -> SynonymTable:
-        """Gives the synonyms of the file, in its order."""
+        """Returns the synonyms of the file, in its order."""
         found: dict[str, dict[str, None]] = {}
         rows = (re.sub(r"\r?\n\Z", "", line).split("\t") for line in decoded_lines(Path(self.path)))
         header = next(rows, [])
@@ -93,7 +93,7 @@ _COLUMNS = (("word", "synonyms"), ("word1", "word2"))
 
 
 def _usable(word: str, synonyms: Iterable[str]) -> tuple[str, ...]:
-    """Gives the synonyms that are one word of letters, and another one than the word itself.
+    """Returns the synonyms that are one word of letters, and another one than the word itself.
 
     Example:
         >>> _usable("big", ["large", "Big", "grown up", "h2o", "large"])

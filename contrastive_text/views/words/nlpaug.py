@@ -57,11 +57,11 @@ class NlpaugView(TextView):
         self._made: _Augmenter | None = None
 
     def __getstate__(self) -> dict[str, Any]:  # Any: as in object.__getstate__
-        """Gives the state without the augmenter, which may hold a model."""
+        """Returns the state without the augmenter, which may hold a model."""
         return {**self.__dict__, "_made": None}
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
-        """Gives what the augmenter makes of the text."""
+        """Returns what the augmenter makes of the text."""
         if not text.strip():
             return text
         if self._made is None:

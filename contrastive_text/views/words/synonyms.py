@@ -49,7 +49,7 @@ class SubstituteSynonyms(TextView):
         self._table = self._source.table()
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
-        """Gives the text with some words replaced."""
+        """Returns the text with some words replaced."""
         if self._table is None:
             self._table = self._source.table()
         pieces = split_words(text)

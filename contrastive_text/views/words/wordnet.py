@@ -91,7 +91,7 @@ class WordNetSynonyms(SynonymSource):
             _find(folder, "taggers", _TAGGER)
 
     def table(self) -> SynonymTable:
-        """Gives the synonyms of all base and inflected forms."""
+        """Returns the synonyms of all base and inflected forms."""
         root = _find(self.folder, "corpora", "wordnet")
         key = (str(root), self.same_part_of_speech, self.senses)
         if key not in _TABLES:
@@ -133,7 +133,7 @@ class WordNetSynonyms(SynonymSource):
         return found
 
     def parts_of_speech(self, words: Sequence[str]) -> Sequence[str] | None:
-        """Gives each word's part of speech: noun, verb, adj, adv or ""; None without agreement."""
+        """Returns each word's part of speech: noun, verb, adj, adv or ""; None without agreement."""
         if not self.same_part_of_speech:
             return None
         if self._tagger is None:
@@ -146,7 +146,7 @@ def _takes_part(word: str) -> bool:
 
 
 def _find(folder: str | None, kind: str, name: str) -> _Folder:
-    """Gives the folder of a resource, which may lie in a zip file, as NLTK's downloader leaves it."""
+    """Returns the folder of a resource, which may lie in a zip file, as NLTK's downloader leaves it."""
     for place in _folders(folder):
         plain, zipped = Path(place, kind, name), Path(place, kind, f"{name}.zip")
         if plain.is_dir():
@@ -178,7 +178,7 @@ def _lines(file: _Folder) -> Iterator[str]:
 
 
 def _synsets(file: _Folder) -> Iterator[tuple[str, list[str]]]:
-    """Gives offset and words of every set of synonyms, by the format of WordNet's manual page wndb(5)."""
+    """Yields offset and words of every set of synonyms, by the format of WordNet's manual page wndb(5)."""
     for line in _lines(file):
         offset, _, _, number, rest = line.split(" ", 4)
         pairs = 2 * int(number, base=16)  # word and number of the sense
@@ -186,7 +186,7 @@ def _synsets(file: _Folder) -> Iterator[tuple[str, list[str]]]:
 
 
 def _senses(file: _Folder) -> dict[str, list[tuple[str, int, int, str]]]:
-    """Gives lemma, count in tagged text, rank and offset of every sense of a part of speech, by senseidx(5)."""
+    """Returns lemma, count in tagged text, rank and offset of every sense of a part of speech, by senseidx(5)."""
     found: dict[str, list[tuple[str, int, int, str]]] = {pos: [] for pos in _FORMS}
     for line in _lines(file):
         key, offset, number, count = line.split()

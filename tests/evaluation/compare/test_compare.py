@@ -14,7 +14,7 @@ from contrastive_text import SentenceEncoder
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.compare import measure as module
 from contrastive_text.evaluation.compare.measure import compare
-from contrastive_text.evaluation.compare.result import Comparison
+from contrastive_text.evaluation.compare.result import ModelComparison
 from contrastive_text.evaluation.sts.cosine import aggregate, pair_cosines
 from contrastive_text.evaluation.sts.data import STSPairs
 from contrastive_text.metrics.agreement import linear_cka, neighbour_overlap
@@ -193,7 +193,7 @@ def test_the_formats_say_the_same(models: dict[str, CachedEncoder]) -> None:
 
 
 def test_remarks_say_when_no_adjusted_p_can_be_small(models: dict[str, CachedEncoder]) -> None:
-    few: Comparison = compare(models, TASKS, resamples=40)
+    few: ModelComparison = compare(models, TASKS, resamples=40)
     assert "no Holm p can be 0.05 or below with 40 resamples; 160 are needed" in few.text()
     assert "adjusted for the 4 comparisons made at once" in few.text()
     assert "no Holm p" not in compare(models, TASKS, resamples=160).text()

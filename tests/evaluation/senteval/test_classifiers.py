@@ -48,7 +48,7 @@ def rows(count: int = 120, classes: int = 3, features: int = 5, apart: float = 1
 
 
 def outcomes(found: Rows, classifier: Classifier, protocol: Protocol) -> list[Outcome]:
-    """Gives what the three ways predict; two thirds of the rows train where there is a test part."""
+    """Returns what the three ways predict; two thirds of the rows train where there is a test part."""
     places = torch.arange(len(found.labels))
     train, dev, test = places[places % 3 == 0], places[places % 3 == 1], places[places % 3 == 2]
     return [

@@ -53,7 +53,7 @@ def pairs_of(gold: Sequence[float], subsets: Sequence[str] | None = None) -> STS
 
 
 def vectors_of(rows: list[list[float]]) -> Any:  # Any: in place of a CachedEncoder
-    """Gives these vectors for whatever texts."""
+    """Returns these vectors for whatever texts."""
     return lambda texts: torch.tensor(rows)[: len(texts)]
 
 

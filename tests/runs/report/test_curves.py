@@ -4,18 +4,18 @@ from pathlib import Path
 import pytest
 
 from contrastive_text.runs.report.curves import smoothed, training
-from contrastive_text.runs.report.runs import Run, Series, read_runs
+from contrastive_text.runs.report.runs import RunRecord, Series, read_runs
 
 STEPS = tuple(range(1, 5))
 
 
 @pytest.fixture
-def run(trained: dict[str, Path]) -> Run:
+def run(trained: dict[str, Path]) -> RunRecord:
     return read_runs([trained["plain"]])[0]
 
 
-def named(run: Run, **metrics: Series) -> dict[str, str]:
-    """Gives name and note of each chart of a run with these figures."""
+def named(run: RunRecord, **metrics: Series) -> dict[str, str]:
+    """Returns name and note of each chart of a run with these figures."""
     logged = {name.replace("__", "/"): points for name, points in metrics.items()}
     section = training([dataclasses.replace(run, metrics=logged)])
     return {chart.name: chart.note for chart in section.charts}
@@ -30,7 +30,7 @@ def test_smoothing_is_a_weighted_mean_of_what_came_before() -> None:
         assert mean == pytest.approx(expected)
 
 
-def test_one_objective_has_one_loss_and_several_have_each_its_own(run: Run) -> None:
+def test_one_objective_has_one_loss_and_several_have_each_its_own(run: RunRecord) -> None:
     one = Series(STEPS, (4.0, 3.0, 2.0, 1.0))
     other = Series(STEPS, (8.0, 6.0, 4.0, 2.0))
     assert [*named(run, train__contrastive=one, train__loss=one)] == ["train-contrastive"]
@@ -42,13 +42,13 @@ def test_one_objective_has_one_loss_and_several_have_each_its_own(run: Run) -> N
     }
 
 
-def test_figures_of_an_objective_are_no_losses_and_a_logged_rate_is_drawn(run: Run) -> None:
+def test_figures_of_an_objective_are_no_losses_and_a_logged_rate_is_drawn(run: RunRecord) -> None:
     one = Series(STEPS, (4.0, 3.0, 2.0, 1.0))
     charts = named(run, train__loss=one, train__loss__accuracy=one, train__truncated=one, **{"lr-AdamW": one})
     assert [*charts] == ["train-loss", "lr-AdamW"]
 
 
-def test_scores_say_what_the_kept_weights_have(run: Run) -> None:
+def test_scores_say_what_the_kept_weights_have(run: RunRecord) -> None:
     assert run.best is not None
     step = run.best[2]
     points = Series((step - 1, step), (50.0, 61.25))
@@ -56,7 +56,7 @@ def test_scores_say_what_the_kept_weights_have(run: Run) -> None:
     assert note == f"61.25 at step {step}, which was kept, of {step}."
 
 
-def test_the_path_is_that_of_validation_where_that_is_logged(run: Run) -> None:
+def test_the_path_is_that_of_validation_where_that_is_logged(run: RunRecord) -> None:
     line = Series(STEPS, (0.4, 0.3, 0.3, 0.2))
     below = Series(STEPS, (-1.0, -2.0, -2.5, -3.0))
     batches = {"train__c__alignment": line, "train__c__uniformity": below}
@@ -66,7 +66,7 @@ def test_the_path_is_that_of_validation_where_that_is_logged(run: Run) -> None:
     assert "from (\u22121, 0.4) to (\u22123, 0.2)".capitalize() in charts["plane-val"]
 
 
-def test_what_is_not_logged_is_named_with_what_would_bring_it(run: Run) -> None:
+def test_what_is_not_logged_is_named_with_what_would_bring_it(run: RunRecord) -> None:
     markup = training([dataclasses.replace(run, metrics={})]).markup
     for what in ("Losses", "Learning rate", "Validation scores", "Alignment and uniformity"):
         assert f"{what}: not shown." in markup

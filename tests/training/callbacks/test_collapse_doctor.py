@@ -46,13 +46,13 @@ COLLAPSED = {**USUAL, "loss": 4.16, "accuracy": 0.0, "negative_similarity": 0.99
 
 
 def logged(own: dict[str, float], name: str = "contrastive") -> dict[str, float]:
-    """Gives what a run logs of an objective under these figures."""
+    """Returns what a run logs of an objective under these figures."""
     figures = {f"train/{name}/{figure}": value for figure, value in own.items() if figure != "loss"}
     return {"train/loss": own["loss"], f"train/{name}": own["loss"], **figures}
 
 
 def read(signs: TrainingSigns, *readings: dict[str, float], start: int = 0) -> list[str]:
-    """Gives the kinds that the last of these readings has, 50 steps apart."""
+    """Returns the kinds that the last of these readings has, 50 steps apart."""
     for number, own in enumerate(readings):
         found = signs.read(start + EVERY * number, logged(own))
     return sorted(found)
@@ -164,13 +164,13 @@ def fit(module: ContrastiveModule, folder: Path, *callbacks: pl.Callback, **opti
 
 
 def told(recwarn: pytest.WarningsRecorder) -> list[str]:
-    """Gives what the doctor warned of."""
+    """Returns what the doctor warned of."""
     messages = [str(each.message) for each in recwarn]
     return [each for each in messages if "collapsed" in each or "trivial" in each or "NaN" in each]
 
 
 def expected_figures(model: SentenceEncoder, pairs: str) -> dict[str, float]:
-    """Gives what validation should log of a model."""
+    """Returns what validation should log of a model."""
     rows = read_pairs(pairs).rows
     u, v = (torch.as_tensor(model.encode([str(row[side]) for row in rows])) for side in ("anchor", "positive"))
     best = [row["target"] == 5 for row in rows]

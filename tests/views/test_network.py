@@ -27,7 +27,7 @@ from contrastive_text.views import (
     View,
     ViewPlan,
 )
-from contrastive_text.views.gradient import fgv_perturbation
+from contrastive_text.views.network import fgv_perturbation
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
