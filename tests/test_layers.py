@@ -66,9 +66,17 @@ def package(module: str) -> str:
     return module.split(".")[1]
 
 
+DESIGN = (Path(__file__).parents[1] / "docs" / "design.md").read_text(encoding="utf-8")
+
+
+def test_every_file_that_the_design_names_is_there() -> None:
+    named = re.findall(r"`([\w/]+\.py)`", DESIGN)
+    assert len(named) > 40
+    assert not [name for name in named if not any((root / name).is_file() for root in (PACKAGE, PACKAGE.parent))]
+
+
 def test_the_design_has_the_same_floors() -> None:
-    design = (Path(__file__).parents[1] / "docs" / "design.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", design, flags=re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", DESIGN, flags=re.MULTILINE)
     expected = dict(enumerate(FLOORS, start=1))
     assert {int(floor): {*re.findall(r"`(\w+)`", names)} for floor, names in rows} == expected
 
