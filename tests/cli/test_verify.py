@@ -24,7 +24,7 @@ from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun, Encoding, UnfinishedVectors, VectorIndex
 from contrastive_text.poolers import CLSPooler
-from contrastive_text.runs.sweeps import Cell, Run, SweepFolder
+from contrastive_text.runs.sweeps import Cell, SweepFolder, SweepRun
 from contrastive_text.runs.verification import verify
 from contrastive_text.training import AtomicCheckpointIO
 
@@ -76,7 +76,7 @@ def made(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     sweep, cell = SweepFolder(folder / "sweep"), Cell(("a",))
     with sweep.held(cell, 1) as place:
         assert place is not None
-        sweep.keep(place, Run(cell.labels, 1, 2.5, [{"step": 1, "val/spearman": 71.5}]))
+        sweep.keep(place, SweepRun(cell.labels, 1, 2.5, [{"step": 1, "val/spearman": 71.5}]))
     sweep.check_plan(["model.pooler"], {"a": {"model": {"pooler": "MeanPooler"}}})
     return folder
 
