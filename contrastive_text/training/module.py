@@ -45,17 +45,11 @@ from contrastive_text.training import (
     lr_lambda,
 )
 from contrastive_text.training.accumulation import KeepGradients
+from contrastive_text.training.checks import causal_warning, check_heads_and_weights, check_names, check_parts
 from contrastive_text.training.divergence import EndWhenDiverged, check_weights
 from contrastive_text.training.forward_pass import encode_views, in_place_read, read_slots
 from contrastive_text.training.held_out import ScoredModule
-from contrastive_text.training.tasks import (
-    TaskParts,
-    causal_warning,
-    check_heads_and_weights,
-    check_names,
-    check_parts,
-    split_views,
-)
+from contrastive_text.training.tasks import TaskParts, split_views
 from contrastive_text.views import View, ViewPlan
 
 _TOKENIZER = "tokenizer"

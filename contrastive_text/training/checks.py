@@ -1,0 +1,161 @@
+"""What is refused before a step is taken: parts without sense together, trainers that can't run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.specs import describe
+from contrastive_text.encoders import Encoder
+from contrastive_text.heads import Head
+from contrastive_text.objectives import Objective
+from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MeanPooler, Pooler
+from contrastive_text.views import EmbeddingView, FixedDropout, GradientView, TokenView, View, ViewPlan
+
+_LOGGED = ("loss", "truncated", "gradient", "weight")
+"""Names of the training log that are no objective's."""
+
+
+def check_names(objectives: Iterable[str]) -> None:
+    """Checks that the log and the module can hold the names of objectives.
+
+    Raises:
+        ValueError: The first name that they can't.
+    """
+    for name in objectives:
+        if name in _LOGGED or "." in name or not name:
+            raise InvalidValueError(
+                f"model.objectives.{name}: expected a name without a dot, other than those in the log already "
+                f"({', '.join(_LOGGED)}), got {name!r}; call it something else"
+            )
+
+
+def check_heads_and_weights(
+    head: Head | None, objectives: Mapping[str, Objective], weights: Mapping[str, float]
+) -> None:
+    """Checks that inference keeps a head, and that weights are those of objectives.
+
+    Raises:
+        ValueError: The first such part, with its place in the configuration.
+    """
+    if head is not None and head.train_only:
+        raise InvalidValueError(
+            f"model.head: expected a head with train_only: false, got {type(head).__name__} with true; "
+            "a head that only training sees belongs to its objective: set head there"
+        )
+    if not any(weights.values()):
+        raise InvalidValueError("model.weights: expected one above 0 or more, got none: nothing would be trained")
+    for name, weight in weights.items():
+        if name not in objectives or weight < 0:
+            raise InvalidValueError(
+                f"model.weights.{name}: expected a weight of 0 or more for one of the objectives "
+                f"{', '.join(objectives)}, got {name}: {weight}"
+            )
+
+
+def check_parts(
+    encoder: Encoder, common: ViewPlan, by_task: Mapping[str, ViewPlan], objectives: Mapping[str, Objective]
+) -> None:
+    """Checks that views have an effect and a place, and that objectives have something to read.
+
+    Args:
+        encoder: The encoder.
+        common: The views of the tasks that have none of their own.
+        by_task: Task -> its own views.
+        objectives: By name.
+
+    Raises:
+        ValueError: The first such part, with its place in the configuration.
+    """
+    others = {name: part for name, part in objectives.items() if part.task not in by_task}
+    for task in dict.fromkeys(part.task for part in others.values()) or [None]:
+        of_task = {name: part for name, part in others.items() if part.task in (None, task)}
+        _check_plan("model.", encoder, common, of_task)
+    for task, plan in by_task.items():
+        own = {name: part for name, part in objectives.items() if part.task == task}
+        _check_plan(f"model.views.{task}: ", encoder, plan, own)
+
+
+def causal_warning(encoder: Encoder, poolers: Iterable[Pooler]) -> str | None:
+    """Returns what to say of poolers that take tokens which have seen little of their text; None if nothing."""
+    named = {type(pooler).__name__: _CAUSAL[type(pooler)] for pooler in poolers if type(pooler) in _CAUSAL}
+    if not named or not encoder.is_causal():
+        return None
+    said = "; ".join(f"{name} takes {taken}" for name, taken in named.items())
+    return (
+        f"model.pooler: in {describe(encoder)} a token sees none after it, and {said}. Only the last token has "
+        "seen the whole text: docs/extend.md has a pooler that takes it"
+    )
+
+
+_FEW = "the mean over tokens, of which the early ones have seen little of the text"
+_CAUSAL: Mapping[type[Pooler], str] = {
+    CLSPooler: "the first token, which has seen itself alone: texts that begin alike have one vector",
+    MeanPooler: _FEW,
+    LastTwoPooler: _FEW,
+    FirstLastPooler: _FEW,
+}
+"""What poolers take that are made for tokens which all see each other."""
+
+
+def _check_plan(where: str, encoder: Encoder, plan: ViewPlan, objectives: Mapping[str, Objective]) -> None:
+    for place, view in plan.views_with_places():
+        _check_effect(f"{where}{place}", view, encoder)
+        if isinstance(view, GradientView):
+            _check_gradient(f"{where}{place}", view, plan, list(objectives))
+    _check_original(plan, objectives)
+    hides = any(isinstance(view, TokenView) and view.sets_labels for _, view in plan.views_with_places())
+    for name, objective in objectives.items():
+        if objective.needs_token_logits and not hides:
+            raise InvalidValueError(
+                f"model.objectives.{name}: expected a view that hides tokens for {type(objective).__name__}, got "
+                "none; put MaskTokens on anchor or original under model.views"
+            )
+
+
+def _check_original(plan: ViewPlan, objectives: Mapping[str, Objective]) -> None:
+    """Checks that something reads the copy that takes part in no comparison, where it has a chain."""
+    chain = plan.chains.get("original", ())
+    hides = any(isinstance(view, TokenView) and view.sets_labels for view in chain)
+    parts = objectives.values()
+    predicted = hides and any(part.needs_token_logits for part in parts)
+    read = any("original" in part.reads or "original" in part.takes for part in parts)
+    if chain and not predicted and not read:
+        raise InvalidValueError(
+            f"model.views.original: expected an objective that reads the original, got {', '.join(objectives)}; "
+            "put MaskTokens there with MaskedLM among the objectives, or drop the chain"
+        )
+
+
+def _check_effect(place: str, view: View, encoder: Encoder) -> None:
+    name = type(view).__name__
+    if isinstance(view, EmbeddingView | GradientView) and not encoder.takes_embedding_views:
+        raise InvalidValueError(
+            f"{place}: expected an architecture with an embedding module for {name}, got {describe(encoder)}; "
+            "use token or text views with it"
+        )
+    if isinstance(view, TokenView) and view.sets_positions and not encoder.heeds_positions():
+        raise InvalidValueError(
+            f"{place}: expected an architecture that reads positions for {name}, got {describe(encoder)}, which "
+            "ignores them; use ReorderSpans, or another encoder"
+        )
+    if isinstance(view, FixedDropout) and not any(encoder.dropout_in_effect.values()):
+        raise InvalidValueError(
+            f"{place}: expected an encoder with dropout for {name}, got {describe(encoder)} without; drop the "
+            "view, or set encoder.dropout"
+        )
+
+
+def _check_gradient(place: str, view: GradientView, plan: ViewPlan, objectives: list[str]) -> None:
+    views = plan.gradient_views
+    if len({each.same_dropout for each in views}) > 1:
+        raise InvalidValueError(
+            f"{place}.same_dropout: expected the same for all gradient views, which share their first pass, got "
+            "both; set one of them"
+        )
+    choices = {*objectives, *([None] if len(objectives) == 1 else [])}
+    if len({each.objective for each in views}) > 1 or view.objective not in choices:
+        raise InvalidValueError(
+            f"{place}.objective: expected one of the objectives {', '.join(objectives)}, the same for all "
+            f"gradient views, got {view.objective}; name the one that {type(view).__name__} follows"
+        )
