@@ -57,7 +57,7 @@ SURFACE = {
         "AdamW", "AtomicCheckpointIO", "BestCheckpoint", "CollapseDoctor", "Combine", "ConstantSchedule",
         "ContrastiveModule", "CosineSchedule", "EndWhenDiverged", "ExportModel", "KeepGradients",
         "LinearSchedule", "Optimizer", "PCGrad", "RunSummary", "SaveWhenStopped", "Schedule", "ScheduledRates",
-        "SlantedTriangularSchedule", "Uncertainty", "WeightedSum", "export", "gradient_figures", "lr_lambda",
+        "SlantedTriangularSchedule", "Uncertainty", "WeightedSum", "gradient_figures", "lr_lambda",
     ],
     ".views": [
         "Adversarial", "ContextualSubstitute", "CropTokens", "DeleteOneWord", "DeleteSpans", "DeleteTokens",

@@ -31,7 +31,6 @@ from contrastive_text.pairings import SameText
 from contrastive_text.poolers import CLSPooler, MeanPooler
 from contrastive_text.recipes import BASE, recipe_files, recipe_names
 from contrastive_text.training import ConstantSchedule
-from contrastive_text.training.callbacks import export
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens
 
@@ -212,7 +211,7 @@ def test_c11_c12_clear_predicts_the_original_and_uses_cls_without_the_projection
     first = module.encoder(plain).layers[-1][:, 0]
     # [CLS], which g would have changed. float32: another layout, of which some matrices have other shapes.
     torch.testing.assert_close(module(plain), first, rtol=0, atol=1e-5)
-    assert isinstance(export(module).pooler, CLSPooler) and export(module).head is None
+    assert isinstance(module.sentence_encoder().pooler, CLSPooler) and module.sentence_encoder().head is None
 
 
 @pytest.fixture(scope="module")
@@ -249,8 +248,8 @@ def test_s8_supervised_simcse_keeps_its_head_for_use_and_unsupervised_does_not(b
     batch = collate_texts(kept.text_tokenizer(), tiny.TEXTS[:4])
     (linear, _), first = kept.head.network, kept.encoder(batch).layers[-1][:, 0]
     assert torch.allclose(kept(batch), (first @ linear.weight.T + linear.bias).tanh(), atol=1e-6)
-    assert thrown_away.head is None and export(thrown_away).head is None
-    assert export(kept).head is kept.head.network
+    assert thrown_away.head is None and thrown_away.sentence_encoder().head is None
+    assert kept.sentence_encoder().head is kept.head.network
 
 
 def test_sbert_reads_the_paper_s_features_of_the_last_layer_s_mean(bert: str) -> None:
@@ -392,7 +391,7 @@ def test_m9_m14_pretraining_on_three_sets_signs_labelled_pairs_and_throws_its_on
     }
     one, other, third = first_and_second_layers(module).values()
     assert all(a is b is c for a, b, c in zip(one, other, third, strict=True))
-    assert export(module).head is None and module.optimizer.lr == 2e-5
+    assert module.sentence_encoder().head is None and module.optimizer.lr == 2e-5
     sizes = {name: TaskSize(32, 16) for name in config_of("cs224n_pretrain_3sets")["data"]["tasks"]}
     steps = mixture_of("cs224n_pretrain_3sets").steps(sizes, drop_last=False)
     assert [list(step.parts) for step in steps] == [

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         ExportModel,
         RunSummary,
         SaveWhenStopped,
-        export,
     )
     from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
     from contrastive_text.training.divergence import EndWhenDiverged
@@ -56,7 +55,6 @@ __all__ = [
     "SlantedTriangularSchedule",
     "Uncertainty",
     "WeightedSum",
-    "export",
     "gradient_figures",
     "lr_lambda",
 ]
@@ -86,7 +84,6 @@ __getattr__ = importing(
         "SlantedTriangularSchedule": "optim",
         "Uncertainty": "optim",
         "WeightedSum": "optim",
-        "export": "callbacks",
         "gradient_figures": "optim",
         "lr_lambda": "optim",
     },

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.checkpoints import check_resumable, load_options
 from contrastive_text.core.distributed import rank, sum_over_ranks, world_size
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.random import fold, seed_torch, text_id
 from contrastive_text.core.setting import current_setting, other_setting
 from contrastive_text.core.similarity import new_in_full_precision
@@ -25,9 +25,10 @@ from contrastive_text.core.specs import to_plain
 from contrastive_text.core.types import Batch, Encoded, StepBatch
 from contrastive_text.data import TextDataModule, TextTokenizer
 from contrastive_text.data.tokenizing import wrap_tokenizer
-from contrastive_text.encoders import Encoder
+from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head, build_head, share_layers
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import reduce_terms
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
@@ -211,6 +212,18 @@ class ContrastiveModule(ScoredModule):
     def inference_embedder(self) -> Embedder:
         """The same in validation and in the saved model."""
         return Embedder(self.encoder, self.inference_pooler or self.pooler, self.head, self.chunk_tokens)
+
+    def sentence_encoder(self) -> SentenceEncoder:
+        """Returns the model that inference uses: no view, no train-only head; it shares the weights.
+
+        Raises:
+            TypeError: An encoder that isn't a ``TransformerEncoder``.
+        """
+        if not isinstance(self.encoder, TransformerEncoder):
+            name = type(self.encoder).__name__
+            raise InvalidTypeError(f"sentence_encoder: expected a TransformerEncoder, got {name}")
+        network = None if self.head is None else self.head.network
+        return SentenceEncoder(self.encoder, self.inference_embedder.pooler, head=network)
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns the vectors that inference sees: no view, no train-only head, (S, D)."""

@@ -30,7 +30,6 @@ from contrastive_text.poolers import (
     MeanPooler,
     Pooler,
 )
-from contrastive_text.training.callbacks import export
 
 # The bound for two libraries on one folder, for vectors with entries of size 1; float32.
 EQUAL = 1e-6
@@ -112,7 +111,7 @@ def test_a_kept_head_comes_back_with_the_same_vectors(
     bert: str, tmp_path: Path, head: Head, normalize: bool
 ) -> None:
     module = tiny.module(bert, head=head)
-    model = export(module)
+    model = module.sentence_encoder()
     model.normalize = normalize
     model.save_pretrained(tmp_path / "saved")
     loaded = SentenceEncoder.from_pretrained(tmp_path / "saved")
@@ -122,7 +121,8 @@ def test_a_kept_head_comes_back_with_the_same_vectors(
 
 
 def test_a_train_only_head_is_not_saved(bert: str, tmp_path: Path) -> None:
-    export(tiny.module(bert, objectives={"c": Contrastive(head=TanhHead())})).save_pretrained(tmp_path / "saved")
+    module = tiny.module(bert, objectives={"c": Contrastive(head=TanhHead())})
+    module.sentence_encoder().save_pretrained(tmp_path / "saved")
     assert not list((tmp_path / "saved").glob("*Dense*"))
     assert np.array_equal(vectors(SentenceEncoder.from_pretrained(tmp_path / "saved")), vectors(encoder(bert)))
 

@@ -23,7 +23,6 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.objectives import Contrastive, MaskedLM
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.training import AdamW, ConstantSchedule
-from contrastive_text.training.callbacks import export
 from contrastive_text.training.forward_pass import encode_views
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, MaskTokens, View, ViewPlan
@@ -373,9 +372,9 @@ def test_the_row_of_a_new_token_is_trained_and_the_model_in_use_knows_it(
     moved = (table != before).any(dim=1).nonzero().flatten()
     assert torch.equal(moved, batch.ids.unique())
     folder = tmp_path / "model"
-    export(module).save_pretrained(folder)
+    module.sentence_encoder().save_pretrained(folder)
     strings = [*tiny.TEXTS[:6], "a bird [DEL] in the tree", "[DEL]"]
-    expected = export(module.eval()).encode(strings, convert_to_tensor=True)
+    expected = module.eval().sentence_encoder().encode(strings, convert_to_tensor=True)
     loaded = SentenceEncoder.from_pretrained(folder)
     assert loaded.tokenizer([strings[-1]])[0].ids == (number,)
     assert torch.equal(torch.as_tensor(loaded.encode(strings)), torch.as_tensor(expected))

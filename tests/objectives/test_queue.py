@@ -36,7 +36,6 @@ from contrastive_text.objectives import (
 from contrastive_text.objectives.pair_labels import LabelledPairs
 from contrastive_text.objectives.queue import Queue
 from contrastive_text.training import PCGrad
-from contrastive_text.training.callbacks import export
 from contrastive_text.training.initial_weights import load_initial_weights
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import Adversarial
@@ -620,7 +619,7 @@ def test_checkpoints_hold_the_queue_and_saved_models_and_second_stages_do_not(
     path = tmp_path / "step=2.ckpt"
     loaded = ContrastiveModule.load_from_checkpoint(path)
     assert [fill(part) for part in loaded.objective_parts().values()] == [[12], [32]]
-    export(loaded).save_pretrained(tmp_path / "model")
+    loaded.sentence_encoder().save_pretrained(tmp_path / "model")
     with safe_open(next((tmp_path / "model").rglob("model.safetensors")), framework="pt") as saved:
         assert not [name for name in saved.keys() if "queue" in name or "extra" in name]  # noqa: SIM118  # no mapping
     second = module(bert)

@@ -7,7 +7,7 @@ from contrastive_text.core.lazily import importing
 if TYPE_CHECKING:
     from contrastive_text.training.callbacks.best_checkpoint import PAIR_SCORE, TASK_SCORE, BestCheckpoint
     from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
-    from contrastive_text.training.callbacks.export_model import ExportModel, export
+    from contrastive_text.training.callbacks.export_model import ExportModel
     from contrastive_text.training.callbacks.run_summary import RunSummary
     from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
 
@@ -19,7 +19,6 @@ __all__ = [
     "ExportModel",
     "RunSummary",
     "SaveWhenStopped",
-    "export",
 ]
 
 # On demand: the module has callbacks of its own, and most of these know the module.
@@ -33,6 +32,5 @@ __getattr__ = importing(
         "ExportModel": "export_model",
         "RunSummary": "run_summary",
         "SaveWhenStopped": "save_when_stopped",
-        "export": "export_model",
     },
 )

@@ -11,10 +11,8 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from contrastive_text.core.checkpoints import verify_checkpoint
 from contrastive_text.core.console import console
 from contrastive_text.core.disk import remove_abandoned
-from contrastive_text.core.errors import InvalidTypeError
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.model_writing import check_loadable
-from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.training.callbacks.best_checkpoint import BestCheckpoint
 from contrastive_text.training.module import ContrastiveModule
 
@@ -52,22 +50,10 @@ class ExportModel(Callback):
             console().print(f"No model folder: {type(pl_module.encoder).__name__} has no format for one.")
             return
         remove_abandoned(folder.parent)
-        export(pl_module).save_pretrained(folder)
+        pl_module.sentence_encoder().save_pretrained(folder)
         said = ""
         if checkpoint is not None and checkpoint.best_model_score is not None:
             said = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"
         screen = console(soft_wrap=True)
         screen.print(f"Model saved to {folder}{said}. Next:")
         screen.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}")
-
-
-def export(module: ContrastiveModule) -> SentenceEncoder:
-    """Returns a trained module as the encoder that inference uses: no view, no train-only head.
-
-    Raises:
-        TypeError: An encoder that isn't a ``TransformerEncoder``.
-    """
-    if not isinstance(module.encoder, TransformerEncoder):
-        raise InvalidTypeError(f"export: expected a TransformerEncoder, got {type(module.encoder).__name__}")
-    network = None if module.head is None else module.head.network
-    return SentenceEncoder(module.encoder, module.inference_embedder.pooler, head=network)

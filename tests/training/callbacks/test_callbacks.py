@@ -26,7 +26,7 @@ from contrastive_text.objectives import Contrastive
 from contrastive_text.pairings import Given
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.training import AdamW, ConstantSchedule, LinearSchedule
-from contrastive_text.training.callbacks import BestCheckpoint, ExportModel, RunSummary, export
+from contrastive_text.training.callbacks import BestCheckpoint, ExportModel, RunSummary
 from contrastive_text.training.callbacks.run_summary import _peak, model_facts
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, FeatureCutoff
@@ -196,16 +196,16 @@ def test_the_export_has_the_kept_head_and_no_train_only_one(
         vectors = tiny.trainer(tmp_path).predict(
             module, datamodule=tiny.data(files["train"], predict=files["train"])
         )
-        encoded = export(module).encode(tiny.TEXTS, batch_size=len(tiny.TEXTS), convert_to_tensor=True)
+        encoded = module.sentence_encoder().encode(tiny.TEXTS, batch_size=len(tiny.TEXTS), convert_to_tensor=True)
         assert encoded.shape == (40, width)
         # float32: rows in another order, so other sums inside a matrix product
         torch.testing.assert_close(encoded, torch.cat(vectors), rtol=0, atol=1e-5)
-    assert export(dropped).head is None
+    assert dropped.sentence_encoder().head is None
 
 
 def test_an_encoder_that_has_no_folder_format_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="expected a TransformerEncoder, got Bag"):
-        export(ContrastiveModule(Bag()))
+        ContrastiveModule(Bag()).sentence_encoder()
 
 
 # What is said
@@ -342,7 +342,7 @@ def test_a_resumed_run_that_finds_no_better_checkpoint_takes_the_best_along(
 
 def test_encoding_leaves_an_encoder_that_is_in_training_as_it_was(bert: str) -> None:
     module = tiny.module(bert)
-    export(module).encode(["a bird sings"])
+    module.sentence_encoder().encode(["a bird sings"])
     assert module.training and all(part.training for part in module.encoder.modules())
 
 
@@ -401,5 +401,5 @@ def test_adapters_put_in_by_hand_are_refused_by_name_before_the_first_step(tmp_p
     assert trainer.global_step == 0
     assert not (tmp_path / "model").exists()
     with pytest.raises(ValueError, match="save_pretrained: expected an encoder with the weights of bert"):
-        export(module).save_pretrained(tmp_path / "model")
+        module.sentence_encoder().save_pretrained(tmp_path / "model")
     assert not (tmp_path / "model").exists()

@@ -26,7 +26,6 @@ from contrastive_text.losses import InfoNCE
 from contrastive_text.objectives import Contrastive
 from contrastive_text.poolers import Pooler
 from contrastive_text.training import AdamW, ConstantSchedule
-from contrastive_text.training.callbacks import export
 from contrastive_text.training.callbacks.collapse_doctor import (
     EVERY,
     FLAT,
@@ -188,7 +187,7 @@ def test_validation_logs_the_metrics_of_the_held_out_vectors(
 ) -> None:
     module = tiny.module(bert, optimizer=AdamW(lr=1e-2))
     found = fit(module, tmp_path, CollapseDoctor(), num_sanity_val_steps=2, **files).callback_metrics
-    for name, figure in expected_figures(export(module), files["validation"]).items():
+    for name, figure in expected_figures(module.sentence_encoder(), files["validation"]).items():
         # Texts are encoded in other batches: rounding of float32.
         assert found[f"val/{name}"].item() == pytest.approx(figure, rel=1e-4, abs=1e-5), name
     assert "val/spearman" in found
@@ -218,7 +217,7 @@ def test_alignment_is_the_mean_over_files_of_different_scales(bert: str, tmp_pat
     each = []
     for number in range(2):
         rows = [(texts[i + number], texts[i + 9]) for i in range(0, 8, 2)]
-        u, v = (torch.as_tensor(export(module).encode(side)) for side in zip(*rows, strict=True))
+        u, v = (torch.as_tensor(module.sentence_encoder().encode(side)) for side in zip(*rows, strict=True))
         each.append(metrics.alignment(u, v).item())
     assert found["val/alignment"].item() == pytest.approx(sum(each) / 2, rel=1e-4)
 
