@@ -33,7 +33,7 @@ SURFACE = {
     ],
     ".losses": [
         "Alike", "CoSENT", "Comparison", "CosineMSE", "Forbid", "FurtherNegatives", "InfoNCE", "Loss", "NTXent",
-        "Reduction", "ScoreLoss", "SupCon", "Triples", "cosent_loss", "cosine_similarity_matrix",
+        "Reduction", "ScoreLoss", "SoftmaxLoss", "SupCon", "Triples", "cosent_loss", "cosine_similarity_matrix",
         "info_nce_terms", "reduce_terms", "sup_con_terms",
     ],
     ".metrics": [

@@ -6,6 +6,7 @@ from contrastive_text.losses.comparisons import Alike, Comparison, Forbid, Furth
 from contrastive_text.losses.info_nce import InfoNCE, info_nce_terms
 from contrastive_text.losses.nt_xent import NTXent
 from contrastive_text.losses.scored_pairs import CoSENT, CosineMSE, ScoreLoss, cosent_loss
+from contrastive_text.losses.softmax import SoftmaxLoss
 from contrastive_text.losses.sup_con import SupCon, sup_con_terms
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "NTXent",
     "Reduction",
     "ScoreLoss",
+    "SoftmaxLoss",
     "SupCon",
     "Triples",
     "cosent_loss",

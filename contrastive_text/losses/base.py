@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses.comparisons import NO_CLASS, Alike, Comparison, Forbid, FurtherNegatives, Triples
 from contrastive_text.losses.temperature import LearnedTemperature
 
@@ -30,21 +28,6 @@ def reduce_terms(total: Tensor, count: Tensor | int, reduction: Reduction) -> Te
     if reduction == "sum":
         return total
     return total / count * (2 if reduction == "two_sided" else 1)
-
-
-def check_temperature(temperature: float) -> None:
-    """Refuses a temperature that is not a positive finite number (ValueError)."""
-    if not (math.isfinite(temperature) and temperature > 0):
-        raise InvalidValueError(
-            f"temperature: expected a number above 0, got {temperature}; it divides the cosine similarity, "
-            "and 0.05 is the usual value"
-        )
-
-
-def check_reduction(reduction: str) -> None:
-    """Refuses a reduction that isn't one of the three (ValueError)."""
-    if reduction not in get_args(Reduction):
-        raise InvalidValueError(f"reduction: expected one of {', '.join(get_args(Reduction))}, got {reduction!r}")
 
 
 class Loss(nn.Module, ABC):

@@ -7,10 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from contrastive_text.core.similarity import cosine_similarity_matrix
-from contrastive_text.losses.base import Loss, Reduction, check_reduction, check_temperature
+from contrastive_text.losses.base import Reduction
 from contrastive_text.losses.comparisons import Forbid
-from contrastive_text.losses.streaming import is_streamed, streamed_terms
-from contrastive_text.losses.temperature import LearnedTemperature
+from contrastive_text.losses.softmax import SoftmaxLoss
 
 
 def info_nce_terms(
@@ -52,7 +51,7 @@ def info_nce_terms(
     return F.cross_entropy(logits, target, reduction="none")
 
 
-class InfoNCE(Loss):
+class InfoNCE(SoftmaxLoss):
     """One-directional in-batch softmax, the loss of SimCSE.
 
     NTXent without same-side negatives: an anchor is compared with positives only, a positive with nothing.
@@ -87,15 +86,8 @@ class InfoNCE(Loss):
         learn_temperature: bool = False,
         streamed: bool | None = None,
     ) -> None:
-        super().__init__()
-        check_temperature(temperature)
-        check_reduction(reduction)
-        self.temperature = temperature
-        self.reduction = reduction
+        super().__init__(temperature, reduction, learn_temperature, streamed)
         self.hard_negative_log_weight = hard_negative_log_weight
-        self.learn_temperature = learn_temperature
-        self.streamed = streamed
-        self.learned = LearnedTemperature(temperature) if learn_temperature else None
 
     def terms(
         self,
@@ -106,13 +98,7 @@ class InfoNCE(Loss):
         own: Tensor | None = None,
     ) -> Tensor:
         """Returns ``info_nce_terms`` at this temperature and weight, (R,)."""
-        compute = streamed_terms if is_streamed(self.streamed, rows, columns) else info_nce_terms
-        return compute(
-            rows,
-            columns,
-            target,
-            temperature=self.temperature if self.learned is None else self.learned(),
-            forbid=forbid,
-            own=own,
-            own_log_weight=self.hard_negative_log_weight,
+        weight = self.hard_negative_log_weight
+        return self.softmax_terms(
+            info_nce_terms, rows, columns, target, forbid=forbid, own=own, own_log_weight=weight
         )

@@ -6,14 +6,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from contrastive_text.losses.base import Loss, Reduction, check_reduction, check_temperature
 from contrastive_text.losses.comparisons import Forbid
 from contrastive_text.losses.info_nce import info_nce_terms
-from contrastive_text.losses.streaming import is_streamed, streamed_terms
-from contrastive_text.losses.temperature import LearnedTemperature
+from contrastive_text.losses.softmax import SoftmaxLoss
 
 
-class NTXent(Loss):
+class NTXent(SoftmaxLoss):
     """Normalised temperature-scaled cross-entropy over 2N rows.
 
     InfoNCE in both directions with same-side negatives: 2N - 2 negatives for each of 2N rows. Source: Chen
@@ -40,22 +38,6 @@ class NTXent(Loss):
 
     same_side: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        temperature: float = 0.05,
-        reduction: Reduction = "mean",
-        learn_temperature: bool = False,
-        streamed: bool | None = None,
-    ) -> None:
-        super().__init__()
-        check_temperature(temperature)
-        check_reduction(reduction)
-        self.temperature = temperature
-        self.reduction = reduction
-        self.learn_temperature = learn_temperature
-        self.streamed = streamed
-        self.learned = LearnedTemperature(temperature) if learn_temperature else None
-
     def terms(
         self,
         rows: Tensor,
@@ -65,6 +47,4 @@ class NTXent(Loss):
         own: Tensor | None = None,  # noqa: ARG002  # part of the contract; SimCLR weighs all negatives alike
     ) -> Tensor:
         """Returns ``info_nce_terms`` at this temperature, (R,)."""
-        compute = streamed_terms if is_streamed(self.streamed, rows, columns) else info_nce_terms
-        temperature = self.temperature if self.learned is None else self.learned()
-        return compute(rows, columns, target, temperature=temperature, forbid=forbid)
+        return self.softmax_terms(info_nce_terms, rows, columns, target, forbid=forbid)

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.similarity import cosine_similarity_matrix
-from contrastive_text.losses.base import Loss, Reduction, check_reduction, check_temperature
 from contrastive_text.losses.comparisons import Alike, Comparison, Forbid, Triples
-from contrastive_text.losses.streaming import is_streamed, streamed_terms
-from contrastive_text.losses.temperature import LearnedTemperature
+from contrastive_text.losses.softmax import SoftmaxLoss
 
 
 def sup_con_terms(
@@ -56,7 +54,7 @@ def sup_con_terms(
     return seen.logsumexp(dim=1) - logits.masked_fill(~pulled, 0.0).sum(dim=1) / pulled.sum(dim=1)
 
 
-class SupCon(Loss):
+class SupCon(SoftmaxLoss):
     """Supervised contrastive loss over 2N rows: the mean over all other texts of the row's class.
 
     NTXent with several targets per row: texts of the same class are pulled together instead of pushed
@@ -88,22 +86,6 @@ class SupCon(Loss):
     same_side: ClassVar[bool] = True
     reads_labels: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        temperature: float = 0.05,
-        reduction: Reduction = "mean",
-        learn_temperature: bool = False,
-        streamed: bool | None = None,
-    ) -> None:
-        super().__init__()
-        check_temperature(temperature)
-        check_reduction(reduction)
-        self.temperature = temperature
-        self.reduction = reduction
-        self.learn_temperature = learn_temperature
-        self.streamed = streamed
-        self.learned = LearnedTemperature(temperature) if learn_temperature else None
-
     def terms(
         self,
         rows: Tensor,
@@ -111,20 +93,14 @@ class SupCon(Loss):
         target: Tensor,
         forbid: Forbid | None = None,
         own: Tensor | None = None,  # noqa: ARG002  # part of the contract; all negatives weigh alike
+        alike: Alike | None = None,
     ) -> Tensor:
-        """Returns ``sup_con_terms`` at this temperature, every row of a class of its own, (R,)."""
-        return self._terms(rows, columns, target, forbid=forbid, alike=None)
+        """Returns ``sup_con_terms`` at this temperature, (R,); without ``alike`` each row is its own class."""
+        return self.softmax_terms(sup_con_terms, rows, columns, target, forbid=forbid, alike=alike)
 
     def block_terms(self, block: Comparison) -> Tensor:
         """Returns ``sup_con_terms`` of a block with its classes, (R,)."""
-        return self._terms(block.rows, block.columns, block.target, forbid=block.forbid, alike=block.alike)
-
-    def _terms(
-        self, rows: Tensor, columns: Tensor, target: Tensor, forbid: Forbid | None, alike: Alike | None
-    ) -> Tensor:
-        compute = streamed_terms if is_streamed(self.streamed, rows, columns) else sup_con_terms
-        temperature = self.temperature if self.learned is None else self.learned()
-        return compute(rows, columns, target, temperature=temperature, forbid=forbid, alike=alike)
+        return self.terms(block.rows, block.columns, block.target, forbid=block.forbid, alike=block.alike)
 
     def forward(
         self,

@@ -1,4 +1,4 @@
-"""A temperature that is trained with the weights."""
+"""The temperature of a softmax: what it may be, and one that is trained with the weights."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ import math
 
 import torch
 from torch import Tensor, nn
+
+from contrastive_text.core.errors import InvalidValueError
+
+
+def check_temperature(temperature: float) -> None:
+    """Checks that a temperature is a positive finite number (ValueError)."""
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise InvalidValueError(
+            f"temperature: expected a number above 0, got {temperature}; it divides the cosine similarity, "
+            "and 0.05 is the usual value"
+        )
 
 
 class LearnedTemperature(nn.Module):
