@@ -7,25 +7,40 @@ The names below are what a user starts from; each is imported when it is first a
 TYPE_CHECKING = False  # as of typing; to type checkers it is True
 
 if TYPE_CHECKING:
+    from contrastive_text.data import Mixture
     from contrastive_text.data.datamodule import TextDataModule
-    from contrastive_text.encoders import TransformerEncoder
+    from contrastive_text.encoders import Encoder, TransformerEncoder
+    from contrastive_text.heads import Head
     from contrastive_text.inference.sentence_encoder import SentenceEncoder
-    from contrastive_text.losses import InfoNCE, NTXent
-    from contrastive_text.objectives import Contrastive
-    from contrastive_text.pairings import Given, SameText, Spans
+    from contrastive_text.losses import InfoNCE, Loss, NTXent
+    from contrastive_text.objectives import Contrastive, Objective
+    from contrastive_text.pairings import Given, Pairing, SameText, Spans
+    from contrastive_text.poolers import Pooler
+    from contrastive_text.training.callbacks import ExportModel, RunSummary
     from contrastive_text.training.module import ContrastiveModule
+    from contrastive_text.training.optim import Combine
     from contrastive_text.views import EmbeddingView, GradientView, TextView, TokenView
 
 __version__ = "0.1.0"
 
 _PLACES = {
+    "Combine": "training.optim",
     "Contrastive": "objectives",
     "ContrastiveModule": "training.module",
     "EmbeddingView": "views",
+    "Encoder": "encoders",
+    "ExportModel": "training.callbacks",
     "Given": "pairings",
     "GradientView": "views",
+    "Head": "heads",
     "InfoNCE": "losses",
+    "Loss": "losses",
+    "Mixture": "data",
     "NTXent": "losses",
+    "Objective": "objectives",
+    "Pairing": "pairings",
+    "Pooler": "poolers",
+    "RunSummary": "training.callbacks",
     "SameText": "pairings",
     "SentenceEncoder": "inference.sentence_encoder",
     "Spans": "pairings",
@@ -36,13 +51,23 @@ _PLACES = {
 }
 
 __all__ = [
+    "Combine",
     "Contrastive",
     "ContrastiveModule",
     "EmbeddingView",
+    "Encoder",
+    "ExportModel",
     "Given",
     "GradientView",
+    "Head",
     "InfoNCE",
+    "Loss",
+    "Mixture",
     "NTXent",
+    "Objective",
+    "Pairing",
+    "Pooler",
+    "RunSummary",
     "SameText",
     "SentenceEncoder",
     "Spans",
@@ -58,7 +83,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return vars(importlib.import_module(f"{__name__}.{_PLACES[name]}"))[name]
+    value: object = getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -6,8 +6,10 @@ import pytest
 
 SURFACE = {
     "": [
-        "Contrastive", "ContrastiveModule", "EmbeddingView", "Given", "GradientView", "InfoNCE", "NTXent",
-        "SameText", "SentenceEncoder", "Spans", "TextDataModule", "TextView", "TokenView", "TransformerEncoder",
+        "Combine", "Contrastive", "ContrastiveModule", "EmbeddingView", "Encoder", "ExportModel", "Given",
+        "GradientView", "Head", "InfoNCE", "Loss", "Mixture", "NTXent", "Objective", "Pairing", "Pooler",
+        "RunSummary", "SameText", "SentenceEncoder", "Spans", "TextDataModule", "TextView", "TokenView",
+        "TransformerEncoder",
     ],
     ".core": [
         "NO_LABEL", "NO_WORD", "Alter", "Batch", "Classes", "ContrastiveTextError", "Encoded", "Example",
