@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from contrastive_text.cli.options import Parser
 from contrastive_text.cli.paths import check_paths
@@ -13,12 +13,12 @@ from contrastive_text.cli.sweep_checks import check_cells, check_words, validate
 from contrastive_text.cli.sweep_runs import Job, run_all
 from contrastive_text.cli.train import quieten
 from contrastive_text.cli.training import option_values
+from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes.layers import Config
 from contrastive_text.runs.report.heat_map import heat_map, picture, points
 from contrastive_text.runs.sweeps import SweepFolder, SweepTable, parse_vary, plan
-from contrastive_text.runs.sweeps.folder import write
 from contrastive_text.runs.sweeps.table import Take
 from contrastive_text.training.callbacks import PAIR_SCORE, TASK_SCORE
 
@@ -86,8 +86,9 @@ def sweep(words: Sequence[str]) -> None:
         found = [job.folder.read(cell, seed) for cell in cells for seed in seeds]
         runs = [run for run in found if run is not None]
         table = SweepTable(names, cells, runs, seeds, score, options.take, first["checkpoint"]["mode"])
-        for file, made in _FORMATS.values():
-            write(options.output / file, made(table) + "\n")
+        for name, made in _FORMATS.values():
+            with replacing(options.output / name) as file:
+                file.write(f"{made(table)}\n".encode())
         return table
 
     run_all(job, cells, seeds, tabulate)
@@ -145,5 +146,7 @@ def draw(table: SweepTable, folder: Path) -> None:
     except ImportError as error:
         say(f"note: no figure: {error}")
         return
-    write(folder / f"{name}.png", picture(figure, "png"))
-    write(folder / f"{name}.svg", picture(figure, "svg"))
+    kinds: tuple[Literal["png", "svg"], ...] = ("png", "svg")
+    for kind in kinds:
+        with replacing(folder / f"{name}.{kind}") as file:
+            file.write(picture(figure, kind))

@@ -53,20 +53,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         ...     Path(folder, "a.txt").read_text()
         'whole'
     """
-    temporary = _temporary_in(path.parent)
-    with _told(path):
-        descriptor = os.open(temporary, _FLAGS | os.O_EXCL, 0o666)
-        try:
-            with os.fdopen(descriptor, "w+b") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        finally:
-            _in_use.discard(temporary.name)
+    with _told(path), _temporary_in(path.parent) as temporary:
+        with os.fdopen(os.open(temporary, _FLAGS | os.O_EXCL, 0o666), "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
         _flush_folder(path.parent)
 
 
@@ -102,21 +94,15 @@ def replacing_folder(
         ['key', 'weights']
     """
     path = path.resolve() if path.is_dir() else path
-    if path.is_dir():
-        remove_abandoned(path)
-    temporary = _temporary_in(path if path.is_dir() else path.parent)
-    try:
-        with _told(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.mkdir(mode=0o700)
-            yield temporary
-            _flush_all(temporary)
-            path.mkdir(exist_ok=True)
-            with held(path / _MOVES, wait=True):
-                _move_all(temporary, path, last, first, list(stale))
-    finally:
-        _in_use.discard(temporary.name)
-        shutil.rmtree(temporary, ignore_errors=True)
+    remove_abandoned(path)
+    with _told(path), _temporary_in(path if path.is_dir() else path.parent) as temporary:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir(mode=0o700)
+        yield temporary
+        _flush_all(temporary)
+        path.mkdir(exist_ok=True)
+        with held(path / _MOVES, wait=True):
+            _move_all(temporary, path, last, first, list(stale))
 
 
 def _flush_all(folder: Path) -> None:
@@ -144,7 +130,9 @@ def _move_all(source: Path, target: Path, last: str, first: str | None, stale: l
     if first is not None:
         os.replace(source / first, target / first)
         _flush_folder(target)
-    _unlink(target / last)
+    if os.path.lexists(target / last):
+        (target / last).unlink()
+        _flush_folder(target)
     _remove_stale(target, stale, new=files)
     for name in folders:
         if (target / name).is_symlink() or (target / name).is_file():
@@ -172,13 +160,6 @@ def _remove_stale(folder: Path, patterns: list[str], new: list[Path]) -> None:
                 (folder / name.parent).rmdir()
 
 
-def _unlink(path: Path) -> None:
-    """Removes a file, and returns when that is on the disk."""
-    if os.path.lexists(path):
-        path.unlink(missing_ok=True)
-        _flush_folder(path.parent)
-
-
 @contextmanager
 def held(path: Path, wait: bool = False) -> Iterator[bool]:
     """Holds the lock of a name and tells whether it does; of all processes one at a time holds it.
@@ -187,7 +168,7 @@ def held(path: Path, wait: bool = False) -> Iterator[bool]:
     ends with the block or with its process, however that ends.
 
     Args:
-        path: What it is the lock of; its folder is there, it need not be.
+        path: What it is the lock of; it need not be there, and the folders around it are made.
         wait: Whether to wait until another process lets go, where one holds it.
 
     Yields:
@@ -204,20 +185,16 @@ def held(path: Path, wait: bool = False) -> Iterator[bool]:
         ...         print(mine, again)
         True False
     """
-    place = _lock_of(path)
     with _told(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = not path.is_dir() or os.access(path.parent, os.W_OK | os.X_OK)
+        place = path.with_name(f".{path.name}.lock") if beside else path / _INSIDE
         descriptor = _take_lock(place, wait)
     try:
         yield descriptor is not None
     finally:
         if descriptor is not None:
             _let_go(descriptor, place)
-
-
-def _lock_of(path: Path) -> Path:
-    if path.is_dir() and not os.access(path.parent, os.W_OK | os.X_OK):
-        return path / _INSIDE
-    return path.with_name(f".{path.name}.lock")
 
 
 def _take_lock(place: Path, wait: bool) -> int | None:
@@ -245,13 +222,11 @@ def _let_go(descriptor: int, place: Path) -> None:
 def _flock(descriptor: int, wait: bool) -> bool:
     try:
         import fcntl
-    except ImportError:  # not on Windows
-        return True
-    try:
+
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
-    except OSError:  # some network file systems have no locks
+    except (ImportError, OSError):  # Windows and some network file systems have no such locks
         return True
     return True
 
@@ -264,18 +239,27 @@ def remove_abandoned(folder: Path) -> list[Path]:
     """
     abandoned = [path for path in folder.glob(TEMPORARIES) if _is_abandoned(path)]
     for path in abandoned:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)  # another process may remove it too
-        else:
-            path.unlink(missing_ok=True)
+        _remove(path)
     return abandoned
 
 
-def _temporary_in(folder: Path) -> Path:
-    """Returns a new name in a folder that tells who writes it: this program, machine and process."""
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)  # another process may remove it too
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _temporary_in(folder: Path) -> Iterator[Path]:
+    """Yields a new name in a folder that tells who writes it: this program, machine and process."""
     name = f".contrastive-text.{platform.node()}.{_process_space()}.{os.getpid()}.{secrets.token_hex(8)}.tmp"
     _in_use.add(name)
-    return folder / name
+    try:
+        yield folder / name
+    finally:
+        _remove(folder / name)
+        _in_use.discard(name)
 
 
 def _process_space() -> int:
@@ -310,10 +294,8 @@ def _is_alive(process: int) -> bool:
         return True  # there signal 0 would end it
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -325,32 +307,30 @@ def _told(path: Path) -> Iterator[None]:
     except ContrastiveTextError:
         raise
     except Exception as error:
-        number, ours = _number(error), isinstance(error, OSError) and _is_ours(error, path)
+        number = _number(error)
         if number in _OF_THE_DISK:
             full = number not in (errno.EROFS, errno.EIO)
             expected, todo = ("room for it", "make room") if full else ("a disk that takes it", "put that right")
             todo += ", and do the same again; what was there is untouched"
-        elif ours:
+        elif isinstance(error, OSError) and error.filename is not None and _is_near(error.filename, path):
             expected, todo = "a place that can be written to", "name another, or allow writing there"
         else:
             raise
-        said = getattr(error, "strerror", None) or error
-        raise DiskError(number or errno.EIO, f"{path}: expected {expected}, got {said}; {todo}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise DiskError(number or errno.EIO, f"{path}: expected {expected}, got {reason}; {todo}") from error
 
 
 def _number(error: Exception) -> int | None:
     """Returns the number of a system's error; libraries in Rust have it in the text of an error of their own."""
     if isinstance(error, OSError):
         return error.errno
-    said = _OF_RUST.search(str(error))
-    return None if said is None else int(said[1])
+    named = _OF_RUST.search(str(error))
+    return None if named is None else int(named[1])
 
 
-def _is_ours(error: OSError, path: Path) -> bool:
-    """Whether an error is of a place, of what is around it, or of what is written for it."""
-    if error.filename is None:
-        return False
-    place = Path(os.fsdecode(error.filename))
+def _is_near(filename: str | bytes, path: Path) -> bool:
+    """Whether a name is of a place, of what is around it, or of what is written for it."""
+    place = Path(os.fsdecode(filename))
     near = place.parent == path.parent or path.is_relative_to(place)
     return near or _TEMPORARY.fullmatch(place.name) is not None
 

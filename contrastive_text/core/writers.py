@@ -28,9 +28,7 @@ def alone_with(path: Path) -> Iterator[None]:
         ...     Path(folder, "v.npy").write_text("one writer")
         10
     """
-    place = Path(os.path.realpath(path))
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with held(place) as mine:
+    with held(Path(os.path.realpath(path))) as mine:
         if not mine:
             raise InvalidValueError(
                 f"{path}: expected to be alone with it, got another process that is writing it; let that one "

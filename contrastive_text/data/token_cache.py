@@ -5,14 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from itertools import chain, pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import final
 
 import numpy as np
@@ -21,6 +18,7 @@ import tokenizers
 from rich.progress import track
 from transformers import PreTrainedTokenizerFast
 
+from contrastive_text.core.disk import held, remove_abandoned, replacing_folder
 from contrastive_text.core.errors import DiskError, InvalidTypeError
 from contrastive_text.core.manifests import MANIFEST, Manifest
 from contrastive_text.core.types import Row, Tokens
@@ -39,8 +37,6 @@ _BLOCK = 1 << 20
 
 _MANY = 2000
 """Documents from which on there is a progress bar."""
-
-_DAY = 24 * 3600
 
 
 @final
@@ -92,9 +88,9 @@ def tokenize_documents(
 ) -> TokenTable:
     """Tokenises texts, uncut and without special tokens, or finds their tokens of an earlier call.
 
-    The key is BLAKE2b over the texts in their order and the description of the tokenizer. An entry is made
-    beside its place and renamed, so that it is there as a whole or not at all; one whose bytes aren't those of
-    its manifest is told of and made anew. Two processes may make the same one: the first stays. On one slow core
+    The key is BLAKE2b over the texts in their order and the description of the tokenizer. An entry is there as a
+    whole or not at all; one whose bytes aren't those of its manifest is told of and made anew. Of two processes
+    that want the same one, the second waits for the first and takes what that has made. On one slow core
     BERT's tokenizer makes a million tokens in 3.5 s; to find them, with 5 MB of text to hash and 8 MB of files to
     check, takes 0.02 s.
 
@@ -115,6 +111,7 @@ def tokenize_documents(
 
     Example:
         >>> from contrastive_text.data import learn_vocabulary
+        >>> from tempfile import TemporaryDirectory
         >>> tokenizer = TextTokenizer(learn_vocabulary(["a bird sings"], vocabulary_size=40), max_length=None)
         >>> with TemporaryDirectory() as folder:
         ...     table = tokenize_documents(["a bird sings", "a bird"], tokenizer, Path(folder))
@@ -123,23 +120,25 @@ def tokenize_documents(
     """
     folder = (default_cache_dir() if cache_dir is None else cache_dir.expanduser()).absolute()
     entry = folder / _key(texts, tokenizer)
-    if not (damage := _damage(entry)):
+    if not _damage(entry):
         return TokenTable(entry, source=f"tokens read from {entry}")
-    if os.path.lexists(entry):
-        warnings.warn(f"{entry}: damaged tokens ({'; '.join(damage)}); they are made anew", stacklevel=2)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _sweep(folder)
-        scratch = TemporaryDirectory(dir=folder, prefix=f".{entry.name}-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise DiskError(
-            f"cache_dir: expected a folder that can be written, got {folder} ({error}); name another one"
-        ) from None
-    with scratch as beside:
-        made = Path(beside, "made")
-        made.mkdir()
-        _write(made, texts, tokenizer)
-        _place(made, entry, damaged=Path(beside, "damaged"))
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_abandoned(folder)
+            stack.enter_context(held(entry, wait=True))
+        except OSError as error:
+            raise DiskError(
+                f"cache_dir: expected a folder that can be written, got {folder} ({error}); name another one"
+            ) from None
+        if not (damage := _damage(entry)):
+            return TokenTable(entry, source=f"tokens read from {entry}")
+        if os.path.lexists(entry):
+            warnings.warn(f"{entry}: damaged tokens ({'; '.join(damage)}); they are made anew", stacklevel=2)
+        if not entry.is_dir():
+            entry.unlink(missing_ok=True)
+        with replacing_folder(entry, last=MANIFEST) as made:
+            _write(made, texts, tokenizer)
     return TokenTable(entry, source=f"tokenised and cached in {entry}")
 
 
@@ -182,26 +181,6 @@ def _write(folder: Path, texts: Sequence[str], tokenizer: TextTokenizer) -> None
             np.fromiter(chain.from_iterable(each.words for each in tokens), dtype=_INT32).tofile(words)
     np.cumsum(lengths, dtype=_INT64).tofile(folder / "offsets")
     Manifest.of(folder, _FILES).write(folder)
-
-
-def _place(made: Path, entry: Path, damaged: Path) -> None:
-    """Renames what was made; an entry that another process has finished meanwhile stays."""
-    if os.path.lexists(entry) and _damage(entry):
-        with suppress(FileNotFoundError):  # another process was as quick
-            entry.rename(damaged)
-    try:
-        made.rename(entry)
-    except OSError:
-        if _damage(entry):
-            raise
-
-
-def _sweep(folder: Path) -> None:
-    """Deletes what processes that were killed have left, a day later."""
-    for left in folder.glob(f".{'[0-9a-f]' * 32}-*"):
-        with suppress(FileNotFoundError):
-            if time.time() - left.stat().st_mtime > _DAY:
-                shutil.rmtree(left, ignore_errors=True)
 
 
 def _damage(entry: Path) -> list[str]:

@@ -18,6 +18,7 @@ from contrastive_text.core.checkpoints import (
     score_of,
     verify_checkpoint,
 )
+from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import ExistingFileError, InvalidValueError, MissingFileError
 from contrastive_text.core.inside import inside
 from contrastive_text.core.records import Record
@@ -98,7 +99,8 @@ def build_ensemble(folder: str | Path, runs: Sequence[str | Path]) -> dict[str, 
         copy_checkpoint(Path(source), folder / member)
         verify_checkpoint(folder / member)
     listed = {"tasks": {task: asdict(choice) for task, choice in choices.items()}}
-    (folder / _LIST).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
+    with replacing(folder / _LIST) as listing:
+        listing.write(json.dumps(listed, indent=2).encode() + b"\n")
     return choices
 
 

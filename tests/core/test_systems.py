@@ -1,18 +1,25 @@
 """The package is imported on systems that lack what others have."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-IMPORT_ALL = """
-import importlib, pkgutil, sys
-for name in ("fcntl", "resource", "termios", "pwd", "grp"):
-    sys.modules[name] = None  # as where the system has none
 import contrastive_text
+from contrastive_text.core.disk import held
+
+OF_UNIX = ("fcntl", "resource", "termios", "pwd", "grp")
+IMPORT_ALL = f"""
+import importlib, pathlib, pkgutil, sys
+for name in {OF_UNIX}:
+    sys.modules[name] = None  # as where the system has none
+import contrastive_text.inference, contrastive_text.runs
 for module in pkgutil.walk_packages(contrastive_text.__path__, "contrastive_text."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
+print(contrastive_text.runs.SweepFolder.__name__, contrastive_text.inference.VectorIndex.__name__)
 """
 
 
@@ -20,3 +27,19 @@ for module in pkgutil.walk_packages(contrastive_text.__path__, "contrastive_text
 def test_every_module_is_imported_without_the_modules_of_unix() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["SweepFolder", "VectorIndex"]
+
+
+def test_no_file_imports_the_modules_of_unix_when_it_is_read() -> None:
+    files = Path(contrastive_text.__file__).parent.rglob("*.py")
+    imports = re.compile(rf"^(?:import|from) ({'|'.join(OF_UNIX)})\b", re.MULTILINE)
+    assert imports.search("import fcntl\n")
+    assert not [file.name for file in files if imports.search(file.read_text(encoding="utf-8"))]
+
+
+def test_where_the_system_has_no_locks_everybody_holds_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with held(tmp_path / "a") as mine, held(tmp_path / "a") as again:
+        assert (mine, again) == (True, True)

@@ -185,7 +185,7 @@ def test_every_changed_byte_is_found(tmp_path: Path, tokenizer: Counting) -> Non
     folder = tokenize_documents(TEXTS, tokenizer, tmp_path).folder
     draw = random.Random(3)
     sizes = {name: (folder / name).stat().st_size for name in FILES}
-    for _ in range(100):
+    for _ in range(40):
         (name,) = draw.choices(list(sizes), weights=list(sizes.values()))
         whole = (folder / name).read_bytes()
         changed = bytearray(whole)
@@ -288,62 +288,43 @@ def test_an_interrupted_call_leaves_nothing(tmp_path: Path, learned_tokenizer: P
     assert entries(tmp_path) == []
 
 
-def test_what_a_killed_process_left_disturbs_nobody_and_goes_after_a_day(
-    tmp_path: Path, tokenizer: Counting
-) -> None:
+def test_what_a_killed_process_left_goes_with_the_next_entry(tmp_path: Path, tokenizer: Counting) -> None:
     made = tokenize_documents(TEXTS, tokenizer, tmp_path).folder
-    old, new, others = (tmp_path / name for name in (f".{made.name}-old", f".{made.name}-new", ".git-files"))
-    for left in (old, new, others):
-        shutil.copytree(made, left / "made")
-        (left / "made" / MANIFEST).unlink()
-    two_days_ago = time.time() - 2 * 24 * 3600
-    for left in (old, others):
-        os.utime(left, (two_days_ago, two_days_ago))
+    left, others = tmp_path / ".contrastive-text.elsewhere.0.1.0.tmp", tmp_path / ".git-files"
+    two_hours_ago = time.time() - 2 * 3600
+    for folder in (left, others):
+        shutil.copytree(made, folder)
+        os.utime(folder, (two_hours_ago, two_hours_ago))
     again = tokenize_documents([*TEXTS, "more"], tokenizer, tmp_path).folder
-    assert entries(tmp_path) == sorted([made.name, again.name, new.name, others.name])
+    assert entries(tmp_path) == sorted([made.name, again.name, others.name])
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_slower_process_takes_what_a_faster_one_has_made(
-    tmp_path: Path, tokenizer: Counting, learned_tokenizer: PreTrainedTokenizerFast, damaged: bool
+def test_of_many_at_once_one_tokenises_and_all_get_the_tokens(
+    tmp_path: Path, learned_tokenizer: PreTrainedTokenizerFast, tokenizer: Counting, damaged: bool
 ) -> None:
-    class Overtaken(TextTokenizer):
-        def __call__(self, texts: Sequence[str]) -> list[Tokens]:
-            faster.append(tokenize_documents(TEXTS, tokenizer, tmp_path))
-            return super().__call__(texts)
-
-    faster: list[TokenTable] = []
-    if damaged:
-        flip(tokenize_documents(TEXTS, tokenizer, tmp_path).folder / "ids")
-    with pytest.warns(UserWarning, match="damaged tokens") if damaged else nullcontext():
-        slower = tokenize_documents(TEXTS, Overtaken(learned_tokenizer, max_length=None), tmp_path)
-    assert tokens_of(slower) == tokens_of(faster[0]) == tokenizer(TEXTS)
-    assert slower.folder == faster[0].folder
-    assert entries(tmp_path) == [slower.folder.name]
-    assert tokenize_documents(TEXTS, tokenizer, tmp_path).source.startswith("tokens read")
-
-
-def test_many_at_once_all_get_the_tokens(tmp_path: Path, learned_tokenizer: PreTrainedTokenizerFast) -> None:
     description = learned_tokenizer.backend_tokenizer.to_str()
     together = threading.Barrier(6)
     tables: list[TokenTable] = []
-
-    class Waiting(TextTokenizer):
-        def __call__(self, texts: Sequence[str]) -> list[Tokens]:
-            together.wait(timeout=60)  # none has finished when all begin
-            return super().__call__(texts)
+    calls: list[int] = []
+    if damaged:
+        flip(tokenize_documents(TEXTS, tokenizer, tmp_path).folder / "ids")
 
     def run() -> None:
-        own = Waiting(wrap_tokenizer(description), max_length=None)
+        own = Counting(wrap_tokenizer(description), max_length=None)
+        own.calls = calls
+        together.wait(timeout=60)
         tables.append(tokenize_documents(TEXTS, own, tmp_path))
 
     threads = [threading.Thread(target=run) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with pytest.warns(UserWarning, match="damaged tokens") if damaged else nullcontext():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     direct = TextTokenizer(learned_tokenizer, max_length=None)(TEXTS)
     assert [tokens_of(table) for table in tables] == [direct] * 6
+    assert calls == [len(TEXTS)]
     assert len(entries(tmp_path)) == 1
 
 
@@ -383,7 +364,7 @@ def test_a_failed_rename_is_told(tmp_path: Path, tokenizer: Counting, monkeypatc
     def refuse(*_: object) -> None:
         raise PermissionError("no renames here")
 
-    monkeypatch.setattr(Path, "rename", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(PermissionError, match="no renames here"):
         tokenize_documents(TEXTS, tokenizer, tmp_path)
     assert entries(tmp_path) == []

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contrastive_text.core import disk
-from contrastive_text.core.errors import DiskError, InvalidValueError
+from contrastive_text.core.disk import held, remove_abandoned
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.manifests import read_sealed, write_sealed
 from contrastive_text.core.records import Record, records
 from contrastive_text.recipes.layers import Config
@@ -78,8 +78,8 @@ class SweepFolder:
         """
         file = self.path / "plan.json"
         configs = {name: as_json(config) for name, config in configs.items()}
-        with _held(file, wait=True):
-            disk.remove_abandoned(self.path)
+        with held(file, wait=True):
+            remove_abandoned(self.path)
             known_axes, known = self._read_plan() if file.exists() else ([*axes], {})
             if known_axes != [*axes]:
                 raise InvalidValueError(
@@ -119,7 +119,7 @@ class SweepFolder:
     def held(self, cell: Cell, seed: int) -> Iterator[Path | None]:
         """Yields a run's folder to this process; None while another one is at work in it."""
         place = self._place(cell, seed)
-        with _held(place, wait=False) as mine:
+        with held(place) as mine:
             yield place if mine else None
 
     def keep(self, place: Path, run: SweepRun, **notes: Any) -> None:
@@ -191,26 +191,6 @@ def as_json(value: Any) -> Any:  # Any: JSON
     if isinstance(value, list | tuple):
         return [as_json(each) for each in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def write(path: Path, content: str | bytes) -> None:
-    """Writes a file that another process sees whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with disk.replacing(path) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-
-
-@contextmanager
-def _held(path: Path, wait: bool) -> Iterator[bool]:
-    """Holds a path's lock where no other process does; waits for it where it is told to."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DiskError(
-            f"--output: expected a folder that can be made, got {path.parent} ({error.strerror}); name another"
-        ) from error
-    with disk.held(path, wait) as mine:
-        yield mine
 
 
 def _changes(then: object, now: object, where: str = "") -> list[str]:
