@@ -76,7 +76,7 @@ class Encoder(nn.Module, ABC):
         return False
 
     def add_tokens(self, tokens: Sequence[str]) -> None:
-        """Returns the vocabulary the tokens that it lacks, each with an embedding of its own to learn."""
+        """Adds the tokens that the vocabulary lacks, each with an embedding of its own to learn."""
         if tokens:
             raise InvalidValueError(
                 f"{type(self).__name__}: expected views without new tokens, got {', '.join(tokens)}"

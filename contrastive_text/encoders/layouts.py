@@ -11,32 +11,13 @@ None of them changes which texts are in a batch, nor what is computed for a text
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import cache
-from itertools import groupby
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from transformers import AttentionInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
-
-from contrastive_text.encoders.dropout import drop
+from torch import Tensor
 
 FixedLayout: TypeAlias = Literal["packed", "bucketed", "padded"]
 Layout: TypeAlias = Literal["auto", "packed", "bucketed", "padded"]
-
-ATTENTION = "contrastive_text"
-"""Name under which Transformers finds ``attention``."""
-
-_packing: ContextVar[Packing | None] = ContextVar("packing", default=None)
-"""What is packed in the pass that is running."""
 
 _BUCKET = 16
 """Rows of a bucket: on a CPU, 2 to 3 times as fast as one padded block of 128 texts."""
@@ -53,28 +34,17 @@ def token_mask(lengths: Tensor) -> Tensor:
     return torch.arange(int(lengths.max()), device=lengths.device) < lengths.unsqueeze(1)
 
 
-def pad(values: Tensor, mask: Tensor, fill: int) -> Tensor:
-    """Returns ragged values row by row with padding behind each row, (T,) -> (S, L).
+def pad(values: Tensor, mask: Tensor, fill: int = 0) -> Tensor:
+    """Returns ragged values row by row with padding after each row, (T, ...) and (S, L) -> (S, L, ...).
 
     Example:
-        >>> pad(torch.tensor([7, 8, 9]), token_mask(torch.tensor([1, 2])), fill=0)
+        >>> pad(torch.tensor([7, 8, 9]), token_mask(torch.tensor([1, 2])))
         tensor([[7, 0],
                 [8, 9]])
     """
-    return torch.full(mask.shape, fill, dtype=values.dtype, device=values.device).masked_scatter(mask, values)
-
-
-def pad_vectors(vectors: Tensor, mask: Tensor) -> Tensor:
-    """Returns token vectors row by row with zeros behind each row, (T, D) and (S, L) -> (S, L, D).
-
-    Example:
-        >>> pad_vectors(torch.tensor([[7.0], [8.0], [9.0]]), token_mask(torch.tensor([1, 2]))).squeeze(2)
-        tensor([[7., 0.],
-                [8., 9.]])
-    """
     places = mask.flatten().nonzero().flatten()
-    empty = vectors.new_zeros(mask.numel(), vectors.shape[1])
-    return empty.index_copy(0, places, vectors).view(*mask.shape, -1)
+    empty = values.new_full((mask.numel(), *values.shape[1:]), fill)
+    return empty.index_copy(0, places, values).view(*mask.shape, *values.shape[1:])
 
 
 def natural_positions(lengths: Tensor) -> Tensor:
@@ -116,202 +86,3 @@ def split_rows(lengths: Tensor, layout: FixedLayout, chunk_tokens: int | None) -
         rows, tokens, longest = rows + 1, grown, max(longest, length)
         counts[-1] = rows
     return list(torch.split(order, counts))
-
-
-class Packing(NamedTuple):
-    """Where rows begin in one row of all tokens.
-
-    Args:
-        runs: Number of rows and their length, for each stretch of neighbours of equal length.
-        lengths: Tokens of each row, (S,).
-    """
-
-    runs: tuple[tuple[int, int], ...]
-    lengths: Tensor
-
-    @classmethod
-    def of(cls, lengths: Tensor) -> Packing:
-        """Returns the packing of rows of these lengths, in their order.
-
-        Example:
-            >>> Packing.of(torch.tensor([3, 3, 1])).runs
-            ((2, 3), (1, 1))
-        """
-        runs = tuple((len(list(rows)), length) for length, rows in groupby(lengths.tolist()) if length)
-        return cls(runs, lengths)
-
-    def split(self, vectors: Tensor, dim: int = 0) -> list[Tensor]:
-        """Returns each run's tokens, row by row: (..., T, ...) -> (..., rows, length, ...) per run."""
-        parts = torch.split(vectors, [rows * length for rows, length in self.runs], dim)
-        return [torch.unflatten(part, dim, run) for part, run in zip(parts, self.runs, strict=True)]
-
-
-@contextmanager
-def packed(packing: Packing) -> Iterator[None]:
-    """Makes ``attention`` take what passes through a network for packed rows."""
-    token = _packing.set(packing)
-    try:
-        yield
-    finally:
-        _packing.reset(token)
-
-
-def attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **options: Any,  # Any: what else an architecture hands to its attention
-) -> tuple[Tensor, None]:
-    """Transformers' attention by torch's kernels, or, within ``packed``, ``packed_attention``.
-
-    Args:
-        module: The attention layer.
-        query: (S, heads, L, head size).
-        key: (S, key heads, L, head size).
-        value: (S, key heads, L, head size).
-        attention_mask: From ``attention_mask``.
-        dropout: Probability that an attention weight is dropped.
-        scaling: Factor of the products; None for ``1 / sqrt(head size)``.
-
-    Returns:
-        (S, L, heads, head size), and no weights.
-    """
-    packing = _packing.get()
-    if packing is None:
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
-        )
-    causal = bool(vars(module).get("is_causal", False))
-    window = options.get("sliding_window")
-    return packed_attention(query, key, value, packing, dropout, scaling, causal, window), None
-
-
-def attention_mask(*args: Any, **options: Any) -> Tensor | None:  # Any: Transformers' arguments, handed on
-    """Returns the mask of torch's kernels; none for packed rows, which see no padding."""
-    return sdpa_mask(*args, **options) if _packing.get() is None else None
-
-
-def packed_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    packing: Packing,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    causal: bool = False,
-    sliding_window: int | None = None,
-) -> Tensor:
-    """Attention of packed rows, each among its own tokens.
-
-    Runs of equal length are dense, so that no mask is needed. On a GPU in half precision one launch of
-    FlashAttention serves all rows where the package ``flash_attn`` is installed (not tried on a GPU so far).
-
-    Args:
-        query: (1, heads, T, head size).
-        key: (1, key heads, T, head size).
-        value: (1, key heads, T, head size).
-        packing: Where rows begin.
-        dropout: Probability that an attention weight is dropped.
-        scaling: Factor of the products; None for ``1 / sqrt(head size)``.
-        causal: Whether a token sees no later one.
-        sliding_window: A token sees those nearer than this; None for all.
-
-    Returns:
-        (1, T, heads, head size).
-    """
-    if key.shape[1] != query.shape[1]:
-        repeats = query.shape[1] // key.shape[1]
-        key, value = (states.repeat_interleave(repeats, dim=1) for states in (key, value))
-    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and (flash := flash_attention()):
-        return _flash(flash, query, key, value, packing, dropout, scaling, causal, sliding_window)
-    attend = _attend_dropping if dropout and query.device.type == "cpu" else F.scaled_dot_product_attention
-    outputs = []
-    for q, k, v in zip(*(packing.split(states[0], dim=1) for states in (query, key, value)), strict=True):
-        rows, length = q.shape[1:3]
-        windowed = sliding_window is not None and length > sliding_window
-        output = attend(
-            q.transpose(0, 1),
-            k.transpose(0, 1),
-            v.transpose(0, 1),
-            attn_mask=band(length, sliding_window or length, causal, query.device) if windowed else None,
-            dropout_p=dropout,
-            is_causal=causal and not windowed,
-            scale=scaling,
-        )
-        outputs.append(output.transpose(1, 2).reshape(rows * length, *output.shape[1::2]))
-    return torch.cat(outputs).unsqueeze(0)
-
-
-def _attend_dropping(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-) -> Tensor:
-    """As torch's function, which on a CPU has no kernel with dropout: its parts, in fewer steps than torch."""
-    seen = band(query.shape[2], query.shape[2], causal=True, device=query.device) if is_causal else attn_mask
-    factor = query.shape[3] ** -0.5 if scale is None else scale
-    q, k, v = (states.flatten(0, 1) for states in (query, key, value))
-    scores = torch.baddbmm(q.new_empty(1, 1, 1), q, k.transpose(1, 2), beta=0, alpha=factor)
-    if seen is not None:
-        scores = scores.masked_fill(~seen, -torch.inf)
-    return torch.bmm(drop(scores.softmax(dim=-1), dropout_p), v).view_as(query)
-
-
-def band(length: int, window: int, causal: bool, device: torch.device) -> Tensor:
-    """Returns True where a token sees another: nearer than the window, and not later if causal, (L, L).
-
-    Example:
-        >>> band(3, window=2, causal=True, device=torch.device("cpu")).int().tolist()
-        [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
-    """
-    places = torch.arange(length, device=device)
-    distance = places.unsqueeze(1) - places
-    return (distance.abs() < window) & (distance >= 0) if causal else distance.abs() < window
-
-
-@cache
-def flash_attention() -> Callable[..., Tensor] | None:
-    """Returns FlashAttention's function for ragged rows; None where the package isn't installed."""
-    if importlib.util.find_spec("flash_attn") is None:
-        return None
-    function: Callable[..., Tensor] = importlib.import_module("flash_attn").flash_attn_varlen_func
-    return function
-
-
-def _flash(
-    flash: Callable[..., Tensor],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    packing: Packing,
-    dropout: float,
-    scaling: float | None,
-    causal: bool,
-    sliding_window: int | None,
-) -> Tensor:
-    starts = F.pad(packing.lengths.cumsum(0), (1, 0)).int()
-    longest = max(length for _, length in packing.runs)
-    near = -1 if sliding_window is None else sliding_window - 1  # FlashAttention counts without the token itself
-    return flash(
-        *(states[0].transpose(0, 1) for states in (query, key, value)),
-        cu_seqlens_q=starts,
-        cu_seqlens_k=starts,
-        max_seqlen_q=longest,
-        max_seqlen_k=longest,
-        dropout_p=dropout,
-        softmax_scale=scaling,
-        causal=causal,
-        window_size=(near, 0 if causal else near),
-    ).unsqueeze(0)
-
-
-AttentionInterface.register(ATTENTION, attention)
-AttentionMaskInterface.register(ATTENTION, attention_mask)

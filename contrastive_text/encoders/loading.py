@@ -173,8 +173,17 @@ def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: 
         dropout: Probability for every dropout; None keeps the configuration's own.
 
     Raises:
-        ValueError: An architecture that Transformers doesn't have, or a model that isn't there or is damaged.
+        ValueError: Neither or both of name and config, no probability, an architecture that Transformers doesn't
+            have, or a model that isn't there or is damaged.
     """
+    if (name is None) == (config is None):
+        raise InvalidValueError(
+            "encoder: expected either model_name_or_path (pretrained) or config (random start), got "
+            f"{'neither' if config is None else 'both'}; set --model.encoder.model_name_or_path, and the other "
+            "to null"
+        )
+    if dropout is not None and not 0 <= dropout < 1:
+        raise InvalidValueError(f"encoder.dropout: expected a probability in [0, 1) or null, got {dropout}")
     if config is not None:
         if "model_type" not in config:
             raise InvalidValueError(

@@ -10,34 +10,17 @@ from tokenizers import AddedToken
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from contrastive_text.core.errors import InvalidValueError, first_line
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import quiet
-from contrastive_text.core.types import Alter, Batch, Hidden, Slot
+from contrastive_text.core.types import Alter, Batch, Hidden
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.dropout import replace_dropouts
-from contrastive_text.encoders.layouts import (
-    ATTENTION,
-    FixedLayout,
-    Layout,
-    Packing,
-    flash_attention,
-    natural_positions,
-    packed,
-    pad,
-    pad_vectors,
-    token_mask,
-)
+from contrastive_text.encoders.embedding_hook import altered_embeddings, embedding_module
+from contrastive_text.encoders.layouts import FixedLayout, Layout, natural_positions, pad, token_mask
 from contrastive_text.encoders.loading import dropouts, load_architecture, load_model, load_tokenizer
+from contrastive_text.encoders.packing import ATTENTION, Packing, flash_attention, packed
 from contrastive_text.encoders.token_head import TokenHead
-
-# Where an architecture's embedding output has the width of its blocks: after ELECTRA's and ALBERT's
-# projection, the embeddings module of BERT's relatives, the token table of decoders.
-_EMBEDDING_MODULES = (
-    "embeddings_project",
-    "encoder.embedding_hidden_mapping_in",
-    "embeddings",
-    "embed_tokens",
-)
+from contrastive_text.encoders.trials import heeds_positions, is_causal, why_not_packed
 
 
 class TransformerEncoder(Encoder):
@@ -88,14 +71,6 @@ class TransformerEncoder(Encoder):
             raise InvalidValueError(
                 f"encoder.layout: expected one of {', '.join(get_args(Layout))}, got {layout!r}"
             )
-        if (model_name_or_path is None) == (config is None):
-            raise InvalidValueError(
-                "encoder: expected either model_name_or_path (pretrained) or config (random start), got "
-                f"{'neither' if config is None else 'both'}; set --model.encoder.model_name_or_path, and the "
-                "other to null"
-            )
-        if dropout is not None and not 0 <= dropout < 1:
-            raise InvalidValueError(f"encoder.dropout: expected a probability in [0, 1) or null, got {dropout}")
         self.model_name_or_path = model_name_or_path
         self.config = config
         self.tokenizer_name_or_path = tokenizer_name_or_path
@@ -125,22 +100,29 @@ class TransformerEncoder(Encoder):
         self.max_length = max_length
         self._first_position = _first_position(self.model)
         self.token_head: TokenHead | None = None
-        self._alter: Alter | None = None
-        self._mask: Tensor | None = None
-        modules = dict(self.model.named_modules())
-        place = next((modules[name] for name in _EMBEDDING_MODULES if name in modules), None)
-        self.takes_embedding_views = place is not None
-        if place is not None:
-            place.register_forward_hook(self._alter_embeddings)
-        self._why_not_packed = self._check_packed() if layout in ("auto", "packed") else "another was asked for"
+        self.takes_embedding_views = embedding_module(self.model) is not None
+        self._why_not_packed = self._take_our_attention()
         if compiled:
-            self._why_not_packed = "a compiled network takes no packed rows"
             for block in next(part for part in self.model.modules() if isinstance(part, nn.ModuleList)):
                 block.compile(dynamic=True)
-        if layout == "packed" and self._why_not_packed:
+
+    def _take_our_attention(self) -> str | None:
+        """Gives the network our attention where its rows may be packed; returns why not, or None."""
+        if self.layout not in ("auto", "packed"):
+            return "another was asked for"
+        reason = (
+            "a compiled network takes no packed rows"
+            if self.compiled
+            else why_not_packed(self.model, self.limit, self._first_position)
+        )
+        if self.layout == "packed" and reason:
             raise InvalidValueError(
-                f"encoder.layout: expected bucketed, padded or auto, for {self._why_not_packed}, got packed"
+                f"encoder.layout: expected bucketed, padded or auto, for {reason}, got packed"
             )
+        if reason is None:
+            with quiet():
+                self.model.set_attn_implementation(ATTENTION)
+        return reason
 
     def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
         """Returns the layout of its rows on a device, and why.
@@ -156,12 +138,12 @@ class TransformerEncoder(Encoder):
             )
         if self.layout != "auto":
             return self.layout, "as asked for"
+        reason = self._why_not_packed
         if checkpointed:
+            reason = "layers are checkpointed: chunk_tokens does that better"
+        if reason:
             layout, why = super().layout_on(device)
-            return layout, f"{why}; not packed, for layers are checkpointed: chunk_tokens does that better"
-        if self._why_not_packed:
-            layout, why = super().layout_on(device)
-            return layout, f"{why}; not packed, for {self._why_not_packed}"
+            return layout, f"{why}; not packed, for {reason}"
         if device.type == "cpu":
             return "packed", "the fastest on a CPU: no padding in any layer"
         if flash_attention() is not None:
@@ -175,7 +157,7 @@ class TransformerEncoder(Encoder):
             return self._padded(batch, alter, layers)
         mask = token_mask(batch.lengths)
         output = self._packed(batch, alter, layers, Packing.of(batch.lengths))
-        return Hidden({layer: pad_vectors(vectors, mask) for layer, vectors in output.items()}, mask)
+        return Hidden({layer: pad(vectors, mask) for layer, vectors in output.items()}, mask)
 
     def blocks(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> list[Hidden]:
         """Returns the token vectors run by run of equal length, or all rows padded; see ``Encoder.blocks``."""
@@ -211,7 +193,7 @@ class TransformerEncoder(Encoder):
         inputs = {"input_ids": pad(batch.ids, mask, fill=fill), "attention_mask": mask.long()}
         if batch.positions is not None:
             natural = torch.arange(mask.shape[1], device=mask.device)
-            places = torch.where(mask, pad(batch.positions, mask, fill=0), natural)
+            places = torch.where(mask, pad(batch.positions, mask), natural)
             inputs["position_ids"] = places + self._first_position
         return Hidden(self._run(alter, mask, layers, **inputs), mask)
 
@@ -219,95 +201,22 @@ class TransformerEncoder(Encoder):
         self, alter: Alter | None, mask: Tensor, layers: tuple[int, ...], **inputs: Tensor
     ) -> dict[int, Tensor]:
         """Calls the network with the alteration in place, and gives the layers asked for."""
-        self._alter, self._mask = alter, mask
-        try:
+        with altered_embeddings(self.model, alter, mask):
             output = self.model(**inputs, output_hidden_states=layers != (-1,))
-        finally:
-            self._alter = self._mask = None
         if layers == (-1,):
             return {-1: output.last_hidden_state}
         return {layer: output.hidden_states[layer] for layer in layers}
 
-    def _check_packed(self) -> str | None:
-        """Returns the reason against packed rows, None if there is none; then the network has our attention.
-
-        Some architectures ignore the attention function that they are given, or do more than it does: so the
-        values of padded rows under their own are held against those of packed rows under ours.
-        """
-        name, own = self.model.config.model_type, self.model.config._attn_implementation
-        if not self.model.is_backend_compatible():
-            return f"{name} takes no other attention function"
-        batch = _trial(self._trial_length(), self.vocabulary_size)
-        reason = None
-        self.model.eval()
-        try:
-            with torch.no_grad(), quiet():
-                padded = self._padded(batch, alter=None, layers=(-1,))
-                self.model.set_attn_implementation(ATTENTION)
-                reached = self._packed(batch, None, (-1,), Packing.of(batch.lengths))[-1]
-            expected = padded.layers[-1][padded.mask]
-            # Rounding of float32 is some 1e-6 of the largest value.
-            if not torch.allclose(reached, expected, rtol=0, atol=1e-4 * float(expected.abs().max())):
-                reason = f"{name} gives other values with packed rows"
-        except (RuntimeError, TypeError, ValueError) as error:
-            reason = f"{name} can't be called with packed rows ({first_line(error)})"
-        self.model.train()
-        if reason is not None:
-            with quiet():
-                self.model.set_attn_implementation(own)
-        return reason
-
-    def _trial_length(self) -> int:
-        """Returns the length of a row that shows what attention does: more than a window, where there is one."""
-        settings = self.model.config.to_dict()
-        windows = [settings.get(name) for name in ("sliding_window", "local_attention")]
-        wanted = max([7, *(window + 3 for window in windows if isinstance(window, int))])
-        return min(wanted, self.limit or wanted)
-
     def heeds_positions(self) -> bool:
         """Whether the network reads positions: relative ones (DeBERTa-v2, T5) would be silently ignored."""
-        ids = torch.arange(4, device=self.model.device).unsqueeze(0)
-        mask = torch.ones_like(ids)
-        orders = [torch.tensor([order]).to(ids) + self._first_position for order in ([0, 1, 2, 3], [2, 0, 3, 1])]
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                natural, other = (
-                    self.model(input_ids=ids, attention_mask=mask, position_ids=order).last_hidden_state
-                    for order in orders
-                )
-        except TypeError:
-            return False
-        finally:
-            self.model.train(training)
-        return not torch.equal(natural, other)
+        return heeds_positions(self.model, self._first_position)
 
     def is_causal(self) -> bool:
-        """Whether no token sees a later one, as in decoders; tried out, for settings can say otherwise.
-
-        Of three texts the second differs from the first in its last token and the third in its first one: what
-        that does to the token at the other end is compared.
-        """
-        a, b, c, d, other = [i for i in range(5, 12) if i != self.model.config.pad_token_id][:5]
-        texts = [[a, b, c, d], [a, b, c, other], [other, b, c, d]]
-        ids = torch.tensor(texts, device=self.model.device) % self.vocabulary_size
-        modes = [(part, part.training) for part in self.model.modules()]
-        self.model.eval()
-        try:
-            # A compiled network would be compiled once more, without a gradient, for this alone.
-            with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-                output = self.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
-        finally:
-            for part, mode in modes:
-                part.training = mode
-        backward = (output[1, 0] - output[0, 0]).abs().max()
-        forward = (output[2, -1] - output[0, -1]).abs().max()
-        # Where tokens see each other both are of one size; where they don't, one is 0, or its rounding.
-        return bool(backward < 1e-3 * forward)
+        """Whether no token sees a later one, as in decoders."""
+        return is_causal(self.model)
 
     def add_tokens(self, tokens: Sequence[str]) -> None:
-        """Returns tokenizer and token table the tokens; a vocabulary still to be learned will have them."""
+        """Adds tokens to the tokenizer and the token table; a vocabulary still to be learned will have them."""
         if self.tokenizer is None or not tokens:
             return
         self.tokenizer.add_tokens([AddedToken(token, special=True) for token in tokens], special_tokens=True)
@@ -333,14 +242,6 @@ class TransformerEncoder(Encoder):
             return self.config
         return {"pad_token_id": 0, **self.config}  # where a learned vocabulary has it
 
-    def _alter_embeddings(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor | None:  # noqa: ARG002  # the base's signature
-        if self._alter is None or self._mask is None:
-            return None  # torch: keep the output
-        if output.shape[:2] == self._mask.shape:
-            return self._alter(output, self._mask)
-        padded = pad_vectors(output.squeeze(0), self._mask)
-        return self._alter(padded, self._mask)[self._mask].unsqueeze(0)
-
 
 def _position_tables(model: PreTrainedModel) -> list[nn.Embedding]:
     return [
@@ -363,16 +264,3 @@ def _limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) ->
     if tokenizer is not None and tokenizer.model_max_length < 10**9:
         limits.append(tokenizer.model_max_length)
     return min(limits, default=None)
-
-
-def _trial(length: int, vocabulary_size: int) -> Batch:
-    """Returns three rows, two of them of one length."""
-    lengths = torch.tensor([length, 2, 2])
-    return Batch(
-        ids=torch.arange(5, 5 + int(lengths.sum())) % vocabulary_size,
-        lengths=lengths,
-        slots=(Slot("anchor", 0),),
-        row_slots=torch.zeros(3, dtype=torch.long),
-        draw_keys=torch.arange(3),
-        text_ids=torch.arange(3),
-    )

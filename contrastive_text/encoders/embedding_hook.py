@@ -1,0 +1,47 @@
+"""The place in a network where embedding views alter what enters its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from contrastive_text.core.types import Alter
+from contrastive_text.encoders.layouts import pad
+
+# Where an architecture's embedding output has the width of its blocks: after ELECTRA's and ALBERT's
+# projection, the embeddings module of BERT's relatives, the token table of decoders.
+_NAMES = ("embeddings_project", "encoder.embedding_hidden_mapping_in", "embeddings", "embed_tokens")
+
+
+def embedding_module(model: nn.Module) -> nn.Module | None:
+    """Returns the part of a network whose output enters its blocks; None where it isn't known."""
+    modules = dict(model.named_modules())
+    return next((modules[name] for name in _NAMES if name in modules), None)
+
+
+@contextmanager
+def altered_embeddings(model: nn.Module, alter: Alter | None, mask: Tensor) -> Iterator[None]:
+    """Alters the embedding output of each pass inside, after its LayerNorm and dropout.
+
+    Args:
+        model: The network; rows of it are padded, or packed into one.
+        alter: The alteration, which sees padded rows either way; None for none.
+        mask: True on the tokens of the rows, (S, L).
+    """
+    place = None if alter is None else embedding_module(model)
+    if alter is None or place is None:
+        yield
+        return
+
+    def enter(module: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001  # torch's signature
+        if output.shape[:2] == mask.shape:
+            return alter(output, mask)
+        return alter(pad(output.squeeze(0), mask), mask)[mask].unsqueeze(0)
+
+    hook = place.register_forward_hook(enter)
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -1,0 +1,104 @@
+"""What a network does that its configuration doesn't say for certain: found by trying it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from contrastive_text.core.errors import first_line
+from contrastive_text.core.libraries import quiet
+from contrastive_text.encoders.layouts import natural_positions, pad, token_mask
+from contrastive_text.encoders.packing import ATTENTION, Packing, packed
+
+
+@contextmanager
+def _trying(model: nn.Module) -> Iterator[None]:
+    """Runs a network without dropout or gradient, and leaves each part of it in its own mode."""
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
+def why_not_packed(model: PreTrainedModel, limit: int | None, first_position: int) -> str | None:
+    """Returns the reason against packed rows; None if there is none.
+
+    Some architectures ignore the attention function that they are given, or do more than it does: so the
+    values of padded rows under their own are held against those of packed rows under ours.
+
+    Args:
+        model: The network, on the CPU; it has its own attention afterwards.
+        limit: Longest row that it takes; None for no limit.
+        first_position: Number of the first token's place.
+    """
+    name, own = model.config.model_type, model.config._attn_implementation
+    if not model.is_backend_compatible():  # type: ignore[no-untyped-call]  # theirs
+        return f"{name} takes no other attention function"
+    lengths = torch.tensor([_trial_length(model, limit), 2, 2])
+    ids = torch.arange(5, 5 + int(lengths.sum())) % model.config.vocab_size
+    places, mask = natural_positions(lengths) + first_position, token_mask(lengths)
+    padded = {"input_ids": pad(ids, mask, fill=model.config.pad_token_id or 0), "attention_mask": mask.long()}
+    try:
+        with _trying(model), quiet():
+            expected = model(**padded).last_hidden_state[mask]
+            model.set_attn_implementation(ATTENTION)
+            with packed(Packing.of(lengths)):
+                reached = model(input_ids=ids[None], position_ids=places[None]).last_hidden_state[0]
+        # Rounding of float32 is some 1e-6 of the largest value.
+        if torch.allclose(reached, expected, rtol=0, atol=1e-4 * float(expected.abs().max())):
+            return None
+        return f"{name} gives other values with packed rows"
+    except (RuntimeError, TypeError, ValueError) as error:
+        return f"{name} can't be called with packed rows ({first_line(error)})"
+    finally:
+        with quiet():
+            model.set_attn_implementation(own)
+
+
+def _trial_length(model: PreTrainedModel, limit: int | None) -> int:
+    """Returns the length of a row that shows what attention does: more than a window, where there is one."""
+    settings = model.config.to_dict()
+    windows = [settings.get(name) for name in ("sliding_window", "local_attention")]
+    length = max([7, *(window + 3 for window in windows if isinstance(window, int))])
+    return min(length, limit or length)
+
+
+def heeds_positions(model: PreTrainedModel, first_position: int) -> bool:
+    """Whether a network reads positions: relative ones (DeBERTa-v2, T5) would be silently ignored."""
+    ids = torch.arange(4, device=model.device)[None]
+    orders = [torch.tensor([order]).to(ids) + first_position for order in ([0, 1, 2, 3], [2, 0, 3, 1])]
+    try:
+        with _trying(model):
+            natural, other = (
+                model(input_ids=ids, attention_mask=torch.ones_like(ids), position_ids=order).last_hidden_state
+                for order in orders
+            )
+    except TypeError:
+        return False
+    return not torch.equal(natural, other)
+
+
+def is_causal(model: PreTrainedModel) -> bool:
+    """Whether no token sees a later one, as in decoders; tried out, for settings can say otherwise.
+
+    Of three texts the second differs from the first in its last token and the third in its first one: what
+    that does to the token at the other end is compared.
+    """
+    a, b, c, d, other = [i for i in range(5, 12) if i != model.config.pad_token_id][:5]
+    texts = [[a, b, c, d], [a, b, c, other], [other, b, c, d]]
+    ids = torch.tensor(texts, device=model.device) % model.config.vocab_size
+    # A compiled network would be compiled once more, without a gradient, for this alone.
+    with _trying(model), torch.compiler.set_stance("force_eager"):
+        output = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+    backward = (output[1, 0] - output[0, 0]).abs().max()
+    forward = (output[2, -1] - output[0, -1]).abs().max()
+    # Where tokens see each other both are of one size; where they don't, one is 0, or its rounding.
+    return bool(backward < 1e-3 * forward)
