@@ -1,1 +1,1 @@
-"""Rows from files: readers, formats, columns, labels, splits."""
+"""Rows from files: formats, columns, labels, splits, and the readers of rows and of texts."""

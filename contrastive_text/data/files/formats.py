@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -61,7 +61,7 @@ def is_folder(path: Path) -> bool:
         return path.is_dir()
 
 
-def parse(path: Path, bounds: Bounds = USUAL) -> Parsed:
+def parse(path: Path, bounds: Bounds = USUAL) -> Content:
     """Returns the header and records of a file, which its name says how to read."""
     return FORMATS[suffix_of(path)](str(path), _Lines(path, bounds), bounds)
 
@@ -77,31 +77,21 @@ class _Lines:
         return decoded_lines(self._path, self._bounds)
 
 
-class Parsed(NamedTuple):
-    """A file that is read record by record."""
-
-    header: list[str]
-    records: Iterator[Record | None]  # read as they are asked for; None is a blank line, or an empty file
-    unread: int = 0  # other files of a folder
-
-
 class Content(NamedTuple):
-    """A file that has been read to its end."""
+    """What a file holds, read record by record.
+
+    Args:
+        header: A name for each cell of a record.
+        records: Begins anew with each call; None is a blank line, or an empty file of a folder.
+        unread: Other files of a folder.
+    """
 
     header: list[str]
-    records: Sequence[Record]
-    blank: int  # blank lines, or empty files of a folder
-    unread: int = 0  # other files of a folder
+    records: Callable[[], Iterable[Record | None]]
+    unread: int = 0
 
 
-def collected(parsed: Parsed) -> Content:
-    """Reads to the end, into memory."""
-    found = list(parsed.records)
-    records = [record for record in found if record is not None]
-    return Content(parsed.header, records, blank=len(found) - len(records), unread=parsed.unread)
-
-
-def documents(folder: Path, bounds: Bounds = USUAL) -> Parsed:
+def documents(folder: Path, bounds: Bounds = USUAL) -> Content:
     """Returns each ``.txt`` file in a folder or below it as one text, by name; hidden ones are not read."""
     inside = _files_below(folder)
     names = [name for name in inside if re.search(r"\.txt(\.gz)?$", name, re.IGNORECASE)]
@@ -110,9 +100,13 @@ def documents(folder: Path, bounds: Bounds = USUAL) -> Parsed:
         found = listed(map(short, sorted(inside)[:12])) or "no file"
         todo = "name its files, or write every document as a .txt file"
         raise reading_error(str(folder), "a folder with .txt files, a document each", found, todo)
-    texts = (read_text(inside[name], bounds) for name in names)
-    records = (None if is_blank(text) else (number, [text]) for number, text in enumerate(texts, start=1))
-    return Parsed(["text"], records, unread=len(inside) - len(names))
+
+    def records() -> Iterator[Record | None]:
+        for number, name in enumerate(names, start=1):
+            text = read_text(inside[name], bounds)
+            yield None if is_blank(text) else (number, [text])
+
+    return Content(["text"], records, unread=len(inside) - len(names))
 
 
 def _files_below(folder: Path) -> dict[str, Path]:
@@ -152,35 +146,36 @@ _RELEASE = "gold_label\t"
 """How the ``.txt`` files of SNLI and MultiNLI begin, which are tables."""
 
 
-def _txt(where: str, lines: Iterable[str], bounds: Bounds) -> Parsed:  # noqa: ARG001  # as all formats
-    lines = iter(lines)
-    first = [line for line in [next(lines, None)] if line is not None]
-    lines = chain(first, lines)
-    if first and first[0].startswith(_RELEASE):
+def _txt(where: str, lines: Iterable[str], bounds: Bounds) -> Content:  # noqa: ARG001  # as all formats
+    if next(iter(lines), "").startswith(_RELEASE):
         return _release(where, lines)
-    return _table(where, chain([(0, ["text"])], _fields(where, lines, separator=None)))
+    return _table(where, lambda: chain([(0, ["text"])], _fields(where, lines, separator=None)))
 
 
-def _tsv(where: str, lines: Iterable[str], bounds: Bounds) -> Parsed:  # noqa: ARG001  # as all formats
-    return _table(where, _fields(where, lines, separator="\t"))
+def _tsv(where: str, lines: Iterable[str], bounds: Bounds) -> Content:  # noqa: ARG001  # as all formats
+    return _table(where, lambda: _fields(where, lines, separator="\t"))
 
 
-def _release(where: str, lines: Iterable[str]) -> Parsed:
+def _release(where: str, lines: Iterable[str]) -> Content:
     """Returns a ``.txt`` file of SNLI or MultiNLI; a row may end before the labels of its last annotators."""
-    rows = _fields(where, lines, separator="\t")
-    first, names = next(rows)
-    needed = sum(re.fullmatch(r"label\d+", name) is None for name in names)
-    padded = ((line, row + [""] * (len(names) - len(row)) if len(row) >= needed else row) for line, row in rows)
-    return _table(where, chain([(first, names)], padded))
+
+    def padded() -> Iterator[tuple[int, list[str]]]:
+        rows = _fields(where, lines, separator="\t")
+        first, names = next(rows)
+        yield first, names
+        needed = sum(re.fullmatch(r"label\d+", name) is None for name in names)
+        for line, row in rows:
+            yield line, row + [""] * (len(names) - len(row)) if len(row) >= needed else row
+
+    return _table(where, padded)
 
 
-def _csv(where: str, lines: Iterable[str], bounds: Bounds) -> Parsed:  # noqa: ARG001  # as all formats
-    # A carriage return alone ends a record too, and here only.
-    pieces = (piece for line in lines for piece in io.StringIO(line, newline=""))
-    # Strict, or a quote that is never closed takes the rest of the file for one text.
-    reader = csv.reader(pieces, strict=True)
-
+def _csv(where: str, lines: Iterable[str], bounds: Bounds) -> Content:  # noqa: ARG001  # as all formats
     def records() -> Iterator[tuple[int, list[str]]]:
+        # A carriage return alone ends a record too, and here only.
+        pieces = (piece for line in lines for piece in io.StringIO(line, newline=""))
+        # Strict, or a quote that is never closed takes the rest of the file for one text.
+        reader = csv.reader(pieces, strict=True)
         while True:
             start = reader.line_num + 1
             # The module's own limit, 131,072 characters a field, is less than a long document has.
@@ -197,19 +192,19 @@ def _csv(where: str, lines: Iterable[str], bounds: Bounds) -> Parsed:  # noqa: A
                 return
             yield start, fields
 
-    return _table(where, records())
+    return _table(where, records)
 
 
-def _table(where: str, lines: Iterator[tuple[int, list[str]]]) -> Parsed:
-    """Yields the records below a header, each with a field for each name."""
-    _, header = next(lines, (1, []))
+def _table(where: str, lines: Callable[[], Iterator[tuple[int, list[str]]]]) -> Content:
+    """Returns the records below a header, each with a field for each name."""
+    _, header = next(lines(), (1, []))
     if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise reading_error(
             f"{where}:1", "every name once", f"{short(twice[0])} twice", "rename one of the columns"
         )
 
     def records() -> Iterator[Record | None]:
-        for line, fields in lines:
+        for line, fields in islice(lines(), 1, None):
             if not any(map(str.strip, fields)):
                 yield None
             elif len(fields) == len(header):
@@ -219,11 +214,11 @@ def _table(where: str, lines: Iterator[tuple[int, list[str]]]) -> Parsed:
                 todo = "look for a separator too many or too few"
                 raise reading_error(f"{where}:{line}", expected, str(len(fields)), todo)
 
-    return Parsed(header, records())
+    return Content(header, records)
 
 
-def _jsonl(where: str, lines: Iterable[str], bounds: Bounds) -> Parsed:
-    """Yields one object a line; the header, with the names of all objects, is a first loop over the lines."""
+def _jsonl(where: str, lines: Iterable[str], bounds: Bounds) -> Content:
+    """Returns one object a line; the header, with the names of all objects, is a first loop over the lines."""
     names = list(
         dict.fromkeys(key for found in _objects(where, lines, bounds.depth) if found for key in found[1])
     )
@@ -232,7 +227,7 @@ def _jsonl(where: str, lines: Iterable[str], bounds: Bounds) -> Parsed:
         for found in _objects(where, lines, bounds.depth):
             yield found and (found[0], _ObjectCells(names, found[1]))
 
-    return Parsed(names, records())
+    return Content(names, records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,14 +289,14 @@ _BRACKETS = re.compile(r'[][{}]|"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?$)', re.DOTALL)
 One that is never closed goes to the end: looked for from each of its quotes anew, it would take squared time."""
 
 
-FORMATS: Mapping[str, Callable[[str, Iterable[str], Bounds], Parsed]] = {
+FORMATS: Mapping[str, Callable[[str, Iterable[str], Bounds], Content]] = {
     ".txt": _txt,
     ".tsv": _tsv,
     ".csv": _csv,
     ".jsonl": _jsonl,
 }
 """From the name of a file, for messages, its lines, each with its newline, and bounds, to header and records.
-What is given as lines can be looped over twice."""
+Lines are looped over anew for each loop over the records."""
 
 
 def listed(names: Iterable[str]) -> str:

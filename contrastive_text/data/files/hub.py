@@ -79,7 +79,8 @@ def hub_content(path: str) -> Content:
             names = dict(enumerate(feature.names))
             columns[column] = [names.get(number, number) for number in columns[column]]
     header = [str(column) for column in table.column_names]
-    return Content(header, list(enumerate(zip(*columns.values(), strict=True), start=1)), blank=0)
+    rows = list(enumerate(zip(*columns.values(), strict=True), start=1))
+    return Content(header, lambda: rows)
 
 
 @contextmanager

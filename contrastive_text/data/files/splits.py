@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from contrastive_text.data.files.columns import plain
-from contrastive_text.data.files.formats import Content, listed, reading_error
+from contrastive_text.data.files.formats import listed, reading_error
 
 _SPLITS = ({"train", "training"}, {"dev", "development", "val", "valid", "validation"}, {"test"})
 """The usual names of the parts of a data set; those of one part mean the same."""
-
-
-def of_split(where: str, content: Content, split: str | None, used: Collection[str]) -> tuple[Content, list[str]]:
-    """Returns the rows of one split, where a column ``split`` has several, and what to say of it.
-
-    Args:
-        where: The file, for messages.
-        content: What it holds.
-        split: ``train``, ``dev``, ``test`` or another value of the column; ``all`` for all rows.
-        used: Columns that are read as something else.
-
-    Raises:
-        ValueError: Several splits, and none or another one chosen.
-    """
-    place = split_place(content.header, used)
-    if place is None:
-        return content, []
-    read, said = choose_split(where, Counter(str(cells[place]) for _, cells in content.records), split)
-    if read is None:
-        return content, said
-    return content._replace(records=[row for row in content.records if str(row[1][place]) in read]), said
 
 
 def split_place(header: Sequence[str], used: Collection[str]) -> int | None:
@@ -44,7 +22,7 @@ def choose_split(where: str, held: Mapping[str, int], split: str | None) -> tupl
     Args:
         where: The file, for messages.
         held: Rows of each value of the column.
-        split: As for ``of_split``.
+        split: ``train``, ``dev``, ``test`` or another value of the column; ``all`` for all rows.
 
     Raises:
         ValueError: Several splits, and none or another one chosen.

@@ -1,29 +1,15 @@
-"""Reads the texts of a file one at a time: what ``read_rows`` gives for ``text``, in the memory of one line."""
+"""The texts of a file one at a time: their rows, numbered, with the digest of all."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from contrastive_text.core.text_files import USUAL, Bounds, is_blank
-from contrastive_text.data.files.columns import plan_columns
-from contrastive_text.data.files.formats import (
-    Parsed,
-    Record,
-    counted,
-    documents,
-    is_folder,
-    listed,
-    parse,
-    reading_error,
-)
-from contrastive_text.data.files.hub import PREFIX, hub_content
-from contrastive_text.data.files.readers import texts_of_cell
-from contrastive_text.data.files.splits import choose_split, split_place
-from contrastive_text.data.files.understood import say_ignored, say_left_out, say_understood
+from contrastive_text.core.text_files import USUAL, Bounds
+from contrastive_text.data.files.labels import Labels
+from contrastive_text.data.files.rows import FileRows
 
 
 class Repeat(NamedTuple):
@@ -112,78 +98,22 @@ class TextStream:
 
     def numbered(self) -> Iterator[tuple[int, str]]:
         """Yields each text with the line that its record begins on, or its document's number in a folder."""
-        where = str(self.path)
-        folder = is_folder(self.path)
-        parsed = _parsed(self.path, self.bounds)
-        places: list[tuple[str, int]] = []
-        kept: tuple[int, list[str]] | None = None
-        texts_a_line: set[int] = set()
-        rest: list[str] = []
+        columns = {"text": [self.column]} if self.column else {}
+        rows = FileRows(self.path, ["text"], columns, Labels(None), self.split, self.bounds)
         first: dict[bytes, int] = {}
         repeats: list[Repeat] = []
-        count = empty = blank = 0
+        count = 0
         digest = blake2b(digest_size=16)
-        for record in parsed.records:
-            if record is None:
-                blank += 1
-                continue
-            if not places:
-                columns = {"text": [self.column]} if self.column else {}
-                names = plan_columns(where, parsed.header, ["text"], columns)["text"]
-                places = [(name, parsed.header.index(name)) for name in names]
-                kept, rest = self._rows_of_split(parsed.header, names)
-                rest += say_ignored(parsed.header, names, rest, parsed.unread)
-            line, cells = record
-            if kept is not None and str(cells[kept[0]]) not in kept[1]:
-                continue
-            found = [
-                text for name, at in places for text in texts_of_cell(f"{where}:{line}", "text", name, cells[at])
-            ]
-            texts_a_line.add(len(found))
-            for text in found:
-                if is_blank(text):
-                    empty += 1
+        for line, row in rows:
+            text = str(row["text"])
+            encoded = text.encode()
+            if self.distinct:
+                place = first.setdefault(blake2b(encoded, digest_size=16).digest(), count)
+                if place < count:
+                    repeats.append(Repeat(place, line))
                     continue
-                encoded = text.encode()
-                if self.distinct:
-                    place = first.setdefault(blake2b(encoded, digest_size=16).digest(), count)
-                    if place < count:
-                        repeats.append(Repeat(place, line))
-                        continue
-                digest.update(b"%d " % len(encoded) + encoded)  # the length, or "ab", "c" would be "a", "bc"
-                count += 1
-                yield line, text
-        left_out = say_left_out(blank, empty, folder)
-        left_out += [f"{counted(len(repeats), 'repeated text')} left out"] if repeats else []
-        if not count:
-            todo = "check that the file was written to its end"
-            raise reading_error(where, "at least one row with text", listed(left_out) or "an empty file", todo)
-        fewest, most = min(texts_a_line), max(texts_a_line)
-        several = f" ({fewest} rows a line)" if fewest == most else f" ({fewest} to {most} rows a line)"
-        note = " (a .txt file each)" if folder else several if most > 1 else ""
-        taken = f"{listed(name for name, _ in places)} -> text{note}"
-        said = say_understood(self.path, [taken], [*rest, counted(count, "row"), *left_out])
-        self.summary = Summary(count, digest.hexdigest(), said, tuple(repeats))
-
-    def _rows_of_split(
-        self, header: list[str], used: list[str]
-    ) -> tuple[tuple[int, list[str]] | None, list[str]]:
-        """Returns place and values of the column that chooses rows, None for all rows, and what to say of it."""
-        place = split_place(header, used)
-        if place is None:
-            return None, []
-        held = Counter(
-            str(record[1][place]) for record in _parsed(self.path, self.bounds).records if record is not None
-        )
-        read, said = choose_split(str(self.path), held, self.split)
-        return (None if read is None else (place, read)), said
-
-
-def _parsed(path: Path, bounds: Bounds) -> Parsed:
-    if is_folder(path):
-        return documents(path, bounds)
-    if str(path).startswith(PREFIX):
-        content = hub_content(str(path))
-        records: list[Record | None] = list(content.records)
-        return Parsed(content.header, iter(records))
-    return parse(path, bounds)
+            digest.update(b"%d " % len(encoded) + encoded)  # the length, or "ab", "c" would be "a", "bc"
+            count += 1
+            yield line, text
+        understood = rows.understood(count, repeats=len(repeats))
+        self.summary = Summary(count, digest.hexdigest(), understood, tuple(repeats))

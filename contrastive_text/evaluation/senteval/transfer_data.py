@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from contrastive_text.data.files.formats import collected, listed, parse, reading_error, short
+from contrastive_text.data.files.formats import listed, parse, reading_error, short
 from contrastive_text.evaluation.senteval.labelled_texts import (
     DEV,
     TEST,
@@ -82,13 +82,15 @@ def transfer_data(task: str, folder: str | Path) -> LabelledTexts | str:
 
 def _table(paths: Sequence[Path], columns: Sequence[str]) -> list[Row]:
     (path,) = paths
-    content = collected(parse(path))
+    content = parse(path)
     if lacking := [name for name in columns if name not in content.header]:
         got = listed(map(short, content.header)) or "an empty file"
         raise reading_error(str(path), f"the columns {listed(columns)}", got, f"name a column {lacking[0]}")
     places = [content.header.index(name) for name in columns]
-    rows = [(line, [cells[place] for place in places]) for line, cells in content.records]
-    return [row_of(f"{path}:{line}", ["" if cell is None else str(cell) for cell in row]) for line, row in rows]
+    return [
+        row_of(f"{path}:{line}", ["" if cells[place] is None else str(cells[place]) for place in places])
+        for line, cells in filter(None, content.records())
+    ]
 
 
 def _negative_and_positive(paths: Sequence[Path]) -> list[Row]:

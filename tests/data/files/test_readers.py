@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.core.text_files import Bounds
+from contrastive_text.data.files.columns import ALIASES
 from contrastive_text.data.files.formats import _BRACKETS
-from contrastive_text.data.files.readers import ALIASES, Table, read_pairs, read_rows
+from contrastive_text.data.files.readers import Table, read_pairs, read_rows
 from contrastive_text.data.files.streaming import TextStream
 
 PAIR = ("anchor", "positive")

@@ -1,19 +1,12 @@
-"""Streaming: one text at a time gives what reading the whole file gives, and holds one line of it."""
+"""Streaming: one text at a time, numbered, in the memory of one line."""
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
-import json
 import tracemalloc
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conftest import DATA, needs_data
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from contrastive_text.data.files.readers import read_rows
 from contrastive_text.data.files.streaming import TextStream
@@ -25,128 +18,34 @@ def write(path: Path, data: str | bytes) -> Path:
     return path
 
 
-def both(path: Path, column: str | None = None) -> tuple[object, object]:
-    """Texts and what is said of the file, or the error: streamed, and from ``read_rows``."""
-    texts = TextStream(path, column)
-
-    def streamed() -> object:
-        found = list(texts)
-        assert texts.summary is not None and texts.summary.texts == len(found)
-        return found, texts.summary.understood
-
-    def read() -> object:
+def test_texts_and_what_is_said_are_those_of_read_rows(tmp_path: Path) -> None:
+    lines = '{"n": 1}\n\n{"text": ["one", "two", " "]}\n{"text": null}\n'
+    for path, column in (
+        (write(tmp_path / "a.jsonl", lines), None),
+        (write(tmp_path / "a.tsv", "headline\ttext\none\ttwo\n"), "headline"),
+        (write(tmp_path / "a.csv", "text,split\na,train\nb,\n"), None),
+        (write(tmp_path / "b.txt", "in a folder\nwith the others").parent, None),
+    ):
         table = read_rows(path, reads=("text",), columns={"text": column} if column else None)
-        return [row["text"] for row in table], table.understood
-
-    outcomes: list[object] = []
-    for way in (streamed, read):
-        try:
-            outcomes.append(way())
-        except ValueError as error:
-            outcomes.append(str(error))
-    return outcomes[0], outcomes[1]
+        texts = TextStream(path, column)
+        assert list(texts) == [row["text"] for row in table]
+        assert texts.summary is not None
+        assert (texts.summary.texts, texts.summary.understood) == (len(table), table.understood)
 
 
-any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
-"""With tabs, quotes, newlines, and nothing but blanks."""
-header = st.sampled_from(
-    [["text"], ["id", "sentence"], ["sentence1", "sentence2", "score"], ["anchor", "positive", "negative"], ["x"]]
-)
+def test_a_fault_is_met_on_the_way_and_leaves_no_summary(tmp_path: Path) -> None:
+    texts = TextStream(write(tmp_path / "a.tsv", "text\tn\none\t1\ntwo\n"))
+    loop = iter(texts)
+    assert next(loop) == "one"
+    with pytest.raises(ValueError, match=r"a\.tsv:3: expected 2 fields \(text, n\), got 1"):
+        next(loop)
+    assert texts.summary is None
 
 
-def as_bytes(suffix: str, names: Sequence[str], rows: Sequence[Sequence[str]], end: str) -> bytes:
-    """A file with these cells, well-formed or not: what a format can't hold is written all the same."""
-    if suffix == ".csv":
-        file = io.StringIO(newline="")
-        csv.writer(file, lineterminator=end).writerows([names, *rows])
-        return file.getvalue().encode()
-    if suffix == ".jsonl":
-        lines = [
-            json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=len(row[0]) % 2 == 0) for row in rows
-        ]
-    elif suffix == ".tsv":
-        lines = ["\t".join(row) for row in [names, *rows]]
-    else:
-        lines = [row[0] for row in rows]
-    return "".join(line + end for line in lines).encode()
-
-
-@pytest.mark.parametrize("suffix", [".txt", ".tsv", ".csv", ".jsonl"])
-@settings(max_examples=60)
-@given(data=st.data(), mark=st.booleans(), end=st.sampled_from(["\n", "\r\n"]), cut=st.booleans())
-def test_a_stream_is_what_read_rows_reads_or_refuses(
-    tmp_path_factory: pytest.TempPathFactory, suffix: str, data: st.DataObject, mark: bool, end: str, cut: bool
-) -> None:
-    names = data.draw(header)
-    rows = data.draw(st.lists(st.lists(any_text, min_size=len(names), max_size=len(names)), max_size=6))
-    raw = as_bytes(suffix, names, rows, end)
-    raw = (b"\xef\xbb\xbf" if mark else b"") + (raw[: -len(end)] if cut and raw else raw)
-    path = tmp_path_factory.mktemp("stream") / f"a{suffix}{data.draw(st.sampled_from(['', '.gz']))}"
-    streamed, read = both(write(path, raw))
-    assert streamed == read
-
-
-ODD: tuple[str | bytes, ...] = (
-    "text\none\rtwo\n",
-    "text\rone\rtwo",
-    "text\rone\rtwo\n",
-    "text\none\0two\n",
-    "text\none\n".encode("utf-16"),
-    "text\none\n".encode("utf-32-le"),
-    "text\n\u200b\none\n \n\ufeff\u00ad\n",
-    '{"text": "one", "text": "two"}\n',
-    '{"text": "one"}\n{"text": "one\\u0000"}\n',
-    '{"text": "one", "more": ' + "[" * 200 + "]" * 200 + "}\n",
-    '{"text": "one", "more": "' + "[" * 200 + '"}\n',
-    '{"text": "\\u200b"}\n{"text": ["one", "\\u2060"]}\n',
-    '{"text": "one"}\r{"text": "two"}\r',
-)
-"""Contents of files, whatever their suffix."""
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.jsonl", '{"n": 1}\n\n{"text": ["one", "two", " "], "m": {}}\n{"text": null}\n{"text": []}\n'),
-        ("a.jsonl", '{"text": "one"}\n{"sentence": "two"}\n'),
-        ("a.jsonl", '{"text": "one"}\n{"text": 5}\n'),
-        ("a.jsonl", '{"text": "one"}\n{"text": "\\ud83d"}\n'),
-        ("a.csv", 'id,text\n1,"one\ntwo"\n2,"three, ""four"""\n'),
-        ("a.csv", "text\rone\rtwo\r"),
-        ("a.csv", 'text\none\n"never closed\n'),
-        ("a.tsv", "text\ttext\n1\t2\n"),
-        ("a.tsv", "headline\tn\none\t1\n"),
-        ("a.tsv", "text\tn\none\t1\n\t\n \t2\ntwo\n"),
-        ("a.txt", "gold_label\tsentence1\tsentence2\tlabel1\n-\ta\tb\nneutral\tc\td\tneutral\n"),
-        ("a.txt", b"one\ncaf\xe9\n"),
-        ("a.txt", "one\u2028still\x85one\n"),
-        ("a.txt", "\n \n"),
-        ("a.txt", ""),
-        ("a.md", "one\n"),
-        ("a.csv", "text,split\na,train\nb,test\n"),
-        ("a.csv", "text,split\na,train\nb,\n"),
-        ("a.csv", "text,split\na,x\nb,y\n"),
-        *((f"a{suffix}", content) for suffix in (".txt", ".tsv", ".csv", ".jsonl") for content in ODD),
-    ],
-)
-def test_odd_files_are_read_and_refused_alike(tmp_path: Path, name: str, content: str | bytes) -> None:
-    streamed, read = both(write(tmp_path / name, content))
-    assert streamed == read
-
-
-def test_a_named_column_goes_before_the_usual_names(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", "headline\ttext\none\ttwo\n")
-    assert both(path, "headline") == ((["one"], "a.tsv: headline -> text; text ignored; 1 row"),) * 2
-    streamed, read = both(path, "headlin")
-    assert streamed == read and "did you mean headline?" in str(read)
-
-
-def test_a_folder_of_documents_is_read_alike(tmp_path: Path) -> None:
+def test_the_documents_of_a_folder_are_numbered(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     for name, text in (("b/x.txt", "two\nlines"), ("a.txt", "first"), ("c.txt", " "), ("n.md", "")):
         write(tmp_path / name, text)
-    streamed, read = both(tmp_path)
-    assert streamed == read
     assert list(TextStream(tmp_path).numbered()) == [(1, "first"), (2, "two\nlines")]
 
 
@@ -203,10 +102,3 @@ def test_memory_holds_a_few_lines(tmp_path: Path, suffix: str) -> None:
         tracemalloc.stop()
     # The texts are 620 kB as Python holds them; buffers of the file, and of gzip, take up to 130 kB each.
     assert peak < 300_000
-
-
-@needs_data
-def test_real_files_are_read_alike() -> None:
-    for name in ("sts/stsb.dev.tsv", "unlabeled/wiki1m_head.tsv.gz", "nli/snli_triplets.dev.tsv"):
-        streamed, read = both(DATA / name)
-        assert streamed == read, name

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sts_files
 
-from contrastive_text.data.files import readers
+from contrastive_text.data.files import rows
 from contrastive_text.data.files.formats import Content
 from contrastive_text.evaluation.sts.data import STS_TASKS, STSPairs, find_pairs, find_sts
 
@@ -182,9 +182,9 @@ def test_the_hub_s_copies_are_read_by_their_names(monkeypatch: pytest.MonkeyPatc
     def stub(path: str) -> Content:
         asked.append(path)
         records = [(1, [0.5, "a bird", "a dog", "x"]), (2, [4.0, "a cat", "a pet", "y"])]
-        return Content(["score", "sentence1", "sentence2", "label"], records, blank=0)
+        return Content(["score", "sentence1", "sentence2", "label"], lambda: records)
 
-    monkeypatch.setattr(readers, "hub_content", stub)
+    monkeypatch.setattr(rows, "hub_content", stub)
     pairs = found("hub")
     assert asked == [
         f"hub:mteb/{name}:test"
@@ -200,7 +200,7 @@ def test_what_the_hub_does_not_give_is_missing(monkeypatch: pytest.MonkeyPatch) 
     def stub(path: str) -> Content:
         raise ValueError(f"{path}: expected a data set that can be loaded, got none")
 
-    monkeypatch.setattr(readers, "hub_content", stub)
+    monkeypatch.setattr(rows, "hub_content", stub)
     assert all(
         isinstance(each, str) and "that can be loaded" in each and "give a folder" in each
         for each in find_sts("hub").values()

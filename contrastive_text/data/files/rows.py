@@ -1,0 +1,259 @@
+"""The rows of one file, read one at a time, and what is said of it: what was taken, ignored and left out."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from contrastive_text.core.text_files import USUAL, Bounds, is_blank
+from contrastive_text.data.files.columns import PAIR, plain, plan_columns
+from contrastive_text.data.files.formats import (
+    Cells,
+    Content,
+    Record,
+    counted,
+    documents,
+    is_folder,
+    listed,
+    parse,
+    reading_error,
+    short,
+    suffix_of,
+)
+from contrastive_text.data.files.hub import PREFIX, hub_content
+from contrastive_text.data.files.labels import Labels
+from contrastive_text.data.files.splits import choose_split, split_place
+
+_NAMED = 24
+"""Ignored columns that are named; objects of differing keys can have thousands."""
+
+
+class FileRows:
+    r"""The rows of a file, a folder of documents or a data set of the hub, for one loop over them.
+
+    Memory holds one line at a time, one document of a folder, or one record of a ``.csv``. Only a data set of the
+    hub is read whole. A ``.jsonl``, whose columns are those of all its lines, and a file with a column ``split``
+    are read once more beforehand. Rows are as they come: their number of negatives may differ.
+
+    Args:
+        path: The file.
+        reads: The library columns needed, as for ``read_rows``.
+        columns: Library column -> columns of the file.
+        labels: Reads the cells of a label's column.
+        split: Rows to read of a file that has several splits, as for ``read_rows``.
+        bounds: How large a line of a file may be.
+
+    Attributes:
+        negatives: How many negatives the rows had, after a loop.
+
+    Raises:
+        FileNotFoundError: In a loop: no such file.
+        ValueError: In a loop: what ``read_rows`` refuses, with its line, as soon as that is read.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "pairs.tsv")
+        ...     _ = path.write_text("query\tanswer\na cat?\ta pet\n")
+        ...     rows = FileRows(path, ["text"], {}, Labels(None))
+        ...     list(rows)
+        [(2, {'text': 'a cat?'}), (2, {'text': 'a pet'})]
+        >>> rows.understood(2)
+        'pairs.tsv: query, answer -> text (2 rows a line); 2 rows'
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        reads: Sequence[str],
+        columns: Mapping[str, list[str]],
+        labels: Labels,
+        split: str | None = None,
+        bounds: Bounds = USUAL,
+    ) -> None:
+        self.path = path
+        self.reads = reads
+        self.columns = columns
+        self.labels = labels
+        self.split = split
+        self.bounds = bounds
+        self.negatives: set[int] = set()
+        self._plan: Mapping[str, list[str]] = {}
+        self._notes: list[str] = []  # on splits, and on what is ignored
+        self._texts_a_line: set[int] = set()
+        self._labelled: Counter[str] = Counter()  # rows of each label, those without a gold label too
+        self._blank = 0
+        self._empty = 0
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, str | float]]]:
+        """Yields each row with the line that its record begins on, or its document's number in a folder."""
+        content = self._content()
+        if any(content.records()):
+            self._plan = plan_columns(str(self.path), content.header, self.reads, self.columns)
+        places = [
+            (name, column, content.header.index(column)) for name in self._plan for column in self._plan[name]
+        ]
+        textual = [place for place in places if place[0] in ("text", *PAIR)]
+        others = [place for place in places if place[0] in ("target", "subset")]
+        spread = "text" if "text" in self._plan else "positive"
+        for line, cells in self._records(content):
+            texts: dict[str, list[str]] = {}
+            for name, column, place in textual:
+                found = self._texts(line, name, column, cells[place])
+                texts[name] = texts[name] + found if name in texts else found
+            kept = [text for text in texts[spread] if not is_blank(text)]
+            if spread == "text":
+                self._empty += len(texts["text"]) - len(kept)
+            elif any(is_blank(text) for group in texts.values() for text in group):
+                self._empty += 1
+                continue
+            row: dict[str, str | float] = {"anchor": texts["anchor"][0]} if "anchor" in texts else {}
+            row[spread] = ""  # its place among the columns
+            self._texts_a_line.add(len(texts[spread]))
+            if "negative" in texts:
+                self.negatives.add(len(texts["negative"]))
+                row.update(zip(negative_names(len(texts["negative"])), texts["negative"], strict=True))
+            if others and kept and not self._add(row, others, line, cells, rows=len(kept)):
+                continue
+            for text in kept:
+                yield line, {**row, spread: text}
+
+    def _content(self) -> Content:
+        if self._is_folder:
+            return documents(self.path, self.bounds)
+        if str(self.path).startswith(PREFIX):
+            return hub_content(str(self.path))
+        content = parse(self.path, self.bounds)
+        if content.header == ["text"] and suffix_of(self.path) == ".txt" and set(self.reads) != {"text"}:
+            header = "<TAB>".join("label" if name == "target" else name for name in self.reads)
+            got = "a .txt file, which has one text a line and no columns"
+            todo = f"write a .tsv with a header, such as {header}, or read single texts"
+            raise reading_error(str(self.path), listed(self.reads), got, todo)
+        return content
+
+    @property
+    def _is_folder(self) -> bool:
+        return set(self.reads) == {"text"} and is_folder(self.path)
+
+    def _records(self, content: Content) -> Iterator[Record]:
+        """Yields the records of one split, counts blank lines, and notes what is said of both."""
+        used = {column for columns in self._plan.values() for column in columns}
+        place = split_place(content.header, used)
+        chosen: list[str] | None = None
+        if place is not None:
+            held = Counter(str(record[1][place]) for record in content.records() if record is not None)
+            chosen, self._notes = choose_split(str(self.path), held, self.split)
+        ignored = [name for name in content.header if name not in used]
+        if self._notes:
+            ignored = [name for name in ignored if plain(name) != "split"]
+        more = [f"{len(ignored) - _NAMED:,} more"] if len(ignored) > _NAMED else []
+        named = listed([*map(short, ignored[:_NAMED]), *more])
+        if said := counted(content.unread, "other file") if content.unread else named:
+            self._notes.append(f"{said} ignored")
+        for record in content.records():
+            if record is None:
+                self._blank += 1
+            elif place is None or chosen is None or str(record[1][place]) in chosen:
+                yield record
+
+    def _texts(self, line: int, name: str, column: str, cell: object) -> list[str]:
+        """Returns the texts of a cell, at least one: JSON's null and an empty list are an empty text."""
+        if isinstance(cell, str) and "\0" not in cell:  # nearly always, and the rest takes three times as long
+            return [cell]
+        texts = [cell] if isinstance(cell, str) else [""] if cell is None or cell == [] else cell
+        may_be = texts is not cell or name != "anchor"
+        if not may_be or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            expected = f"a text{'' if name == 'anchor' else ' or a list of texts'} in {short(column)}"
+            got = short(json.dumps(cell, default=str))
+            raise reading_error(f"{self.path}:{line}", expected, got, "write it as JSON strings")
+        if any("\0" in text for text in texts):
+            got = "the character U+0000"
+            raise reading_error(f"{self.path}:{line}", f"texts in {short(column)}", got, "take it out")
+        return texts
+
+    def _add(
+        self,
+        row: dict[str, str | float],
+        places: Sequence[tuple[str, str, int]],
+        line: int,
+        cells: Cells,
+        rows: int,
+    ) -> bool:
+        """Adds target and sub-set to a row, which stands for so many; whether it has a gold label."""
+        for name, column, place in places:
+            cell = cells[place]
+            if name == "subset":
+                row[name] = "" if cell is None else str(cell)
+                continue
+            label, number = self.labels.read(f"{self.path}:{line}", column, cell)
+            self._labelled[label] += rows
+            if number is None:
+                return False
+            row[name] = number
+        return True
+
+    def understood(self, count: int, unscored: int = 0, repeats: int = 0) -> str:
+        """Says how the file was understood, after a loop.
+
+        Args:
+            count: Rows that were taken.
+            unscored: Rows that have no gold score, as seen from the others.
+            repeats: Texts that were left out because an earlier one equals them.
+
+        Raises:
+            ValueError: Not one row.
+        """
+        no_gold = self.labels.without_gold(self._labelled) + unscored
+        blank = counted(self._blank, "empty file" if self._is_folder else "blank line")
+        left_out = [
+            f"{what} left out"
+            for number, what in (
+                (self._blank, blank),
+                (self._empty, f"{counted(self._empty, 'row')} with an empty text"),
+                (no_gold, f"{counted(no_gold, 'row')} without a gold label"),
+                (repeats, counted(repeats, "repeated text")),
+            )
+            if number
+        ]
+        if not count:
+            expected = f"at least one row with text{' and a gold label' if no_gold else ''}"
+            todo = "name a file that has labels" if no_gold else "check that the file was written to its end"
+            raise reading_error(str(self.path), expected, listed(left_out) or "an empty file", todo)
+        name = str(self.path) if str(self.path).startswith(PREFIX) else self.path.name or self.path
+        rest = [*self._notes, counted(count, "row"), *left_out]
+        return f"{name}: {'; '.join([self._taken(), *rest])}"
+
+    def _taken(self) -> str:
+        """Says which columns became what, the target last."""
+        most = max(self._texts_a_line)
+        notes = {"text" if "text" in self._plan else "positive": f" ({_range(self._texts_a_line)} rows a line)"}
+        notes = {"text": " (a .txt file each)"} if self._is_folder else notes if most > 1 else {}
+        names = {}
+        if self.negatives:
+            fewest = min(self.negatives)
+            names["negative"] = listed(negative_names(fewest))
+            if len(self.negatives) > 1:
+                notes["negative"] = f" ({_range(self.negatives)} a line, the first {fewest} kept)"
+        columns = dict(self._plan)
+        if labels := self.labels.understood(self._labelled):
+            notes["target"] = f": {labels}"
+            columns["target"] = columns.pop("target")
+        return listed(
+            f"{listed(columns[name])} -> {names.get(name, name)}{notes.get(name, '')}" for name in columns
+        )
+
+
+def negative_names(count: int) -> list[str]:
+    """Returns the library's names of so many negatives.
+
+    Example:
+        >>> negative_names(3)
+        ['negative', 'negative_2', 'negative_3']
+    """
+    return ["negative", *(f"negative_{number}" for number in range(2, count + 1))][:count]
+
+
+def _range(numbers: set[int]) -> str:
+    return f"{min(numbers)}" if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"
