@@ -1,4 +1,4 @@
-"""What a text goes through on its way to an embedding, part by part of a batch."""
+"""What a text goes through on its way to an embedding, group by group of a batch's rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.types import Batch
+from contrastive_text.core.random import seed_torch
+from contrastive_text.core.types import NO_LABEL, Alter, Batch
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.layouts import split_rows
 from contrastive_text.poolers import Pooler
@@ -20,7 +21,7 @@ class RowGroup(NamedTuple):
     Args:
         batch: The rows.
         rows: Where they stand in the whole batch, (n,).
-        masks: Number that their dropout masks have; two parts of one number have the same.
+        masks: Number that their dropout masks have; two groups of one number have the same.
     """
 
     batch: Batch
@@ -34,7 +35,7 @@ class Embedder(NamedTuple):
     Args:
         encoder: From ragged rows to token vectors.
         pooler: From token vectors to one vector per text.
-        head: Layers behind the pooler that inference keeps; None for none.
+        head: Layers after the pooler that inference keeps; None for none.
         chunk_tokens: Most tokens that are encoded together; None for no bound.
     """
 
@@ -43,23 +44,45 @@ class Embedder(NamedTuple):
     head: nn.Module | None = None
     chunk_tokens: int | None = None
 
-    def parts(self, batch: Batch) -> list[RowGroup]:
+    def groups(self, batch: Batch) -> list[RowGroup]:
         """Splits a batch as the encoder's layout and the bound on tokens want it, long rows first."""
         layout, _ = self.encoder.layout_on(batch.lengths.device)
         split = split_rows(batch.lengths, layout, self.chunk_tokens)
         return [RowGroup(batch.split(rows), rows, masks=number) for number, rows in enumerate(split)]
 
+    def encode(
+        self, group: RowGroup, alter: Alter | None = None, seed: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns what the encoder and the pooler make of a group.
+
+        Args:
+            group: Rows that go through the network together.
+            alter: Applied to the embedding output; see ``Encoder.forward``.
+            seed: Of the group's dropout masks; None where they follow torch's generator, or there are none.
+
+        Returns:
+            A vector for each row, (n, D), before the head; and, where the rows have labels, the vectors of the
+            labelled tokens in the last layer, (M, D), otherwise None.
+        """
+        if seed is not None:
+            seed_torch(seed, group.batch.ids.device)
+        layers, labels = self.pooler.layers, group.batch.labels
+        if labels is not None:
+            layers = tuple(dict.fromkeys((*layers, -1)))
+        blocks = self.encoder.blocks(group.batch, alter=alter, layers=layers)
+        pooled = torch.cat([self.pooler(block) for block in blocks])
+        if labels is None:
+            return pooled, None
+        tokens = torch.cat([block.layers[-1][block.mask] for block in blocks])
+        return pooled, tokens[labels != NO_LABEL]
+
     def pool(self, batch: Batch) -> Tensor:
         """Returns the vectors that inference sees, without any view, (S, D)."""
-        parts = self.parts(batch)
-        vectors = []
-        for part in parts:
-            blocks = self.encoder.blocks(part.batch, layers=self.pooler.layers)
-            vectors += [self.pooler(block) for block in blocks]
-        pooled = in_order(vectors, parts)
+        groups = self.groups(batch)
+        pooled = in_order([self.encode(group)[0] for group in groups], groups)
         return pooled if self.head is None else self.head(pooled)
 
 
-def in_order(vectors: Sequence[Tensor], parts: Sequence[RowGroup]) -> Tensor:
-    """Returns the rows of the parts in the batch's order, (S, D)."""
-    return torch.cat(list(vectors))[torch.cat([part.rows for part in parts]).argsort()]
+def in_order(vectors: Sequence[Tensor], groups: Sequence[RowGroup]) -> Tensor:
+    """Returns the rows of groups in the batch's order, (S, D)."""
+    return torch.cat(list(vectors))[torch.cat([group.rows for group in groups]).argsort()]

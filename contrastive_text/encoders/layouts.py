@@ -60,7 +60,7 @@ def natural_positions(lengths: Tensor) -> Tensor:
 
 
 def split_rows(lengths: Tensor, layout: FixedLayout, chunk_tokens: int | None) -> list[Tensor]:
-    """Returns the rows that go through the network together, part by part, long rows first.
+    """Returns the rows that go through the network together, group by group, long rows first.
 
     Args:
         lengths: Tokens of each row, (S,).

@@ -72,15 +72,15 @@ def vectors_without(model: SentenceEncoder, texts: Sequence[str], removed: Seque
     batch = collate_texts(model.tokenizer, model.tokenizer([model.prompt + text for text in texts]))
     counts = torch.bincount(batch.ids)
     places = counts.argsort(descending=True, stable=True).argsort().to(model.device)  # of equal ones the first id
-    parts = Embedder(model.encoder, model.pooler, chunk_tokens=_AT_ONCE).parts(batch)
+    groups = Embedder(model.encoder, model.pooler, chunk_tokens=_AT_ONCE).groups(batch)
     vectors: dict[int, list[Tensor]] = {number: [] for number in removed if number < int((counts > 0).sum())}
     with evaluating(model):
-        for part in parts:
-            hidden = model.encoder(part.batch.to(model.device), layers=model.pooler.layers)
-            place = pad(places[part.batch.ids.to(model.device)], hidden.mask, fill=0)
+        for group in groups:
+            hidden = model.encoder(group.batch.to(model.device), layers=model.pooler.layers)
+            place = pad(places[group.batch.ids.to(model.device)], hidden.mask, fill=0)
             for number, found in vectors.items():
                 kept = hidden.mask & (place >= number)
                 kept = torch.where(kept.any(dim=1, keepdim=True), kept, hidden.mask)
                 pooled = model.pooler(Hidden(hidden.layers, kept))
                 found.append(model.from_pooled(pooled)[:, : model.truncate_dim])
-    return {number: in_order(found, parts).cpu() for number, found in vectors.items()}
+    return {number: in_order(found, groups).cpu() for number, found in vectors.items()}

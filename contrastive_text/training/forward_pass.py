@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold, seed_torch
+from contrastive_text.core.random import fold
 from contrastive_text.core.types import NO_LABEL, Alter, Batch, Encoded, Slot
 from contrastive_text.encoders.embedder import Embedder, RowGroup, in_order
 from contrastive_text.objectives import Objective
@@ -58,11 +58,11 @@ def encode_views(batch: Batch, embedder: Embedder, plan: ViewPlan, value: Value)
     With gradient views there are two passes: one finds the gradient of their objective with respect to the
     embedding output, by ``torch.autograd.grad`` (no parameter's gradient is touched, and the gather's own
     backward pass makes it that of the whole batch over all ranks); the other is trained on. Dropout masks are
-    a function of the batch's keys, the rank, the part and the pass.
+    a function of the batch's keys, the rank, the group of rows and the pass.
 
-    Where ``embedder.chunk_tokens`` bounds a part, its activations are thrown away and computed anew in the
+    Where ``embedder.chunk_tokens`` bounds a group, its activations are thrown away and computed anew in the
     backward pass (Chen et al. 2016, https://arxiv.org/abs/1604.06174), with the same masks and draws: memory is
-    that of one part, and the gradient that of the whole batch, as gradient caching gives it (Gao et al. 2021,
+    that of one group, and the gradient that of the whole batch, as gradient caching gives it (Gao et al. 2021,
     https://arxiv.org/abs/2101.06983), but in one graph.
 
     Args:
@@ -71,21 +71,21 @@ def encode_views(batch: Batch, embedder: Embedder, plan: ViewPlan, value: Value)
         plan: The views.
         value: The loss whose gradient a gradient view follows.
     """
-    parts = _parts(batch, embedder, plan)
+    groups = _groups(batch, embedder, plan)
     views = plan.gradient_views
     if not views:
-        return _encode(batch, parts, embedder, [plan.alter_embeddings(part.batch) for part in parts])
+        return _encode(batch, groups, embedder, [plan.alter_embeddings(group.batch) for group in groups])
     entered: dict[int, Tensor] = {}
-    clean = [_entering(plan.alter_embeddings(part.batch), entered, i) for i, part in enumerate(parts)]
+    clean = [_entering(plan.alter_embeddings(group.batch), entered, i) for i, group in enumerate(groups)]
     first_pass = 0 if any(view.same_dropout for view in views) else 1
-    loss = value(_encode(batch, parts, embedder, clean, number=first_pass), views[0].objective)
+    loss = value(_encode(batch, groups, embedder, clean, number=first_pass), views[0].objective)
     # The mean over ranks, as DDP takes it; scaled, because a converged loss has gradients that float16 loses.
     gradients = torch.autograd.grad(loss * _LOSS_SCALE / world_size(), list(entered.values()))
     alters = [
-        plan.alter_embeddings(part.batch, gradient / _LOSS_SCALE)
-        for part, gradient in zip(parts, gradients, strict=True)
+        plan.alter_embeddings(group.batch, gradient / _LOSS_SCALE)
+        for group, gradient in zip(groups, gradients, strict=True)
     ]
-    return _encode(batch, parts, embedder, alters)
+    return _encode(batch, groups, embedder, alters)
 
 
 def in_place_read(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded:
@@ -111,10 +111,10 @@ def in_place_read(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded
     return replace(encoded, embeddings=rows[order].flatten(0, 1))
 
 
-def _parts(batch: Batch, embedder: Embedder, plan: ViewPlan) -> list[RowGroup]:
+def _groups(batch: Batch, embedder: Embedder, plan: ViewPlan) -> list[RowGroup]:
     """Splits a batch for the network, slot by slot where some roles repeat the anchor's dropout masks."""
     if not plan.fixed_dropout:
-        return embedder.parts(batch)
+        return embedder.groups(batch)
     found: list[RowGroup] = []
     alike: list[Tensor] = []
     for number, slot in enumerate(batch.slots):
@@ -123,8 +123,8 @@ def _parts(batch: Batch, embedder: Embedder, plan: ViewPlan) -> list[RowGroup]:
         fixed = plan.chain_name(slot) in plan.fixed_dropout or number == 0
         alike += [of_slot.lengths] if fixed else []
         found += [
-            RowGroup(part.batch, rows[part.rows], masks=part.masks if fixed else fold(number, part.masks))
-            for part in embedder.parts(of_slot)
+            RowGroup(group.batch, rows[group.rows], masks=group.masks if fixed else fold(number, group.masks))
+            for group in embedder.groups(of_slot)
         ]
     if any(not torch.equal(alike[0], lengths) for lengths in alike[1:]):
         raise InvalidValueError(
@@ -135,7 +135,7 @@ def _parts(batch: Batch, embedder: Embedder, plan: ViewPlan) -> list[RowGroup]:
 
 
 def _entering(alter: Alter | None, entered: dict[int, Tensor], number: int) -> Alter:
-    """Cuts the graph where the blocks begin and keeps what enters them, once: a part may be computed anew."""
+    """Cuts the graph where the blocks begin and keeps what enters them, once: a group may be computed anew."""
 
     def enter(embeddings: Tensor, mask: Tensor) -> Tensor:
         altered = embeddings if alter is None else alter(embeddings, mask)
@@ -147,23 +147,23 @@ def _entering(alter: Alter | None, entered: dict[int, Tensor], number: int) -> A
 
 
 def _encode(
-    batch: Batch, parts: Sequence[RowGroup], embedder: Embedder, alters: Sequence[Alter | None], number: int = 0
+    batch: Batch, groups: Sequence[RowGroup], embedder: Embedder, alters: Sequence[Alter | None], number: int = 0
 ) -> Encoded:
-    # The backward pass begins with the last part: what it saves is needed at once, and is one chunk.
-    kept = len(parts) if embedder.chunk_tokens is None or not torch.is_grad_enabled() else 1
+    # The backward pass begins with the last group: what it saves is needed at once, and is one chunk.
+    kept = len(groups) if embedder.chunk_tokens is None or not torch.is_grad_enabled() else 1
     vectors, hidden_tokens, labels = [], [], []
-    for left, part, alter in zip(range(len(parts), 0, -1), parts, alters, strict=True):
-        encode = partial(_encode_part, part.batch, embedder, alter, fold(batch.seed, rank(), part.masks, number))
+    for left, group, alter in zip(range(len(groups), 0, -1), groups, alters, strict=True):
         # The seed is set inside: nothing has to be kept to draw the same masks once more.
+        encode = partial(embedder.encode, group, alter, seed=fold(batch.seed, rank(), group.masks, number))
         again = left > kept
         pooled, masked = (
             encode() if not again else checkpoint(encode, use_reentrant=False, preserve_rng_state=False)
         )
         vectors.append(pooled)
-        if part.batch.labels is not None and masked is not None:
+        if group.batch.labels is not None and masked is not None:
             hidden_tokens.append(masked)
-            labels.append(part.batch.labels[part.batch.labels != NO_LABEL])
-    pooled = in_order(vectors, parts)
+            labels.append(group.batch.labels[group.batch.labels != NO_LABEL])
+    pooled = in_order(vectors, groups)
     return Encoded(
         embeddings=pooled if embedder.head is None else embedder.head(pooled),
         slots=batch.slots,
@@ -173,19 +173,3 @@ def _encode(
         masked_labels=torch.cat(labels) if labels else None,
         token_logits=embedder.encoder.token_logits,
     )
-
-
-def _encode_part(
-    batch: Batch, embedder: Embedder, alter: Alter | None, seed: int
-) -> tuple[Tensor, Tensor | None]:
-    """Returns the pooled rows of a part, (n, D), and the vectors of its tokens that have a label, (M, D)."""
-    seed_torch(seed, batch.ids.device)
-    layers = embedder.pooler.layers
-    if batch.labels is not None:
-        layers = tuple(dict.fromkeys((*layers, -1)))
-    blocks = embedder.encoder.blocks(batch, alter=alter, layers=layers)
-    pooled = torch.cat([embedder.pooler(block) for block in blocks])
-    if batch.labels is None:
-        return pooled, None
-    tokens = torch.cat([block.layers[-1][block.mask] for block in blocks])
-    return pooled, tokens[batch.labels != NO_LABEL]

@@ -73,7 +73,7 @@ def vectors(
     starts = batch.lengths.cumsum(0) - batch.lengths
     found: dict[int, list[Tensor]] = {layer: [] for layer in layers}
     places = []
-    for part in Embedder(model, MeanPooler()).parts(batch):
+    for part in Embedder(model, MeanPooler()).groups(batch):
         alter: Alter | None = plan.alter_embeddings(part.batch) if plan else None
         blocks = model.blocks(part.batch, alter=alter, layers=layers)
         assert sum(len(block.mask) for block in blocks) == len(part.rows)
@@ -339,7 +339,7 @@ def test_a_bound_below_one_token_is_refused() -> None:
 def test_a_bound_below_every_row_takes_rows_one_by_one(name: str) -> None:
     model, batch = encoder_of(name), texts()
     bounded = Embedder(model, CLSPooler(), chunk_tokens=1)
-    assert [len(part.rows) for part in bounded.parts(batch)] == [1] * len(batch)
+    assert [len(part.rows) for part in bounded.groups(batch)] == [1] * len(batch)
     expected = Embedder(model, CLSPooler()).pool(batch)
     torch.testing.assert_close(bounded.pool(batch), expected, rtol=0, atol=1e-12)
 

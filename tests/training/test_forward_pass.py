@@ -580,7 +580,7 @@ def test_parts_are_computed_anew_with_the_same_masks_and_draws(
     batch = masked(texts(24, slots=TRIPLE, equal=True))
     objectives: dict[str, Objective] = {"c": Contrastive(), "mlm": MaskedLM(block=5)}
     module = chunked(CHUNKED_VIEWS[views], layout=layout, objectives=objectives)
-    assert len(module.embedder.parts(batch)) >= 5
+    assert len(module.embedder.groups(batch)) >= 5
     calls: list[int] = []
     module.encoder.model.register_forward_pre_hook(
         lambda model, args, inputs: calls.append(1) if "input_ids" in inputs else None,  # noqa: ARG005  # torch's signature
