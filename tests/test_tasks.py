@@ -198,7 +198,7 @@ def test_every_task_is_scored_and_overall_is_their_plain_mean(
 def test_m12_overall_is_the_plain_mean_of_the_report_s_scores(bert: str) -> None:
     module = several.module(bert)
     scores = HeldOutScores(
-        [], {task: module.by_task.objectives(task) for task in several.SIZES}, torch.device("cpu")
+        {}, {task: module.by_task.objectives(task) for task in several.SIZES}, torch.device("cpu")
     )
     for task, figure in zip(several.SIZES, (0.521, 0.830, 0.753), strict=True):
         objective, name, _ = scores.tasks[task]
@@ -347,7 +347,7 @@ def test_bfloat16_trains_every_objective(
 
 def test_an_undefined_score_counts_0_and_a_warning_says_so(bert: str) -> None:
     module = several.module(bert)
-    scores = HeldOutScores([], {"sts": module.by_task.objectives("sts")}, torch.device("cpu"))
+    scores = HeldOutScores({}, {"sts": module.by_task.objectives("sts")}, torch.device("cpu"))
     metric = scores.tasks["sts"][2]
     metric.update(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.5, 0.5]))
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""What every objective gives: a sum and a count, so that only the module divides, over all ranks."""
+"""What every objective gives: a sum and a count, so that one place divides, over all ranks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import ROLES, Encoded, Role
-from contrastive_text.losses import Reduction
+from contrastive_text.losses import Reduction, reduce_terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,16 @@ class Terms:
     count: int
     reduction: Reduction = "mean"
     logs: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def loss(self) -> Tensor:
+        """Returns this rank's part of the loss; the mean over ranks is the loss of the whole batch.
+
+        Example:
+            >>> Terms(total=torch.tensor(6.0), count=4).loss()
+            tensor(1.5000)
+        """
+        count = torch.tensor(float(self.count), device=self.total.device)
+        return reduce_terms(self.total * world_size(), sum_over_ranks(count).clamp(min=1), self.reduction)
 
 
 class Objective(nn.Module, ABC):

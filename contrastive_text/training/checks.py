@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+import pytorch_lightning as pl
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+from pytorch_lightning.utilities import rank_zero_warn
+
+from contrastive_text.core.checkpoints import check_resumable
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.setting import current_setting, other_setting
 from contrastive_text.core.specs import describe
+from contrastive_text.data import TextDataModule
 from contrastive_text.encoders import Encoder
 from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MeanPooler, Pooler
+from contrastive_text.training.optim import Combine, PCGrad
+from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import EmbeddingView, FixedDropout, GradientView, TokenView, View, ViewPlan
 
 _LOGGED = ("loss", "truncated", "gradient", "weight")
 """Names of the training log that are no objective's."""
+SETTING = "setting"
+"""Where a checkpoint keeps the setting of its run."""
 
 
 def check_names(objectives: Iterable[str]) -> None:
@@ -28,6 +40,22 @@ def check_names(objectives: Iterable[str]) -> None:
                 f"model.objectives.{name}: expected a name without a dot, other than those in the log already "
                 f"({', '.join(_LOGGED)}), got {name!r}; call it something else"
             )
+
+
+def check_numbers(chunk_tokens: int | None, log_gradients: int = 0) -> None:
+    """Checks the numbers among a module's options.
+
+    Raises:
+        ValueError: One out of its range.
+    """
+    if chunk_tokens is not None and chunk_tokens < 1:
+        raise InvalidValueError(
+            f"model.chunk_tokens: expected a number of tokens above 0, or null for no bound, got {chunk_tokens}"
+        )
+    if log_gradients < 0:
+        raise InvalidValueError(
+            f"model.log_gradients: expected 0 or more batches, got {log_gradients}; 0 is never"
+        )
 
 
 def check_heads_and_weights(
@@ -53,27 +81,66 @@ def check_heads_and_weights(
             )
 
 
-def check_parts(
-    encoder: Encoder, common: ViewPlan, by_task: Mapping[str, ViewPlan], objectives: Mapping[str, Objective]
-) -> None:
+def check_parts(encoder: Encoder, by_task: TaskParts) -> None:
     """Checks that views have an effect and a place, and that objectives have something to read.
 
-    Args:
-        encoder: The encoder.
-        common: The views of the tasks that have none of their own.
-        by_task: Task -> its own views.
-        objectives: By name.
-
     Raises:
-        ValueError: The first such part, with its place in the configuration.
+        ValueError: The first part without, with its place in the configuration.
     """
-    others = {name: part for name, part in objectives.items() if part.task not in by_task}
+    objectives = by_task.objectives(None)
+    others = {name: part for name, part in objectives.items() if part.task not in by_task.own_plans}
     for task in dict.fromkeys(part.task for part in others.values()) or [None]:
         of_task = {name: part for name, part in others.items() if part.task in (None, task)}
-        _check_plan("model.", encoder, common, of_task)
-    for task, plan in by_task.items():
+        _check_plan("model.", encoder, by_task.common, of_task)
+    for task, plan in by_task.own_plans.items():
         own = {name: part for name, part in objectives.items() if part.task == task}
         _check_plan(f"model.views.{task}: ", encoder, plan, own)
+
+
+def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) -> None:
+    """Checks that a trainer can run the steps: its precision, its strategy, and DDP's wait for absent losses.
+
+    Raises:
+        ValueError: Weights in float16, split ones, or DDP that waits, with the option that helps.
+    """
+    if trainer.precision == "16-true":
+        raise InvalidValueError(
+            "trainer.precision: expected 32-true, 16-mixed, bf16-mixed or bf16-true, got 16-true; in float16 "
+            "the optimiser's eps of 1e-8 is 0 and so are squares of gradients below 2e-4: use 16-mixed, "
+            "whose weights are float32"
+        )
+    if isinstance(combine, PCGrad) and str(trainer.precision).startswith("16"):
+        raise InvalidValueError(
+            f"trainer.precision: expected bf16-mixed or 32-true for PCGrad, got {trainer.precision}; "
+            "float16 loses the small entries of the single gradients"
+        )
+    strategy = trainer.strategy
+    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
+        raise InvalidValueError(
+            f"trainer.strategy: expected auto, ddp or one of its variants, got {type(strategy).__name__}; a "
+            "step calls the encoder group by group and outside of forward, where strategies that split weights "
+            "don't gather them; bound memory with --chunk auto instead"
+        )
+    options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
+    data = vars(trainer).get("datamodule")
+    absent = isinstance(data, TextDataModule) and by_task.leaves_out(data.step_kinds())
+    if absent and options is not None and not options.get("find_unused_parameters"):
+        raise InvalidValueError(
+            "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "
+            "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"
+        )
+
+
+def check_resumed(checkpoint: Mapping[str, Any], trainer: pl.Trainer) -> None:  # Any: what Lightning put into it
+    """Checks that a run can go on from a checkpoint; that it was of another setting is warned of.
+
+    Raises:
+        ValueError: A run is to go on from weights alone.
+    """
+    check_resumable(checkpoint, trainer.ckpt_path)
+    # Before training the module may still be on the CPU.
+    if differs := other_setting(checkpoint.get(SETTING), current_setting(trainer.strategy.root_device)):
+        rank_zero_warn(f"the run goes on under another setting, so its last bits may differ: {differs}")
 
 
 def causal_warning(encoder: Encoder, poolers: Iterable[Pooler]) -> str | None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.similarity import at_least_float32, new_in_full_precision
+from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.types import Batch, Encoded, StepBatch
 from contrastive_text.data import Collator, StepCollator
 from contrastive_text.encoders.embedder import Embedder
@@ -30,16 +28,20 @@ OVERALL = "overall"
 class HeldOutScores:
     """Gathers what becomes one score per file of scored pairs, and per task.
 
+    Files of scored pairs are embedded as the saved model would; rows of a task are predicted by its objective,
+    with the pooler of training, which its head has learned on.
+
     Args:
-        pairs: Names of the files of scored pairs.
+        files: Number of a loader -> name of the file of scored pairs in it.
         tasks: Task -> its objectives by name; the first one that predicts gives the task's score.
         device: Where the numbers are kept.
     """
 
     def __init__(
-        self, pairs: Sequence[str], tasks: Mapping[str, Mapping[str, Objective]], device: torch.device
+        self, files: Mapping[int, str], tasks: Mapping[str, Mapping[str, Objective]], device: torch.device
     ) -> None:
-        self.pairs = {name: SpearmanSimilarity().to(device) for name in pairs}
+        self.files = dict(files)
+        self.pairs = {name: SpearmanSimilarity().to(device) for name in files.values()}
         self.tasks: dict[str, tuple[Objective, str, Metric]] = {}
         for task, objectives in tasks.items():
             objective = predicting(objectives)
@@ -47,12 +49,27 @@ class HeldOutScores:
             name, metric = objective.target.metric()
             self.tasks[task] = (objective, name, metric.to(device))
 
-    def add_pairs(self, name: str, batch: Batch, vectors: Tensor) -> dict[str, Tensor]:
-        """Adds scored pairs: the vectors of a batch's rows, (S, D).
+    def add(
+        self, batch: Batch | StepBatch, number: int, embed: Callable[[Batch], Tensor], embedder: Embedder
+    ) -> dict[str, Tensor] | None:
+        """Adds a batch to the score of its file or its task.
+
+        Args:
+            batch: Scored pairs, or rows of a task.
+            number: That of its loader.
+            embed: From a batch to the vectors of the saved model, (S, D).
+            embedder: That of training.
 
         Returns:
-            The pairs: vectors as ``anchor`` and ``positive``, (N, D), and gold scores as ``target``, (N,).
+            Of scored pairs: vectors as ``anchor`` and ``positive``, (N, D), and gold scores as ``target``, (N,).
         """
+        if isinstance(batch, Batch):
+            return self._add_pairs(self.files[number], batch, embed(batch))
+        for task, rows in batch.batches.items():
+            self._add_predictions(task, encode_unaltered(rows, embedder, self.tasks[task][0]))
+        return None
+
+    def _add_pairs(self, name: str, batch: Batch, vectors: Tensor) -> dict[str, Tensor]:
         if batch.target is None:
             raise InvalidValueError(
                 "evaluation: expected pairs with a score, got none; give a file with a score column"
@@ -61,8 +78,7 @@ class HeldOutScores:
         self.pairs[name].update(u, v, target=batch.target)
         return {"anchor": u, "positive": v, "target": batch.target}
 
-    def add_predictions(self, task: str, encoded: Encoded) -> None:
-        """Adds the predictions of a task's objective for an encoded batch."""
+    def _add_predictions(self, task: str, encoded: Encoded) -> None:
         objective, _, metric = self.tasks[task]
         predictions = at_least_float32(objective.predict(encoded))
         assert encoded.target is not None
@@ -115,93 +131,25 @@ def predicting(objectives: Mapping[str, Objective]) -> Objective:
     )
 
 
-class ScoredModule(pl.LightningModule):
-    """What a module does with held-out data: scores of validation and test, and predictions.
+def encode_unaltered(batch: Batch, embedder: Embedder, objective: Objective) -> Encoded:
+    """Returns a batch as an objective reads it, without any view.
 
-    Files of scored pairs are embedded as the saved model would; rows of a task are predicted by its objective,
-    with the pooler of training, which its head has learned on.
+    Args:
+        batch: Ragged rows.
+        embedder: That of training, with which the objective has learned.
+        objective: One of the batch's task.
     """
-
-    by_task: TaskParts
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._scores: HeldOutScores | None = None
-
-    @property
-    @abstractmethod
-    def embedder(self) -> Embedder:
-        """What a text goes through on its way to an embedding, in training."""
-
-    def _plain(self, batch: Batch, task: str) -> Encoded:
-        """Returns a task's batch as its objectives read it, without any view."""
-        read = read_slots(batch, ViewPlan(), [predicting(self.by_task.objectives(task))])
-        vectors = self.embedder.pool(read)
-        return Encoded(vectors, slots=read.slots, text_ids=read.text_ids, target=read.target_for(vectors))
-
-    def _begin_scores(self, loaders: object) -> None:
-        each = [_task_and_name(loader, number) for number, loader in enumerate(_listed(loaders))]
-        tasks = {name: self.by_task.objectives(name) for is_task, name in each if is_task}
-        self._scores = HeldOutScores([name for is_task, name in each if not is_task], tasks, self.device)
-
-    def _score(self, batch: Batch | StepBatch, number: int, loaders: object) -> dict[str, Tensor] | None:
-        assert self._scores is not None
-        if isinstance(batch, StepBatch):
-            for task, part in batch.batches.items():
-                self._scores.add_predictions(task, self._plain(part, task))
-            return None
-        _, name = _task_and_name(_listed(loaders)[number], number)
-        return self._scores.add_pairs(name, batch, self(batch))
-
-    def _log_scores(self, part: str) -> None:
-        assert self._scores is not None
-        for name, figure in self._scores.figures().items():
-            # The metrics have gathered over ranks; sync_dist spares a warning.
-            self.log(f"{part}/{name}", figure, prog_bar=name in ("spearman", "overall"), sync_dist=True)
-
-    def on_validation_epoch_start(self) -> None:
-        """Starts a score for every validation file and task."""
-        self._begin_scores(self.trainer.val_dataloaders)
-
-    @new_in_full_precision()
-    def validation_step(
-        self,
-        batch: Batch | StepBatch,
-        batch_idx: int,  # noqa: ARG002  # the base's signature
-        dataloader_idx: int = 0,
-    ) -> dict[str, Tensor] | None:
-        """Adds a batch to its file's or task's score; gives scored pairs as ``HeldOutScores.add_pairs`` does."""
-        return self._score(batch, dataloader_idx, self.trainer.val_dataloaders)
-
-    def on_validation_epoch_end(self) -> None:
-        """Logs ``val/spearman``, ``val/TASK/SCORE`` and ``val/overall``; see ``HeldOutScores.figures``."""
-        self._log_scores("val")
-
-    def on_test_epoch_start(self) -> None:
-        """Starts a score for every test file and task."""
-        self._begin_scores(self.trainer.test_dataloaders)
-
-    @new_in_full_precision()
-    def test_step(self, batch: Batch | StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ARG002  # the base's signature
-        """Adds a batch to its file's or task's score."""
-        self._score(batch, dataloader_idx, self.trainer.test_dataloaders)
-
-    def on_test_epoch_end(self) -> None:
-        """Logs the scores as validation does, under ``test``."""
-        self._log_scores("test")
-
-    @new_in_full_precision()
-    def predict_step(self, batch: Batch | StepBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:  # noqa: ARG002  # the base's signature
-        """Returns the vectors of the anchors, (N, D), or what a task's objective predicts."""
-        if isinstance(batch, StepBatch):
-            ((task, part),) = batch.batches.items()
-            return predicting(self.by_task.objectives(task)).predict(self._plain(part, task)).float()
-        vectors: Tensor = self(batch.split(batch.by_role("anchor")))
-        return vectors.float()
+    read = read_slots(batch, ViewPlan(), [objective])
+    vectors = embedder.pool(read)
+    return Encoded(vectors, slots=read.slots, text_ids=read.text_ids, target=read.target_for(vectors))
 
 
-def _listed(loaders: object) -> list[object]:
-    return list(loaders) if isinstance(loaders, list | tuple) else [loaders]
+def scores_of(loaders: object, by_task: TaskParts, device: torch.device) -> HeldOutScores:
+    """Returns what will gather the scores of a trainer's loaders of validation or test."""
+    listed = loaders if isinstance(loaders, list | tuple) else [loaders]
+    each = [_task_and_name(loader, number) for number, loader in enumerate(listed)]
+    files = {number: name for number, (is_task, name) in enumerate(each) if not is_task}
+    return HeldOutScores(files, {name: by_task.objectives(name) for is_task, name in each if is_task}, device)
 
 
 def _task_and_name(loader: object, number: int) -> tuple[bool, str]:

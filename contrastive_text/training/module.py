@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities import rank_zero_warn
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
-from contrastive_text.core.checkpoints import check_resumable, load_options
-from contrastive_text.core.distributed import rank, sum_over_ranks, world_size
+from contrastive_text.core.checkpoints import load_options
+from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.random import fold, seed_torch, text_id
-from contrastive_text.core.setting import current_setting, other_setting
+from contrastive_text.core.setting import current_setting
 from contrastive_text.core.similarity import new_in_full_precision
 from contrastive_text.core.specs import to_plain
 from contrastive_text.core.types import Batch, Encoded, StepBatch
-from contrastive_text.data import TextDataModule, TextTokenizer
+from contrastive_text.data import TextTokenizer
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head, build_head, share_layers
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.losses import reduce_terms
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.recipes.building import build_from_recipe
@@ -38,7 +36,6 @@ from contrastive_text.training import (
     Combine,
     LinearSchedule,
     Optimizer,
-    PCGrad,
     Schedule,
     ScheduledRates,
     WeightedSum,
@@ -46,18 +43,26 @@ from contrastive_text.training import (
     lr_lambda,
 )
 from contrastive_text.training.accumulation import KeepGradients
-from contrastive_text.training.checks import causal_warning, check_heads_and_weights, check_names, check_parts
+from contrastive_text.training.checks import (
+    SETTING,
+    causal_warning,
+    check_heads_and_weights,
+    check_names,
+    check_numbers,
+    check_parts,
+    check_resumed,
+    check_strategy,
+)
 from contrastive_text.training.divergence import EndWhenDiverged, check_weights
 from contrastive_text.training.forward_pass import encode_views, in_place_read, read_slots
-from contrastive_text.training.held_out import ScoredModule
-from contrastive_text.training.tasks import TaskParts, split_views
-from contrastive_text.views import View, ViewPlan
+from contrastive_text.training.held_out import HeldOutScores, encode_unaltered, predicting, scores_of
+from contrastive_text.training.tasks import TaskParts
+from contrastive_text.views import View
 
 _TOKENIZER = "tokenizer"
-_SETTING = "setting"
 
 
-class ContrastiveModule(ScoredModule):
+class ContrastiveModule(pl.LightningModule):
     """Encodes all rows of a batch, and minimises a weighted sum of objectives.
 
     The gradient is that of the whole batch however many ranks share it: each objective gives a sum and a
@@ -82,6 +87,10 @@ class ContrastiveModule(ScoredModule):
             are logged; 0 for never. Such a step costs one more backward pass.
         optimizer: None for ``AdamW``.
         schedule: None for ``LinearSchedule``.
+
+    Attributes:
+        figures: Name -> what a step logs as ``train/NAME`` beside its loss, scalars without a gradient; emptied
+            before each step. A subclass adds its own in ``step_losses``.
 
     Raises:
         ValueError: A head that inference doesn't keep, a chain of views out of order, weights for an unknown
@@ -110,42 +119,47 @@ class ContrastiveModule(ScoredModule):
         self.pooler = pooler or MeanPooler()
         self.inference_pooler = inference_pooler
         self.head = head
-        chains, by_task = split_views(views or {})
-        self.plan = ViewPlan(chains)
-        task_plans = {task: ViewPlan(chains) for task, chains in by_task.items()}
         check_names(objectives or ())
         self.objectives = nn.ModuleDict(objectives or {"contrastive": Contrastive()})
         self.weights = dict.fromkeys(self.objectives, 1.0) | (weights or {})
         self.combine = combine or WeightedSum()
-        self.chunk_tokens = _checked(chunk_tokens)
-        if log_gradients < 0:
-            raise InvalidValueError(
-                f"model.log_gradients: expected 0 or more batches, got {log_gradients}; 0 is never"
-            )
+        check_numbers(chunk_tokens, log_gradients)
+        self.chunk_tokens = chunk_tokens
         self.log_gradients = log_gradients
         self.optimizer = optimizer or AdamW()
         self.schedule = schedule or LinearSchedule()
+        self.by_task = TaskParts(self.objective_parts(), views or {})
+        self.plan = self.by_task.common
+        self.figures: dict[str, Tensor] = {}
+        self._logged: set[str] = set()
+        self._learned_tokenizer: str | None = None
+        self._scores: HeldOutScores
+        self._build()
+        self._record(weights)
+
+    def _build(self) -> None:
+        """Checks the parts against each other, and makes what depends on others."""
         parts = self.objective_parts()
-        check_heads_and_weights(head, parts, self.weights)
-        check_parts(encoder, self.plan, task_plans, parts)
-        self.by_task = TaskParts(parts, self.plan, task_plans)
-        encoder.add_tokens(self.by_task.new_tokens)
+        check_heads_and_weights(self.head, parts, self.weights)
+        check_parts(self.encoder, self.by_task)
+        self.encoder.add_tokens(self.by_task.new_tokens)
         if any(objective.needs_token_logits for objective in parts.values()):
-            encoder.build_token_head()
-        features = build_head(head, encoder.features)
+            self.encoder.build_token_head()
+        features = build_head(self.head, self.encoder.features)
         for objective in parts.values():
             objective.build(features)
         share_layers([part for part in self.objectives.modules() if isinstance(part, Head)])
         self.combine.build(list(parts))
-        self._learned_tokenizer: str | None = None
-        self._logged: set[str] = set()
+
+    def _record(self, weights: Mapping[str, float] | None) -> None:
+        """Keeps the arguments as plain data, as the shell records them, and the instantiator of parts."""
         recorded = {
             "encoder": self.encoder,
             "pooler": self.pooler,
             "inference_pooler": self.inference_pooler,
             "head": self.head,
-            "views": self.plan.chains | {task: plan.chains for task, plan in task_plans.items()},
-            "objectives": parts,
+            "views": self.by_task.views,
+            "objectives": self.objective_parts(),
             "weights": weights,
             "combine": self.combine,
             "chunk_tokens": self.chunk_tokens,
@@ -153,8 +167,8 @@ class ContrastiveModule(ScoredModule):
             "optimizer": self.optimizer,
             "schedule": self.schedule,
         }
-        # Plain data and the one instantiator that Lightning allows: what the shell records is the same.
         plain = {name: to_plain(part, f"model.{name}") for name, part in recorded.items()}
+        # The one instantiator that Lightning allows.
         self.save_hyperparameters({**plain, "_instantiator": "pytorch_lightning.cli.instantiate_module"})
 
     @classmethod
@@ -180,7 +194,8 @@ class ContrastiveModule(ScoredModule):
         Raises:
             ValueError: A number below 1.
         """
-        self.chunk_tokens = _checked(chunk_tokens)
+        check_numbers(chunk_tokens)
+        self.chunk_tokens = chunk_tokens
         self.hparams["chunk_tokens"] = chunk_tokens
 
     def objective_parts(self) -> dict[str, Objective]:
@@ -253,16 +268,21 @@ class ContrastiveModule(ScoredModule):
     def objective_value(self, encoded: Encoded, name: str) -> tuple[Tensor, Terms]:
         """Returns an objective's loss, whose mean over ranks is that of the whole batch, and its terms."""
         terms = self.objective_parts()[name](encoded)
-        count = sum_over_ranks(torch.tensor(float(terms.count), device=self.device)).clamp(min=1)
-        return reduce_terms(terms.total * world_size(), count, terms.reduction), terms
+        return terms.loss(), terms
 
-    @new_in_full_precision()
-    def training_step(self, batch: Batch | StepBatch, batch_idx: int) -> Tensor:
-        """Returns this rank's part of the loss; the mean over ranks is the loss of the whole batch."""
+    def step_losses(self, batch: Batch | StepBatch) -> dict[str, Tensor]:
+        """Returns the losses of a step by name, times their weights; the mean of each over ranks is the whole's.
+
+        Override it to add a loss, or a figure to ``figures``. Whatever is returned is combined, its gradient is
+        logged on request, and DDP averages it: of something that each rank computes on its own rows return
+        ``Terms(total, count).loss()``.
+
+        Args:
+            batch: A batch of the only task, or one of each task in the step.
+        """
         batches = batch.batches if isinstance(batch, StepBatch) else {None: batch}
         wanted = batch.objectives if isinstance(batch, StepBatch) else None
-        values: dict[str, Tensor] = {}
-        figures: dict[str, Tensor] = {}
+        losses: dict[str, Tensor] = {}
         for task, part in batches.items():
             names = [name for name in self.by_task.objectives(task) if wanted is None or name in wanted]
             if not names:
@@ -272,39 +292,86 @@ class ContrastiveModule(ScoredModule):
                 # Dropout of an objective's head; that of the encoder has its own keys.
                 seed_torch(fold(part.seed, rank(), text_id(name)), self.device)
                 value, terms = self.objective_value(encoded, name)
-                values[name] = self.weights[name] * value
-                figures |= {name: value.detach()}
-                figures |= {f"{name}/{figure}": number for figure, number in terms.logs.items()}
+                losses[name] = self.weights[name] * value
+                self.figures[name] = value.detach()
+                self.figures |= {f"{name}/{figure}": number for figure, number in terms.logs.items()}
+        return losses
+
+    @new_in_full_precision()
+    def training_step(self, batch: Batch | StepBatch, batch_idx: int) -> Tensor:
+        """Returns this rank's part of the loss; the mean over ranks is the loss of the whole batch."""
+        self.figures = {}
+        losses = self.step_losses(batch)
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         if self.log_gradients and batch_idx % self.log_gradients == 0:
-            figures |= {f"gradient/{name}": figure for name, figure in gradient_figures(values, trained).items()}
-        loss: Tensor = self.combine(values, trained, key=fold(self.current_epoch, batch_idx))
-        for name in values:
-            self.objective_parts()[name].finish_step()
-        figures |= {"loss": loss.detach()} | self.combine.logs()
-        self._log_step(figures, list(batches.values()))
+            found = gradient_figures(losses, trained)
+            self.figures |= {f"gradient/{name}": figure for name, figure in found.items()}
+        loss: Tensor = self.combine(losses, trained, key=fold(self.current_epoch, batch_idx))
+        for name, objective in self.objective_parts().items():
+            if name in losses:
+                objective.finish_step()
+        self.figures |= {"loss": loss.detach()} | self.combine.logs()
+        self._log_step(list(batch.batches.values()) if isinstance(batch, StepBatch) else [batch])
         return loss
 
-    def _log_step(self, figures: Mapping[str, Tensor], batches: Sequence[Batch]) -> None:
+    def _log_step(self, batches: Sequence[Batch]) -> None:
         # Lightning repeats the last value of a name that a step doesn't log.
-        absent = dict.fromkeys(self._logged - set(figures), torch.tensor(torch.nan, device=self.device))
-        self._logged |= set(figures)
-        figures = {**figures, **absent}
-        examples = sum(len(batch) // len(batch.slots) for batch in batches)
-        several = world_size() > 1
-        shown = {f"train/{name}": figure for name, figure in figures.items() if name != "loss"}
+        absent = dict.fromkeys(self._logged - set(self.figures), torch.tensor(torch.nan, device=self.device))
+        self._logged |= set(self.figures)
+        shown = {f"train/{name}": figure for name, figure in {**self.figures, **absent}.items()}
+        examples, several = sum(len(batch) // len(batch.slots) for batch in batches), world_size() > 1
+        self.log("train/loss", shown.pop("train/loss"), prog_bar=True, batch_size=examples, sync_dist=several)
         self.log_dict(shown, batch_size=examples, sync_dist=several)
-        self.log("train/loss", figures["loss"], prog_bar=True, batch_size=examples, sync_dist=several)
+        # The number of an epoch, and not of a step.
+        whole: dict[str, Any] = {"on_step": False, "on_epoch": True, "reduce_fx": "sum"}
         truncated = float(sum(batch.truncated for batch in batches))
-        self.log(
-            "train/truncated",
-            truncated,
-            batch_size=1,
-            sync_dist=several,
-            on_step=False,
-            on_epoch=True,
-            reduce_fx="sum",
-        )
+        self.log("train/truncated", truncated, batch_size=1, sync_dist=several, **whole)
+
+    def on_validation_epoch_start(self) -> None:
+        """Starts a score for every validation file and task."""
+        self._scores = scores_of(self.trainer.val_dataloaders, self.by_task, self.device)
+
+    @new_in_full_precision()
+    def validation_step(
+        self,
+        batch: Batch | StepBatch,
+        batch_idx: int,  # noqa: ARG002  # Lightning's signature
+        dataloader_idx: int = 0,
+    ) -> dict[str, Tensor] | None:
+        """Adds a batch to its file's or task's score; returns scored pairs as ``HeldOutScores.add`` does."""
+        return self._scores.add(batch, dataloader_idx, embed=self, embedder=self.embedder)
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs ``val/spearman``, ``val/TASK/SCORE`` and ``val/overall``; see ``HeldOutScores.figures``."""
+        self._log_scores("val")
+
+    def on_test_epoch_start(self) -> None:
+        """Starts a score for every test file and task."""
+        self._scores = scores_of(self.trainer.test_dataloaders, self.by_task, self.device)
+
+    @new_in_full_precision()
+    def test_step(self, batch: Batch | StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ARG002  # Lightning's signature
+        """Adds a batch to its file's or task's score."""
+        self._scores.add(batch, dataloader_idx, embed=self, embedder=self.embedder)
+
+    def on_test_epoch_end(self) -> None:
+        """Logs the scores as validation does, under ``test``."""
+        self._log_scores("test")
+
+    def _log_scores(self, part: str) -> None:
+        for name, figure in self._scores.figures().items():
+            # The metrics have gathered over ranks; sync_dist spares a warning.
+            self.log(f"{part}/{name}", figure, prog_bar=name in ("spearman", "overall"), sync_dist=True)
+
+    @new_in_full_precision()
+    def predict_step(self, batch: Batch | StepBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:  # noqa: ARG002  # Lightning's signature
+        """Returns the vectors of the anchors, (N, D), or what a task's objective predicts."""
+        if isinstance(batch, StepBatch):
+            ((task, rows),) = batch.batches.items()
+            objective = predicting(self.by_task.objectives(task))
+            return objective.predict(encode_unaltered(rows, self.embedder, objective)).float()
+        vectors: Tensor = self(batch.split(batch.by_role("anchor")))
+        return vectors.float()
 
     def configure_callbacks(self) -> list[Callback]:
         """Returns what watches over every run, whoever made its trainer."""
@@ -316,42 +383,14 @@ class ContrastiveModule(ScoredModule):
             self.double()
 
     def on_fit_start(self) -> None:
-        """Refuses what the trainer can't run: float16 weights, split ones, DDP that waits for absent losses.
-
-        A pooler made for tokens that see each other, over causal attention, is warned of.
+        """Checks the trainer; warns of a pooler for tokens that see each other over causal attention.
 
         Raises:
-            ValueError: Such a precision or strategy, with the option that helps.
+            ValueError: A precision or a strategy that can't run the steps, with the option that helps.
         """
-        if self.trainer.precision == "16-true":
-            raise InvalidValueError(
-                "trainer.precision: expected 32-true, 16-mixed, bf16-mixed or bf16-true, got 16-true; in float16 "
-                "the optimiser's eps of 1e-8 is 0 and so are squares of gradients below 2e-4: use 16-mixed, "
-                "whose weights are float32"
-            )
-        if isinstance(self.combine, PCGrad) and str(self.trainer.precision).startswith("16"):
-            raise InvalidValueError(
-                f"trainer.precision: expected bf16-mixed or 32-true for PCGrad, got {self.trainer.precision}; "
-                "float16 loses the small entries of the single gradients"
-            )
-        strategy = self.trainer.strategy
-        if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
-            raise InvalidValueError(
-                f"trainer.strategy: expected auto, ddp or one of its variants, got {type(strategy).__name__}; a "
-                "step calls the encoder part by part and outside of forward, where strategies that split weights "
-                "don't gather them; bound memory with --chunk auto instead"
-            )
-        options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
-        data = vars(self.trainer).get("datamodule")
-        absent = isinstance(data, TextDataModule) and self.by_task.leaves_out(data.step_kinds())
-        if absent and options is not None and not options.get("find_unused_parameters"):
-            raise InvalidValueError(
-                "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "
-                "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"
-            )
-        said = causal_warning(self.encoder, [self.embedder.pooler, self.inference_embedder.pooler])
-        if said and rank() == 0:
-            warnings.warn(said, stacklevel=2)
+        check_strategy(self.trainer, self.combine, self.by_task)
+        if message := causal_warning(self.encoder, [self.embedder.pooler, self.inference_embedder.pooler]):
+            rank_zero_warn(message)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Returns the optimiser and the schedule per step; refuses a run of unknown length."""
@@ -402,7 +441,7 @@ class ContrastiveModule(ScoredModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # Any: what Lightning puts into it
         """Refuses weights that are no numbers; keeps the setting, and a tokenizer learned from the corpus."""
         check_weights(self.trainer, self)
-        checkpoint[_SETTING] = current_setting(self.device)
+        checkpoint[SETTING] = current_setting(self.device)
         if self._learned_tokenizer is not None:
             checkpoint[_TOKENIZER] = self._learned_tokenizer
 
@@ -413,20 +452,6 @@ class ContrastiveModule(ScoredModule):
             ValueError: A run is to go on from weights alone.
         """
         if self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
-            check_resumable(checkpoint, self._trainer.ckpt_path)
-            self._say_other_setting(checkpoint.get(_SETTING))
+            check_resumed(checkpoint, self.trainer)
         if _TOKENIZER in checkpoint:
             self.adopt_tokenizer(checkpoint[_TOKENIZER])
-
-    def _say_other_setting(self, kept: object) -> None:
-        # Before training the module may still be on the CPU.
-        if differs := other_setting(kept, current_setting(self.trainer.strategy.root_device)):
-            rank_zero_warn(f"the run goes on under another setting, so its last bits may differ: {differs}")
-
-
-def _checked(chunk_tokens: int | None) -> int | None:
-    if chunk_tokens is not None and chunk_tokens < 1:
-        raise InvalidValueError(
-            f"model.chunk_tokens: expected a number of tokens above 0, or null for no bound, got {chunk_tokens}"
-        )
-    return chunk_tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Target
@@ -10,21 +11,8 @@ from contrastive_text.core.types import Role, StepKind
 from contrastive_text.objectives import Objective
 from contrastive_text.views import View, ViewPlan
 
-Chains = dict[str, Sequence[View]]
-
-
-def split_views(
-    views: Mapping[str, Sequence[View] | Mapping[str, Sequence[View]]],
-) -> tuple[Chains, dict[str, Chains]]:
-    """Splits a configuration's views into the chains of all tasks and those of single tasks."""
-    common: Chains = {}
-    by_task: dict[str, Chains] = {}
-    for name, chain in views.items():
-        if isinstance(chain, Mapping):
-            by_task[name] = dict(chain)
-        else:
-            common[name] = chain
-    return common, by_task
+Chains: TypeAlias = Mapping[str, Sequence[View]]
+Views: TypeAlias = Mapping[str, Sequence[View] | Chains]
 
 
 class TaskParts:
@@ -32,16 +20,18 @@ class TaskParts:
 
     Args:
         objectives: By name.
-        common: The views of tasks that have none of their own.
-        own_plans: Task -> its own views.
+        views: Role or slot -> chain, for the tasks that have none of their own; task -> such a dictionary.
     """
 
-    def __init__(
-        self, objectives: Mapping[str, Objective], common: ViewPlan, own_plans: Mapping[str, ViewPlan]
-    ) -> None:
+    def __init__(self, objectives: Mapping[str, Objective], views: Views) -> None:
         self._objectives = dict(objectives)
-        self.common = common
-        self.own_plans = dict(own_plans)
+        self.common = ViewPlan({name: chain for name, chain in views.items() if not isinstance(chain, Mapping)})
+        self.own_plans = {task: ViewPlan(chains) for task, chains in views.items() if isinstance(chains, Mapping)}
+
+    @property
+    def views(self) -> Views:
+        """The views as they were given."""
+        return {**self.common.chains, **{task: plan.chains for task, plan in self.own_plans.items()}}
 
     def objectives(self, task: str | None) -> dict[str, Objective]:
         """Returns the objectives of a task by name."""
