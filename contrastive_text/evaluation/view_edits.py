@@ -143,9 +143,8 @@ def edit_rates(collator: Collator, encoder: Encoder, rows: Sequence[KeyedRow]) -
                 before, after = batches[number], batches[number + 1]
                 edits.append(Edit(place, view, *_token_rate(before.split(altered), after.split(altered))))
             elif isinstance(view, EmbeddingView):
-                edits.append(
-                    Edit(place, view, _entry_rate(encoder, batches[-1], altered, chain, number), "entries")
-                )
+                share = _entry_rate(encoder, batches[-1].split(altered), collator.plan, chain[: number + 1])
+                edits.append(Edit(place, view, share, "entries"))
             else:
                 edits.append(Edit(place, view, None, "known in training only"))
     return edits
@@ -200,17 +199,18 @@ def _token_rate(old: Batch, new: Batch) -> tuple[float, str]:
 
 
 @torch.no_grad()
-def _entry_rate(encoder: Encoder, batch: Batch, rows: Tensor, chain: Sequence[View], number: int) -> float:
-    """Returns the share of entries of real tokens that an embedding view changes."""
+def _entry_rate(encoder: Encoder, batch: Batch, plan: ViewPlan, chain: Sequence[View]) -> float:
+    """Returns the share of entries of real tokens that the last view of a chain changes."""
     changed = entries = 0
 
     def watch(part: Batch) -> Alter:
         def alter(embeddings: Tensor, mask: Tensor) -> Tensor:
             nonlocal changed, entries
-            for place, view in enumerate(chain[: number + 1]):
+            for place, view in enumerate(chain):
                 if isinstance(view, EmbeddingView):
                     before = embeddings
-                    embeddings = view(before, mask, RowRandom(part.draw_keys, view=place))
+                    rng = RowRandom(part.draw_keys, view=place)
+                    embeddings = view(before, plan.alterable(view, mask), rng)
             differs = (embeddings != before)[mask]
             changed, entries = changed + int(differs.sum()), entries + differs.numel()
             return embeddings
@@ -219,7 +219,7 @@ def _entry_rate(encoder: Encoder, batch: Batch, rows: Tensor, chain: Sequence[Vi
 
     training = encoder.training
     encoder.eval()  # what dropout has erased a view can't change
-    for block in torch.split(rows, _BLOCK):
+    for block in torch.split(torch.arange(len(batch)), _BLOCK):
         part = batch.split(block)
         encoder(part, alter=watch(part))
     encoder.train(training)

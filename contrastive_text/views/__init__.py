@@ -1,10 +1,15 @@
 """Alter: view generators at every level."""
 
 from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View
-from contrastive_text.views.embeddings import EmbeddingDropout, FeatureCutoff, SpanCutoff, TokenCutoff
+from contrastive_text.views.embeddings import (
+    EmbeddingDropout,
+    FeatureCutoff,
+    GaussianNoise,
+    SpanCutoff,
+    TokenCutoff,
+)
 from contrastive_text.views.masking import MaskTokens
 from contrastive_text.views.network import Adversarial, FixedDropout
-from contrastive_text.views.noise import GaussianNoise
 from contrastive_text.views.plan import ViewPlan
 from contrastive_text.views.positions import ShufflePositions
 from contrastive_text.views.reorder import ReorderSpans

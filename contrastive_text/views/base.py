@@ -74,11 +74,16 @@ class EmbeddingView(View, ABC):
     """Alters the encoder's embedding output, after its normalisation and dropout, before the first block.
 
     The mask is read only: an erased token still takes part in attention and in the mean.
+
+    Attributes:
+        specials: Whether it may alter special tokens too; if not, the mask that it gets leaves them out.
     """
+
+    specials: bool = True
 
     @abstractmethod
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
-        """Returns altered embeddings, (n, L, D), from embeddings (n, L, D) and the mask (n, L)."""
+        """Returns altered embeddings, (n, L, D), from embeddings and the mask of what may be altered (n, L)."""
 
 
 class GradientView(View, ABC):

@@ -1,43 +1,24 @@
-"""Views of the embedding output that erase: features, tokens, a span of tokens, single entries."""
+"""Views of the embedding output: what is erased (features, tokens, a span, single entries), and noise."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import Vocabulary
 from contrastive_text.views.base import EmbeddingView, check_rate
 
 
-def eligible_tokens(mask: Tensor, spared: tuple[int, int] | None) -> Tensor:
-    """Returns the tokens that a view may alter: the real ones without those spared at the ends.
-
-    Args:
-        mask: True on tokens, (n, L).
-        spared: Number of tokens to spare at the start and at the end of each row; None if still unknown.
-
-    Raises:
-        RuntimeError: The numbers are unknown.
-
-    Example:
-        >>> mask = torch.tensor([[True, True, True, True, False]])
-        >>> eligible_tokens(mask, spared=(1, 1)).int().tolist()
-        [[0, 1, 1, 0, 0]]
-    """
-    if spared is None:
-        raise RuntimeError("specials=False: expected build(vocabulary) before the first call")
-    place = mask.cumsum(dim=1)
-    return mask & (place > spared[0]) & (place <= mask.sum(dim=1, keepdim=True) - spared[1])
-
-
-def _share(eligible: Tensor, rate: float, features: int = 1) -> Tensor:
-    """Returns ``int(count * features * rate)`` of each row's eligible tokens, (n, L) -> (n,).
+def _share(mask: Tensor, rate: float, features: int = 1) -> Tensor:
+    """Returns ``int(count * features * rate)`` of each row's tokens, (n, L) -> (n,).
 
     Python's float64 decides each count, in a table over all lengths, because not every device has float64.
     """
-    counts = [int(count * features * rate) for count in range(eligible.shape[1] + 1)]
-    return torch.tensor(counts, device=eligible.device)[eligible.sum(dim=1)]
+    counts = [int(count * features * rate) for count in range(mask.shape[1] + 1)]
+    return torch.tensor(counts, device=mask.device)[mask.sum(dim=1)]
 
 
 class FeatureCutoff(EmbeddingView):
@@ -95,16 +76,10 @@ class TokenCutoff(EmbeddingView):
         check_rate("TokenCutoff", rate)
         self.rate = rate
         self.specials = specials
-        self._spared = (0, 0) if specials else None
-
-    def build(self, vocabulary: Vocabulary) -> None:
-        """Takes the number of special tokens around a text."""
-        self._spared = (0, 0) if self.specials else (vocabulary.prefix, vocabulary.suffix)
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
         """Returns the embeddings with some tokens erased, (n, L, D)."""
-        eligible = eligible_tokens(mask, self._spared)
-        erased = rng.choose(eligible, _share(eligible, self.rate))
+        erased = rng.choose(mask, _share(mask, self.rate))
         return embeddings.masked_fill(erased.unsqueeze(2), 0.0)
 
 
@@ -137,20 +112,14 @@ class SpanCutoff(EmbeddingView):
         check_rate("SpanCutoff", rate)
         self.rate = rate
         self.specials = specials
-        self._spared = (0, 0) if specials else None
-
-    def build(self, vocabulary: Vocabulary) -> None:
-        """Takes the number of special tokens around a text."""
-        self._spared = (0, 0) if self.specials else (vocabulary.prefix, vocabulary.suffix)
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
         """Returns the embeddings with a stretch of tokens erased, (n, L, D)."""
-        eligible = eligible_tokens(mask, self._spared)
-        length = _share(eligible, self.rate)
+        length = _share(mask, self.rate)
         # Draws are at most 1 - 2**-24: in float32, their product with a whole number stays below it.
-        start = (rng.rand() * (eligible.sum(dim=1) - length + 1)).long()
-        place = eligible.cumsum(dim=1) - 1 - start.unsqueeze(1)
-        erased = eligible & (place >= 0) & (place < length.unsqueeze(1))
+        start = (rng.rand() * (mask.sum(dim=1) - length + 1)).long()
+        place = mask.cumsum(dim=1) - 1 - start.unsqueeze(1)
+        erased = mask & (place >= 0) & (place < length.unsqueeze(1))
         return embeddings.masked_fill(erased.unsqueeze(2), 0.0)
 
 
@@ -179,16 +148,51 @@ class EmbeddingDropout(EmbeddingView):
         check_rate("EmbeddingDropout", rate)
         self.rate = rate
         self.specials = specials
-        self._spared = (0, 0) if specials else None
-
-    def build(self, vocabulary: Vocabulary) -> None:
-        """Takes the number of special tokens around a text."""
-        self._spared = (0, 0) if self.specials else (vocabulary.prefix, vocabulary.suffix)
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
         """Returns the embeddings with some entries erased, (n, L, D)."""
-        eligible = eligible_tokens(mask, self._spared)
-        # Token by token, so that padding behind a text shifts no entry's draw.
-        entries = eligible.unsqueeze(2).expand_as(embeddings).flatten(start_dim=1)
-        erased = rng.choose(entries, _share(eligible, self.rate, features=embeddings.shape[2]))
+        # Token by token, so that padding after a text shifts no entry's draw.
+        entries = mask.unsqueeze(2).expand_as(embeddings).flatten(start_dim=1)
+        erased = rng.choose(entries, _share(mask, self.rate, features=embeddings.shape[2]))
         return embeddings.masked_fill(erased.view(embeddings.shape), 0.0)
+
+
+class GaussianNoise(EmbeddingView):
+    """Adds normal noise to every token, in proportion to the token's size.
+
+        e + scale * rms(e) * z,   z ~ N(0, 1) for each entry
+
+    with the root mean square of the token's D entries, through which no gradient flows. One scale then means
+    the same before BERT's blocks (entries of about 1, after LayerNorm) and before a decoder's (0.02), and what
+    an earlier view has erased stays erased.
+
+    Args:
+        scale: Standard deviation of the noise, as a share of the token's root mean square.
+        specials: Whether special tokens get noise too.
+
+    Raises:
+        ValueError: A scale that is negative or not finite.
+
+    Example:
+        >>> rng, mask = RowRandom(torch.tensor([1])), torch.tensor([[True, False]])
+        >>> view = GaussianNoise(scale=0.1)(torch.ones(1, 2, 3), mask, rng)
+        >>> (view != 1).tolist()
+        [[[True, True, True], [False, False, False]]]
+    """
+
+    def __init__(self, scale: float = 0.1, specials: bool = True) -> None:
+        if not 0 <= scale < math.inf:
+            raise InvalidValueError(
+                f"GaussianNoise.scale: expected a finite share of 0 or more, got {scale}; 0.1 is a tenth of a "
+                "token's size"
+            )
+        self.scale = scale
+        self.specials = specials
+
+    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
+        """Returns the embeddings with noise on the tokens, (n, L, D)."""
+        # Squares of half-precision entries overflow in half precision.
+        values = embeddings.detach().to(torch.promote_types(embeddings.dtype, torch.float32))
+        size = values.square().mean(dim=2, keepdim=True).sqrt()
+        noise = self.scale * size * rng.randn(*embeddings.shape[1:])
+        return torch.where(mask.unsqueeze(2), embeddings + noise.to(embeddings.dtype), embeddings)

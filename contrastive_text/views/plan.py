@@ -88,6 +88,7 @@ class ViewPlan:
             self._check_order(name, chain)
             self.chains[name] = tuple(chain)
         self._check_fixed_dropout()
+        self._specials: tuple[int, int] | None = None
         # Asked for every text of every batch: isinstance with an abstract class is slow.
         self._token_views = {
             (name, after_specials): tuple(
@@ -176,7 +177,8 @@ class ViewPlan:
         return tuple(dict.fromkeys(token for _, view in self.views_with_places() for token in view.new_tokens))
 
     def build(self, vocabulary: Vocabulary) -> None:
-        """Returns every view what it needs of the tokenizer."""
+        """Hands every view what it needs of the tokenizer; called in the main process, before any batch."""
+        self._specials = vocabulary.prefix, vocabulary.suffix
         for _, view in self.views_with_places():
             view.build(vocabulary)
 
@@ -211,6 +213,28 @@ class ViewPlan:
                 raise
         return tokens
 
+    def alterable(self, view: EmbeddingView, mask: Tensor) -> Tensor:
+        """Returns the tokens that a view may alter: the real ones, or those between the special ones, (n, L).
+
+        Raises:
+            RuntimeError: Special tokens are to be left out, and ``build`` hasn't told their number.
+
+        Example:
+            >>> from contrastive_text.views import TokenCutoff
+            >>> plan = ViewPlan({"positive": [TokenCutoff(specials=False)]})
+            >>> plan.build(Vocabulary(size=9, prefix=1, suffix=1))
+            >>> mask = torch.tensor([[True, True, True, True, False]])
+            >>> plan.alterable(plan.chains["positive"][0], mask).int().tolist()
+            [[0, 1, 1, 0, 0]]
+        """
+        if view.specials:
+            return mask
+        if self._specials is None:
+            where = f"{type(view).__name__}.specials"
+            raise RuntimeError(f"{where}: expected plan.build(vocabulary) before the first call")
+        place, (before, after) = mask.cumsum(dim=1), self._specials
+        return mask & (place > before) & (place <= mask.sum(dim=1, keepdim=True) - after)
+
     def alter_embeddings(self, batch: Batch, gradient: Tensor | None = None) -> Alter | None:
         """Returns the alteration of a batch's embedding output, or None if there is none.
 
@@ -236,7 +260,7 @@ class ViewPlan:
                 for number, view in chain:
                     rng = RowRandom(keys, view=number)
                     if isinstance(view, EmbeddingView):
-                        part = view(part, part_mask, rng)
+                        part = view(part, self.alterable(view, part_mask), rng)
                     elif isinstance(view, GradientView) and gradient is not None:
                         part = view(part, gradient[rows], part_mask, rng)
                 embeddings = embeddings.index_copy(0, rows, part.to(embeddings.dtype))

@@ -31,7 +31,7 @@ def is_word(text: str) -> bool:
 
 
 def match_case(word: str, model: str) -> str:
-    """Returns a lower-case word capitals where the model word has them: all, the first letter or none.
+    """Returns a lower-case word with capitals where the model word has them: all, the first letter or none.
 
     Example:
         >>> match_case("large", "Big"), match_case("large", "BIG"), match_case("one", "I")

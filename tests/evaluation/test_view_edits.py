@@ -10,13 +10,21 @@ import tiny
 from torch import Tensor
 
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import Tokens
+from contrastive_text.core.types import Tokens, Vocabulary
 from contrastive_text.data import Collator, KeyedRow, learn_vocabulary
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.evaluation.view_edits import edit_rates, pieces, unaltered
 from contrastive_text.pairings import SameText
-from contrastive_text.views import DeleteTokens, FeatureCutoff, GradientView, SwapWords, TokenView, ViewPlan
+from contrastive_text.views import (
+    DeleteTokens,
+    FeatureCutoff,
+    GradientView,
+    SwapWords,
+    TokenCutoff,
+    TokenView,
+    ViewPlan,
+)
 
 ROWS = [KeyedRow(0, i, {"text": text}) for i, text in enumerate(tiny.TEXTS)]
 
@@ -64,11 +72,12 @@ def test_what_went_and_what_came_is_marked() -> None:
 def test_each_view_is_measured_against_what_enters_it(bert: TransformerEncoder) -> None:
     plan = ViewPlan(
         {
-            "anchor": [],
+            "anchor": [TokenCutoff(1.0, specials=False)],
             "positive": [SwapWords(0.0), DeleteTokens(0.5), Backwards(), FeatureCutoff(0.25), Uphill()],
         }
     )
-    swap, delete, turn, cut, uphill = edit_rates(collator(bert, plan), bert, ROWS)
+    plan.build(Vocabulary(size=40, prefix=1, suffix=1))
+    inner, swap, delete, turn, cut, uphill = edit_rates(collator(bert, plan), bert, ROWS)
     assert [edit.place for edit in (swap, uphill)] == ["views.positive[0]", "views.positive[4]"]
     assert (swap.rate, swap.unit) == (0.0, "tokens")
     lengths = [len(text.split()) + 2 for text in tiny.TEXTS]
@@ -78,6 +87,7 @@ def test_each_view_is_measured_against_what_enters_it(bert: TransformerEncoder) 
     middle = sum(n % 2 for n in left)  # the middle of an odd row keeps its place
     assert (turn.rate, turn.unit) == (pytest.approx(1 - middle / sum(left)), "positions")
     assert (cut.rate, cut.unit) == (pytest.approx(0.25), "entries")
+    assert (inner.rate, inner.unit) == (pytest.approx(1 - 2 * len(lengths) / sum(lengths)), "entries")
     assert uphill.rate is None
 
 

@@ -28,33 +28,33 @@ from contrastive_text.views import (
     View,
     ViewPlan,
 )
-from contrastive_text.views.embeddings import eligible_tokens
 
 SPECIALS = Vocabulary(size=9, prefix=1, suffix=1)
-
-
-def sparing(view: EmbeddingView) -> EmbeddingView:
-    view.build(SPECIALS)
-    return view
 
 
 Make = Callable[[float], EmbeddingView]
 ERASERS: dict[str, Make] = {
     "FeatureCutoff": FeatureCutoff,
     "TokenCutoff": TokenCutoff,
-    "TokenCutoff between specials": lambda rate: sparing(TokenCutoff(rate, specials=False)),
+    "TokenCutoff between specials": lambda rate: TokenCutoff(rate, specials=False),
     "SpanCutoff": SpanCutoff,
-    "SpanCutoff between specials": lambda rate: sparing(SpanCutoff(rate, specials=False)),
+    "SpanCutoff between specials": lambda rate: SpanCutoff(rate, specials=False),
     "EmbeddingDropout": EmbeddingDropout,
-    "EmbeddingDropout between specials": lambda rate: sparing(EmbeddingDropout(rate, specials=False)),
+    "EmbeddingDropout between specials": lambda rate: EmbeddingDropout(rate, specials=False),
 }
 VIEWS: dict[str, Make] = {
     **ERASERS,
     "GaussianNoise": GaussianNoise,
-    "GaussianNoise between specials": lambda rate: sparing(GaussianNoise(rate, specials=False)),
+    "GaussianNoise between specials": lambda rate: GaussianNoise(rate, specials=False),
 }
 BETWEEN_SPECIALS = [name for name in VIEWS if name.endswith("between specials")]
 RATES = st.floats(0, 1)
+
+
+def alterable(view: EmbeddingView, mask: Tensor, vocabulary: Vocabulary = SPECIALS) -> Tensor:
+    plan = ViewPlan({"anchor": [view]})
+    plan.build(vocabulary)
+    return plan.alterable(view, mask)
 
 
 class Block(NamedTuple):
@@ -65,7 +65,7 @@ class Block(NamedTuple):
     keys: Tensor
 
     def altered(self, view: EmbeddingView) -> Tensor:
-        return view(self.values, self.mask, RowRandom(self.keys))
+        return view(self.values, alterable(view, self.mask), RowRandom(self.keys))
 
 
 def block(lengths: list[int], features: int, padding: int = 0, dtype: torch.dtype = torch.float32) -> Block:
@@ -141,10 +141,8 @@ def test_what_is_not_erased_is_unchanged_and_has_the_gradient_alone(make: Make, 
 @pytest.mark.parametrize("make", VIEWS.values(), ids=VIEWS)
 @pytest.mark.parametrize("shape", [(0, 4, 3), (0, 0, 3), (2, 0, 3)])
 def test_a_block_without_tokens_is_taken(make: Make, shape: tuple[int, int, int]) -> None:
-    view = make(0.5)(
-        torch.ones(shape), torch.ones(shape[:2], dtype=torch.bool), RowRandom(torch.arange(shape[0]))
-    )
-    assert view.shape == shape
+    rows = Block(torch.ones(shape), torch.ones(shape[:2], dtype=torch.bool), torch.arange(shape[0]))
+    assert rows.altered(make(0.5)).shape == shape
 
 
 @pytest.mark.parametrize("name", BETWEEN_SPECIALS)
@@ -163,13 +161,18 @@ def test_special_tokens_are_spared_on_request_and_don_t_count(name: str, rows: B
 
 @pytest.mark.parametrize("view", [TokenCutoff, SpanCutoff, EmbeddingDropout, GaussianNoise])
 def test_sparing_specials_needs_to_know_the_tokenizer(view: Callable[..., EmbeddingView]) -> None:
-    with pytest.raises(RuntimeError, match=r"specials=False: expected build\(vocabulary\) before the first call"):
-        block([3], features=2).altered(view(specials=False))
+    plan = ViewPlan({"anchor": [view(specials=False)], "positive": [view()]})
+    alter = plan.alter_embeddings(ragged(*ROWS[:3], *ROWS[:3]))
+    assert alter is not None
+    with pytest.raises(RuntimeError, match=r"\w+\.specials: expected plan.build\(vocabulary\) before"):
+        alter(torch.ones(6, 4, 2), torch.ones(6, 4, dtype=torch.bool))
 
 
-def test_eligible_tokens_are_counted_from_the_first_real_one() -> None:
+def test_what_may_be_altered_is_counted_from_the_first_real_one() -> None:
     mask = torch.tensor([[False, True, True, True, True], [True, True, False, False, False]])
-    assert eligible_tokens(mask, spared=(1, 2)).int().tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 0, 0]]
+    between = alterable(TokenCutoff(specials=False), mask, Vocabulary(size=9, prefix=1, suffix=2))
+    assert between.int().tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 0, 0]]
+    assert alterable(TokenCutoff(), mask) is mask
 
 
 def test_k1_feature_cutoff_erases_the_vectors_counts(vectors: dict[str, Any]) -> None:
@@ -333,7 +336,6 @@ def test_a_scale_that_is_no_length_is_refused(scale: float) -> None:
     ids=lambda part: type(part).__name__,
 )
 def test_a_view_can_be_made_again_from_its_arguments(view: View, arguments: dict[str, object]) -> None:
-    view.build(SPECIALS)
     assert to_plain(view, "views") == {
         "class_path": f"contrastive_text.views.{type(view).__name__}",
         "init_args": arguments,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.random import RowRandom, generator
-from contrastive_text.core.types import Batch, Slot, Tokens
+from contrastive_text.core.types import Batch, Slot, Tokens, Vocabulary
 from contrastive_text.views import (
     DeleteTokens,
     EmbeddingView,
@@ -54,6 +54,13 @@ class Times(EmbeddingView):
 class Plus(EmbeddingView):
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
         return embeddings + 1
+
+
+class Inner(EmbeddingView):
+    specials = False
+
+    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
+        return embeddings.masked_fill(mask.unsqueeze(2), 0.0)
 
 
 class Noise(EmbeddingView):
@@ -161,6 +168,18 @@ def test_embedding_views_touch_the_rows_of_their_role_only(role: str, rows: list
     others = [i for i in range(10) if i not in rows]
     assert torch.equal(after[rows], torch.zeros(len(rows), 2, 3))
     assert torch.equal(after[others], before[others])
+
+
+def test_a_view_of_ones_own_is_handed_what_it_may_alter() -> None:
+    plan = ViewPlan({"positive": [Inner()], "negative": [Times(2.0)]})
+    plan.build(Vocabulary(size=9, prefix=1, suffix=2))
+    alter = plan.alter_embeddings(batch())
+    assert alter is not None
+    lengths = torch.tensor([5, 5, 5, 4, 3, 1, 5, 5, 5, 5])
+    after = alter(torch.ones(10, 5, 1), torch.arange(5) < lengths.unsqueeze(1)).squeeze(2)
+    assert after[2:6].tolist() == [[1, 0, 0, 1, 1], [1, 0, 1, 1, 1], [1] * 5, [1] * 5]
+    assert after[[0, 1, 8, 9]].unique().tolist() == [1.0]
+    assert after[6:8].unique().tolist() == [2.0]
 
 
 def test_a_role_that_the_batch_lacks_changes_nothing() -> None:
