@@ -78,20 +78,21 @@ def python_step(encoder: str, texts: str) -> None:
 
 def shell_step(encoder: str, texts: str) -> None:
     """Ours from the shell, with all that a run prints, logs and keeps."""
-    from contrastive_text.cli import run
-    from contrastive_text.cli.training import ContrastiveCLI
+    from contrastive_text.cli import run, train
+    from contrastive_text.training import Run
     from contrastive_text.training.callbacks import RunSummary
 
-    def then(name: str, method: Callable[..., None]) -> Callable[..., None]:
-        def marked(*given: Any, **named: Any) -> None:  # Any: whatever Lightning's method takes
-            method(*given, **named)
+    def then(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def marked(*given: Any, **named: Any) -> Any:  # Any: whatever the function takes
+            result = function(*given, **named)
             mark(name)
+            return result
 
         return marked
 
     mark("imports")
-    ContrastiveCLI.parse_arguments = then("arguments", ContrastiveCLI.parse_arguments)  # type: ignore[method-assign]  # marks the time behind it
-    ContrastiveCLI.instantiate_classes = then("model", ContrastiveCLI.instantiate_classes)  # type: ignore[method-assign]  # marks the time behind it
+    train.configured = then("arguments", train.configured)
+    Run.__init__ = then("model", Run.__init__)  # type: ignore[method-assign]  # marks the time after it
     RunSummary.on_train_batch_end = end  # type: ignore[method-assign]  # the summary is part of every run
     with tempfile.TemporaryDirectory() as folder:
         words = [

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from contrastive_text.training.callbacks import ExportModel, RunSummary
     from contrastive_text.training.module import ContrastiveModule
     from contrastive_text.training.optim import Combine
+    from contrastive_text.training.run import Run
     from contrastive_text.views import EmbeddingView, GradientView, TextView, TokenView
 
 __version__ = "0.1.0"
@@ -40,6 +41,7 @@ _PLACES = {
     "Objective": "objectives",
     "Pairing": "pairings",
     "Pooler": "poolers",
+    "Run": "training.run",
     "RunSummary": "training.callbacks",
     "SameText": "pairings",
     "SentenceEncoder": "inference.sentence_encoder",
@@ -67,6 +69,7 @@ __all__ = [
     "Objective",
     "Pairing",
     "Pooler",
+    "Run",
     "RunSummary",
     "SameText",
     "SentenceEncoder",

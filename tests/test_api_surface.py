@@ -7,7 +7,7 @@ import pytest
 SURFACE = {
     "": [
         "Combine", "Contrastive", "ContrastiveModule", "EmbeddingView", "Encoder", "ExportModel", "Given",
-        "GradientView", "Head", "InfoNCE", "Loss", "Mixture", "NTXent", "Objective", "Pairing", "Pooler",
+        "GradientView", "Head", "InfoNCE", "Loss", "Mixture", "NTXent", "Objective", "Pairing", "Pooler", "Run",
         "RunSummary", "SameText", "SentenceEncoder", "Spans", "TextDataModule", "TextView", "TokenView",
         "TransformerEncoder",
     ],
@@ -58,8 +58,9 @@ SURFACE = {
     ".training": [
         "AdamW", "AtomicCheckpointIO", "BestCheckpoint", "CollapseDoctor", "Combine", "ConstantSchedule",
         "ContrastiveModule", "CosineSchedule", "EndWhenDiverged", "ExportModel", "KeepGradients",
-        "LinearSchedule", "Optimizer", "PCGrad", "RunSummary", "SaveWhenStopped", "Schedule", "ScheduledRates",
-        "SlantedTriangularSchedule", "Uncertainty", "WeightedSum", "gradient_figures", "lr_lambda",
+        "LinearSchedule", "Optimizer", "PCGrad", "Run", "RunSummary", "SaveWhenStopped", "Schedule",
+        "ScheduledRates", "SlantedTriangularSchedule", "Uncertainty", "WeightedSum", "gradient_figures",
+        "lr_lambda",
     ],
     ".views": [
         "Adversarial", "ContextualSubstitute", "CropTokens", "DeleteOneWord", "DeleteSpans", "DeleteTokens",

@@ -10,13 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from contrastive_text.cli.options import Parser
-from contrastive_text.cli.training import ContrastiveCLI, checkpoint_parts, laid_over
+from contrastive_text.cli.training import configured, laid_over, perform
 from contrastive_text.core.console import console
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.writers import alone_with
 from contrastive_text.recipes.layers import Config
 from contrastive_text.runs.ensemble import Choice, build_ensemble, read_choices
 from contrastive_text.training.held_out import OVERALL
+from contrastive_text.training.run import Run
+from contrastive_text.training.run_parser import checkpoint_parts
 
 _PARTS = {"validate": "validation", "test": "test", "predict": "predict"}
 """Command -> whose files it reads."""
@@ -56,7 +58,8 @@ def run_members(command: str, words: Sequence[str], folder: str) -> None:
         )
     choices = read_choices(folder)
     figures: dict[str, float] = {}
-    cli: ContrastiveCLI | None = None
+    run: Run | None = None
+    place: Path | None = None  # predictions of all tasks lie together
     for member in dict.fromkeys(choice.member for choice in choices.values()):
         path = str(Path(folder, member))
         parts = checkpoint_parts(path)
@@ -72,15 +75,15 @@ def run_members(command: str, words: Sequence[str], folder: str) -> None:
             continue
         options = [option for option in options if not option.startswith("--ckpt_path=")]
         options += ["--verbose=false"] * (command != "predict")  # one table for all members
-        place = None if cli is None else cli.folder  # predictions of all tasks lie together
-        cli = ContrastiveCLI([command, *options, f"--ckpt_path={path}"], below=config, folder=place)
-        figures |= {name: float(figure) for name, figure in cli.trainer.callback_metrics.items()}
-    if cli is None:
+        run = Run(*configured(command, [*options, f"--ckpt_path={path}"], below=config))
+        place = perform(command, run, place)
+        figures |= {name: float(figure) for name, figure in run.trainer.callback_metrics.items()}
+    if run is None:
         raise InvalidValueError(
             f"data.tasks: expected a file of {' or '.join(choices)}, got none; give --data.tasks."
             f"{next(iter(choices))}.{_PARTS[command]} FILE"
         )
-    if command != "predict" and cli.trainer.is_global_zero:
+    if command != "predict" and run.trainer.is_global_zero:
         _print_scores("val" if command == "validate" else command, choices, figures)
 
 

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from contrastive_text.core.checkpoints import Checkpoint, read_checkpoint
-from contrastive_text.core.class_paths import own_modules
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.model_files import MODULES
 from contrastive_text.core.places import settled
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes.layers import read_config
+from contrastive_text.training.run_parser import PLACES, VALUES
 
 _CONFIG = "config.yaml"
 _LENGTH = ("--trainer.max_steps", "--trainer.max_epochs", "--trainer.max_time", "--trainer.enable_progress_bar")
 """Options beside ``--resume``: how far the run goes, and what is seen of it."""
-_VALUES = ("seed_everything", "init_from", "chunk", "oversubscribe", "ckpt_path", "weights_only")
-"""What ``fit`` writes beside the places of parts: a plain value each."""
 
 
-def resume_words(words: Sequence[str], places: Mapping[str, type]) -> list[str]:
+def resume_words(words: Sequence[str]) -> list[str]:
     """Returns the words of a ``fit`` that goes on with a run, in a folder of its own.
 
     Args:
         words: What stands behind ``fit``, with ``--resume RUN`` among it.
-        places: Place of a configuration -> the class whose arguments it holds.
 
     Raises:
         FileNotFoundError: There is no such run.
@@ -42,7 +38,7 @@ def resume_words(words: Sequence[str], places: Mapping[str, type]) -> list[str]:
             "such as runs/version_0"
         )
     config = read_config(file)
-    _check(config, places, file)
+    _check(config, file)
     checkpoint = _latest(folder, config)
     say(f"Resuming {checkpoint.described}")
     given = ["--config", str(file), "--ckpt_path", str(checkpoint.path), "--init_from", "null"]
@@ -50,32 +46,17 @@ def resume_words(words: Sequence[str], places: Mapping[str, type]) -> list[str]:
     return ["fit", *given, *others]
 
 
-def resuming(words: Sequence[str], config: Mapping[str, object]) -> str:
-    """Returns the command that goes on with a run when its folder is put behind it.
-
-    Args:
-        words: What stood behind ``contrastive-text``.
-        config: Configuration of the run.
-
-    Example:
-        >>> resuming(["fit", "--config", "my run.yaml"], {"model": {"pooler": {"class_path": "mine.Pooler"}}})
-        'contrastive-text fit --trust mine --resume'
-    """
-    trust = [word for module in own_modules(config) for word in ("--trust", module)]
-    return shlex.join(["contrastive-text", words[0] if words else "fit", *trust, "--resume"])
-
-
-def _check(config: Mapping[str, object], places: Mapping[str, type], file: Path) -> None:
+def _check(config: Mapping[str, object], file: Path) -> None:
     """Refuses what ``fit`` didn't write: the parser takes dotted names too, and imports what they name."""
     for name, inner in config.items():
-        if name in places and isinstance(inner, Mapping):
-            settled(inner, places[name], f"{file}: {name}")
-        elif name in places and inner is not None:
+        if name in PLACES and isinstance(inner, Mapping):
+            settled(inner, PLACES[name], f"{file}: {name}")
+        elif name in PLACES and inner is not None:
             raise InvalidValueError(f"{file}: {name}: expected names and values, got {inner!r}; start it anew")
-        elif name in _VALUES and isinstance(inner, Mapping | list):
+        elif name in VALUES and isinstance(inner, Mapping | list):
             raise InvalidValueError(f"{file}: {name}: expected a plain value, got {inner!r}; start it anew")
-        elif name not in (*places, *_VALUES):
-            known = ", ".join((*places, *_VALUES))
+        elif name not in (*PLACES, *VALUES):
+            known = ", ".join((*PLACES, *VALUES))
             raise InvalidValueError(f"{file}: expected what a run writes ({known}), got {name!r}; start it anew")
 
 

@@ -9,14 +9,16 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from jsonargparse import get_loader
+from jsonargparse import Namespace, get_loader
+from pytorch_lightning.cli import LightningArgumentParser
 
 from contrastive_text.cli.answers import constructor_answer
 from contrastive_text.cli.main import expand_recipes
-from contrastive_text.cli.training import ContrastiveCLI
+from contrastive_text.cli.training import configured
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.recipes.layers import Config
 from contrastive_text.runs.sweeps import Axis, Cell
+from contrastive_text.training.run import Run
 
 _OURS = {
     "seed_everything": "--seeds",
@@ -58,21 +60,6 @@ def _plain(key: str) -> str:
     return key.replace(".init_args", "")
 
 
-class _Parsed(ContrastiveCLI):
-    """A configuration that is parsed; what it describes is built when asked for."""
-
-    def __init__(self, words: list[str]) -> None:
-        super().__init__(words, show_views=True)
-
-    def instantiate_classes(self) -> None:
-        """Leaves everything unbuilt."""
-
-    def build(self) -> None:
-        """Builds everything once, and keeps nothing of it but the configuration."""
-        super().instantiate_classes()
-        del self.model, self.datamodule, self.trainer, self.config_init
-
-
 def check_cells(cells: Sequence[Cell], words: Sequence[str]) -> dict[str, Config]:
     """Returns the configuration of every cell by its name, once all are parsed and then all are built.
 
@@ -85,12 +72,12 @@ def check_cells(cells: Sequence[Cell], words: Sequence[str]) -> dict[str, Config
             logger.
     """
     configs: dict[str, Config] = {}
-    parsed: list[_Parsed] = []
+    parsed: list[tuple[LightningArgumentParser, Namespace]] = []
     for cell in cells:
         with _named(cell):
-            cli = _Parsed(expand_recipes(cell.words(words)))
-        parsed.append(cli)
-        config = get_loader("yaml")(cli.parser.dump(cli.config, skip_none=False))
+            parser, namespace = configured("views", expand_recipes(cell.words(words)))
+        parsed.append((parser, namespace))
+        config = get_loader("yaml")(parser.dump(namespace, skip_none=False))
         for apart in ("n", "seed_everything"):  # of the command ``views``; and what differs from run to run
             del config[apart]
         if not validated(config):
@@ -110,9 +97,9 @@ def check_cells(cells: Sequence[Cell], words: Sequence[str]) -> dict[str, Config
                 "value, or the option that overrides it"
             )
         configs[cell.name] = config
-    for cell, cli in zip(cells, parsed, strict=True):
+    for cell, (parser, namespace) in zip(cells, parsed, strict=True):
         with _named(cell):
-            cli.build()
+            Run(parser, namespace)
     return configs
 
 

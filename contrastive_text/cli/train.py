@@ -7,10 +7,11 @@ import warnings
 
 from contrastive_text.cli.ensemble import run_members
 from contrastive_text.cli.resume import resume_words
-from contrastive_text.cli.training import PLACES, ContrastiveCLI, option_value
+from contrastive_text.cli.training import configured, option_value, perform
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import shown
 from contrastive_text.runs.ensemble import is_ensemble
+from contrastive_text.training.run import Run
 
 
 def quieten() -> None:
@@ -33,11 +34,11 @@ def train(words: list[str]) -> None:
     if option_value(rest, "--resume") is not None:
         if command != "fit":
             raise InvalidValueError(f"--resume: expected it with fit, got it with {command}; give --ckpt_path")
-        command, *rest = words = resume_words(rest, PLACES)
+        command, *rest = resume_words(rest)
     checkpoint = option_value(rest, "--ckpt_path")
     if command != "fit" and option_value(rest, "--init_from") is not None:
         raise InvalidValueError(f"--init_from: expected it with fit, got it with {command}; give --ckpt_path")
     if checkpoint is not None and is_ensemble(checkpoint):
         run_members(command, rest, checkpoint)
     else:
-        ContrastiveCLI(words)
+        perform(command, Run(*configured(command, rest)))

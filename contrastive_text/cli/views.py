@@ -9,29 +9,31 @@ from rich.table import Table
 from rich.text import Text
 
 from contrastive_text.cli.train import quieten
-from contrastive_text.cli.training import ContrastiveCLI
+from contrastive_text.cli.training import configured
 from contrastive_text.core.console import console
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.specs import describe
 from contrastive_text.data import Collator, TrainingData
 from contrastive_text.evaluation.view_edits import Piece, altered_rows
 from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.training.run import Run
 
 
 def views(words: list[str]) -> None:
     """Prints some rows, role beside role, with what changed marked, and the edit rate of each view."""
     quieten()
-    cli = ContrastiveCLI(words, show_views=True)
-    if cli.config["n"] < 1:
-        raise InvalidValueError(f"--n: expected 1 row or more, got {cli.config['n']}; leave it out for 3")
-    module, data = cli.model, cli.datamodule
+    parser, config = configured("views", words)
+    if (count := config["n"]) < 1:
+        raise InvalidValueError(f"--n: expected 1 row or more, got {count}; leave it out for 3")
+    run = Run(parser, config)
+    module, data = run.module, run.data
     data.attach(module)
     data.setup("fit")
     screen = console()
     for name, training in data.training.items():
         if data.tasks:
             screen.rule(name)
-        _show_task(screen, module, training, data.collator(name), cli.config["n"])
+        _show_task(screen, module, training, data.collator(name), count)
 
 
 def _show_task(

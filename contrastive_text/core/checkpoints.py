@@ -6,7 +6,6 @@ import hashlib
 import math
 import os
 import zipfile
-from argparse import ArgumentError
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,12 +17,11 @@ from torch import Tensor
 
 from contrastive_text.core.class_paths import trusting
 from contrastive_text.core.errors import (
-    ContrastiveTextError,
     InvalidValueError,
     MissingFileError,
-    cause_of,
     first_line,
 )
+from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.places import settled
 from contrastive_text.core.records import Record
 
@@ -173,6 +171,13 @@ class Checkpoint:
         )
 
     @property
+    def tasks(self) -> dict[str, Mapping[str, object]]:
+        """The tasks that the data arguments name, each as its arguments."""
+        tasks = self.data.get("tasks") or {}
+        assert isinstance(tasks, Mapping)
+        return {str(name): task.get("init_args", task) for name, task in tasks.items()}
+
+    @property
     def described(self) -> str:
         """The file, its step, and the score that the run kept it for, where it did."""
         best = self.best
@@ -288,25 +293,9 @@ def load_options(
         ValueError: The file is damaged, names a class that it may not, or has arguments that a part refuses, with
             the part's own words.
     """
-    with trusting(trust), _answering(path):
+    with trusting(trust), parsing(path):
         parts = read_checkpoint(path).arguments(cls, place, without=given)
         yield {"weights_only": True, **parts, **given}
-
-
-@contextmanager
-def _answering(path: str | Path) -> Iterator[None]:
-    """Makes an answer of what the parser of arguments says while a checkpoint's parts are made."""
-    try:
-        yield
-    except ContrastiveTextError:
-        raise
-    except (ArgumentError, ValueError) as error:
-        if (known := cause_of(error, ContrastiveTextError)) is not None:
-            raise known from error
-        said = " ".join(str(error).split())[:300]
-        raise InvalidValueError(
-            f"{path}: expected arguments that the parts of this version take, got others: {said}"
-        ) from error
 
 
 def _best_so_far(callbacks: Record, step: int) -> BestSoFar | None:

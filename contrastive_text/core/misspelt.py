@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterable
+from argparse import ArgumentError
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, cause_of
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -79,6 +81,29 @@ def broken_module(path: str, error: ImportError | SyntaxError, where: str) -> In
         f"{where}: expected {path}, got an error when its module was imported: {place}: "
         f"{type(error).__name__}: {said}"
     )
+
+
+@contextmanager
+def parsing(where: object) -> Iterator[None]:
+    """Makes an answer of what the parser of arguments says while parts are made.
+
+    Args:
+        where: What the arguments are of, for the error.
+
+    Raises:
+        ValueError: Arguments that a part refuses, with the part's own words where it has some.
+    """
+    try:
+        yield
+    except ContrastiveTextError:
+        raise
+    except (ArgumentError, ValueError) as error:
+        if (known := cause_of(error, ContrastiveTextError)) is not None:
+            raise known from error
+        message = " ".join(str(error).split())[:300]
+        raise InvalidValueError(
+            f"{where}: expected arguments that the parts of this version take, got others: {message}"
+        ) from error
 
 
 def _is_one(cls: type, kinds: tuple[type, ...]) -> bool:

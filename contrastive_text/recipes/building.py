@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jsonargparse import ArgumentParser
 
+from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.places import check_words
-from contrastive_text.recipes import recipe_files
-from contrastive_text.recipes.layers import Config, merge, read_config
+from contrastive_text.recipes import BASE
+from contrastive_text.recipes.layers import Config, merge, read_config, read_recipe
 
 T = TypeVar("T")
-_PLACES = (
-    "seed_everything",
-    "trainer",
-    "model",
-    "data",
-    "checkpoint",
-    "export",
-    "ckpt_path",
-    "init_from",
-    "weights_only",
-    "chunk",
-    "oversubscribe",
-)
 
 
 def build_from_recipe(part: type[T], place: str, recipe: str, above: Config) -> T:
@@ -34,18 +21,16 @@ def build_from_recipe(part: type[T], place: str, recipe: str, above: Config) -> 
         part: Its class.
         place: Where its arguments stand in the recipe, such as ``model``.
         recipe: Name of a shipped recipe, or path of a YAML file.
-        above: A configuration to lay over the recipe.
+        above: Arguments to lay over the recipe's.
 
     Raises:
         ValueError: No such recipe, or arguments that the class doesn't take.
     """
-    files = [Path(recipe)] if Path(recipe).suffix in (".yaml", ".yml") else recipe_files(recipe)
+    config = merge([read_config(BASE), read_recipe(recipe), {place: above}])
+    given = {place: config.get(place) or {}}
+    check_words(given[place], part, place)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(part, place)
-    for other in _PLACES:
-        if other != place:
-            parser.add_argument(f"--{other}", type=Any)
-    config = merge([*(read_config(file) for file in files), above])
-    check_words(config.get(place) or {}, part, place)
-    built: T = parser.instantiate(parser.parse_object(config))[place]
+    with parsing(f"recipe {recipe}"):
+        built: T = parser.instantiate(parser.parse_object(given))[place]
     return built

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.recipes import recipe_files
 from contrastive_text.recipes.yaml_files import parse_yaml, read_yaml
 
 Config: TypeAlias = dict[str, Any]  # Any: what YAML can hold
@@ -34,6 +35,19 @@ def read_config(path: str | Path) -> Config:
     if content is not None and not isinstance(content, Mapping):
         raise InvalidValueError(f"--config: expected names and values in {path}, got {type(content).__name__}")
     return dict(content or {})
+
+
+def read_recipe(recipe: str | Path) -> Config:
+    """Reads a recipe with those that it goes on from.
+
+    Args:
+        recipe: Name of a shipped recipe, or path of a YAML file.
+
+    Raises:
+        ValueError: No such recipe, or no such file.
+    """
+    own = Path(recipe).suffix in (".yaml", ".yml")
+    return merge([read_config(file) for file in ([recipe] if own else recipe_files(str(recipe)))])
 
 
 def merge(layers: Sequence[Config]) -> Config:
@@ -79,15 +93,24 @@ def option_over(config: Config, key: str, value: str) -> Config | None:
     """
     there = _at(config, key)
     if value.startswith(("[", "{")):
-        above = parse_yaml(value, f"--{key}: {value}")
-        return put(config, key, _over(there, above, alone=key.rpartition(".")[2] in _NAMED_ALONE))
+        return lay(config, key, parse_yaml(value, f"--{key}: {value}"))
     if isinstance(there, Mapping) and "class_path" in there:
-        return put(config, key, _over(there, {"class_path": value}))
+        return lay(config, key, {"class_path": value})
     if not _opens_an_entry(config, key):
         return None
     word = None if value == "null" else value
     chain = word is not None and "views" in key.split(".")[:-1]
     return put(config, key, [word] if chain else word)
+
+
+def lay(config: Config, key: str, value: object) -> Config:
+    """Lays a value over a configuration, at a dotted name that may leave out ``init_args``.
+
+    Example:
+        >>> lay({"loss": {"class_path": "InfoNCE", "init_args": {"temperature": 0.1}}}, "loss.temperature", 0.2)
+        {'loss': {'class_path': 'InfoNCE', 'init_args': {'temperature': 0.2}}}
+    """
+    return put(config, key, _over(_at(config, key), value, alone=key.rpartition(".")[2] in _NAMED_ALONE))
 
 
 def _opens_an_entry(config: Config, key: str) -> bool:

@@ -107,7 +107,7 @@ def build_ensemble(folder: str | Path, runs: Sequence[str | Path]) -> dict[str, 
 def _scored(checkpoint: Checkpoint) -> dict[str, Choice]:
     """Returns what a checkpoint scored on its tasks, each as a choice without a file."""
     choices = {}
-    for task, said in tasks_of(checkpoint.data).items():
+    for task, said in checkpoint.tasks.items():
         if (found := score_of(checkpoint, task)) is not None:
             files = said.get("validation")
             choices[task] = Choice(
@@ -135,13 +135,6 @@ def _check_comparable(task: str, one: Choice, other: Choice) -> None:
             f"{one.source}: expected {task} to be scored as in {other.source} ({said[0]}), got {said[1]}; such "
             "scores can't be compared, so validate both runs on the same rows"
         )
-
-
-def tasks_of(data: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
-    """Returns the tasks that a checkpoint's data arguments name, each as its arguments."""
-    tasks = data.get("tasks") or {}
-    assert isinstance(tasks, Mapping)
-    return {str(name): said.get("init_args", said) for name, said in tasks.items()}
 
 
 def is_ensemble(folder: str | Path) -> bool:

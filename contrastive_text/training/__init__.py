@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         gradient_figures,
         lr_lambda,
     )
+    from contrastive_text.training.run import Run
 
 __all__ = [
     "AdamW",
@@ -48,6 +49,7 @@ __all__ = [
     "LinearSchedule",
     "Optimizer",
     "PCGrad",
+    "Run",
     "RunSummary",
     "SaveWhenStopped",
     "Schedule",
@@ -77,6 +79,7 @@ __getattr__ = importing(
         "LinearSchedule": "optim",
         "Optimizer": "optim",
         "PCGrad": "optim",
+        "Run": "run",
         "RunSummary": "callbacks",
         "SaveWhenStopped": "callbacks",
         "Schedule": "optim",

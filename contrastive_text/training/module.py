@@ -185,7 +185,7 @@ class ContrastiveModule(pl.LightningModule):
             ValueError: No such recipe, or no such encoder.
         """
         named = {"model_name_or_path": model_name_or_path, "config": None}
-        above = {} if model_name_or_path is None else {"model": {"encoder": {"init_args": named}}}
+        above = {} if model_name_or_path is None else {"encoder": {"init_args": named}}
         return build_from_recipe(cls, "model", recipe, above)
 
     def set_chunk_tokens(self, chunk_tokens: int | None) -> None:

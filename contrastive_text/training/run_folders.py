@@ -14,8 +14,9 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.utilities import rank_zero_only
 
-from contrastive_text.core.disk import held
+from contrastive_text.core.disk import held, remove_abandoned
 from contrastive_text.core.errors import ContrastiveTextError, DiskError, RunError
+from contrastive_text.core.terminal import say
 from contrastive_text.training.callbacks import ExportModel
 from contrastive_text.training.checkpoint_io import local_path
 
@@ -130,3 +131,13 @@ class RunLogger(CSVLogger):
                 _check_writable(Path(self.root_dir, "version"), "trainer.default_root_dir")
                 raise
         return number
+
+
+def remove_leftovers(trainer: pl.Trainer) -> None:
+    """Removes what killed runs beside this one left unfinished, and says so."""
+    for logger in trainer.loggers if trainer.is_global_zero else ():
+        if isinstance(logger, CSVLogger):
+            runs = Path(logger.root_dir).glob("*/")
+            places = [place for run in runs for place in (run, run / "checkpoints")]
+            for path in [path for place in places for path in remove_abandoned(place)]:
+                say(f"Removed: {path}, left unfinished by a killed run")

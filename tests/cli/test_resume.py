@@ -14,7 +14,6 @@ import torch
 
 from contrastive_text.cli import run as shell
 from contrastive_text.cli.resume import resume_words
-from contrastive_text.cli.training import PLACES
 from contrastive_text.core.checkpoints import best_checkpoint, read_checkpoint
 from contrastive_text.core.disk import held
 from contrastive_text.core.errors import ContrastiveTextError
@@ -90,7 +89,7 @@ def test_a_run_never_goes_on_from_another_run_and_goes_on_from_where_it_began(
     words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def taken(number: int) -> str:
-        given = resume_words(["--resume", f"runs/version_{number}"], PLACES)
+        given = resume_words(["--resume", f"runs/version_{number}"])
         return given[given.index("--ckpt_path") + 1]
 
     shared = ["--checkpoint.dirpath", "kept", "--export.dirpath", "model"]
@@ -135,7 +134,7 @@ def test_no_run_goes_on_from_weights_alone(
     shutil.copy(Path(finished["folder"], "config.yaml"), "run")
     os.link("weights.ckpt", "run/resume-step=9.ckpt")
     with pytest.raises(ContrastiveTextError, match=f"got run/resume-step=9.ckpt: {expected}"):
-        resume_words(["--resume", "run"], PLACES)
+        resume_words(["--resume", "run"])
     module = ContrastiveModule.load_from_checkpoint("weights.ckpt")
     data = TextDataModule.load_from_checkpoint("weights.ckpt")
     trainer = pl.Trainer(accelerator="cpu", max_steps=9, logger=False, enable_checkpointing=False)

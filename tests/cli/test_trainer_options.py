@@ -13,8 +13,8 @@ import torch
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import DeviceStatsMonitor, EarlyStopping
 
-from contrastive_text.cli.trainer_options import answering
 from contrastive_text.core.errors import ContrastiveTextError
+from contrastive_text.training.trainer_options import answering
 
 Answer = Callable[[Sequence[str]], str]
 

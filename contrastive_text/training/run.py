@@ -1,0 +1,210 @@
+"""A run put together in one place, for Python and for the shell: module, data and trainer of a configuration."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import pytorch_lightning as pl
+from jsonargparse import Namespace
+from pytorch_lightning.cli import LightningArgumentParser, SaveConfigCallback
+from pytorch_lightning.plugins.io import TorchCheckpointIO
+
+from contrastive_text.core.class_paths import own_modules
+from contrastive_text.core.errors import InvalidValueError, RunError
+from contrastive_text.core.misspelt import nearest, parsing
+from contrastive_text.core.specs import to_plain
+from contrastive_text.data.datamodule import TextDataModule
+from contrastive_text.encoders import Encoder
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.recipes.layers import lay, merge, read_recipe
+from contrastive_text.training.callbacks import RunSummary
+from contrastive_text.training.callbacks.chunk_size import ChunkSize
+from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
+from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
+from contrastive_text.training.initial_weights import load_initial_weights
+from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.training.run_folders import OwnFolders, RunLogger, remove_leftovers
+from contrastive_text.training.run_parser import PLACES, VALUES, check_places, checkpoint_parts, run_parser
+from contrastive_text.training.trainer_options import answering, check_processes, check_seed, check_trainer
+
+T = TypeVar("T")
+RUNS = "runs"
+"""Folder of the runs that are given no other."""
+
+
+class Run:
+    """Module, data and trainer of one configuration, with all that surrounds a run.
+
+    The shell's ``fit`` is this class: the same recipe and values give the same ``config.yaml`` and bit-equal
+    weights here and there, and ``contrastive-text fit --resume`` goes on with either. A run has a folder of its
+    own under ``runs``, with its log and its configuration; checkpoints that a kill leaves whole, of the best
+    validation score (``BestCheckpoint``) and to go on from (``SaveWhenStopped``); a summary of what makes the
+    result (``RunSummary``); figures of the vectors' space (``CollapseDoctor``); and, at its end, the model for
+    use (``ExportModel``).
+
+    ``from_recipe`` makes one, and sets the seed before the parts draw their first weights.
+
+    Args:
+        parser: What ``run_parser`` gives.
+        config: What it made of a configuration.
+
+    Attributes:
+        module: The ``ContrastiveModule``.
+        data: The ``TextDataModule``.
+        trainer: Lightning's ``Trainer``.
+
+    Raises:
+        ValueError: Parts that don't go together, or options that the Trainer refuses.
+    """
+
+    def __init__(self, parser: LightningArgumentParser, config: Namespace) -> None:
+        seed, options = config["seed_everything"], config["trainer"]
+        check_seed(seed)
+        check_processes(
+            options["devices"], options["accelerator"], config["data.num_workers"], config["oversubscribe"]
+        )
+        with answering():
+            if seed is not False:
+                config["seed_everything"] = pl.seed_everything(None if seed is True else seed, workers=True)
+            self._parts = parser.instantiate_classes(config)
+            self._summary = RunSummary()
+            self.module: ContrastiveModule = self._parts["model"]
+            self.data: TextDataModule = self._parts["data"]
+            self.trainer = self._build_trainer(SaveConfigCallback(parser, config, overwrite=True))
+        self._command = _resuming(config)
+        self._trained = False
+
+    @classmethod
+    def from_recipe(
+        cls,
+        recipe: str | Path,
+        encoder: str | Path | Encoder | None = None,
+        config: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Builds the run of a recipe, as ``fit --recipe`` does.
+
+        Args:
+            recipe: Name of a shipped recipe, or path of a YAML file.
+            encoder: Folder or hub name in place of the recipe's; or an encoder.
+            config: Dotted name -> value, as the shell's options have them: ``{"model.optimizer.lr": 3e-5}``.
+            options: Arguments of ``TextDataModule``, ``ContrastiveModule`` and ``pl.Trainer`` by their names, and
+                ``seed``, ``chunk``, ``init_from`` and ``ckpt_path``. Values may be parts, which are written into
+                the configuration.
+
+        Raises:
+            ValueError: No such recipe, an unknown name, or a value that its place doesn't take.
+            TypeError: A part that can't be written into a configuration.
+
+        Example:
+            >>> Run.from_recipe("simcse", max_epoch=1)
+            Traceback (most recent call last):
+            contrastive_text.core.errors.InvalidValueError: Run: expected ... did you mean max_epochs?
+        """  # Any: what YAML can hold, and parts
+        given = {_place_of(name): value for name, value in options.items()} | dict(config or {})
+        if encoder is not None:
+            named = {"init_args": {"model_name_or_path": str(encoder), "config": None}}
+            given["model.encoder"] = named if isinstance(encoder, str | Path) else encoder
+        for name in given:
+            if (place := name.partition(".")[0]) not in (*PLACES, *VALUES):
+                known = [*PLACES, *VALUES]
+                raise InvalidValueError(
+                    f"Run: expected names that begin with one of {', '.join(known)}, got {name!r}"
+                    f"{nearest(place, known)}"
+                )
+        path = given.get("ckpt_path")
+        below = {} if path is None else checkpoint_parts(str(path), to_resume=True)
+        merged = merge([below, read_recipe(recipe)])
+        for name, value in given.items():
+            merged = lay(merged, name, to_plain(value, name))
+        check_places(merged)
+        parser = run_parser()
+        with parsing("Run"):
+            return cls(parser, parser.parse_args(["--config", json.dumps(merged)]))  # as the shell reads it
+
+    def _build_trainer(self, save_config: SaveConfigCallback) -> pl.Trainer:
+        parts, options = self._parts, self._parts["trainer"].as_dict()
+        if options["logger"] is None:
+            options["logger"] = RunLogger(save_dir=options["default_root_dir"] or RUNS, name="")
+        own = options["callbacks"] or []
+        options["callbacks"] = [
+            *(own if isinstance(own, list) else [own]),
+            *(parts[place] for place in ("checkpoint", "export", "resumable")),
+            *(self._summary, CollapseDoctor(), OwnFolders()),
+            *([] if options["fast_dev_run"] else [save_config]),
+        ]
+        with answering(building=True):
+            trainer = pl.Trainer(**options)
+        check_trainer(trainer)
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        return trainer
+
+    def fit(self) -> None:
+        """Trains, keeps the best checkpoint, and saves its model.
+
+        Raises:
+            ValueError: Files or options that don't go together, such as ``init_from`` beside ``ckpt_path``.
+            OSError: A folder that can't be written to.
+            RuntimeError: A loss that is no number any more.
+        """
+        parts = self._parts
+        remove_leftovers(self.trainer)
+        parts["resumable"].command = self._command
+        if parts["chunk"] == "auto":
+            vars(self.trainer)["callbacks"].insert(0, ChunkSize())  # before the summary, which prints it
+        elif parts["chunk"] is not None:
+            self.module.set_chunk_tokens(parts["chunk"])
+        if parts["init_from"] is not None:
+            if parts["ckpt_path"] is not None:
+                raise InvalidValueError(
+                    "--init_from: expected none beside --ckpt_path, which resumes a run with its own weights, "
+                    "got both; drop one of them, or set init_from to null"
+                )
+            # Before a vocabulary is learned.
+            self._summary.starts_from = load_initial_weights(self.module, parts["init_from"])
+        self.call(pl.Trainer.fit)
+        self._trained = True
+
+    def call(self, method: Callable[..., T]) -> T:
+        """Calls a method of the trainer, such as ``pl.Trainer.test``, with module, data and its own options."""
+        given = {name: self._parts[name] for name in inspect.signature(method).parameters if name in self._parts}
+        with answering():
+            return method(self.trainer, **given, datamodule=self.data)
+
+    @property
+    def model(self) -> SentenceEncoder:
+        """The trained model with the best weights, after ``fit``.
+
+        Raises:
+            RuntimeError: Before ``fit``.
+            TypeError: An encoder that isn't a ``TransformerEncoder``.
+        """
+        if not self._trained:
+            raise RunError("Run.model: expected a trained run, got one before fit; call run.fit() first")
+        return self.module.sentence_encoder()
+
+
+def _place_of(name: str) -> str:
+    """Returns the dotted name of an argument that stands alone."""
+    if name in PLACES or name in VALUES:
+        return name
+    signatures = {place: inspect.signature(PLACES[place]) for place in ("trainer", "model", "data")}
+    owner = {argument: place for place, signature in signatures.items() for argument in signature.parameters}
+    if name not in owner:
+        raise InvalidValueError(
+            f"Run: expected an argument of the module, the data or the Trainer, got {name!r}"
+            f"{nearest(name, (*owner, *VALUES))}"
+        )
+    return "seed_everything" if name == "seed" else f"{owner[name]}.{name}"  # one seed for all
+
+
+def _resuming(config: Namespace) -> str:
+    """Returns the command that goes on with a run when its folder is put after it."""
+    trust = [word for module in own_modules(config.as_dict()) for word in ("--trust", module)]
+    return shlex.join(["contrastive-text", "fit", *trust, "--resume"])

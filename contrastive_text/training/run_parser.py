@@ -1,0 +1,122 @@
+"""The configuration of a run: its places, and the parser that checks and makes what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import pytorch_lightning as pl
+from pytorch_lightning.cli import LightningArgumentParser
+
+from contrastive_text.core.checkpoints import read_checkpoint
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.places import check_words
+from contrastive_text.data.datamodule import TextDataModule
+from contrastive_text.recipes import BASE
+from contrastive_text.recipes.layers import Config
+from contrastive_text.training.callbacks import BestCheckpoint, ExportModel, SaveWhenStopped
+from contrastive_text.training.module import ContrastiveModule
+
+PLACES = {
+    "model": ContrastiveModule,
+    "data": TextDataModule,
+    "trainer": pl.Trainer,
+    "checkpoint": BestCheckpoint,
+    "export": ExportModel,
+    "resumable": SaveWhenStopped,
+}
+"""Places of a configuration that hold the arguments of a class."""
+VALUES = ("seed_everything", "init_from", "chunk", "oversubscribe", "ckpt_path", "weights_only")
+"""What stands beside them: a plain value each."""
+_METHODS = {
+    "fit": pl.Trainer.fit,
+    "validate": pl.Trainer.validate,
+    "test": pl.Trainer.test,
+    "predict": pl.Trainer.predict,
+}
+_GIVEN = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders"}
+"""Arguments of these methods that no configuration holds."""
+_OF_A_TRAINER = ("best", "last", "hpc")
+"""Lightning's words for a checkpoint of its own earlier run in the same process."""
+
+
+def run_parser(
+    command: str = "fit", kind: type[LightningArgumentParser] = LightningArgumentParser
+) -> LightningArgumentParser:
+    """Returns the parser of a run's configuration, over ``base.yaml``.
+
+    Args:
+        command: ``fit``, ``validate``, ``test`` or ``predict``, whose own options it has too; another has none.
+        kind: Its class, which may answer errors in its own way.
+    """
+    parser = kind(
+        prog=f"contrastive-text {command}",
+        default_config_files=[str(BASE)],
+        dump_header=[f"pytorch_lightning=={version('pytorch-lightning')}"],
+        exit_on_error=False,
+    )
+    parser.add_argument("-c", "--config", action="config", help="a YAML file; later ones lie over earlier")
+    parser.add_argument("--seed_everything", type=bool | int, default=42, help="one seed for all; true draws one")
+    for place in ("trainer", *(name for name in PLACES if name != "trainer")):
+        parser.add_class_arguments(
+            PLACES[place], place, fail_untyped=False, instantiate=place != "trainer", sub_configs=True
+        )
+    parser.link_arguments("seed_everything", "data.seed")
+    parser.add_argument(
+        "--init_from",
+        type=str | None,
+        default=None,
+        help="fit: start from the weights of a .ckpt file, of a run's best checkpoint, or of a saved model",
+    )
+    parser.add_argument(
+        "--chunk",
+        type=Literal["auto"] | int | None,
+        default=None,
+        help="fit: tokens encoded together; auto for as many as fit into memory (model.chunk_tokens)",
+    )
+    parser.add_argument(
+        "--oversubscribe", type=bool, default=False, help="allow more processes than the cores can carry"
+    )
+    if command in _METHODS:
+        parser.add_method_arguments(pl.Trainer, command, skip=_GIVEN)
+    return parser
+
+
+def check_places(config: Mapping[str, Any]) -> None:
+    """Checks that the places of a configuration hold arguments, before a parser imports what they name.
+
+    Args:
+        config: Names and values, as YAML holds them.
+
+    Raises:
+        ValueError: A part where a run has plain values, or an argument that a class doesn't take.
+    """
+    for place, cls in PLACES.items():
+        inner = config.get(place)
+        if isinstance(inner, Mapping):
+            check_words(inner, cls, place)
+        elif inner is not None:  # the parser would read a file of that name, which nobody has looked at
+            raise InvalidValueError(
+                f"{place}: expected names and values, got {inner!r}; lay files over each other with --config"
+            )
+
+
+def checkpoint_parts(path: str, to_resume: bool = False) -> Config:
+    """Returns the parts that a checkpoint was trained with, as a configuration; a run may go on from it.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is damaged, or another thing.
+    """
+    if path in _OF_A_TRAINER and not Path(path).exists():
+        raise InvalidValueError(
+            f"--ckpt_path: expected a checkpoint's file, got {path!r}, which only a living Trainer knows; name "
+            "the file, or take up a run with fit --resume RUN"
+        )
+    saved = read_checkpoint(path, to_resume)
+    data = saved.arguments(TextDataModule, "data", without=("seed",))  # the seed follows seed_everything
+    if saved.tasks:
+        data["tasks"] = saved.tasks  # as files and options have them
+    return {"model": saved.arguments(ContrastiveModule, "model"), "data": data}
