@@ -16,14 +16,13 @@ from contrastive_text.cli.options import Parser, check_device, load_model, warni
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.data.files.streaming import TextStream
-from contrastive_text.inference.blocks import BLOCK_SIZE
+from contrastive_text.inference.encoding import BLOCK_SIZE, Encoding
 from contrastive_text.inference.quantization import PRECISIONS
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import (
     CALIBRATION,
     Array,
     EmbeddingRun,
-    Encoding,
     VectorIndex,
     check_suffix,
 )
@@ -143,10 +142,11 @@ def embed(words: Sequence[str]) -> None:
         normalize_embeddings=options.normalize,
         truncate_dim=options.truncate_dim,
         precision=options.precision,
+        ranges=ranges,
         device=devices,
     )
-    run = EmbeddingRun(model, texts, options.output, encoding, ranges, options.restart)
+    run = EmbeddingRun(model, texts, options.output, encoding, options.restart)
     complete(run, became=f"written to {options.output}")
-    if run.is_byte:
+    if encoding.is_byte:
         whose = options.ranges or f"the first {CALIBRATION:,} texts' vectors"
         say(f"a byte's ranges are those of {whose}; they are in {run.ranges_path}")

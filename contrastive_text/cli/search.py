@@ -17,7 +17,7 @@ from contrastive_text.cli.tables import table_row
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import is_blank
 from contrastive_text.data.files.streaming import TextStream
-from contrastive_text.inference.sentence_encoder import Hit
+from contrastive_text.inference.search import Hit
 from contrastive_text.inference.vector_files import index_path
 
 

@@ -258,7 +258,8 @@ def _temporary_in(folder: Path) -> Iterator[Path]:
     try:
         yield folder / name
     finally:
-        _remove(folder / name)
+        if os.path.lexists(folder / name):
+            _remove(folder / name)
         _in_use.discard(name)
 
 

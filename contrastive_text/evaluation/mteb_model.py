@@ -11,7 +11,8 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import require
-from contrastive_text.inference.sentence_encoder import SentenceEncoder, Vectors
+from contrastive_text.inference.encoding import Vectors
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.metrics import pair_similarity
 
 

@@ -6,6 +6,7 @@ from contrastive_text.core.lazily import importing
 
 if TYPE_CHECKING:
     from contrastive_text.inference.device_pool import map_on_devices
+    from contrastive_text.inference.encoding import Device, Encoding
     from contrastive_text.inference.onnx_export import Exported, export_onnx
     from contrastive_text.inference.postprocessing import (
         fit_component_removal,
@@ -14,15 +15,9 @@ if TYPE_CHECKING:
         with_layer,
     )
     from contrastive_text.inference.quantization import quantize, value_ranges
-    from contrastive_text.inference.search import connected_groups, near_duplicates, top_k
-    from contrastive_text.inference.sentence_encoder import Device, Hit, SentenceEncoder
-    from contrastive_text.inference.vector_files import (
-        EmbeddingRun,
-        Encoding,
-        VectorIndex,
-        VectorRecord,
-        write_vectors,
-    )
+    from contrastive_text.inference.search import Hit, connected_groups, near_duplicates, top_k
+    from contrastive_text.inference.sentence_encoder import SentenceEncoder
+    from contrastive_text.inference.vector_files import EmbeddingRun, VectorIndex, VectorRecord, write_vectors
 
 __all__ = [
     "Device",
@@ -51,11 +46,11 @@ __all__ = [
 __getattr__ = importing(
     __name__,
     {
-        "Device": "sentence_encoder",
+        "Device": "encoding",
         "EmbeddingRun": "vector_files",
-        "Encoding": "vector_files",
+        "Encoding": "encoding",
         "Exported": "onnx_export",
-        "Hit": "sentence_encoder",
+        "Hit": "search",
         "SentenceEncoder": "sentence_encoder",
         "VectorIndex": "vector_files",
         "VectorRecord": "vector_files",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,11 +16,8 @@ from torch import Tensor, nn
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.data import TextTokenizer, collate_texts
 from contrastive_text.inference.device_pool import map_on_devices
-from contrastive_text.inference.quantization import Precision, quantize
-
-BLOCK_SIZE = 16_384
-"""Texts of a block: 256 batches of 64, so that sorting by length within it leaves next to no padding, and 25 MB
-of vectors with 384 features."""
+from contrastive_text.inference.encoding import Encoding
+from contrastive_text.inference.quantization import quantize
 
 _QUOTED = 60
 """Characters of a text that an error shows."""
@@ -89,23 +86,13 @@ class BlockEncoder:
     Args:
         model: From a batch (S rows) to vectors (S, D).
         tokenizer: The model's.
-        batch_size: Texts at once.
-        prompt: Put before every text.
-        truncate_dim: Features that are kept, the first ones; None for all.
-        normalize: Whether vectors get unit length, after that.
-        precision: Of what is given.
-        ranges: Of the features, for bytes.
+        encoding: Its prompt and number of features None for none and all.
         on_cpu: Whether the vectors leave the model's device.
     """
 
     model: nn.Module
     tokenizer: TextTokenizer
-    batch_size: int = 64
-    prompt: str = ""
-    truncate_dim: int | None = None
-    normalize: bool = False
-    precision: Precision = "float32"
-    ranges: Tensor | None = None
+    encoding: Encoding
     on_cpu: bool = True
 
     def __call__(self, block: TextBlock, advance: Callable[[int], object] | None = None) -> VectorBlock:
@@ -121,21 +108,21 @@ class BlockEncoder:
         with evaluating(self.model):
             vectors, truncated = self._encode(block.texts, advance)
         self._check(vectors, block)
-        vectors = vectors[:, : self.truncate_dim].contiguous()
-        if self.normalize:
+        vectors = vectors[:, : self.encoding.truncate_dim].contiguous()
+        if self.encoding.normalize_embeddings:
             vectors = nn.functional.normalize(vectors, dim=-1)
-        if self.precision != "float32":
-            vectors = quantize(vectors, self.precision, self.ranges)
+        if self.encoding.precision != "float32":
+            vectors = quantize(vectors, self.encoding.precision, self.encoding.ranges)
         return VectorBlock(vectors.cpu() if self.on_cpu else vectors, truncated)
 
     @torch.no_grad()  # inference mode would keep the vectors out of training
     def _encode(self, texts: list[str], advance: Callable[[int], object] | None) -> tuple[Tensor, int]:
-        device = next(self.model.parameters()).device
-        tokens = self.tokenizer([self.prompt + text for text in texts])
+        device, size = next(self.model.parameters()).device, self.encoding.batch_size
+        tokens = self.tokenizer([(self.encoding.prompt or "") + text for text in texts])
         order = sorted(range(len(tokens)), key=lambda i: -len(tokens[i]))
         parts, truncated = [], 0
-        for start in range(0, len(order), self.batch_size):
-            batch = collate_texts(self.tokenizer, [tokens[i] for i in order[start : start + self.batch_size]])
+        for start in range(0, len(order), size):
+            batch = collate_texts(self.tokenizer, [tokens[i] for i in order[start : start + size]])
             truncated += batch.truncated
             parts.append(self.model(batch.to(device)))
             if advance is not None:
@@ -166,28 +153,27 @@ class BlockEncoder:
 def encode_each(
     work: BlockEncoder,
     blocks: Iterable[TextBlock],
-    devices: Sequence[str | torch.device] | None,
     total: int | None,
     show_progress_bar: bool,
 ) -> Generator[VectorBlock, None, None]:
     """Yields the vectors of each block, in order, as they are asked for.
 
     Args:
-        work: What encodes a block.
+        work: What encodes a block: here, or where its encoding names several devices, a copy in a process for
+            each, whose vectors come on the CPU.
         blocks: Read one at a time; with several devices, two for each.
-        devices: Each with a process and a copy of the work, whose vectors come on the CPU; None for here.
         total: Texts of all blocks, for the bar; None where nobody knows.
         show_progress_bar: Whether to draw it.
     """
     columns = TextColumn("Encoding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, disable=not show_progress_bar) as bar:
         task = bar.add_task("Encoding", total=total)
-        if devices is None:
+        if work.encoding.devices is None:
             for block in blocks:
                 yield work(block, advance=lambda texts: bar.advance(task, texts))
             return
         sent = _Sent(replace(work, on_cpu=True))
-        with closing(map_on_devices(sent, blocks, [str(device) for device in devices])) as results:
+        with closing(map_on_devices(sent, blocks, work.encoding.devices)) as results:
             for vectors, truncated in results:
                 bar.advance(task, len(vectors))
                 yield VectorBlock(torch.from_numpy(vectors), truncated)

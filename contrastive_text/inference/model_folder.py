@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -22,6 +21,7 @@ from contrastive_text.core.inside import inside
 from contrastive_text.core.model_files import MODULES, TODO, check_whole
 from contrastive_text.core.records import Record, read_json, records
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.poolers import CLSPooler, MaxPooler, MeanPooler, Pooler
 
 POOLING_MODES: dict[str, type[Pooler]] = {"cls": CLSPooler, "mean": MeanPooler, "max": MaxPooler}
@@ -37,29 +37,6 @@ _MOST_MODULES = 100
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     f"{cls.__module__}.{cls.__qualname__}": cls for cls in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.Sigmoid)
 }
-
-
-@dataclass(frozen=True, slots=True)
-class FolderParts:
-    """What a folder holds.
-
-    Args:
-        encoder: The network with its tokenizer.
-        pooler: None where the folder names none.
-        head: Dense layers behind the pooler, or None.
-        normalize: Whether vectors get unit length, before features are dropped.
-        max_length: Longest text in tokens with special ones; None for the network's limit.
-        prompt: Put before every text unless another is given.
-        truncate_dim: Features that are kept unless another number is asked for; None for all.
-    """
-
-    encoder: TransformerEncoder
-    pooler: Pooler | None
-    head: nn.Sequential | None
-    normalize: bool
-    max_length: int | None
-    prompt: str = ""
-    truncate_dim: int | None = None
 
 
 def local_folder(model_name_or_path: str) -> Path:
@@ -90,7 +67,7 @@ def _read_record(path: Path) -> Record:
     return Record.read(path, TODO)
 
 
-def read_folder(folder: Path) -> FolderParts:
+def read_folder(folder: Path) -> ModelParts:
     """Reads a folder written by us, by sentence-transformers, or by Transformers alone.
 
     Raises:
@@ -122,7 +99,7 @@ def read_folder(folder: Path) -> FolderParts:
         parts = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
         backend.normalizer = normalizers.Sequence(parts)
     bounds = [bound for bound in (max_length, encoder.limit) if bound]
-    return FolderParts(
+    return ModelParts(
         encoder=encoder,
         pooler=pooler,
         head=nn.Sequential(*layers) if layers else None,

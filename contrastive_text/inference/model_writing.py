@@ -15,13 +15,14 @@ from contrastive_text.core.model_files import MODULES, whole_folder
 from contrastive_text.core.specs import part_spec
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.loading import load_model
-from contrastive_text.inference.model_folder import ACTIVATIONS, POOLING_FLAGS, POOLING_MODES, FolderParts
+from contrastive_text.inference.model_folder import ACTIVATIONS, POOLING_FLAGS, POOLING_MODES
+from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.poolers import Pooler
 
 _THEIRS = "sentence_transformers.models"
 
 
-def write_folder(folder: Path, parts: FolderParts) -> None:
+def write_folder(folder: Path, parts: ModelParts) -> None:
     """Writes a folder that ``sentence_transformers.SentenceTransformer(folder)`` loads with equal vectors.
 
     An older model there is there until the newer one is written whole; see ``model_files.whole_folder``. A pooler
@@ -80,7 +81,7 @@ def check_loadable(encoder: TransformerEncoder, where: str) -> None:
         )
 
 
-def _write_settings(folder: Path, parts: FolderParts) -> None:
+def _write_settings(folder: Path, parts: ModelParts) -> None:
     limit = {"max_seq_length": parts.max_length, "do_lower_case": False}
     _write_json(folder / "sentence_bert_config.json", limit)
     prompt = {"prompts": {"default": parts.prompt}, "default_prompt_name": "default"} if parts.prompt else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +16,29 @@ BLOCK = 4096
 
 MOST_PAIRS = 10_000_000
 """Near-duplicates above which the threshold is refused: some 250 MB of ids and cosines."""
+
+
+class Hit(NamedTuple):
+    """A text that a search found.
+
+    Args:
+        corpus_id: Its place in the corpus.
+        score: Its cosine similarity to the query.
+    """
+
+    corpus_id: int
+    score: float
+
+
+def hits(queries: Tensor, corpus: Tensor, k: int) -> list[list[Hit]]:
+    """Returns the k nearest vectors of each query's, best first; arguments and errors are those of ``top_k``.
+
+    Example:
+        >>> hits(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0]]), k=1)
+        [[Hit(corpus_id=1, score=1.0)]]
+    """
+    scores, ids = top_k(queries, corpus, k)
+    return [list(map(Hit, *found)) for found in zip(ids.tolist(), scores.tolist(), strict=True)]
 
 
 @torch.no_grad()

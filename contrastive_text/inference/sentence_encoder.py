@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.class_paths import is_own, trusting
+from contrastive_text.core.class_paths import trusting
 from contrastive_text.core.errors import ContrastiveTextError, InvalidTypeError, InvalidValueError, first_line
 from contrastive_text.core.libraries import is_failure
 from contrastive_text.core.similarity import at_least_float32, cosine_similarity_matrix
-from contrastive_text.core.specs import part_spec
 from contrastive_text.core.types import Batch
 from contrastive_text.data import TextTokenizer
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.inference.blocks import (
-    BLOCK_SIZE,
     BlockEncoder,
     TextBlock,
     VectorBlock,
@@ -33,32 +29,16 @@ from contrastive_text.inference.blocks import (
     join_blocks,
     text_blocks,
 )
-from contrastive_text.inference.device_pool import check_devices
-from contrastive_text.inference.model_folder import FolderParts, local_folder, read_folder
+from contrastive_text.inference.encoding import Device, Encoding, Vectors
+from contrastive_text.inference.model_folder import local_folder, read_folder
+from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.model_writing import write_folder
-from contrastive_text.inference.quantization import Precision, check_precision, check_ranges, quantize
-from contrastive_text.inference.search import top_k as nearest
+from contrastive_text.inference.quantization import Precision, check_ranges, quantize
+from contrastive_text.inference.search import Hit, hits
 from contrastive_text.poolers import MeanPooler, Pooler
-
-Vectors: TypeAlias = Tensor | npt.NDArray[Any]  # Any: of numbers; float32, or a byte where precision asks for it
-
-Device: TypeAlias = str | torch.device | list[str] | tuple[str, ...]
-"""Where to encode: one device, or the names of several."""
 
 _AT_ONCE = 8192
 """Tokens that go through the network together, however many texts are asked for at once."""
-
-
-class Hit(NamedTuple):
-    """A text that a search found.
-
-    Args:
-        corpus_id: Its place in the corpus.
-        score: Its cosine similarity to the query.
-    """
-
-    corpus_id: int
-    score: float
 
 
 class SentenceEncoder(nn.Module):
@@ -156,14 +136,12 @@ class SentenceEncoder(nn.Module):
             raise InvalidValueError(
                 f"from_pretrained.max_length: expected at most {limit} tokens, got {max_length}"
             )
-        chosen = parts.pooler or pooler or MeanPooler()
-        length = max_length or parts.max_length
         model = cls(
             encoder=parts.encoder,
-            pooler=chosen,
+            pooler=parts.pooler or pooler or MeanPooler(),
             head=parts.head,
             normalize=parts.normalize,
-            max_length=length,
+            max_length=max_length or parts.max_length,
             prompt=parts.prompt,
             truncate_dim=parts.truncate_dim if truncate_dim is None else truncate_dim,
         )
@@ -180,23 +158,19 @@ class SentenceEncoder(nn.Module):
 
         Vectors on disk carry it, so that those of one model are never taken for another's.
         """
-        digest = hashlib.blake2b(digest_size=16)
-        pooler = part_spec(self.pooler, "pooler")
-        if is_own(pooler["class_path"]):  # by its name alone, whatever package it is in
-            pooler["class_path"] = type(self.pooler).__name__
-        limits = [self.max_length, self.normalize, self.prompt, self.truncate_dim, pooler]
-        layers = [layer for layer in self.head or () if not isinstance(layer, nn.Identity | nn.Dropout)]
-        assert self.encoder.tokenizer is not None
-        vocabulary = self.encoder.tokenizer.backend_tokenizer.to_str()
-        digest.update(
-            json.dumps([limits, list(map(str, layers)), vocabulary, str(self.encoder.model.config)]).encode()
+        return self._parts.identity
+
+    @property
+    def _parts(self) -> ModelParts:
+        return ModelParts(
+            encoder=self.encoder,
+            pooler=self.pooler,
+            head=self.head,
+            normalize=self.normalize,
+            max_length=self.max_length,
+            prompt=self.prompt,
+            truncate_dim=self.truncate_dim,
         )
-        parts = {"encoder": self.encoder, "pooler": self.pooler, "head": nn.Sequential(*layers)}
-        for name, weight in sorted(nn.ModuleDict(parts).state_dict().items()):
-            values = weight.detach().cpu().contiguous()
-            digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
-            digest.update(values.reshape(-1).view(torch.uint8).numpy())
-        return digest.hexdigest()
 
     def encode(
         self,
@@ -251,15 +225,8 @@ class SentenceEncoder(nn.Module):
         """
         texts = [sentences] if isinstance(sentences, str) else sentences
         total = len(texts) if isinstance(texts, Sized) else None
-        block_size = BLOCK_SIZE
-        if total is not None and isinstance(device, list | tuple):  # some blocks for each, so that all are busy
-            block_size = min(block_size, max(-(-total // (4 * max(len(device), 1))), 1))
-        blocks = self.encode_blocks(
-            texts,
-            block_size=block_size,
+        encoding = Encoding(
             batch_size=batch_size,
-            show_progress_bar=show_progress_bar,
-            convert_to_tensor=convert_to_tensor,
             normalize_embeddings=normalize_embeddings,
             prompt=prompt,
             truncate_dim=truncate_dim,
@@ -267,6 +234,7 @@ class SentenceEncoder(nn.Module):
             ranges=ranges,
             device=device,
         )
+        blocks = self.encode_blocks(texts, encoding.shared(total), show_progress_bar, convert_to_tensor)
         vectors = join_blocks(map(torch.as_tensor, blocks), total)
         if vectors is None:
             width = self._kept(truncate_dim) or self.features
@@ -277,16 +245,9 @@ class SentenceEncoder(nn.Module):
     def encode_blocks(
         self,
         sentences: Iterable[str],
-        block_size: int = BLOCK_SIZE,
-        batch_size: int = 64,
+        encoding: Encoding | None = None,
         show_progress_bar: bool = False,
         convert_to_tensor: bool = False,
-        normalize_embeddings: bool = False,
-        prompt: str | None = None,
-        truncate_dim: int | None = None,
-        precision: Precision = "float32",
-        ranges: Vectors | None = None,
-        device: Device | None = None,
     ) -> Iterator[Vectors]:
         """Returns the vectors of ``encode`` block by block, for more texts than fit into memory, or endless ones.
 
@@ -295,8 +256,9 @@ class SentenceEncoder(nn.Module):
 
         Args:
             sentences: Read a block at a time; with several devices, two for each.
-            block_size: Texts of a block.
-            batch_size: As for ``encode``; so are all that follow.
+            encoding: The options of ``encode``, and the texts of a block; None for those that it has by default.
+            show_progress_bar: As for ``encode``.
+            convert_to_tensor: As for ``encode``.
 
         Yields:
             (n, D) for each block of n texts, the last one shorter; nothing where there are no texts.
@@ -306,39 +268,28 @@ class SentenceEncoder(nn.Module):
             ValueError: As for ``encode``; options are checked at the call, before anything is read.
 
         Example:
-            >>> for vectors in model.encode_blocks(open("texts.txt"), block_size=10_000):  # doctest: +SKIP
+            >>> blocks = model.encode_blocks(open("texts.txt"), Encoding(block_size=10_000))  # doctest: +SKIP
+            >>> for vectors in blocks:  # doctest: +SKIP
             ...     file.write(vectors.tobytes())
         """
         if isinstance(sentences, str):
             raise InvalidTypeError("encode_blocks: expected many texts, got one string; put it into a list")
-        for name, size in (("batch_size", batch_size), ("block_size", block_size)):
-            if size < 1:
-                raise InvalidValueError(f"encode.{name}: expected 1 or more, got {size}")
-        check_precision(precision, where="encode.precision")
-        kept = self._kept(truncate_dim)
-        ends = None
-        if precision in ("int8", "uint8"):
-            ends = check_ranges(ranges, kept or self.features, precision, where="encode.ranges")
-        if isinstance(device, str | torch.device):
-            self.to(device)
-        devices = device if isinstance(device, list | tuple) else None
-        if devices is not None:
-            check_devices(devices)
-        work = BlockEncoder(
-            model=self,
-            tokenizer=self.tokenizer,
-            batch_size=batch_size,
-            prompt=self.prompt if prompt is None else prompt,
-            truncate_dim=kept,
-            normalize=normalize_embeddings,
-            precision=precision,
-            ranges=ends,
-            on_cpu=not convert_to_tensor,
-        )
+        encoding = self._settled(encoding or Encoding())
+        if isinstance(encoding.device, str | torch.device):
+            self.to(encoding.device)
+        work = BlockEncoder(self, self.tokenizer, encoding, on_cpu=not convert_to_tensor)
         self.truncated = 0
         total = len(sentences) if isinstance(sentences, Sized) else None
-        blocks = text_blocks(sentences, block_size)
-        return self._counted(encode_each(work, blocks, devices, total, show_progress_bar), convert_to_tensor)
+        blocks = text_blocks(sentences, encoding.block_size)
+        return self._counted(encode_each(work, blocks, total, show_progress_bar), convert_to_tensor)
+
+    def _settled(self, encoding: Encoding) -> Encoding:
+        """Returns options that fit this model, with its own prompt and features where they name none."""
+        kept, ranges = self._kept(encoding.truncate_dim), encoding.ranges
+        if encoding.is_byte:
+            ranges = check_ranges(ranges, kept or self.features, encoding.precision, where="encode.ranges")
+        prompt = self.prompt if encoding.prompt is None else encoding.prompt
+        return replace(encoding, prompt=prompt, truncate_dim=kept, ranges=ranges)
 
     def _counted(self, blocks: Generator[VectorBlock, None, None], convert_to_tensor: bool) -> Iterator[Vectors]:
         with closing(blocks):
@@ -350,7 +301,7 @@ class SentenceEncoder(nn.Module):
     def features(self) -> int:
         """Features of a vector before any are dropped; measured, for a pooler of one's own gives any number."""
         if self._measured is None or self._measured[:2] != (self.pooler, self.head):
-            trial = BlockEncoder(self, self.tokenizer)(TextBlock(0, ["a"]))
+            trial = BlockEncoder(self, self.tokenizer, Encoding())(TextBlock(0, ["a"]))
             self._measured = self.pooler, self.head, trial.vectors.shape[1]
         return self._measured[2]
 
@@ -396,31 +347,13 @@ class SentenceEncoder(nn.Module):
             ValueError: Vectors of another width, or no hits asked for.
         """
         asked = self.encode([queries] if isinstance(queries, str) else queries, convert_to_tensor=True)
-        held = (
-            torch.as_tensor(corpus)
-            if isinstance(corpus, Tensor | np.ndarray)
-            else self.encode(list(corpus), convert_to_tensor=True)
-        )
-        scores, ids = nearest(torch.as_tensor(asked), torch.as_tensor(held), top_k)
-        return [
-            [Hit(corpus_id=i, score=score) for i, score in zip(*found, strict=True)]
-            for found in zip(ids.tolist(), scores.tolist(), strict=True)
-        ]
+        if not isinstance(corpus, Tensor | np.ndarray):
+            corpus = self.encode(list(corpus), convert_to_tensor=True)
+        return hits(torch.as_tensor(asked), torch.as_tensor(corpus), top_k)
 
     def save_pretrained(self, path: str | Path) -> None:
         """Saves a folder that ``from_pretrained`` and sentence-transformers load with equal vectors."""
-        write_folder(
-            Path(path),
-            FolderParts(
-                encoder=self.encoder,
-                pooler=self.pooler,
-                head=self.head,
-                normalize=self.normalize,
-                max_length=self.max_length,
-                prompt=self.prompt,
-                truncate_dim=self.truncate_dim,
-            ),
-        )
+        write_folder(Path(path), self._parts)
 
 
 def _check_runs(encoder: TransformerEncoder, name: str) -> None:
@@ -428,7 +361,7 @@ def _check_runs(encoder: TransformerEncoder, name: str) -> None:
     try:
         trial = SentenceEncoder(encoder, MeanPooler())
         with suppress(ContrastiveTextError):  # such as a vector that isn't finite: told when it is asked for
-            BlockEncoder(trial, trial.tokenizer)(TextBlock(0, ["a", "a bird and a dog"]))
+            BlockEncoder(trial, trial.tokenizer, Encoding())(TextBlock(0, ["a", "a bird and a dog"]))
     except ContrastiveTextError:
         raise
     except BaseException as error:

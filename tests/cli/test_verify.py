@@ -21,8 +21,9 @@ from contrastive_text.data.files.streaming import TextStream
 from contrastive_text.data.token_cache import tokenize_documents
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import EmbeddingRun, Encoding, UnfinishedVectors, VectorIndex
+from contrastive_text.inference.vector_files import EmbeddingRun, UnfinishedVectors, VectorIndex
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.runs.sweeps import Cell, SweepFolder, SweepRun
 from contrastive_text.runs.verification import verify

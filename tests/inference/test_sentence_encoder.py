@@ -17,6 +17,7 @@ from torch import nn
 
 from contrastive_text.core.types import Hidden
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import Precision, quantize, value_ranges
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler, MeanPooler, Pooler
@@ -157,23 +158,23 @@ def test_a_generator_is_encoded_as_a_list_is_and_read_once(model: SentenceEncode
 
 @pytest.mark.parametrize("size", [1, 7, 40, 100])
 def test_blocks_come_in_order_and_join_to_what_encode_gives(model: SentenceEncoder, size: int) -> None:
-    blocks = list(model.encode_blocks(iter(tiny.TEXTS), block_size=size))
+    blocks = list(model.encode_blocks(iter(tiny.TEXTS), Encoding(block_size=size)))
     assert [len(block) for block in blocks] == [min(size, 40 - start) for start in range(0, 40, size)]
     np.testing.assert_allclose(np.concatenate(blocks), model.encode(tiny.TEXTS), rtol=0, atol=ROUNDING)
 
 
 def test_the_vectors_of_a_block_depend_on_its_own_texts_alone(model: SentenceEncoder) -> None:
-    whole = list(model.encode_blocks(tiny.TEXTS, block_size=9))
-    resumed = list(model.encode_blocks(tiny.TEXTS[18:], block_size=9))
+    whole = list(model.encode_blocks(tiny.TEXTS, Encoding(block_size=9)))
+    resumed = list(model.encode_blocks(tiny.TEXTS[18:], Encoding(block_size=9)))
     for given, expected in zip(resumed, whole[2:], strict=True):
         assert np.array_equal(given, expected)
-    changed = list(model.encode_blocks([*tiny.TEXTS[:9], *reversed(tiny.TEXTS[9:])], block_size=9))
+    changed = list(model.encode_blocks([*tiny.TEXTS[:9], *reversed(tiny.TEXTS[9:])], Encoding(block_size=9)))
     assert np.array_equal(changed[0], whole[0])
 
 
 def test_endless_texts_are_read_a_block_at_a_time(model: SentenceEncoder) -> None:
     numbers = itertools.count()
-    blocks = model.encode_blocks((tiny.TEXTS[number % 40] for number in numbers), block_size=8)
+    blocks = model.encode_blocks((tiny.TEXTS[number % 40] for number in numbers), Encoding(block_size=8))
     assert next(numbers) == 0  # nothing is read before it is asked for
     assert np.asarray(next(blocks)).shape == (8, 16)
     assert next(numbers) == 9
@@ -183,7 +184,7 @@ def test_endless_texts_are_read_a_block_at_a_time(model: SentenceEncoder) -> Non
 
 def test_between_blocks_the_model_is_in_the_mode_it_was_in(model: SentenceEncoder) -> None:
     model.train()
-    blocks = model.encode_blocks(tiny.TEXTS, block_size=10)
+    blocks = model.encode_blocks(tiny.TEXTS, Encoding(block_size=10))
     first = next(blocks)
     assert all(module.training for module in model.modules())
     assert np.array_equal(first, model.eval().encode(tiny.TEXTS[:10]))
@@ -193,7 +194,7 @@ def test_cut_texts_are_counted_over_the_whole_call(model: SentenceEncoder) -> No
     long = " ".join(tiny.TEXTS)
     model.encode(text for text in (long, "bird", long, long))
     assert model.truncated == 3
-    blocks = model.encode_blocks([long, "bird", long, long], block_size=2)
+    blocks = model.encode_blocks([long, "bird", long, long], Encoding(block_size=2))
     assert model.truncated == 0
     next(blocks)
     assert model.truncated == 1
@@ -218,9 +219,9 @@ def test_options_of_blocks_are_checked_at_the_call(model: SentenceEncoder) -> No
     with pytest.raises(TypeError, match="expected many texts, got one string; put it into a list"):
         model.encode_blocks("a bird")
     with pytest.raises(ValueError, match=r"encode\.block_size: expected 1 or more, got 0"):
-        model.encode_blocks(["a"], block_size=0)
+        Encoding(block_size=0)
     with pytest.raises(TypeError, match="expected texts, got int at place 5"):
-        list(model.encode_blocks([*"abcde", 5], block_size=2))  # type: ignore[list-item]  # the point
+        list(model.encode_blocks([*"abcde", 5], Encoding(block_size=2)))  # type: ignore[list-item]  # the point
 
 
 def test_the_bar_counts_texts(model: SentenceEncoder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,7 +251,7 @@ def test_vectors_that_are_not_finite_are_an_error_that_names_the_text(
         cause = r"float32 is too narrow for it: load the model with dtype=torch\.float32"
     place = next(i for i, text in enumerate(tiny.TEXTS) if "guitar" in text) if where == "weights" else 0
     with pytest.raises(ValueError, match=f"got another for text {place} .'{tiny.TEXTS[place]}'.; .*{cause}"):
-        list(damaged.encode_blocks(tiny.TEXTS, block_size=3))
+        list(damaged.encode_blocks(tiny.TEXTS, Encoding(block_size=3)))
 
 
 # Fewer features, fewer bits
@@ -265,7 +266,7 @@ def test_the_first_features_are_kept_before_vectors_get_unit_length(
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     given = model.encode(tiny.TEXTS, truncate_dim=5, normalize_embeddings=normalize)
     np.testing.assert_allclose(given, expected, rtol=0, atol=1e-6)  # float32, one division
-    (block,) = model.encode_blocks(tiny.TEXTS, truncate_dim=5, convert_to_tensor=True)
+    (block,) = model.encode_blocks(tiny.TEXTS, Encoding(truncate_dim=5), convert_to_tensor=True)
     assert torch.as_tensor(block).untyped_storage().nbytes() == 40 * 5 * 4  # the other features are gone
 
 
@@ -288,7 +289,7 @@ def test_a_model_s_own_number_of_features_is_saved_and_can_be_changed(bert: str,
 def test_more_features_than_there_are_are_refused(model: SentenceEncoder, bert: str, features: int) -> None:
     message = f"truncate_dim: expected 1 to 16 features, got {features}"
     with pytest.raises(ValueError, match=message):
-        model.encode_blocks(["a"], truncate_dim=features)
+        model.encode_blocks(["a"], Encoding(truncate_dim=features))
     with pytest.raises(ValueError, match=message):
         SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), truncate_dim=features)
 
@@ -334,7 +335,7 @@ def test_bytes_come_from_ranges_and_do_not_depend_on_blocks(model: SentenceEncod
     expected = quantize(model.encode(tiny.TEXTS, truncate_dim=11), precision, ranges=ranges).numpy()
     assert np.array_equal(whole, expected)
     options = {"precision": precision, "truncate_dim": 11, "ranges": ranges}
-    blocks = np.concatenate(list(model.encode_blocks(tiny.TEXTS, block_size=13, **options)))
+    blocks = np.concatenate(list(model.encode_blocks(tiny.TEXTS, Encoding(block_size=13, **options))))
     # Rounding moves a value over the edge of its step at most.
     assert int(np.abs(blocks.astype(int) - whole.astype(int)).max()) <= 1
     assert model.encode([], **options).shape == (0, 11)
@@ -346,11 +347,11 @@ def test_bytes_without_ranges_are_refused_before_anything_is_read(
     model: SentenceEncoder, precision: Precision
 ) -> None:
     with pytest.raises(ValueError, match=rf"encode\.ranges: expected the range of each feature for {precision}"):
-        model.encode_blocks(itertools.repeat("a"), precision=precision)
+        model.encode_blocks(itertools.repeat("a"), Encoding(precision=precision))
     with pytest.raises(ValueError, match=r"expected smallest and largest value of 5 features, \(2, 5\), got the"):
         model.encode(["a"], precision=precision, truncate_dim=5, ranges=np.zeros((2, 16)))
     with pytest.raises(ValueError, match=r"encode\.precision: expected one of float32, .* got 'int4'"):
-        model.encode_blocks(["a"], precision="int4")  # type: ignore[arg-type]  # the point
+        Encoding(precision="int4")  # type: ignore[arg-type]  # the point
 
 
 # Devices
@@ -358,7 +359,9 @@ def test_bytes_without_ranges_are_refused_before_anything_is_read(
 
 def test_a_named_device_is_where_the_model_moves_and_stays(bert: str) -> None:
     model = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
-    model.encode_blocks(tiny.TEXTS, device="meta")  # a device that every machine has, and that computes nothing
+    model.encode_blocks(
+        tiny.TEXTS, Encoding(device="meta")
+    )  # a device that every machine has, and that computes nothing
     assert model.device.type == "meta"
 
 
@@ -380,7 +383,7 @@ def test_an_error_on_one_of_several_devices_is_the_same_error(bert: str) -> None
     damaged = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler())
     with torch.no_grad():
         damaged.encoder.model.embeddings.word_embeddings.weight.fill_(math.nan)
-    blocks = damaged.encode_blocks(itertools.repeat("bird"), block_size=2, device=["cpu"])
+    blocks = damaged.encode_blocks(itertools.repeat("bird"), Encoding(block_size=2, device=["cpu"]))
     with pytest.raises(ValueError, match=r"expected finite vectors, got another for text 0 \('bird'\)"):
         next(blocks)
 
@@ -509,10 +512,10 @@ def test_the_way_from_text_to_vectors_loads_neither_lightning_nor_objectives() -
     assert not loaded & {*unwanted, "contrastive_text.objectives", "contrastive_text.training.module"}
 
 
-def test_devices_are_checked_at_the_call(model: SentenceEncoder) -> None:
+def test_devices_are_checked_before_anything_is_read() -> None:
     for wrong in ([], ["cpu", "nope"]):
         with pytest.raises(ValueError, match="device: expected"):
-            model.encode_blocks(["a"], device=wrong)
+            Encoding(device=wrong)
 
 
 def test_tensors_of_blocks_can_be_trained_on(model: SentenceEncoder) -> None:

@@ -18,11 +18,11 @@ import torch
 from covering import rest_slow
 
 from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import quantize, value_ranges
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import (
     EmbeddingRun,
-    Encoding,
     UnfinishedVectors,
     VectorIndex,
     VectorRecord,
@@ -155,8 +155,8 @@ def test_a_byte_has_the_ranges_that_lie_beside_it(
     monkeypatch.setattr("contrastive_text.inference.vector_files.embedding.CALIBRATION", 120)
     vectors = np.concatenate([model.encode(MANY[at : at + 50], batch_size=16) for at in range(0, 240, 50)])
     ranges = np.array([[-3.0] * 16, [3.0] * 16], np.float32) if given else None
-    encoding = Encoding(block_size=50, batch_size=16, precision="int8")
-    run = EmbeddingRun(model, texts, tmp_path / "v.npy", encoding, ranges)
+    encoding = Encoding(block_size=50, batch_size=16, precision="int8", ranges=ranges)
+    run = EmbeddingRun(model, texts, tmp_path / "v.npy", encoding)
     run.finish()
     used = np.load(run.ranges_path)
     expected = ranges if given else value_ranges(model.encode(MANY[:120], batch_size=16)).numpy()
@@ -166,7 +166,7 @@ def test_a_byte_has_the_ranges_that_lie_beside_it(
 
 def test_ranges_without_a_byte_are_refused(model: SentenceEncoder, texts: TextStream, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ranges: expected int8 or uint8 for them, got float32"):
-        EmbeddingRun(model, texts, tmp_path / "v.npy", ranges=np.zeros((2, 16)))
+        EmbeddingRun(model, texts, tmp_path / "v.npy", Encoding(ranges=np.zeros((2, 16))))
 
 
 KILLS = {"fsync": (1, 2, 3, 13, 17), "replace": (1, 2, 6, 7), "unlink": (1, 2, 3)}
@@ -233,16 +233,14 @@ def test_no_two_kills_make_vectors_of_nothing_or_part_vectors_from_their_record(
     model: SentenceEncoder, tmp_path: Path, suffix: str
 ) -> None:
     texts = TextStream(tiny.write_texts(tmp_path / "few.txt", MANY[:6]))
-    older_run = (
-        Encoding(block_size=3, normalize_embeddings=True, precision="int8"),
-        np.float32([[-1] * 16, [1] * 16]),
-    )
-    new_run = Encoding(block_size=3, precision="int8"), np.float32([[-3] * 16, [3] * 16])
-    EmbeddingRun(model, texts, tmp_path / f"v{suffix}", *older_run).finish()
+    older_ranges, ranges = (np.float32([[-end] * 16, [end] * 16]) for end in (1, 3))
+    older_run = Encoding(block_size=3, normalize_embeddings=True, precision="int8", ranges=older_ranges)
+    new_run = Encoding(block_size=3, precision="int8", ranges=ranges)
+    EmbeddingRun(model, texts, tmp_path / f"v{suffix}", older_run).finish()
     older = beside(tmp_path / f"v{suffix}")
     kept = [path for path in tmp_path.iterdir() if path.name.startswith("v.")]
     (tmp_path / "new").mkdir()
-    EmbeddingRun(model, texts, tmp_path / "new" / f"v{suffix}", *new_run).finish()
+    EmbeddingRun(model, texts, tmp_path / "new" / f"v{suffix}", new_run).finish()
     new = beside(tmp_path / "new" / f"v{suffix}")
     assert len(older) == len(new) == 3
     number, died = 0, True
@@ -252,12 +250,12 @@ def test_no_two_kills_make_vectors_of_nothing_or_part_vectors_from_their_record(
         out.parent.mkdir()
         for path in kept:
             shutil.copy(path, out.parent)
-        died = attempt(EmbeddingRun(model, texts, out, *new_run), "any", number)
+        died = attempt(EmbeddingRun(model, texts, out, new_run), "any", number)
         assert not out.exists() or beside(out) in (older, new)
-        again = EmbeddingRun(model, texts, out, *new_run)
+        again = EmbeddingRun(model, texts, out, new_run)
         assert attempt(again, "fsync", 1 if again.done else 3)  # a first block comes behind the ranges
         assert not out.exists() or beside(out) in (older, new)
-        EmbeddingRun(model, texts, out, *new_run).finish()
+        EmbeddingRun(model, texts, out, new_run).finish()
         assert beside(out) == new
         assert len(list(out.parent.iterdir())) == 3
     assert number == {".npy": 25, ".tsv": 28}[suffix]  # one more than there are calls
@@ -298,8 +296,9 @@ def test_ranges_stay_with_their_vectors(model: SentenceEncoder, texts: TextStrea
     EmbeddingRun(model, texts, out, byte).finish()
     before = beside(out)
     with pytest.raises(ValueError, match=r"expected smallest and largest value of 16 features, \(2, 16\)"):
-        EmbeddingRun(model, texts, out, byte, np.zeros((2, 15)))
-    assert attempt(EmbeddingRun(model, texts, out, byte, np.float32([[-9] * 16, [9] * 16])), "fsync", 5)
+        EmbeddingRun(model, texts, out, replace(byte, ranges=np.zeros((2, 15))))
+    wide = replace(byte, ranges=np.float32([[-9] * 16, [9] * 16]))
+    assert attempt(EmbeddingRun(model, texts, out, wide), "fsync", 5)
     assert beside(out) == before
     EmbeddingRun(model, texts, out, SMALL, restart=True).finish()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt", "v.npy", "v.npy.json"]
@@ -308,8 +307,9 @@ def test_ranges_stay_with_their_vectors(model: SentenceEncoder, texts: TextStrea
 def test_ranges_are_those_of_the_features_that_are_kept(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path
 ) -> None:
-    encoding = Encoding(block_size=240, precision="int8", truncate_dim=5)
-    run = EmbeddingRun(model, texts, tmp_path / "v.npy", encoding, np.float32([[-3] * 5, [3] * 5]))
+    ranges = np.float32([[-3] * 5, [3] * 5])
+    encoding = Encoding(block_size=240, precision="int8", truncate_dim=5, ranges=ranges)
+    run = EmbeddingRun(model, texts, tmp_path / "v.npy", encoding)
     assert run.finish() == (240, 5)
 
 

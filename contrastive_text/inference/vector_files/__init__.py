@@ -1,6 +1,6 @@
 """Vectors on disk: written block by block, taken up again after a kill, known by model and texts, searched."""
 
-from contrastive_text.inference.vector_files.embedding import CALIBRATION, EmbeddingRun, Encoding
+from contrastive_text.inference.vector_files.embedding import CALIBRATION, EmbeddingRun
 from contrastive_text.inference.vector_files.formats import Array, check_suffix, record_of, write_vectors
 from contrastive_text.inference.vector_files.index import VectorIndex, as_tensor, index_path
 from contrastive_text.inference.vector_files.records import VectorRecord
@@ -10,7 +10,6 @@ __all__ = [
     "CALIBRATION",
     "Array",
     "EmbeddingRun",
-    "Encoding",
     "UnfinishedVectors",
     "VectorIndex",
     "VectorRecord",

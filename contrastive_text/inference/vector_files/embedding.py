@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -15,8 +15,8 @@ import torch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.setting import current_setting
 from contrastive_text.data.files.streaming import TextStream
-from contrastive_text.inference.blocks import BLOCK_SIZE
-from contrastive_text.inference.quantization import Precision, check_precision, check_ranges, value_ranges
+from contrastive_text.inference.encoding import Encoding
+from contrastive_text.inference.quantization import check_ranges, value_ranges
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files.formats import Array, check_suffix, ranges_of
 from contrastive_text.inference.vector_files.unfinished import UnfinishedVectors
@@ -25,41 +25,19 @@ CALIBRATION = 1_000
 """Texts whose vectors give the ranges of a byte where none are given."""
 
 
-@dataclass(frozen=True, slots=True)
-class Encoding:
-    """How texts become vectors; each option as for ``SentenceEncoder.encode_blocks``.
-
-    Args:
-        block_size: Texts that are encoded, and then saved, together.
-        batch_size: Texts at once.
-        normalize_embeddings: Whether to give vectors of unit length.
-        truncate_dim: Features to keep, the first ones; None for the model's own number, or all.
-        precision: ``float32``, or a byte or a bit for each feature.
-        device: Where to encode, or a list; None for where the model is.
-    """
-
-    block_size: int = BLOCK_SIZE
-    batch_size: int = 64
-    normalize_embeddings: bool = False
-    truncate_dim: int | None = None
-    precision: Precision = "float32"
-    device: str | Sequence[str] | None = None
-
-
 class EmbeddingRun:
     """Writes the vectors of a file's texts, and goes on where an earlier run for the same was broken off.
 
     Blocks of texts are encoded and saved one after the other; memory holds one. On one processor, with one number
     of threads and one set of versions, the bytes at the end are the same however often the run was broken off. A
-    byte for each feature needs ranges, which without ``ranges`` are those of the first texts' vectors; they lie
-    beside the output as ``OUT.ranges.npy``.
+    byte for each feature needs ranges, which without any in ``encoding`` are those of the first texts' vectors;
+    they lie beside the output as ``OUT.ranges.npy``.
 
     Args:
         model: The encoder.
         texts: What to encode; read once more beforehand, unless its ``summary`` is there.
         path: ``.npy``, ``.tsv`` or ``.parquet``.
         encoding: None for float32 vectors as the model gives them.
-        ranges: Smallest and largest value of each feature, (2, D), for ``int8`` and ``uint8``.
         restart: Whether to throw away what an earlier run has left.
 
     Raises:
@@ -81,7 +59,6 @@ class EmbeddingRun:
         texts: TextStream,
         path: Path,
         encoding: Encoding | None = None,
-        ranges: Array | None = None,
         restart: bool = False,
     ) -> None:
         check_suffix(path)
@@ -89,15 +66,13 @@ class EmbeddingRun:
         self.texts = texts
         self.path = path
         self.encoding = encoding or Encoding()
-        self.ranges = ranges
-        check_precision(self.encoding.precision)
-        if ranges is not None and not self.is_byte:
-            raise InvalidValueError(
-                f"ranges: expected int8 or uint8 for them, got {self.encoding.precision}; leave them out"
-            )
-        if ranges is not None:
+        if self.encoding.ranges is not None:
+            if not self.encoding.is_byte:
+                raise InvalidValueError(
+                    f"ranges: expected int8 or uint8 for them, got {self.encoding.precision}; leave them out"
+                )
             width = self.encoding.truncate_dim or model.truncate_dim or model.features
-            check_ranges(ranges, width, self.encoding.precision)
+            check_ranges(self.encoding.ranges, width, self.encoding.precision)
         self.summary = texts.summary or texts.scan()
         setting = current_setting(self._devices()[0])
         self._vectors = UnfinishedVectors(path, self._made_of(), self.summary.texts, restart, setting)
@@ -118,30 +93,23 @@ class EmbeddingRun:
         return self._vectors.truncated
 
     def _devices(self) -> list[str]:
-        device = self.encoding.device
-        return list(device) if isinstance(device, list | tuple) else [str(device or self.model.device)]
+        return list(self.encoding.devices or [str(self.encoding.device or self.model.device)])
 
     def _made_of(self) -> dict[str, object]:
         """Returns all that the bytes depend on; of devices the kinds, for one GPU computes as the next."""
+        given = self.encoding.ranges
+        ranges = f"of the first {CALIBRATION:,} texts"
+        if given is not None:
+            ranges = blake2b(np.ascontiguousarray(given, dtype=np.float32).data, digest_size=16).hexdigest()
         made_of = {
             "model": self.model.identity,
             "texts": self.summary.digest,
-            **asdict(self.encoding),
+            **{each.name: getattr(self.encoding, each.name) for each in fields(self.encoding)},
             "device": sorted({torch.device(name).type for name in self._devices()}),
+            "ranges": ranges if self.encoding.is_byte else None,
         }
-        if self.is_byte:
-            given = self.ranges
-            made_of["ranges"] = (
-                f"of the first {CALIBRATION:,} texts"
-                if given is None
-                else blake2b(np.ascontiguousarray(given, dtype=np.float32).data, digest_size=16).hexdigest()
-            )
-        return made_of
-
-    @property
-    def is_byte(self) -> bool:
-        """Whether there are ranges."""
-        return self.encoding.precision in ("int8", "uint8")
+        without = [name for name in ("prompt", "ranges") if made_of[name] is None]
+        return {name: value for name, value in made_of.items() if name not in without}
 
     @property
     def ranges_path(self) -> Path:
@@ -190,22 +158,24 @@ class EmbeddingRun:
         )
 
     def _blocks(self, show_progress_bar: bool) -> Iterator[Array]:
-        options = asdict(self.encoding)
-        if self.is_byte:
-            options["ranges"] = self._known_ranges()
+        encoding = self.encoding
+        if encoding.is_byte:
+            encoding = replace(encoding, ranges=self._known_ranges())
         rest = _Rest(self.texts, self.done, self.count)
-        return map(np.asarray, self.model.encode_blocks(rest, show_progress_bar=show_progress_bar, **options))
+        return map(np.asarray, self.model.encode_blocks(rest, encoding, show_progress_bar))
 
     def _known_ranges(self) -> Array:
         """Returns the ranges, which from then on lie beside the vectors."""
         if (kept := self._vectors.ranges) is not None:
             return kept
-        ranges = self.ranges
+        ranges = self.encoding.ranges
         if ranges is None:
-            options = {name: value for name, value in asdict(self.encoding).items() if name != "block_size"}
             few = list(islice(self.texts, CALIBRATION))
-            ranges = value_ranges(self.model.encode(few, **{**options, "precision": "float32"})).numpy()
-        self._vectors.keep_ranges(ranges)
+            encoding = replace(self.encoding, block_size=CALIBRATION, precision="float32")
+            ranges = value_ranges(
+                torch.as_tensor(next(self.model.encode_blocks(few, encoding), np.empty((0, 0))))
+            )
+        self._vectors.keep_ranges(np.asarray(ranges))
         return np.asarray(ranges)
 
 

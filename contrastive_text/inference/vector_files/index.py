@@ -13,9 +13,10 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.data.files.streaming import TextStream
-from contrastive_text.inference.search import top_k as nearest
-from contrastive_text.inference.sentence_encoder import Hit, SentenceEncoder
-from contrastive_text.inference.vector_files.embedding import EmbeddingRun, Encoding
+from contrastive_text.inference.encoding import Encoding
+from contrastive_text.inference.search import Hit, hits
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.vector_files.embedding import EmbeddingRun
 from contrastive_text.inference.vector_files.formats import Array, check_suffix, record_of
 from contrastive_text.inference.vector_files.records import VectorRecord
 from contrastive_text.inference.vector_files.unfinished import differences
@@ -136,11 +137,7 @@ class VectorIndex:
             convert_to_tensor=True,
             truncate_dim=self.vectors.shape[1],
         )
-        scores, ids = nearest(torch.as_tensor(asked), as_tensor(self.vectors), top_k)
-        return [
-            [Hit(corpus_id=i, score=score) for i, score in zip(*each, strict=True)]
-            for each in zip(ids.tolist(), scores.tolist(), strict=True)
-        ]
+        return hits(torch.as_tensor(asked), as_tensor(self.vectors), top_k)
 
 
 def as_tensor(vectors: Array) -> Tensor:

@@ -1,0 +1,81 @@
+"""How texts become vectors: the options of one call, which travel together from where they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.inference.device_pool import check_devices
+from contrastive_text.inference.quantization import Precision, check_precision
+
+Vectors: TypeAlias = Tensor | npt.NDArray[Any]  # Any: of numbers; float32, or a byte where precision asks for it
+
+Device: TypeAlias = str | torch.device | list[str] | tuple[str, ...]
+"""Where to encode: one device, or the names of several."""
+
+BLOCK_SIZE = 16_384
+"""Texts of a block: 256 batches of 64, so that sorting by length within it leaves next to no padding, and 25 MB
+of vectors with 384 features."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # an array is neither equal to another nor not
+class Encoding:
+    """How texts become vectors; ``SentenceEncoder.encode`` has the same options and says more of each.
+
+    Args:
+        block_size: Texts that are read and encoded, and where they are kept saved, together.
+        batch_size: Texts at once.
+        normalize_embeddings: Whether to give vectors of unit length.
+        prompt: Put before every text; None for the model's own.
+        truncate_dim: Features to keep, the first ones; None for the model's own number, or all.
+        precision: ``float32``, or a byte or a bit for each feature.
+        ranges: Smallest and largest value of each feature, (2, D), for ``int8`` and ``uint8``.
+        device: Where to encode, or a list; None for where the model is.
+
+    Raises:
+        ValueError: A size below 1, a name that is no precision or no device, or an empty list of devices.
+
+    Example:
+        >>> Encoding(batch_size=0)
+        Traceback (most recent call last):
+        contrastive_text.core.errors.InvalidValueError: encode.batch_size: expected 1 or more, got 0
+    """
+
+    block_size: int = BLOCK_SIZE
+    batch_size: int = 64
+    normalize_embeddings: bool = False
+    prompt: str | None = None
+    truncate_dim: int | None = None
+    precision: Precision = "float32"
+    ranges: Vectors | None = None
+    device: Device | None = None
+
+    def __post_init__(self) -> None:
+        for name, size in (("batch_size", self.batch_size), ("block_size", self.block_size)):
+            if size < 1:
+                raise InvalidValueError(f"encode.{name}: expected 1 or more, got {size}")
+        check_precision(self.precision, where="encode.precision")
+        if self.devices is not None:
+            check_devices(self.devices)
+
+    @property
+    def devices(self) -> Sequence[str] | None:
+        """The devices that each get a process; None where there is one device, which needs none."""
+        return self.device if isinstance(self.device, list | tuple) else None
+
+    def shared(self, texts: int | None) -> Encoding:
+        """Returns it with blocks of so few texts that of a number of them each of several devices has some."""
+        if texts is None or self.devices is None:
+            return self
+        return replace(self, block_size=min(self.block_size, max(-(-texts // (4 * len(self.devices))), 1)))
+
+    @property
+    def is_byte(self) -> bool:
+        """Whether a feature becomes a byte, which takes ranges."""
+        return self.precision in ("int8", "uint8")
