@@ -14,8 +14,12 @@ from contrastive_text.inference.onnx_export import TOLERANCE
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler
 
-pytest.importorskip("onnxruntime", reason="needs the onnx extra")
-pytest.importorskip("onnxscript", reason="needs the onnx extra")
+
+@pytest.fixture(scope="module", autouse=True)
+def extra() -> None:
+    """Skips all without the extra; imports it here, for every worker of a run collects this file."""
+    pytest.importorskip("onnxruntime", reason="needs the onnx extra")
+    pytest.importorskip("onnxscript", reason="needs the onnx extra")
 
 
 def test_onnx_says_how_near_it_is_and_what_belongs_to_it(

@@ -14,12 +14,15 @@ from contrastive_text.evaluation.mteb_model import MTEBModel
 from contrastive_text.metrics import pair_similarity, spearman
 from contrastive_text.poolers import MeanPooler
 
-mteb = pytest.importorskip("mteb", reason="the extra mteb is not installed")
-datasets = pytest.importorskip("datasets")
-
 FIRST = list(tiny.TEXTS[:30])
 SECOND = [tiny.TEXTS[(7 * i + 3) % 40] for i in range(30)]
 GOLD = [float(i % 6) for i in range(30)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def mteb() -> Any:
+    """The library, imported where a test asks for it: every worker of a run collects this file."""
+    return pytest.importorskip("mteb", reason="the extra mteb is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -28,37 +31,27 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceEncoder:
     return SentenceEncoder.from_pretrained(folder, pooler=MeanPooler(), device="cpu")
 
 
-def described(name: str, kind: str, score: str) -> Any:
-    return mteb.TaskMetadata(
-        name=name, description="of local texts", type=kind, category="t2t", modalities=["text"], reference=None,
-        dataset={"path": "local/none", "revision": "1"}, eval_splits=["test"], eval_langs=["eng-Latn"],
-        main_score=score, date=None, domains=None, task_subtypes=None, license=None, annotations_creators=None,
-        dialect=None, sample_creation=None, bibtex_citation=None,
+def local_task(kind: str, score: str, splits: dict[str, dict[str, Any]], **attributes: Any) -> Any:
+    """Returns a task of mteb over columns in memory."""
+    import datasets
+    import mteb
+
+    loaded = datasets.DatasetDict({name: datasets.Dataset.from_dict(each) for name, each in splits.items()})
+    metadata = mteb.TaskMetadata(
+        name=f"Local{kind}", description="of local texts", type=kind, category="t2t", modalities=["text"],
+        reference=None, dataset={"path": "local/none", "revision": "1"}, eval_splits=["test"],
+        eval_langs=["eng-Latn"], main_score=score, date=None, domains=None, task_subtypes=None, license=None,
+        annotations_creators=None, dialect=None, sample_creation=None, bibtex_citation=None,
     )  # fmt: skip
 
+    def load_data(self: Any, **_: Any) -> None:
+        self.dataset, self.data_loaded = loaded, True
 
-class LocalSTS(mteb.abstasks.AbsTaskSTS):
-    metadata = described("LocalSTS", "STS", "cosine_spearman")
-
-    def load_data(self, **_: Any) -> None:
-        columns = {"sentence1": FIRST, "sentence2": SECOND, "score": GOLD}
-        self.dataset = datasets.DatasetDict({"test": datasets.Dataset.from_dict(columns)})
-        self.data_loaded = True
+    base = getattr(mteb.abstasks, f"AbsTask{kind}")
+    return type(f"Local{kind}", (base,), {"metadata": metadata, "load_data": load_data, **attributes})()
 
 
-class LocalClassification(mteb.abstasks.AbsTaskClassification):
-    metadata = described("LocalClassification", "Classification", "accuracy")
-    n_experiments = 2
-    samples_per_label = 8
-
-    def load_data(self, **_: Any) -> None:
-        columns = {"text": list(tiny.TEXTS), "label": [int("bird" in text) for text in tiny.TEXTS]}
-        split = datasets.Dataset.from_dict(columns)
-        self.dataset = datasets.DatasetDict({"train": split, "test": split})
-        self.data_loaded = True
-
-
-def evaluate(model: SentenceEncoder, task: Any) -> dict[str, float]:
+def evaluate(mteb: Any, model: SentenceEncoder, task: Any) -> dict[str, float]:
     found = mteb.evaluate(
         MTEBModel(model, "mine/tiny"), task, cache=None, show_progress_bar=False, co2_tracker=False
     )
@@ -67,8 +60,9 @@ def evaluate(model: SentenceEncoder, task: Any) -> dict[str, float]:
     return dict(scores)
 
 
-def test_an_sts_task_scores_what_ours_does(model: SentenceEncoder) -> None:
-    scores = evaluate(model, LocalSTS())
+def test_an_sts_task_scores_what_ours_does(mteb: Any, model: SentenceEncoder) -> None:
+    columns = {"sentence1": FIRST, "sentence2": SECOND, "score": GOLD}
+    scores = evaluate(mteb, model, local_task("STS", "cosine_spearman", {"test": columns}))
     u, v = (torch.as_tensor(model.encode(texts)) for texts in (FIRST, SECOND))
     expected = float(spearman(pair_similarity(u, v), torch.tensor(GOLD)))
     assert scores["cosine_spearman"] == pytest.approx(
@@ -77,11 +71,14 @@ def test_an_sts_task_scores_what_ours_does(model: SentenceEncoder) -> None:
     assert scores["spearman"] == pytest.approx(expected, abs=1e-6)  # of similarity_pairwise
 
 
-def test_a_classification_task_runs_over_the_same_vectors(model: SentenceEncoder) -> None:
-    assert evaluate(model, LocalClassification())["accuracy"] > 0.8  # 8 of 40 texts have a bird
+def test_a_classification_task_runs_over_the_same_vectors(mteb: Any, model: SentenceEncoder) -> None:
+    columns = {"text": list(tiny.TEXTS), "label": [int("bird" in text) for text in tiny.TEXTS]}
+    splits = {"train": columns, "test": columns}
+    task = local_task("Classification", "accuracy", splits, n_experiments=2, samples_per_label=8)
+    assert evaluate(mteb, model, task)["accuracy"] > 0.8  # 8 of 40 texts have a bird
 
 
-def test_the_adapter_is_an_encoder_to_mteb(model: SentenceEncoder) -> None:
+def test_the_adapter_is_an_encoder_to_mteb(mteb: Any, model: SentenceEncoder) -> None:
     adapter = MTEBModel(model, "mine/tiny")
     assert isinstance(adapter, mteb.EncoderProtocol)
     meta = adapter.mteb_model_meta

@@ -24,9 +24,6 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MaxPooler, MeanPooler, Pooler
 from contrastive_text.runs.verification import verify
 
-pytest.importorskip("onnxruntime", reason="needs the onnx extra")
-pytest.importorskip("onnxscript", reason="needs the onnx extra")
-
 # float32: other kernels add in another order. Vectors have entries of size 1.
 ROUNDING = 1e-5
 POOLERS = (
@@ -61,6 +58,13 @@ class Reading(Pooler):
 
     def forward(self, hidden: Hidden) -> Tensor:
         return torch.stack([hidden.layers[-1][0, i - 1] for i in hidden.mask.sum(dim=1).tolist()])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def extra() -> None:
+    """Skips all without the extra; imports it here, for every worker of a run collects this file."""
+    pytest.importorskip("onnxruntime", reason="needs the onnx extra")
+    pytest.importorskip("onnxscript", reason="needs the onnx extra")
 
 
 @pytest.fixture(scope="module")
