@@ -1,0 +1,142 @@
+"""Over another number of ranks a run goes on with the same global batches; there rounding differs."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import several
+import tiny
+import torch
+import torch.multiprocessing as mp
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.strategies import DDPStrategy
+from resume.runs import KeepValidated, check_equal, run
+from torch import Tensor
+
+from contrastive_text.core.errors import RunError
+from contrastive_text.data import BatchRoundRobin, TextTask
+from contrastive_text.training.divergence import EndWhenDiverged
+
+pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed")  # each run has a folder of its own
+
+
+RANK_STEPS = 8
+TOLERANCE = 1e-9
+"""Of weights in float64: sums over two ranks are rounded otherwise."""
+
+
+def exact(folder: Path, bert: str, tasks: dict[str, TextTask], **options: Any) -> dict[str, Tensor]:
+    """A run in float64 without dropout; seven rows a task don't go evenly into two, nor into the last batches."""
+    data = {"batch_size": 7, "drop_last": False}
+    fixed: dict[str, Any] = {"precision": "64-true", "dropout": 0.0, "data": data, "steps": RANK_STEPS}
+    return run(folder, bert, tasks, **fixed, **options)
+
+
+def become_rank(number: int, port: int) -> None:
+    """Makes this process one of two ranks, as far as Lightning asks."""
+    torch.set_num_threads(1)
+    place = {
+        "LOCAL_RANK": number,
+        "NODE_RANK": 0,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": 2,
+    }
+    os.environ |= {name: str(value) for name, value in place.items()}
+
+
+def start_ranks(function: Any, *words: str) -> None:
+    """Runs a function of the rank, a port and some words in two processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    multiprocessing.set_forkserver_preload(["contrastive_text.training.module"])
+    mp.start_processes(function, args=(port, *words), nprocs=2, start_method="forkserver")
+
+
+def rank_of_two(number: int, port: int, bert: str, folder: str, resume: str) -> None:
+    """One of two ranks: a run from the start, and one from the checkpoint of a process alone."""
+    become_rank(number, port)
+    tasks = several.write_tasks(Path(folder) / f"data{number}")
+    for name, start in (("two", None), ("one then two", resume)):
+        weights = exact(
+            Path(folder) / name,
+            bert,
+            tasks,
+            resume=start,
+            devices=2,
+            strategy=DDPStrategy(process_group_backend="gloo", find_unused_parameters=True),
+        )
+        torch.save(weights, Path(folder) / f"{name} {number}.pt")
+
+
+@pytest.mark.slow  # two processes import torch and Lightning
+def test_another_number_of_ranks_goes_on_with_the_same_global_batches(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    whole = exact(tmp_path / "one", bert, tasks)
+    start_ranks(rank_of_two, bert, str(tmp_path), str(tmp_path / "one" / "step=4.ckpt"))
+    resume = str(tmp_path / "two" / "step=4.ckpt")
+    reached = {"two then one": exact(tmp_path / "two then one", bert, tasks, resume=resume)}
+    for name in ("two", "one then two"):
+        each = [torch.load(tmp_path / f"{name} {number}.pt", weights_only=True) for number in range(2)]
+        check_equal(*each)
+        reached[name] = each[0]
+    moved = torch.load(tmp_path / "one" / "step=4.ckpt", weights_only=True)["state_dict"]
+    assert max(float((whole[name] - moved[name]).abs().max()) for name in whole) > 1e-5
+    for found in reached.values():
+        for name, weight in whole.items():
+            assert float((found[name] - weight).abs().max()) <= TOLERANCE, name
+
+
+class LostOnOneRank(EndWhenDiverged):
+    """Sees a loss of NaN on the second rank alone."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *rest: Any) -> None:
+        lost = trainer.global_rank == 1 and trainer.global_step == 3
+        super().on_train_batch_end(trainer, pl_module, outputs["loss"] * (math.nan if lost else 1.0), *rest)
+
+
+def window_on_two_ranks(number: int, port: int, bert: str, folder: str) -> None:
+    """One of two ranks: a run validated inside a step, the same resumed, and one that is lost."""
+    become_rank(number, port)
+    tasks = several.write_tasks(Path(folder) / f"data{number}")
+    pairs = tiny.write_pairs(Path(folder) / f"pairs{number}.tsv")
+
+    def fit(name: str, *callbacks: Callback, resume: str | None = None) -> dict[str, Tensor]:
+        return run(
+            Path(folder) / name,
+            bert,
+            tasks,
+            steps=5,
+            mixture=BatchRoundRobin(),
+            accumulate=2,
+            resume=resume,
+            callbacks=(KeepValidated(Path(folder) / name / "validated"), *callbacks),
+            data={"validation": pairs},
+            devices=2,
+            strategy=DDPStrategy(process_group_backend="gloo", find_unused_parameters=True),
+            val_check_interval=3,
+            check_val_every_n_epoch=None,
+        )
+
+    torch.save(fit("whole"), Path(folder) / f"whole {number}.pt")
+    inside = str(Path(folder) / "whole" / "validated" / "1.ckpt")
+    torch.save(fit("again", resume=inside), Path(folder) / f"again {number}.pt")
+    with pytest.raises(RunError, match=r"^step 3: expected a finite loss, got (nan|none on another rank)"):
+        fit("lost", LostOnOneRank())
+
+
+@pytest.mark.slow  # two processes import torch and Lightning
+def test_two_ranks_keep_the_gradient_of_a_begun_step_and_end_together(bert: str, tmp_path: Path) -> None:
+    start_ranks(window_on_two_ranks, bert, str(tmp_path))
+    each = [torch.load(path, weights_only=True) for path in sorted(tmp_path.glob("*.pt"))]
+    assert len(each) == 4
+    for other in each[1:]:
+        check_equal(each[0], other)

@@ -1,0 +1,169 @@
+"""A run that is stopped and taken up again ends with the same weights, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import several
+import torch
+from covering import rest_slow
+from pytorch_lightning.callbacks import BaseFinetuning, Callback, ModelCheckpoint
+from resume.runs import MIXTURES, check_equal, run
+from torch import Tensor
+
+from contrastive_text.core.setting import current_setting
+from contrastive_text.data import BatchRoundRobin, EpochRoundRobin, TextTask
+from contrastive_text.training import Combine, PCGrad, Uncertainty
+from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
+from contrastive_text.training.module import ContrastiveModule
+
+pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed")  # each run has a folder of its own
+
+
+Whole = tuple[Path, dict[str, Tensor]]
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 6])
+def test_inside_an_epoch_and_at_its_edge(
+    step: int, whole: Whole, bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    folder, weights = whole
+    check_equal(weights, run(tmp_path, bert, tasks, steps=8, resume=str(folder / f"step={step}.ckpt")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in MIXTURES if name != "all"])
+def test_under_other_mixtures(name: str, bert: str, tasks: dict[str, TextTask], tmp_path: Path) -> None:
+    def fit(folder: Path, resume: Path | None = None) -> dict[str, Tensor]:
+        start = None if resume is None else str(resume)
+        return run(folder, bert, tasks, steps=11, mixture=MIXTURES[name], resume=start)
+
+    weights = fit(tmp_path / "whole")
+    for step in (1, 4):
+        check_equal(weights, fit(tmp_path / str(step), resume=tmp_path / "whole" / f"step={step}.ckpt"))
+
+
+def test_a_run_that_goes_on_under_another_setting_is_told_so(
+    whole: Whole, bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    folder, weights = whole
+    path = tmp_path / "step=7.ckpt"
+    saved = torch.load(folder / path.name, weights_only=True)
+    assert saved["setting"] == current_setting()
+    torch.save({**saved, "setting": saved["setting"] | {"threads": "17"}}, path)
+    said = "the run goes on under another setting, so its last bits may differ: threads 17 then, "
+    with pytest.warns(UserWarning, match=said) as warned:
+        check_equal(weights, run(tmp_path / "again", bert, tasks, steps=8, resume=str(path)))
+    assert len([each for each in warned if "another setting" in str(each.message)]) == 1
+    ContrastiveModule.load_from_checkpoint(path)  # nothing goes on, so nothing is said
+    del saved["setting"]  # of an older version
+    torch.save(saved, path)
+    check_equal(weights, run(tmp_path / "older", bert, tasks, steps=8, resume=str(path)))
+
+
+@pytest.mark.parametrize("combine", rest_slow([PCGrad(), Uncertainty()]), ids=["pcgrad", "uncertainty"])
+def test_what_combines_gradients_resumes_too(
+    combine: Combine, bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    whole = run(tmp_path / "whole", bert, tasks, steps=5, combine=type(combine)())
+    resume = str(tmp_path / "whole" / "step=2.ckpt")
+    check_equal(whole, run(tmp_path / "again", bert, tasks, steps=5, combine=type(combine)(), resume=resume))
+
+
+@pytest.mark.parametrize(
+    "options", rest_slow([{"limit_train_batches": 2}, {}]), ids=["limited epochs", "whole epochs"]
+)
+def test_runs_by_epochs_are_taken_up_at_every_step(
+    options: dict[str, int], bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    """Their schedule asks for the number of steps, for which the loader is made before its place is read."""
+    options = {**options, "max_steps": -1, "max_epochs": 2}
+    epoch = options.get("limit_train_batches", 3)
+    steps = 2 * epoch
+
+    def by_epochs(folder: Path, resume: str | None = None) -> dict[str, Tensor]:
+        ends = ModelCheckpoint(folder, filename="end of {epoch}", save_top_k=-1, every_n_epochs=1)
+        stop = (SaveWhenStopped(), ends)
+        return run(folder, bert, tasks, steps=steps, resume=resume, callbacks=stop, **options)
+
+    whole = by_epochs(tmp_path / "whole")
+    for name in ("step=1", f"step={epoch}", "end of epoch=0", f"step={epoch + 1}"):
+        resume = str(tmp_path / "whole" / f"{name}.ckpt")
+        check_equal(whole, by_epochs(tmp_path / "again" / name, resume=resume))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
+@pytest.mark.parametrize("workers", rest_slow([2, 1, 3]))
+def test_another_number_of_workers_changes_nothing(
+    workers: int, whole: Whole, bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    folder, weights = whole
+    resume = str(folder / "step=5.ckpt")
+    check_equal(weights, run(tmp_path / "more", bert, tasks, steps=8, resume=resume, workers=workers))
+    resume = str(tmp_path / "more" / "step=7.ckpt")
+    check_equal(weights, run(tmp_path / "none", bert, tasks, steps=8, resume=resume))
+
+
+def test_float64_is_resumed_without_rounding(bert: str, tasks: dict[str, TextTask], tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", bert, tasks, steps=4, precision="64-true")
+    resume = str(tmp_path / "whole" / "step=2.ckpt")
+    check_equal(whole, run(tmp_path / "again", bert, tasks, steps=4, precision="64-true", resume=resume))
+
+
+class UnfreezeLater(BaseFinetuning):
+    """Trains the encoder from the second epoch on."""
+
+    def freeze_before_training(self, pl_module: Any) -> None:
+        self.freeze(pl_module.encoder)
+
+    def finetune_function(self, pl_module: Any, epoch: int, optimizer: torch.optim.Optimizer) -> None:
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.encoder, optimizer)
+
+
+def test_layers_that_are_unfrozen_later_follow_the_schedule(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    seen: list[list[float]] = []
+
+    class Rates(Callback):
+        def on_train_batch_end(self, trainer: Any, *rest: Any) -> None:  # noqa: ARG002  # Lightning's
+            seen.append([group["lr"] for group in trainer.optimizers[0].param_groups])
+
+    def fit(name: str, *callbacks: Callback, resume: str | None = None) -> dict[str, Tensor]:
+        return run(tmp_path / name, bert, tasks, 7, resume=resume, callbacks=(UnfreezeLater(), *callbacks))
+
+    whole = fit("whole", Rates())
+    first, later = zip(*[(rates[0], rates[-1]) for rates in seen[3:]], strict=True)
+    assert len(seen[3]) == len(seen[2]) + 1
+    assert later == pytest.approx([rate / 10 for rate in first])  # as Lightning adds them, from there on
+    start = several.module(bert).state_dict()
+    assert any(not torch.equal(start[name], whole[name]) for name in start if name.startswith("encoder"))
+    # After it Lightning's callback itself leaves frozen in a resumed run what it has unfrozen.
+    check_equal(whole, fit("again", resume=str(tmp_path / "whole" / "step=2.ckpt")))
+
+
+def test_under_accumulation_whole_steps_are_resumed(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    mixture = BatchRoundRobin()
+    whole = run(tmp_path / "whole", bert, tasks, steps=4, mixture=mixture, accumulate=3)
+    resume = str(tmp_path / "whole" / "step=2.ckpt")
+    again = run(tmp_path / "again", bert, tasks, steps=4, mixture=mixture, accumulate=3, resume=resume)
+    check_equal(whole, again)
+
+
+def test_other_data_in_mid_epoch_are_refused(bert: str, tasks: dict[str, TextTask], tmp_path: Path) -> None:
+    run(tmp_path / "whole", bert, tasks, steps=2)
+    resume = str(tmp_path / "whole" / "step=2.ckpt")
+    with pytest.raises(
+        ValueError, match=r"expected the 3 batches an epoch of the checkpoint, .* got 9, or others"
+    ):
+        run(tmp_path / "again", bert, tasks, steps=4, mixture=BatchRoundRobin(), resume=resume)
+    run(tmp_path / "turns", bert, tasks, steps=4, mixture=BatchRoundRobin())
+    resume = str(tmp_path / "turns" / "step=4.ckpt")
+    with pytest.raises(ValueError, match=r"the 9 batches an epoch of the checkpoint, .* got 9, or others"):
+        other = EpochRoundRobin(downsample=True)  # as many steps in another order
+        run(tmp_path / "again", bert, tasks, steps=6, mixture=other, resume=resume)
