@@ -61,6 +61,7 @@ def test_no_texts_give_no_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
     assert TextTokenizer(tokenizer, max_length=None)([]) == []
 
 
+@pytest.mark.slow  # a process that imports torch and transformers
 def test_the_same_corpus_gives_the_same_vocabulary_in_every_process(corpus: tuple[str, ...]) -> None:
     here = learn_vocabulary([*corpus, "日本 ☃"], vocabulary_size=120).backend_tokenizer.to_str()
     program = (
