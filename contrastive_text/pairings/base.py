@@ -126,7 +126,7 @@ class Neighbours(Pairing):
     """
 
     def arrange(self, files: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
-        """Returns every row with its successor in its file as ``next``; a file's last row has none and is left out."""
+        """Returns every row with its successor in the file as ``next``; a file's last row is left out."""
         rows: list[Row] = [
             {**row, "next": after["text"]} for file in files for row, after in itertools.pairwise(file)
         ]
