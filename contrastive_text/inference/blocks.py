@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -151,20 +151,18 @@ class BlockEncoder:
 
 
 def encode_each(
-    work: BlockEncoder,
-    blocks: Iterable[TextBlock],
-    total: int | None,
-    show_progress_bar: bool,
+    work: BlockEncoder, sentences: Iterable[str], show_progress_bar: bool
 ) -> Generator[VectorBlock, None, None]:
-    """Yields the vectors of each block, in order, as they are asked for.
+    """Yields the vectors of each block of texts, in order, as they are asked for.
 
     Args:
         work: What encodes a block: here, or where its encoding names several devices, a copy in a process for
             each, whose vectors come on the CPU.
-        blocks: Read one at a time; with several devices, two for each.
-        total: Texts of all blocks, for the bar; None where nobody knows.
-        show_progress_bar: Whether to draw it.
+        sentences: Read a block at a time; with several devices, two for each.
+        show_progress_bar: Whether to draw a bar.
     """
+    total = len(sentences) if isinstance(sentences, Sized) else None
+    blocks = text_blocks(sentences, work.encoding.block_size)
     columns = TextColumn("Encoding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, disable=not show_progress_bar) as bar:
         task = bar.add_task("Encoding", total=total)

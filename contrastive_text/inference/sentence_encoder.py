@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -14,25 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.class_paths import trusting
-from contrastive_text.core.errors import ContrastiveTextError, InvalidTypeError, InvalidValueError, first_line
-from contrastive_text.core.libraries import is_failure
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.similarity import at_least_float32, cosine_similarity_matrix
 from contrastive_text.core.types import Batch
 from contrastive_text.data import TextTokenizer
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
-from contrastive_text.inference.blocks import (
-    BlockEncoder,
-    TextBlock,
-    VectorBlock,
-    encode_each,
-    join_blocks,
-    text_blocks,
-)
+from contrastive_text.inference.blocks import BlockEncoder, TextBlock, VectorBlock, encode_each, join_blocks
 from contrastive_text.inference.encoding import Device, Encoding, Vectors
-from contrastive_text.inference.model_folder import local_folder, read_folder
+from contrastive_text.inference.model_folder import local_folder, read_folder, write_folder
 from contrastive_text.inference.model_parts import ModelParts
-from contrastive_text.inference.model_writing import write_folder
 from contrastive_text.inference.quantization import Precision, check_ranges, quantize
 from contrastive_text.inference.search import Hit, hits
 from contrastive_text.poolers import MeanPooler, Pooler
@@ -120,7 +111,6 @@ class SentenceEncoder(nn.Module):
         """
         with trusting(trust):
             parts = read_folder(local_folder(str(model_name_or_path)))
-        _check_runs(parts.encoder, str(model_name_or_path))
         if parts.pooler is not None and pooler is not None and type(parts.pooler) is not type(pooler):
             raise InvalidValueError(
                 f"from_pretrained.pooler: expected none, for {model_name_or_path} was saved with "
@@ -279,9 +269,7 @@ class SentenceEncoder(nn.Module):
             self.to(encoding.device)
         work = BlockEncoder(self, self.tokenizer, encoding, on_cpu=not convert_to_tensor)
         self.truncated = 0
-        total = len(sentences) if isinstance(sentences, Sized) else None
-        blocks = text_blocks(sentences, encoding.block_size)
-        return self._counted(encode_each(work, blocks, total, show_progress_bar), convert_to_tensor)
+        return self._counted(encode_each(work, sentences, show_progress_bar), convert_to_tensor)
 
     def _settled(self, encoding: Encoding) -> Encoding:
         """Returns options that fit this model, with its own prompt and features where they name none."""
@@ -354,21 +342,3 @@ class SentenceEncoder(nn.Module):
     def save_pretrained(self, path: str | Path) -> None:
         """Saves a folder that ``from_pretrained`` and sentence-transformers load with equal vectors."""
         write_folder(Path(path), self._parts)
-
-
-def _check_runs(encoder: TransformerEncoder, name: str) -> None:
-    """Refuses an encoder that takes no text: settings of its files that only a first text comes upon."""
-    try:
-        trial = SentenceEncoder(encoder, MeanPooler())
-        with suppress(ContrastiveTextError):  # such as a vector that isn't finite: told when it is asked for
-            BlockEncoder(trial, trial.tokenizer, Encoding())(TextBlock(0, ["a", "a bird and a dog"]))
-    except ContrastiveTextError:
-        raise
-    except BaseException as error:
-        if not is_failure(error):
-            raise
-        raise InvalidValueError(
-            f"{name}: expected a network and a tokenizer that take a text, got {type(error).__name__}: "
-            f"{first_line(error)}; config.json or tokenizer.json is damaged, "
-            "save the model again"
-        ) from error

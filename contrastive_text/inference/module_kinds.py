@@ -1,0 +1,296 @@
+"""The modules of a model folder: of each kind what is written and what is read, side by side.
+
+Written are the names of sentence-transformers' older versions, read are these and version 6's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import normalizers
+from torch import Tensor, nn
+
+from contrastive_text.core.class_paths import resolve
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
+from contrastive_text.core.libraries import is_failure, quiet
+from contrastive_text.core.model_files import MODULES, TODO
+from contrastive_text.core.records import Record
+from contrastive_text.core.specs import part_spec
+from contrastive_text.data import TextTokenizer, collate_texts
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders.embedder import Embedder
+from contrastive_text.encoders.loading import load_model
+from contrastive_text.inference.blocks import evaluating
+from contrastive_text.inference.model_parts import ModelParts
+from contrastive_text.poolers import CLSPooler, MaxPooler, MeanPooler, Pooler
+
+_POOLERS: dict[str, tuple[str, type[Pooler]]] = {
+    "cls": ("pooling_mode_cls_token", CLSPooler),
+    "mean": ("pooling_mode_mean_tokens", MeanPooler),
+    "max": ("pooling_mode_max_tokens", MaxPooler),
+}
+"""Name of a pooling mode -> the name of its flag in older versions, and what it is here."""
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    f"{cls.__module__}.{cls.__qualname__}": cls for cls in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.Sigmoid)
+}
+_LIMIT = "sentence_bert_config.json"
+_WIDEST = 1 << 20
+"""Features on a side of a Dense layer: a wider one is a damaged number."""
+
+
+class Kind(NamedTuple):
+    """A kind of module that a model folder has.
+
+    Args:
+        name: Its class in sentence-transformers, and the end of its folder's name.
+        of: The modules of the kind that a model has, in order, each as what ``write`` takes.
+        write: Writes a module into its folder; returns its class path where that isn't known by the name.
+        read: From a module's folder and class path to what it holds.
+    """
+
+    name: str
+    of: Callable[[ModelParts], list[Any]]  # Any: of each kind its own
+    write: Callable[[Path, Any], str | None]
+    read: Callable[[Path, str], Any]
+
+
+def read_record(path: Path) -> Record:
+    """Reads a JSON file of a model folder, which must be there."""
+    if not path.exists():
+        raise InvalidValueError(f"{path}: expected a file, got none; the folder is damaged, save it again")
+    return Record.read(path, TODO)
+
+
+def write_json(path: Path, content: object) -> None:
+    """Writes a JSON file of a model folder."""
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def check_loadable(encoder: TransformerEncoder, where: str) -> None:
+    """Refuses an encoder whose weights its own architecture couldn't load again, such as one with LoRA put in.
+
+    Args:
+        encoder: The encoder that is to be saved.
+        where: What errors begin with.
+
+    Raises:
+        ValueError: Weights of other names or shapes than those of a fresh model of its configuration.
+    """
+    with torch.device("meta"):
+        fresh = load_model(None, encoder.model.config).state_dict()
+    held = {name: weight.shape for name, weight in encoder.model.state_dict().items()}
+    other = [name for name in {**held, **fresh} if name not in fresh or held.get(name) != fresh[name].shape]
+    if other:
+        raise InvalidValueError(
+            f"{where}: expected an encoder with the weights of {encoder.model.config.model_type}, got others "
+            f"({', '.join(other[:3])}{', ...' * (len(other) > 3)}), which no saved folder can hold; merge "
+            "adapters such as LoRA into the weights first (in peft: merge_and_unload), or leave ExportModel out"
+        )
+
+
+def _network_of(parts: ModelParts) -> list[ModelParts]:
+    if parts.encoder.tokenizer is None:
+        raise InvalidValueError("save_pretrained: expected an encoder with a tokenizer, got none; train it first")
+    check_loadable(parts.encoder, where="save_pretrained")
+    return [parts]
+
+
+def _write_network(folder: Path, parts: ModelParts) -> None:
+    assert parts.encoder.tokenizer is not None
+    with quiet():
+        parts.encoder.model.save_pretrained(folder)
+    parts.encoder.tokenizer.save_pretrained(folder)
+    write_json(folder / _LIMIT, {"max_seq_length": parts.max_length, "do_lower_case": False})
+
+
+def _read_network(folder: Path, class_path: str) -> tuple[TransformerEncoder, int | None]:  # noqa: ARG001
+    """Returns the network with its tokenizer, and the longest text in tokens, where one is known."""
+    path = folder / _LIMIT
+    settings = read_record(path) if path.exists() else Record({}, where=str(path), todo=TODO)
+    bounds = [settings.integer("max_seq_length", None, least=1)]
+    lower_case = settings.flag("do_lower_case", False)
+    encoder = TransformerEncoder(str(folder))
+    _check_vocabulary(encoder, folder)
+    if lower_case and encoder.tokenizer is not None:
+        backend = encoder.tokenizer.backend_tokenizer
+        parts = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
+        backend.normalizer = normalizers.Sequence(parts)
+    _check_runs(encoder, folder)
+    return encoder, min([bound for bound in (*bounds, encoder.limit) if bound], default=None)
+
+
+def _check_vocabulary(encoder: TransformerEncoder, folder: Path) -> None:
+    """Refuses the tokenizer that Transformers makes up where a folder has none: special tokens and no words."""
+    tokenizer = encoder.tokenizer
+    if tokenizer is not None and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        raise InvalidValueError(
+            f"{folder}: expected a tokenizer (tokenizer.json, or the files of its vocabulary), got none; save it "
+            "beside the weights with tokenizer.save_pretrained"
+        )
+
+
+def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
+    """Refuses an encoder that takes no text: settings of its files that only a first text comes upon."""
+    if encoder.tokenizer is None:
+        return
+    try:
+        tokenizer = TextTokenizer(encoder.tokenizer, encoder.limit)
+        # Such as a vector that isn't finite: told when it is asked for.
+        with suppress(ContrastiveTextError), torch.no_grad(), evaluating(encoder):
+            Embedder(encoder, MeanPooler()).pool(collate_texts(tokenizer, tokenizer(["a", "a bird and a dog"])))
+    except BaseException as error:
+        if isinstance(error, ContrastiveTextError) or not is_failure(error):
+            raise
+        raise InvalidValueError(
+            f"{folder}: expected a network and a tokenizer that take a text, got {type(error).__name__}: "
+            f"{first_line(error)}; config.json or tokenizer.json is damaged, save the model again"
+        ) from error
+
+
+def _write_pooler(folder: Path, parts: ModelParts) -> str | None:
+    """Writes a pooler's settings; one that sentence-transformers can't express under its class path."""
+    assert parts.pooler is not None
+    if type(parts.pooler) not in (cls for _, cls in _POOLERS.values()):
+        spec = part_spec(parts.pooler, "pooler")
+        write_json(folder / "config.json", spec["init_args"])
+        return str(spec["class_path"])
+    flags = {flag: type(parts.pooler) is cls for flag, cls in _POOLERS.values()}
+    flags["pooling_mode_mean_sqrt_len_tokens"] = False
+    write_json(folder / "config.json", {"word_embedding_dimension": parts.encoder.features} | flags)
+    return None
+
+
+def _read_pooler(folder: Path, class_path: str) -> Pooler:
+    path = folder / "config.json"
+    return _pooling(path) if class_path.rpartition(".")[2] == "Pooling" else _own_pooler(class_path, path)
+
+
+def _pooling(path: Path) -> Pooler:
+    config = read_record(path)
+    if not config.flag("include_prompt", True):
+        raise InvalidValueError(
+            f"{path}: expected a prompt to take part in pooling, got include_prompt: false; load this model with "
+            "sentence-transformers"
+        )
+    named = config.values.get("pooling_mode")
+    modes = [named] if isinstance(named, str) else config.texts("pooling_mode", [])
+    flags = [key for key in config if key.startswith("pooling_mode_")]
+    modes = modes or [key for key in flags if config.flag(key, False)]
+    known = [cls for mode, (flag, cls) in _POOLERS.items() if modes in ([mode], [flag])]
+    if not known:
+        raise InvalidValueError(
+            f"{path}: expected one pooling mode of {', '.join(_POOLERS)}, got "
+            f"{', '.join(modes) or 'none'}; load this model with sentence-transformers"
+        )
+    return known[0]()
+
+
+def _own_pooler(class_path: str, path: Path) -> Pooler:
+    """Makes a pooler of ours, or of a module that is imported or trusted; a folder can name no other code."""
+    where = path.parent.parent / MODULES
+    if class_path.startswith("sentence_transformers."):
+        raise InvalidValueError(
+            f"{where}: expected Transformer, Pooling, Dense, Normalize or a pooler of yours, got {class_path}; "
+            "load this model with sentence-transformers"
+        )
+    cls, arguments = resolve(class_path, Pooler, str(where)), read_record(path).values
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
+        raise InvalidValueError(f"{path}: expected the arguments of {class_path}, got {error}; {TODO}") from error
+    if inspect.isabstract(cls):
+        raise InvalidValueError(f"{where}: expected a pooler, got the base class {class_path}; {TODO}")
+    return cls(**arguments)
+
+
+def _dense_of(parts: ModelParts) -> list[tuple[nn.Linear, nn.Module]]:
+    layers: list[tuple[nn.Linear, nn.Module]] = []
+    for layer in parts.head or ():
+        if isinstance(layer, nn.Linear):
+            layers.append((layer, nn.Identity()))
+        elif layers and type(layer) in _ACTIVATIONS.values() and isinstance(layers[-1][1], nn.Identity):
+            layers[-1] = (layers[-1][0], layer)
+        elif not isinstance(layer, nn.Dropout):
+            raise InvalidValueError(
+                f"save_pretrained: expected a head of Linear layers and activations, got {type(layer).__name__}; "
+                "sentence-transformers could not express it"
+            )
+    return layers
+
+
+def _write_dense(folder: Path, layer: tuple[nn.Linear, nn.Module]) -> None:
+    linear, activation = layer
+    cls = type(activation)
+    config = {
+        "in_features": linear.in_features,
+        "out_features": linear.out_features,
+        "bias": linear.bias is not None,
+        "activation_function": f"{cls.__module__}.{cls.__qualname__}",
+    }
+    write_json(folder / "config.json", config)
+    weights = {f"linear.{name}": weight.contiguous() for name, weight in linear.state_dict().items()}
+    save_file(weights, folder / "model.safetensors")
+
+
+def _read_dense(folder: Path, class_path: str) -> tuple[nn.Linear, nn.Module]:  # noqa: ARG001
+    path = folder / "config.json"
+    config = read_record(path)
+    if config.flag("use_residual", False):
+        raise InvalidValueError(
+            f"{folder}: expected a plain Dense layer, got use_residual; load this model with "
+            "sentence-transformers"
+        )
+    activation = config.text("activation_function", "torch.nn.modules.activation.Tanh")
+    if activation not in _ACTIVATIONS:
+        raise InvalidValueError(f"{path}: expected one of {', '.join(_ACTIVATIONS)}, got {activation}")
+    linear = nn.Linear(
+        config.integer("in_features", least=1, most=_WIDEST),
+        config.integer("out_features", least=1, most=_WIDEST),
+        bias=config.flag("bias", True),
+        device="meta",  # takes no memory before its weights are known to fit
+    )
+    weights = {name.removeprefix("linear."): weight.float() for name, weight in _dense_weights(folder).items()}
+    try:
+        linear.load_state_dict(weights, assign=True)
+    except RuntimeError as error:
+        raise InvalidValueError(
+            f"{folder}: expected the weights of {linear}, got others ({' '.join(str(error).split())}); the "
+            "folder is damaged, save it again"
+        ) from error
+    return linear, _ACTIVATIONS[activation]()
+
+
+def _dense_weights(folder: Path) -> dict[str, Tensor]:
+    path, binary = folder / "model.safetensors", folder / "pytorch_model.bin"  # the latter of older versions
+    try:
+        if path.exists() or not binary.exists():
+            return load_file(path)
+        weights = torch.load(binary, weights_only=True, map_location="cpu")
+    except Exception as error:  # whatever the two readers raise
+        read = path if path.exists() or not binary.exists() else binary
+        raise InvalidValueError(
+            f"{read}: expected whole weights, got {error}; the folder is damaged, save it again"
+        ) from error
+    if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
+        raise InvalidValueError(f"{binary}: expected weights by name, got something else; {TODO}")
+    return {str(name): weight for name, weight in weights.items()}
+
+
+NETWORK = Kind("Transformer", of=_network_of, write=_write_network, read=_read_network)
+POOLER = Kind("Pooling", of=lambda parts: [parts], write=_write_pooler, read=_read_pooler)
+DENSE = Kind("Dense", of=_dense_of, write=_write_dense, read=_read_dense)
+NORMALIZE = Kind(
+    "Normalize",
+    of=lambda parts: [parts] if parts.normalize else [],
+    write=lambda folder, parts: None,  # noqa: ARG005  # its name says all
+    read=lambda folder, class_path: True,  # noqa: ARG005
+)
+KINDS = (NETWORK, POOLER, DENSE, NORMALIZE)
+"""In the order in which vectors go through them; a class of none of the four names is a pooler."""
