@@ -70,8 +70,10 @@ def short_answer(message: str) -> str:
         name = next(group for group in match.groups() if group)
         if name in part_classes():
             return f"no class {name!r} for this place: it is a part of another kind; see --print_config"
+        words = re.search(r"typing\.Literal\[(.+?)\]", message)
+        named = f", or one of {words[1]}" if words else ""
         advice = nearest(name, part_classes())
-        return f"no class {name!r}: expected a part of the library or module.Class{advice}"
+        return f"no class {name!r}: expected a part of the library or module.Class{named}{advice}"
     if (said := constructor_answer(message)) is not None:
         return said
     if (match := _ABSTRACT.search(message)) is not None:

@@ -2,7 +2,7 @@
 
 from contrastive_text.core.similarity import cosine_similarity_matrix
 from contrastive_text.losses.base import Loss, Reduction, reduce_terms
-from contrastive_text.losses.comparisons import Alike, Comparison, Forbid, FurtherNegatives, Triples
+from contrastive_text.losses.comparisons import Alike, Comparison, Forbid
 from contrastive_text.losses.info_nce import InfoNCE, info_nce_terms
 from contrastive_text.losses.nt_xent import NTXent
 from contrastive_text.losses.scored_pairs import CoSENT, CosineMSE, ScoreLoss, cosent_loss
@@ -15,7 +15,6 @@ __all__ = [
     "Comparison",
     "CosineMSE",
     "Forbid",
-    "FurtherNegatives",
     "InfoNCE",
     "Loss",
     "NTXent",
@@ -23,7 +22,6 @@ __all__ = [
     "ScoreLoss",
     "SoftmaxLoss",
     "SupCon",
-    "Triples",
     "cosent_loss",
     "cosine_similarity_matrix",
     "info_nce_terms",

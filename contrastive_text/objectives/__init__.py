@@ -1,6 +1,7 @@
 """Compare: what is minimised, read from the roles of an encoded batch."""
 
 from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.between import Between, BetweenTexts, BetweenViews
 from contrastive_text.objectives.classification import TextClassification
 from contrastive_text.objectives.contrastive import Contrastive
 from contrastive_text.objectives.masked_lm import MaskedLM
@@ -9,6 +10,9 @@ from contrastive_text.objectives.pairs import PairClassification, PairRegression
 from contrastive_text.objectives.scorers import BilinearScorer, ConcatenationScorer, Scorer
 
 __all__ = [
+    "Between",
+    "BetweenTexts",
+    "BetweenViews",
     "BilinearScorer",
     "ConcatenationScorer",
     "Contrastive",

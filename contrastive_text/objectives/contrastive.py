@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +13,14 @@ from contrastive_text.core.distributed import gather_rows, gather_sizes, rank
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.targets import Classes, Target
-from contrastive_text.core.types import Encoded, Role
-from contrastive_text.heads import Head
-from contrastive_text.losses import InfoNCE, Loss, Triples, cosine_similarity_matrix
+from contrastive_text.core.types import Encoded
+from contrastive_text.heads import Head, check_train_only
+from contrastive_text.losses import InfoNCE, Loss, cosine_similarity_matrix
+from contrastive_text.losses.comparisons import Triples
 from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.between import Between, named_between
 from contrastive_text.objectives.pair_labels import LabelledPairs, PairLabels
-from contrastive_text.objectives.queue import Queue, arrange
-
-Between = Literal["texts", "views"]
+from contrastive_text.objectives.queue import Queue
 
 _LOGGED_ROWS = 256
 """Rows that the logged figures look at: enough for two digits, and no cost beside a large batch's."""
@@ -33,10 +33,8 @@ class Contrastive(Objective):
     https://arxiv.org/abs/2006.03659, section 3.2). Rows stay local, columns come from every rank with an
     exact gradient. In evaluation mode no rank talks to another.
 
-    Between ``texts`` the anchor is its first view; all views of its positives are averaged. Between
-    ``views`` the two views of each anchor are compared with each other among all anchors, those of each
-    positive among all positives, and the values of the two roles added: ConSERT's joint training (Yan et
-    al. 2021, https://arxiv.org/abs/2105.11741, section 3.3). Hard negatives then take no part.
+    What is compared is ``between``: ``texts`` (``BetweenTexts``) or ``views`` (``BetweenViews``, ConSERT's joint
+    training). Where that is several things, as the two roles are there, their values are added.
 
     With a ``queue`` the columns of the last steps, of all ranks, as they were then and without a gradient, are
     negatives too; ``objectives/queue.py`` says how. Rows are kept from copies of their texts among them, unless
@@ -52,7 +50,7 @@ class Contrastive(Objective):
         head: A train-only head between embeddings and loss; None for none.
         mask_duplicates: Whether texts equal to a row's own text or to its positive are no negatives of it.
         task: The data set that it reads, where there are several; None for the only one.
-        between: What is compared, ``texts`` of an example or ``views`` of each of its texts.
+        between: What is compared: ``texts`` of an example, ``views`` of each of its texts, or a ``Between``.
         pair_labels: What to do with pairs whose target is 0: they don't belong together; None where all do.
         classes: Number or names of the classes that the target gives, for a loss that compares by them.
         queue: Number of past columns that are kept as further negatives; 0 for none.
@@ -77,30 +75,26 @@ class Contrastive(Objective):
         head: Head | None = None,
         mask_duplicates: bool = True,
         task: str | None = None,
-        between: Between = "texts",
+        between: Between | Literal["texts", "views"] = "texts",
         pair_labels: PairLabels | None = None,
         classes: int | list[str] | None = None,
         queue: int = 0,
     ) -> None:
         super().__init__(task)
-        if head is not None and not head.train_only:
-            raise InvalidValueError(
-                f"Contrastive.head: expected a head with train_only: true, got {type(head).__name__} with false; "
-                "a head that inference keeps stands in the module: set --model.head instead"
-            )
+        check_train_only(head, "Contrastive.head")
         self.loss = loss or InfoNCE()
         self.head = head
         self.mask_duplicates = mask_duplicates
         self.between = between
         self.pair_labels = pair_labels
         self.classes = classes
-        self.reads = ("anchor",) if between == "views" else ("anchor", "positive")
-        self.takes = ("positive",) if between == "views" else ("negative",)
         self.queue = queue
-        self._check_between_and_target()
+        self._between = named_between(between)
+        self.reads, self.takes = self._between.reads, self._between.takes
+        self._check_target()
         self._check_queue()
-        compared = ("anchor", "positive") if between == "views" else ("texts",)
-        self.queues = nn.ModuleDict({each: Queue(queue, mask_duplicates) for each in compared} if queue else {})
+        compared = self._between.compared if queue else ()
+        self.queues = nn.ModuleDict({name: Queue(queue, mask_duplicates) for name in compared})
 
     def _check_queue(self) -> None:
         if self.queue < 0:
@@ -114,16 +108,12 @@ class Contrastive(Objective):
                 "pairs.comparisons(loss, ...) and set takes_queue = True, or leave the queue out"
             )
 
-    def _check_between_and_target(self) -> None:
-        if self.between not in get_args(Between):
-            raise InvalidValueError(
-                f"Contrastive.between: expected {' or '.join(get_args(Between))}, got {self.between!r}; views "
-                "compares the two views of each text, texts an example's texts"
-            )
-        if self.pair_labels is not None and self.between == "views":
+    def _check_target(self) -> None:
+        if self.pair_labels is not None and not self._between.is_pairs:
             raise InvalidValueError(
                 f"Contrastive.pair_labels: expected between: texts for {type(self.pair_labels).__name__}, got "
-                "views; two views of a text always belong together, so leave one of the two out"
+                f"{type(self._between).__name__}; two views of a text always belong together, so leave "
+                "one of the two out"
             )
         name = type(self.loss).__name__
         if self.pair_labels is not None and self.loss.reads_labels:
@@ -162,14 +152,9 @@ class Contrastive(Objective):
         Raises:
             ValueError: A role without its two views, or no target where it is read.
         """
-        if self.between == "texts":
-            return self._terms(self._texts(encoded), self._queue("texts"))
-        roles: tuple[Role, ...] = ("anchor", "positive")
-        parts = [
-            self._terms(self._views(encoded, role), self._queue(role))
-            for role in roles
-            if encoded.role_ids(role).shape[1]
-        ]
+        classes = self._classes(encoded)
+        triples = self._between.triples(encoded, self._project)
+        parts = [self._terms(name, replace(own, classes=classes)) for name, own in triples.items()]
         return replace(
             parts[0],
             total=torch.stack([part.total for part in parts]).sum(),
@@ -182,18 +167,12 @@ class Contrastive(Objective):
             assert isinstance(queue, Queue)
             queue.take_in()
 
-    def _queue(self, compared: str) -> Queue | None:
-        """Returns the queue of what is compared, in training; None without one."""
-        queue = self.queues[compared] if self.training and self.queue else None
-        assert queue is None or isinstance(queue, Queue)
-        return queue
-
     def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str:  # noqa: ARG002  # the base's signature
         """Says how many negatives an anchor meets in a step; accumulation adds none but through the queue."""
         same_side = batch_size - 1 if self.loss.same_side else 0
-        hard = 0 if self.between == "views" else batch_size * negatives
+        hard = batch_size * negatives if "negative" in self.takes else 0
         total = batch_size - 1 + same_side + hard + self.queue
-        parts = [f"{batch_size - 1} other {'texts of its role' if self.between == 'views' else 'positives'}"]
+        parts = [f"{batch_size - 1} other {self._between.others}"]
         parts += [f"{same_side} texts of its own side"] if same_side else []
         parts += [f"{hard} hard negatives"] if hard else []
         parts += [f"{self.queue} past columns"] if self.queue else []
@@ -207,35 +186,6 @@ class Contrastive(Objective):
     def _project(self, vectors: Tensor) -> Tensor:
         return at_least_float32(vectors if self.head is None else self.head(vectors))
 
-    def _texts(self, encoded: Encoded) -> Triples:
-        has_negatives = encoded.role("negative").shape[1] > 0
-        return Triples(
-            anchor=self._project(encoded.role("anchor"))[:, 0],
-            positive=self._project(encoded.role("positive")).mean(dim=1),
-            negative=self._project(encoded.role("negative")) if has_negatives else None,
-            anchor_ids=encoded.role_ids("anchor")[:, 0],
-            positive_ids=_set_ids(encoded.role_ids("positive")),
-            negative_ids=encoded.role_ids("negative") if has_negatives else None,
-            classes=self._classes(encoded),
-        )
-
-    def _views(self, encoded: Encoded, role: Role) -> Triples:
-        vectors, ids = self._project(encoded.role(role)), encoded.role_ids(role)
-        if vectors.shape[1] != 2:
-            raise InvalidValueError(
-                f"Contrastive.between: expected two views of one text as {role}, got {vectors.shape[1]} slots; "
-                "give a pairing with views_per_text: 2, or set between: texts"
-            )
-        return Triples(
-            anchor=vectors[:, 0],
-            positive=vectors[:, 1],
-            negative=None,
-            anchor_ids=ids[:, 0],
-            positive_ids=ids[:, 1],
-            negative_ids=None,
-            classes=self._classes(encoded),
-        )
-
     def _classes(self, encoded: Encoded) -> Tensor | None:
         if self.target is None:
             return None
@@ -246,7 +196,7 @@ class Contrastive(Objective):
             )
         return encoded.target.long()
 
-    def _terms(self, local: Triples, queue: Queue | None) -> Terms:
+    def _terms(self, name: str, local: Triples) -> Terms:
         every, offset = self._gather(local)
         texts = every.anchor_ids
         if not self.mask_duplicates:
@@ -254,23 +204,19 @@ class Contrastive(Objective):
             every = replace(distinct, classes=every.classes)
         mine = every.map(lambda rows: rows[offset : offset + len(local.anchor)])
         local = replace(mine, anchor=local.anchor, positive=local.positive, negative=local.negative)
-        if self.pair_labels is not None:
-            pairs = LabelledPairs(local, every, offset, texts=texts, queue=queue)
+        queue = self.queues[name] if self.training and self.queue else None
+        assert queue is None or isinstance(queue, Queue)
+        pairs = LabelledPairs(local, every, offset, texts=texts, queue=queue)
+        if self.pair_labels is None:
+            logs = _health(local, every, offset)
+            terms = pairs.terms(self.loss, local, every, offset)
+        else:
             _, positives, _ = pairs.positives()
-            return replace(
-                self.pair_labels.terms(self.loss, pairs),
-                logs=_health(positives, positives, 0) | self._temperature(),
-            )
-        terms = self.loss.compare(arrange(queue, self.loss, local, every, offset))
-        return Terms(
-            total=terms.sum(),
-            count=len(terms),
-            reduction=self.loss.reduction,
-            logs=_health(local, every, offset) | self._temperature(),
-        )
-
-    def _temperature(self) -> dict[str, Tensor]:
-        return {} if self.loss.learned is None else {"temperature": self.loss.learned().detach().squeeze()}
+            logs = _health(positives, positives, 0)
+            terms = self.pair_labels.terms(self.loss, pairs)
+        if self.loss.learned is not None:
+            logs["temperature"] = self.loss.learned().detach().squeeze()
+        return replace(terms, logs=logs)
 
     def _gather(self, local: Triples) -> tuple[Triples, int]:
         """Returns the triples of all ranks, and the place of the first local one among them."""
@@ -278,11 +224,6 @@ class Contrastive(Objective):
         sizes = gather_sizes(n, device=local.anchor.device) if self.training else [n]
         offset = sum(sizes[: rank()]) if len(sizes) > 1 else 0
         return local.map(lambda rows: gather_rows(rows, sizes)), offset
-
-
-def _set_ids(ids: Tensor) -> Tensor:
-    """Returns one id for each row's texts in any order, (N, P) -> (N,): that of the text if there is but one."""
-    return torch.where((ids == ids[:, :1]).all(dim=1), ids[:, 0], ids.sum(dim=1))
 
 
 @torch.no_grad()

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.losses import Comparison, FurtherNegatives, Loss, Triples, reduce_terms
+from contrastive_text.losses import Comparison, Loss, reduce_terms
+from contrastive_text.losses.comparisons import FurtherNegatives, Triples
 from contrastive_text.objectives.base import Terms
-from contrastive_text.objectives.queue import Queue, arrange
+from contrastive_text.objectives.queue import Queue
 
 POSITIVE = 1
 """The label of a pair that belongs together, 1; its opposite is 0."""
@@ -21,7 +22,7 @@ POSITIVE = 1
 
 @dataclass(frozen=True, slots=True)
 class LabelledPairs:
-    """The pairs of a batch with their labels as ``classes``.
+    """The pairs of a batch; where they have labels, those are the ``classes``.
 
     Args:
         local: This rank's n pairs.
@@ -60,7 +61,16 @@ class LabelledPairs:
         self, loss: Loss, local: Triples, every: Triples, offset: int, further: FurtherNegatives | None = None
     ) -> list[Comparison]:
         """Arranges pairs into blocks, as ``Loss.comparisons`` does, before the columns of the queue."""
-        return arrange(self.queue, loss, local, every, offset, further=further)
+        if self.queue is None:
+            return loss.comparisons(local, every, offset, further=further)
+        return self.queue.comparisons(loss, local, every, offset, further=further)
+
+    def terms(
+        self, loss: Loss, local: Triples, every: Triples, offset: int, further: FurtherNegatives | None = None
+    ) -> Terms:
+        """Returns the loss of pairs that belong together, under its own reduction."""
+        terms = loss.compare(self.comparisons(loss, local, every, offset, further=further))
+        return Terms(total=terms.sum(), count=len(terms), reduction=loss.reduction)
 
 
 class PairLabels(ABC):
@@ -101,8 +111,7 @@ class PositivesOnly(PairLabels):
 
     def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
         """Returns the loss of the positive pairs alone."""
-        terms = loss.compare(pairs.comparisons(loss, *pairs.positives()))
-        return Terms(total=terms.sum(), count=len(terms), reduction=loss.reduction)
+        return pairs.terms(loss, *pairs.positives())
 
 
 class NegativesAsHard(PairLabels):
@@ -136,8 +145,7 @@ class NegativesAsHard(PairLabels):
                 among=pairs.texts[negative],
             ),
         )
-        terms = loss.compare(pairs.comparisons(loss, *pairs.positives(), further=further))
-        return Terms(total=terms.sum(), count=len(terms), reduction=loss.reduction)
+        return pairs.terms(loss, *pairs.positives(), further=further)
 
 
 class SignedPairs(PairLabels):

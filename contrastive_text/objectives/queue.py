@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.losses import Comparison, FurtherNegatives, Loss, Triples
+from contrastive_text.losses import Comparison, Loss
+from contrastive_text.losses.comparisons import FurtherNegatives, Triples
 
 _ANY_TEXT = -1
 """Id of a past column that no row is kept from: there the ids of a step are places, from 0."""
@@ -137,20 +138,6 @@ class Queue(nn.Module):
         if state:
             self._compared = _Columns(state["vectors"], state["ids"], state.get("classes"))
             self.take_in()
-
-
-def arrange(
-    queue: Queue | None,
-    loss: Loss,
-    local: Triples,
-    every: Triples,
-    offset: int,
-    further: FurtherNegatives | None = None,
-) -> list[Comparison]:
-    """Arranges texts into blocks, with the columns of a queue if there is one."""
-    if queue is None:
-        return loss.comparisons(local, every, offset, further=further)
-    return queue.comparisons(loss, local, every, offset, further=further)
 
 
 def _behind(further: FurtherNegatives | None, past: _Columns, rows: int) -> FurtherNegatives:

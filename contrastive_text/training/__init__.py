@@ -28,9 +28,8 @@ if TYPE_CHECKING:
         ScheduledRates,
         SlantedTriangularSchedule,
         Uncertainty,
+        WarmupSchedule,
         WeightedSum,
-        gradient_figures,
-        lr_lambda,
     )
     from contrastive_text.training.run import Run
 
@@ -56,9 +55,8 @@ __all__ = [
     "ScheduledRates",
     "SlantedTriangularSchedule",
     "Uncertainty",
+    "WarmupSchedule",
     "WeightedSum",
-    "gradient_figures",
-    "lr_lambda",
 ]
 
 # On demand: a module that is loaded for use needs no callbacks.
@@ -86,8 +84,7 @@ __getattr__ = importing(
         "ScheduledRates": "optim",
         "SlantedTriangularSchedule": "optim",
         "Uncertainty": "optim",
+        "WarmupSchedule": "optim",
         "WeightedSum": "optim",
-        "gradient_figures": "optim",
-        "lr_lambda": "optim",
     },
 )

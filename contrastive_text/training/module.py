@@ -39,8 +39,6 @@ from contrastive_text.training import (
     Schedule,
     ScheduledRates,
     WeightedSum,
-    gradient_figures,
-    lr_lambda,
 )
 from contrastive_text.training.accumulation import KeepGradients
 from contrastive_text.training.checks import (
@@ -56,6 +54,7 @@ from contrastive_text.training.checks import (
 from contrastive_text.training.divergence import EndWhenDiverged, check_weights
 from contrastive_text.training.forward_pass import encode_views, in_place_read, read_slots
 from contrastive_text.training.held_out import HeldOutScores, encode_unaltered, predicting, scores_of
+from contrastive_text.training.optim import gradient_figures
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import View
 
@@ -396,7 +395,7 @@ class ContrastiveModule(pl.LightningModule):
         """Returns the optimiser and the schedule per step; refuses a run of unknown length."""
         optimizer = self.optimizer.build(self.named_parameters())
         total = self.trainer.estimated_stepping_batches
-        schedule = ScheduledRates(optimizer, lr_lambda(self.schedule, total))
+        schedule = ScheduledRates(optimizer, self.schedule, total)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     @classmethod

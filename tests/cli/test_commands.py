@@ -124,6 +124,19 @@ def test_options_after_the_recipe_override_it_deep_inside(here: Path, capsys: py
     assert at(config, "trainer.gradient_clip_val") == 1.0  # from base.yaml
 
 
+def test_what_is_compared_may_be_a_name_or_a_class(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    del here
+    place = "model.objectives.contrastive.init_args.between"
+    words = ["fit", "--recipe", "simcse", "--model.objectives.contrastive.between"]
+    assert at(printed_config([*words, "views"], capsys), place) == "views"
+    spec = {"class_path": "contrastive_text.objectives.BetweenViews"}
+    assert at(printed_config([*words, "BetweenViews"], capsys), place) == spec
+    with pytest.raises(SystemExit):
+        run([*words, "view", "--print_config"])
+    assert "no class 'view': expected a part" in (said := capsys.readouterr().err)
+    assert "or one of 'texts', 'views'" in said
+
+
 def test_a_file_after_the_recipe_overrides_it_and_an_option_the_file(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

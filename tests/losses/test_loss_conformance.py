@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from contrastive_text.losses import InfoNCE, Loss, NTXent, Triples, info_nce_terms, reduce_terms
+from contrastive_text.losses import InfoNCE, Loss, NTXent, info_nce_terms, reduce_terms
+from contrastive_text.losses.comparisons import Triples
 
 ANCHORS = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
 POSITIVES = torch.tensor([[0.8, 0.6], [-0.6, 0.8]], dtype=torch.float64)

@@ -18,10 +18,10 @@ from contrastive_text.losses import (
     Loss,
     NTXent,
     Reduction,
-    Triples,
     cosine_similarity_matrix,
     reduce_terms,
 )
+from contrastive_text.losses.comparisons import Triples
 
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 SEEDS = st.integers(0, 2**31)

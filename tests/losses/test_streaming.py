@@ -20,12 +20,12 @@ from contrastive_text.losses import (
     Loss,
     NTXent,
     SupCon,
-    Triples,
     info_nce_terms,
     reduce_terms,
     streaming,
     sup_con_terms,
 )
+from contrastive_text.losses.comparisons import Triples
 from contrastive_text.losses.streaming import is_streamed, streamed_terms
 from contrastive_text.losses.tiles import Places, Tiling
 

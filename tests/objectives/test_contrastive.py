@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
-from contrastive_text.objectives import Contrastive, PositivesOnly, Terms
+from contrastive_text.objectives import BetweenViews, Contrastive, PositivesOnly, Terms
 
 # Logits up to 20 in float64, sums of some ten.
 ROUNDING = 1e-12
@@ -370,6 +371,14 @@ def test_the_summary_says_that_texts_of_a_class_are_no_negatives() -> None:
         "at most 14 per anchor: 7 other positives, 7 texts of its own side; texts of its class are none; "
         "accumulate_grad_batches adds none"
     )
+
+
+def test_a_name_and_a_class_say_the_same_of_what_is_compared() -> None:
+    loss, rows = NTXent(0.2), replace(encoded(4), slots=(Slot("anchor", 0), Slot("anchor", 1)))
+    by_name, by_class = Contrastive(loss, between="views"), Contrastive(loss, between=BetweenViews())
+    assert value(by_name(rows)) == value(by_class(rows))
+    assert (by_name.reads, by_name.takes) == (by_class.reads, by_class.takes) == (("anchor",), ("positive",))
+    assert describe(by_class) == describe(by_name).replace("'views'", "BetweenViews()")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from contrastive_text.core.types import Batch as RaggedBatch
 from contrastive_text.core.types import Encoded, Slot, StepBatch
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import TanhHead
-from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, Triples, reduce_terms
+from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
+from contrastive_text.losses.comparisons import Triples
 from contrastive_text.objectives import (
     Contrastive,
     NegativesAsHard,

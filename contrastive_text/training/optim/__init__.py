@@ -11,7 +11,7 @@ from contrastive_text.training.optim.schedules import (
     Schedule,
     ScheduledRates,
     SlantedTriangularSchedule,
-    lr_lambda,
+    WarmupSchedule,
 )
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "ScheduledRates",
     "SlantedTriangularSchedule",
     "Uncertainty",
+    "WarmupSchedule",
     "WeightedSum",
     "gradient_figures",
-    "lr_lambda",
 ]

@@ -46,8 +46,48 @@ class Schedule(ABC):
         """
 
 
+class WarmupSchedule(Schedule):
+    """Base class of schedules that rise linearly from 0 to the peak before they go their own way.
+
+    Args:
+        warmup_steps: Optimiser steps of the rise.
+        warmup_ratio: The same as a share of the run, in [0, 1], rounded up to whole steps; give one of the two.
+
+    Raises:
+        ValueError: One is negative, both are given, or the ratio is above 1.
+    """
+
+    def __init__(self, warmup_steps: int = 0, warmup_ratio: float = 0.0) -> None:
+        name = type(self).__name__
+        if warmup_steps < 0:
+            raise InvalidValueError(
+                f"{name}.warmup_steps: expected 0 or more optimiser steps, got {warmup_steps}; 0 is no warm-up"
+            )
+        if not 0 <= warmup_ratio <= 1:
+            raise InvalidValueError(
+                f"{name}.warmup_ratio: expected a share of the run in [0, 1], got {warmup_ratio}; "
+                "give a number of steps as warmup_steps"
+            )
+        if warmup_steps and warmup_ratio:
+            raise InvalidValueError(
+                f"{name}: expected warmup_steps or warmup_ratio, got both ({warmup_steps} and {warmup_ratio}); "
+                "leave one at 0"
+            )
+        self.warmup_steps = warmup_steps
+        self.warmup_ratio = warmup_ratio
+
+    def factor(self, step: int, total: int) -> float:
+        """Returns step / warm-up, then ``after_warmup``."""
+        warmup = self.warmup_steps or math.ceil(total * self.warmup_ratio)
+        return step / warmup if step < warmup else self.after_warmup(step, warmup, total)
+
+    @abstractmethod
+    def after_warmup(self, step: int, warmup: int, total: int) -> float:
+        """Returns the multiplier of a step that is no less than ``warmup``, the steps of the rise."""
+
+
 @final
-class ConstantSchedule(Schedule):
+class ConstantSchedule(WarmupSchedule):
     """Peak rate throughout, after a linear warm-up if one is given (CS224N).
 
     As Transformers' ``get_constant_schedule_with_warmup``. Needs no length of the run, except with a
@@ -65,24 +105,18 @@ class ConstantSchedule(Schedule):
         [0.0, 0.5, 1.0, 1.0]
     """
 
-    def __init__(self, warmup_steps: int = 0, warmup_ratio: float = 0.0) -> None:
-        _check_warmup("ConstantSchedule", warmup_steps=warmup_steps, warmup_ratio=warmup_ratio)
-        self.warmup_steps = warmup_steps
-        self.warmup_ratio = warmup_ratio
-
     @property
     def needs_total(self) -> bool:
         """Whether the warm-up is a share of the run."""
         return self.warmup_ratio > 0
 
-    def factor(self, step: int, total: int) -> float:
-        """Returns min(1, step / warm-up)."""
-        warmup = _warmup(self.warmup_steps, ratio=self.warmup_ratio, total=total)
-        return step / warmup if step < warmup else 1.0
+    def after_warmup(self, step: int, warmup: int, total: int) -> float:  # noqa: ARG002  # the base's signature
+        """Returns 1."""
+        return 1.0
 
 
 @final
-class LinearSchedule(Schedule):
+class LinearSchedule(WarmupSchedule):
     """Linear fall to 0 at the end of the run, after a linear rise if a warm-up is given.
 
     As Transformers' ``get_linear_schedule_with_warmup`` (SimCSE without warm-up, CLEAR with 24,000 steps,
@@ -101,19 +135,13 @@ class LinearSchedule(Schedule):
         [0.0, 0.5, 1.0, 0.5, 0.0]
     """
 
-    def __init__(self, warmup_steps: int = 0, warmup_ratio: float = 0.0) -> None:
-        _check_warmup("LinearSchedule", warmup_steps=warmup_steps, warmup_ratio=warmup_ratio)
-        self.warmup_steps = warmup_steps
-        self.warmup_ratio = warmup_ratio
-
-    def factor(self, step: int, total: int) -> float:
-        """Returns step / warm-up, then the share of the remaining steps."""
-        warmup = _warmup(self.warmup_steps, ratio=self.warmup_ratio, total=total)
-        return step / warmup if step < warmup else max(0.0, (total - step) / max(1, total - warmup))
+    def after_warmup(self, step: int, warmup: int, total: int) -> float:
+        """Returns the share of the remaining steps."""
+        return max(0.0, (total - step) / max(1, total - warmup))
 
 
 @final
-class CosineSchedule(Schedule):
+class CosineSchedule(WarmupSchedule):
     """Half a cosine from the peak to 0, after a linear rise if a warm-up is given.
 
     (1 + cos(pi p)) / 2 with p = (step - warm-up) / (total - warm-up) (Loshchilov and Hutter 2017,
@@ -132,16 +160,8 @@ class CosineSchedule(Schedule):
         [1.0, 0.854, 0.5, 0.146, 0.0]
     """
 
-    def __init__(self, warmup_steps: int = 0, warmup_ratio: float = 0.0) -> None:
-        _check_warmup("CosineSchedule", warmup_steps=warmup_steps, warmup_ratio=warmup_ratio)
-        self.warmup_steps = warmup_steps
-        self.warmup_ratio = warmup_ratio
-
-    def factor(self, step: int, total: int) -> float:
-        """Returns step / warm-up, then half a cosine."""
-        warmup = _warmup(self.warmup_steps, ratio=self.warmup_ratio, total=total)
-        if step < warmup:
-            return step / warmup
+    def after_warmup(self, step: int, warmup: int, total: int) -> float:
+        """Returns half a cosine."""
         return 0.5 * (1 + math.cos(math.pi * _progress(step, warmup=warmup, total=total)))
 
 
@@ -154,7 +174,7 @@ class SlantedTriangularSchedule(Schedule):
     of DeCLUTR.
 
     Differs: that library takes the current step for the last one while the length of the data is unknown, so
-    that the rate stays at peak / ratio for the whole run; here such a run is refused (``lr_lambda``).
+    that the rate stays at peak / ratio for the whole run; here such a run is refused (``ScheduledRates``).
 
     Args:
         cut_fraction: Share of the run in which the rate rises, in (0, 1).
@@ -219,21 +239,32 @@ class ScheduledRates(LambdaLR):
 
     Args:
         optimizer: At the peak rate.
-        factor: Optimiser step -> multiplier.
+        schedule: Step -> multiplier.
+        total: Optimiser steps of the whole run, as in ``trainer.estimated_stepping_batches``; None, infinity
+            and numbers below 1 mean that it is unknown.
+
+    Raises:
+        ValueError: The schedule needs the length of the run and it is unknown.
 
     Example:
         >>> weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
         >>> optimizer = torch.optim.SGD(weights[:1], lr=1.0)
-        >>> rates = ScheduledRates(optimizer, lr_lambda(LinearSchedule(), total=4))
+        >>> rates = ScheduledRates(optimizer, LinearSchedule(), total=4)
         >>> optimizer.step(), rates.step(), optimizer.add_param_group({"params": weights[1:], "lr": 0.3})
         (None, None, None)
         >>> optimizer.step(), rates.step(), [round(group["lr"], 6) for group in optimizer.param_groups]
         (None, None, [0.5, 0.2])
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, factor: Callable[[int], float]) -> None:
-        self._factor = factor
-        super().__init__(optimizer, factor)
+    def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule, total: float | None) -> None:
+        known = int(total) if total is not None and 1 <= total < math.inf else 0
+        if not known and schedule.needs_total:
+            raise InvalidValueError(
+                f"{type(schedule).__name__}: expected the number of optimiser steps of the run, got {total}; "
+                "set trainer.max_steps, or trainer.max_epochs with a data set that has a length"
+            )
+        self._factor: Callable[[int], float] = lambda step: schedule.factor(step, total=known)
+        super().__init__(optimizer, self._factor)
 
     def get_lr(self) -> list[float | Tensor]:
         """Returns the rate of each group, of later ones too."""
@@ -246,55 +277,6 @@ class ScheduledRates(LambdaLR):
     def state_dict(self) -> dict[str, Any]:  # Any: torch's
         """Returns the place in the schedule, without the schedule."""
         return {name: value for name, value in super().state_dict().items() if name != "_factor"}
-
-
-def lr_lambda(schedule: Schedule, total: float | None) -> Callable[[int], float]:
-    """Returns the function of the step that ``torch.optim.lr_scheduler.LambdaLR`` expects.
-
-    Args:
-        schedule: The schedule.
-        total: Optimiser steps of the whole run, as in ``trainer.estimated_stepping_batches``; None, infinity
-            and numbers below 1 mean that it is unknown.
-
-    Returns:
-        Step -> multiplier of the peak learning rate.
-
-    Raises:
-        ValueError: The schedule needs the length of the run and it is unknown.
-
-    Example:
-        >>> lr_lambda(LinearSchedule(), total=4)(1)
-        0.75
-    """
-    known = total is not None and 1 <= total < math.inf
-    if not known and schedule.needs_total:
-        raise InvalidValueError(
-            f"{type(schedule).__name__}: expected the number of optimiser steps of the run, got {total}; "
-            "set trainer.max_steps, or trainer.max_epochs with a data set that has a length"
-        )
-    steps = int(total) if total is not None and known else 0
-    return lambda step: schedule.factor(step, total=steps)
-
-
-def _check_warmup(name: str, warmup_steps: int, warmup_ratio: float) -> None:
-    if warmup_steps < 0:
-        raise InvalidValueError(
-            f"{name}.warmup_steps: expected 0 or more optimiser steps, got {warmup_steps}; 0 is no warm-up"
-        )
-    if not 0 <= warmup_ratio <= 1:
-        raise InvalidValueError(
-            f"{name}.warmup_ratio: expected a share of the run in [0, 1], got {warmup_ratio}; "
-            "give a number of steps as warmup_steps"
-        )
-    if warmup_steps and warmup_ratio:
-        raise InvalidValueError(
-            f"{name}: expected warmup_steps or warmup_ratio, got both ({warmup_steps} and {warmup_ratio}); "
-            "leave one at 0"
-        )
-
-
-def _warmup(steps: int, ratio: float, total: int) -> int:
-    return steps or math.ceil(total * ratio)
 
 
 def _progress(step: int, warmup: int, total: int) -> float:

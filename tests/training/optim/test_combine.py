@@ -23,7 +23,8 @@ from torch.utils.checkpoint import checkpoint
 
 from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.specs import part_spec
-from contrastive_text.training import AdamW, Combine, PCGrad, Uncertainty, WeightedSum, gradient_figures
+from contrastive_text.training import AdamW, Combine, PCGrad, Uncertainty, WeightedSum
+from contrastive_text.training.optim import gradient_figures
 from contrastive_text.training.optim.gradients import Gradients, objective_gradients
 from contrastive_text.training.optim.pcgrad import without_conflicts
 

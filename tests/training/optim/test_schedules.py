@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import slanted_triangle_of_unknown_length
-from torch.optim.lr_scheduler import LambdaLR
 from transformers import (
     get_constant_schedule_with_warmup,
     get_cosine_schedule_with_warmup,
@@ -19,8 +18,8 @@ from contrastive_text.training import (
     CosineSchedule,
     LinearSchedule,
     Schedule,
+    ScheduledRates,
     SlantedTriangularSchedule,
-    lr_lambda,
 )
 from contrastive_text.training.optim.schedules import slanted_triangular
 
@@ -71,7 +70,7 @@ class TestSeeds:
     @pytest.mark.parametrize("total", [None, math.inf, math.nan, 0, -1])
     def test_d17_an_unknown_length_is_refused(self, total):
         with pytest.raises(ValueError, match=r"SlantedTriangularSchedule: .*trainer\.max_steps"):
-            lr_lambda(SlantedTriangularSchedule(), total=total)
+            ScheduledRates(sgd(lr=1.0), SlantedTriangularSchedule(), total=total)
 
     @pytest.mark.parametrize(
         ("epochs", "t", "rate"),
@@ -130,13 +129,13 @@ class TestPeers:
     )
     def test_falling_schedules_equal_transformers(self, ours, theirs, warmup):
         mine, other = sgd(lr=0.3), sgd(lr=0.3)
-        scheduler = LambdaLR(mine, lr_lambda(ours(warmup_steps=warmup), total=40))
+        scheduler = ScheduledRates(mine, ours(warmup_steps=warmup), total=40)
         reference = theirs(other, num_warmup_steps=warmup, num_training_steps=40)
         assert rates(scheduler, mine, steps=40) == pytest.approx(rates(reference, other, steps=40), abs=1e-15)
 
     def test_the_constant_schedule_equals_transformers(self):
         mine, other = sgd(lr=0.3), sgd(lr=0.3)
-        scheduler = LambdaLR(mine, lr_lambda(ConstantSchedule(warmup_steps=7), total=40))
+        scheduler = ScheduledRates(mine, ConstantSchedule(warmup_steps=7), total=40)
         reference = get_constant_schedule_with_warmup(other, num_warmup_steps=7)
         assert rates(scheduler, mine, steps=40) == rates(reference, other, steps=40)
 
@@ -144,7 +143,7 @@ class TestPeers:
 class TestRealRun:
     def test_a_slanted_triangle_peaks_once_and_ends_at_its_floor(self):
         optimizer = sgd(lr=5e-5)
-        scheduler = LambdaLR(optimizer, lr_lambda(SlantedTriangularSchedule(), total=100))
+        scheduler = ScheduledRates(optimizer, SlantedTriangularSchedule(), total=100)
         seen = rates(scheduler, optimizer, steps=100)
         assert seen[0] == pytest.approx(6.40625e-6)
         assert seen.index(max(seen)) == 9
@@ -153,20 +152,20 @@ class TestRealRun:
 
     def test_a_resumed_run_gets_the_same_rates(self):
         optimizer = sgd(lr=1.0)
-        scheduler = LambdaLR(optimizer, lr_lambda(CosineSchedule(warmup_ratio=0.2), total=20))
+        scheduler = ScheduledRates(optimizer, CosineSchedule(warmup_ratio=0.2), total=20)
         whole = rates(scheduler, optimizer, steps=20)
 
         first = sgd(lr=1.0)
-        before = LambdaLR(first, lr_lambda(CosineSchedule(warmup_ratio=0.2), total=20))
+        before = ScheduledRates(first, CosineSchedule(warmup_ratio=0.2), total=20)
         start = rates(before, first, steps=8)
         second = sgd(lr=1.0)
-        after = LambdaLR(second, lr_lambda(CosineSchedule(warmup_ratio=0.2), total=20))
+        after = ScheduledRates(second, CosineSchedule(warmup_ratio=0.2), total=20)
         second.load_state_dict(first.state_dict())
         after.load_state_dict(before.state_dict())
         assert start + rates(after, second, steps=12) == whole
 
     def test_the_state_of_the_scheduler_is_plain_data(self, tmp_path):
-        scheduler = LambdaLR(sgd(lr=1.0), lr_lambda(LinearSchedule(), total=5))
+        scheduler = ScheduledRates(sgd(lr=1.0), LinearSchedule(), total=5)
         torch.save(scheduler.state_dict(), tmp_path / "state.pt")
         assert torch.load(tmp_path / "state.pt", weights_only=True)["last_epoch"] == 0
 
@@ -175,9 +174,9 @@ class TestRealRun:
             def factor(self, step, total):
                 return total / (total + step)
 
-        assert lr_lambda(Inverse(), total=4)(4) == 0.5
+        assert ScheduledRates(sgd(lr=1.0), Inverse(), total=4).lr_lambdas[0](4) == 0.5
         with pytest.raises(ValueError, match="Inverse: expected the number of optimiser steps"):
-            lr_lambda(Inverse(), total=None)
+            ScheduledRates(sgd(lr=1.0), Inverse(), total=None)
 
 
 class TestUnknownLength:
@@ -188,12 +187,13 @@ class TestUnknownLength:
     @pytest.mark.parametrize("total", [None, math.inf, 0, -1])
     def test_it_is_refused_with_what_to_set(self, schedule, total):
         with pytest.raises(ValueError, match=r"set trainer\.max_steps, or trainer\.max_epochs with"):
-            lr_lambda(schedule, total=total)
+            ScheduledRates(sgd(lr=1.0), schedule, total=total)
 
     @pytest.mark.parametrize("total", [None, math.inf, 0, -1])
     def test_a_constant_schedule_runs_without_it(self, total):
-        assert lr_lambda(ConstantSchedule(), total=total)(10**6) == 1.0
-        assert lr_lambda(ConstantSchedule(warmup_steps=4), total=total)(1) == 0.25
+        for warmup, step, factor in ((0, 10**6, 1.0), (4, 1, 0.25)):
+            rates = ScheduledRates(sgd(lr=1.0), ConstantSchedule(warmup_steps=warmup), total=total)
+            assert rates.lr_lambdas[0](step) == factor
 
 
 class TestSettings:

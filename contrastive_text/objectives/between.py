@@ -1,0 +1,136 @@
+"""What is compared: the texts of an example with each other, or the views of each of its texts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.types import Encoded, Role
+from contrastive_text.losses.comparisons import Triples
+
+
+class Between(ABC):
+    """Base class of what a contrastive objective compares: from roles to anchors and positives.
+
+    Attributes:
+        reads: The roles that every example must have.
+        takes: The roles that it reads where examples have them.
+        compared: What is compared among itself, each with a queue of its own.
+        others: What the other columns are, for the run's summary.
+        is_pairs: Whether anchor and positive are two texts, of which a label may say that they don't belong
+            together.
+    """
+
+    reads: ClassVar[tuple[Role, ...]]
+    takes: ClassVar[tuple[Role, ...]]
+    compared: ClassVar[tuple[str, ...]]
+    others: ClassVar[str]
+    is_pairs: ClassVar[bool]
+
+    @abstractmethod
+    def triples(self, encoded: Encoded, project: Callable[[Tensor], Tensor]) -> dict[str, Triples]:
+        """Returns the vectors to compare, by names out of ``compared``.
+
+        Args:
+            encoded: The local batch.
+            project: From embeddings (..., D) to what the loss reads, (..., D').
+
+        Raises:
+            ValueError: A role has other slots than it needs.
+        """
+
+
+class BetweenTexts(Between):
+    """Compares the first view of each anchor with the mean of all views of its positives.
+
+    Example:
+        >>> from contrastive_text.core.types import Slot
+        >>> slots = (Slot("anchor", 0), Slot("positive", 0))
+        >>> rows = Encoded(torch.eye(4), slots, text_ids=torch.arange(4))
+        >>> [(name, len(texts.anchor)) for name, texts in BetweenTexts().triples(rows, torch.clone).items()]
+        [('texts', 2)]
+    """
+
+    reads = ("anchor", "positive")
+    takes = ("negative",)
+    compared = ("texts",)
+    others = "positives"
+    is_pairs = True
+
+    def triples(self, encoded: Encoded, project: Callable[[Tensor], Tensor]) -> dict[str, Triples]:
+        """Returns anchors, positives and hard negatives as ``texts``."""
+        has_negatives = encoded.role("negative").shape[1] > 0
+        texts = Triples(
+            anchor=project(encoded.role("anchor"))[:, 0],
+            positive=project(encoded.role("positive")).mean(dim=1),
+            negative=project(encoded.role("negative")) if has_negatives else None,
+            anchor_ids=encoded.role_ids("anchor")[:, 0],
+            positive_ids=_set_ids(encoded.role_ids("positive")),
+            negative_ids=encoded.role_ids("negative") if has_negatives else None,
+        )
+        return {"texts": texts}
+
+
+class BetweenViews(Between):
+    """Compares the two views of each anchor among all anchors, and those of each positive among all positives.
+
+    ConSERT's joint training (Yan et al. 2021, https://arxiv.org/abs/2105.11741, section 3.3). Hard negatives take
+    no part.
+
+    Example:
+        >>> from contrastive_text.core.types import Slot
+        >>> slots = (Slot("anchor", 0), Slot("anchor", 1))
+        >>> rows = Encoded(torch.eye(4), slots, text_ids=torch.arange(4))
+        >>> [(name, len(texts.anchor)) for name, texts in BetweenViews().triples(rows, torch.clone).items()]
+        [('anchor', 2)]
+    """
+
+    reads = ("anchor",)
+    takes = ("positive",)
+    compared = ("anchor", "positive")
+    others = "texts of its role"
+    is_pairs = False
+
+    def triples(self, encoded: Encoded, project: Callable[[Tensor], Tensor]) -> dict[str, Triples]:
+        """Returns the two views of each role that the batch has."""
+        roles: tuple[Role, ...] = ("anchor", "positive")
+        return {role: _two_views(encoded, role, project) for role in roles if encoded.role_ids(role).shape[1]}
+
+
+_NAMED = {"texts": BetweenTexts, "views": BetweenViews}
+
+
+def named_between(between: Between | str) -> Between:
+    """Returns what is compared, which one of two names may stand for.
+
+    Raises:
+        ValueError: Another name.
+    """
+    if isinstance(between, Between):
+        return between
+    if between not in _NAMED:
+        raise InvalidValueError(
+            f"Contrastive.between: expected {' or '.join(_NAMED)}, got {between!r}; views compares the two views "
+            "of each text, texts an example's texts"
+        )
+    return _NAMED[between]()
+
+
+def _two_views(encoded: Encoded, role: Role, project: Callable[[Tensor], Tensor]) -> Triples:
+    vectors, ids = project(encoded.role(role)), encoded.role_ids(role)
+    if vectors.shape[1] != 2:
+        raise InvalidValueError(
+            f"Contrastive.between: expected two views of one text as {role}, got {vectors.shape[1]} slots; "
+            "give a pairing with views_per_text: 2, or set between: texts"
+        )
+    return Triples(vectors[:, 0], vectors[:, 1], None, ids[:, 0], ids[:, 1], None)
+
+
+def _set_ids(ids: Tensor) -> Tensor:
+    """Returns one id for each row's texts in any order, (N, P) -> (N,): that of the text if there is but one."""
+    return torch.where((ids == ids[:, :1]).all(dim=1), ids[:, 0], ids.sum(dim=1))
