@@ -34,9 +34,9 @@ SURFACE = {
         "near_duplicates", "quantize", "top_k", "unnormalised", "value_ranges", "with_layer", "write_vectors",
     ],
     ".losses": [
-        "Alike", "CoSENT", "Comparison", "CosineMSE", "Forbid", "FurtherNegatives", "InfoNCE", "Loss", "NTXent",
-        "Reduction", "ScoreLoss", "SoftmaxLoss", "SupCon", "Triples", "cosent_loss", "cosine_similarity_matrix",
-        "info_nce_terms", "reduce_terms", "sup_con_terms",
+        "Alike", "CoSENT", "Comparison", "CosineMSE", "Forbid", "InfoNCE", "Loss", "NTXent", "Reduction",
+        "ScoreLoss", "SoftmaxLoss", "SupCon", "cosent_loss", "cosine_similarity_matrix", "info_nce_terms",
+        "reduce_terms", "sup_con_terms",
     ],
     ".metrics": [
         "Alignment", "EffectiveRank", "Hubs", "IsoScore", "MeanCosine", "PairedBootstrap", "PositiveAlignment",
@@ -46,9 +46,9 @@ SURFACE = {
         "paired_bootstrap_spearman", "paired_retrieval", "positive_pairs", "spearman", "spectrum", "uniformity",
     ],
     ".objectives": [
-        "BilinearScorer", "ConcatenationScorer", "Contrastive", "MaskedLM", "NegativesAsHard", "Objective",
-        "PairClassification", "PairLabels", "PairRegression", "PositivesOnly", "Scorer", "SignedPairs", "Terms",
-        "TextClassification",
+        "Between", "BetweenTexts", "BetweenViews", "BilinearScorer", "ConcatenationScorer", "Contrastive",
+        "MaskedLM", "NegativesAsHard", "Objective", "PairClassification", "PairLabels", "PairRegression",
+        "PositivesOnly", "Scorer", "SignedPairs", "Terms", "TextClassification",
     ],
     ".pairings": ["Given", "NLITriples", "Neighbours", "Pairing", "SameText", "Spans"],
     ".runs": [
@@ -59,8 +59,7 @@ SURFACE = {
         "AdamW", "AtomicCheckpointIO", "BestCheckpoint", "CollapseDoctor", "Combine", "ConstantSchedule",
         "ContrastiveModule", "CosineSchedule", "EndWhenDiverged", "ExportModel", "KeepGradients",
         "LinearSchedule", "Optimizer", "PCGrad", "Run", "RunSummary", "SaveWhenStopped", "Schedule",
-        "ScheduledRates", "SlantedTriangularSchedule", "Uncertainty", "WeightedSum", "gradient_figures",
-        "lr_lambda",
+        "ScheduledRates", "SlantedTriangularSchedule", "Uncertainty", "WarmupSchedule", "WeightedSum",
     ],
     ".views": [
         "Adversarial", "ContextualSubstitute", "CropTokens", "DeleteOneWord", "DeleteSpans", "DeleteTokens",

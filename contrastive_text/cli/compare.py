@@ -22,7 +22,8 @@ from contrastive_text.evaluation.compare.measure import compare as measure
 from contrastive_text.evaluation.compare.result import ModelComparison
 from contrastive_text.evaluation.senteval.classifiers import PROTOCOLS
 from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
-from contrastive_text.evaluation.senteval.transfer import SIMCSE_TASKS, check_folds, find_transfer, outcomes
+from contrastive_text.evaluation.senteval.transfer import SIMCSE_TASKS, check_folds, find_tasks, outcomes
+from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS
 from contrastive_text.evaluation.sts.cosine import SETTINGS
 from contrastive_text.evaluation.sts.data import STSPairs, find_sts
 from contrastive_text.metrics.bootstrap import check_resamples
@@ -64,7 +65,7 @@ def compare(words: Sequence[str]) -> None:
     tasks = _sts_tasks(options.data, bounds) if "sts" in options.suite else None
     if tasks is not None:
         check_pairs("--data", tasks, setting)
-    data = find_transfer(options.data) if "transfer" in options.suite else None
+    data = find_tasks(options.data, TRANSFER_TASKS) if "transfer" in options.suite else None
     if data is not None:
         check_some("--data", data)
         check_folds(data, PROTOCOLS[protocol])

@@ -27,14 +27,15 @@ from contrastive_text.evaluation.compare.measure import check_some
 from contrastive_text.evaluation.results import FORMATS, ScoreTable, TaskScore
 from contrastive_text.evaluation.senteval.classifiers import CLASSIFIERS, PROTOCOLS
 from contrastive_text.evaluation.senteval.declutr import SuiteData, check_declutr, score_declutr
-from contrastive_text.evaluation.senteval.probing import find_probing
+from contrastive_text.evaluation.senteval.probing import PROBING_TASKS
 from contrastive_text.evaluation.senteval.transfer import (
     SIMCSE_TASKS,
     check_folds,
-    find_transfer,
+    find_tasks,
     outcomes,
     scores,
 )
+from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS
 from contrastive_text.evaluation.sts.cosine import (
     SETTINGS,
     check_setting,
@@ -177,8 +178,8 @@ def _suite_data(options: argparse.Namespace) -> SuiteData:
     data = SuiteData(
         sts=find_sts(folder) if suites & {"sts", "declutr"} else {},
         trained=find_trained(folder) if suites & {"trained-sts", "declutr"} else {},
-        transfer=find_transfer(folder) if suites & {"transfer", "declutr"} else {},
-        probing=find_probing(folder) if suites & {"probing", "declutr"} else {},
+        transfer=find_tasks(folder, TRANSFER_TASKS) if suites & {"transfer", "declutr"} else {},
+        probing=find_tasks(folder, PROBING_TASKS) if suites & {"probing", "declutr"} else {},
     )
     check_some("--data", {**data.sts, **_trained_splits(data), **data.transfer, **data.probing})
     if "sts" in suites:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +22,19 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 _KEY_BYTES = 16
 _TRUNCATED, _MODEL = "truncated", "model"
+
+
+def drawn_texts(texts: Iterable[str], most: int, seed: int) -> list[str]:
+    """Returns the texts, or where they are more than ``most`` so many of them, in their order.
+
+    Example:
+        >>> drawn_texts(["one", "two", "three", "four"], most=2, seed=0)
+        ['three', 'four']
+    """
+    texts = list(texts)
+    if len(texts) <= most:
+        return texts
+    return [texts[i] for i in sorted(np.random.default_rng(seed).choice(len(texts), size=most, replace=False))]
 
 
 class CachedEncoder:

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from contrastive_text import metrics
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Table
-from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
 from contrastive_text.evaluation.frequency import frequency_bias, takes_mean
 from contrastive_text.metrics.spread import NEIGHBOURS
 from contrastive_text.metrics.verdicts import collapse
@@ -118,7 +117,7 @@ def diagnose(
             f"diagnose.texts: expected two different texts or more, got {len(distinct)} among {len(texts):,}; "
             "give some 1,000 texts as the model will meet them"
         )
-    drawn = _drawn(distinct, limit, seed)
+    drawn = drawn_texts(distinct, limit, seed)
     vectors = embed(drawn)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="spearman: all")  # of vectors that are all equal: a verdict
@@ -164,7 +163,7 @@ def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> 
             "diagnose.pairs: expected scores above 0, of which those above four fifths of the largest make a "
             f"positive, got scores up to {float(target.max()):g}; move the scale, or leave the pairs out"
         )
-    spread = embed(_drawn(list(dict.fromkeys(sides[0] + sides[1])), limit, seed))
+    spread = embed(drawn_texts(dict.fromkeys(sides[0] + sides[1]), limit, seed))
     ordered = bool((target != target[0]).any())
     return _PairFigures(
         pairs=len(pairs),
@@ -176,59 +175,57 @@ def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> 
     )
 
 
-def _drawn(texts: Sequence[str], limit: int, seed: int) -> list[str]:
-    """Returns the texts, or so many of them in their order."""
-    if len(texts) <= limit:
-        return list(texts)
-    places = np.random.default_rng(seed).choice(len(texts), size=limit, replace=False)
-    return [texts[i] for i in sorted(places)]
-
-
 def _verdicts(found: Diagnosis, of_pairs: _PairFigures | None, nearest: Tensor) -> list[str]:
-    """Says what is off; of collapsed vectors nothing else, for all the rest follows from it."""
+    """Returns what is off; of collapsed vectors nothing else, for all the rest follows from it."""
     most = min(found.texts, found.features)
     if collapsed := collapse(found.mean_cosine, found.effective_rank, most):
         return [collapsed]
     near = 1 - NEAR * (1 - found.mean_cosine)
     duplicates = float((nearest >= near).double().mean())
-    said = []
+    verdicts = []
     if found.mean_cosine >= ANISOTROPIC:
-        said.append(
+        verdicts.append(
             f"the space is anisotropic: two texts have cosine {found.mean_cosine:.2f} on average, so a cosine "
             "by itself tells little, though rankings may be right; contrastive training spreads the vectors, and "
             "so does contrastive-text postprocess"
         )
     if found.hubness >= HUBS:
-        said.append(
+        verdicts.append(
             f"hubs: the skewness of neighbourhoods is {found.hubness:.1f}, and {found.orphans:.0%} of the texts "
             "are among no other's neighbours; a search gives a few texts again and again"
         )
-    if of_pairs is not None and of_pairs.alignment < TRIVIAL:
-        said.append(
-            f"positives are trivial: alignment {of_pairs.alignment:.4f}, so that both texts of a pair have "
-            "nearly one vector; they may be copies of each other"
-        )
-    if of_pairs is not None and of_pairs.alignment >= NOT_ALIGNED * of_pairs.apart:
-        said.append(
-            f"positives are hardly nearer than any two texts of the pairs: alignment {of_pairs.alignment:.2f} "
-            f"against {of_pairs.apart:.2f}; the model doesn't know what makes these pairs alike"
-        )
-    if of_pairs is not None and of_pairs.frequency is not None:
-        number, best = max(of_pairs.frequency, key=lambda each: each[1])
-        whole = of_pairs.frequency[0][1]
-        if best >= whole + FREQUENT * max(1.0, math.sqrt(1000 / of_pairs.pairs)):
-            said.append(
-                f"frequent tokens pull the mean: without the {number} most frequent ones Spearman x 100 is "
-                f"{best:.1f} in place of {whole:.1f}"
-            )
+    verdicts += [] if of_pairs is None else _pair_verdicts(of_pairs)
     if duplicates >= NEAR_SHARE:
-        said.append(
+        verdicts.append(
             f"near-duplicates: {duplicates:.0%} of the texts have another with cosine {near:.3f} or more; in "
             "training they count as each other's negatives"
         )
     if found.texts < found.features:
-        said.append(
+        verdicts.append(
             f"few texts: {found.texts:,} of them can't fill {found.features:,} directions, so that effective "
             "rank and isotropy are low for want of texts; give several times as many"
         )
-    return said
+    return verdicts
+
+
+def _pair_verdicts(found: _PairFigures) -> list[str]:
+    verdicts = []
+    if found.alignment < TRIVIAL:
+        verdicts.append(
+            f"positives are trivial: alignment {found.alignment:.4f}, so that both texts of a pair have "
+            "nearly one vector; they may be copies of each other"
+        )
+    if found.alignment >= NOT_ALIGNED * found.apart:
+        verdicts.append(
+            f"positives are hardly nearer than any two texts of the pairs: alignment {found.alignment:.2f} "
+            f"against {found.apart:.2f}; the model doesn't know what makes these pairs alike"
+        )
+    if found.frequency is not None:
+        number, best = max(found.frequency, key=lambda pair: pair[1])
+        whole = found.frequency[0][1]
+        if best >= whole + FREQUENT * max(1.0, math.sqrt(1000 / found.pairs)):
+            verdicts.append(
+                f"frequent tokens pull the mean: without the {number} most frequent ones Spearman x 100 is "
+                f"{best:.1f} in place of {whole:.1f}"
+            )
+    return verdicts

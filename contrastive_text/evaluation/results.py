@@ -98,19 +98,12 @@ class ScoreTable:
 
     def text(self) -> str:
         """Returns the table in columns, as a terminal shows it."""
-        cells = self._cells()
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [" | ".join(_aligned(row, widths)).rstrip() for row in cells]
-        lines.insert(1, "-+-".join("-" * width for width in widths))
-        return "\n".join(lines + self.notes())
+        return "\n".join([in_columns(self._cells()), *self.notes()])
 
     def markdown(self) -> str:
         """Returns the table in GitHub's Markdown."""
-        cells = [[cell.replace("|", r"\|") for cell in row] for row in self._cells()]
-        rule = ["---", *["---:"] * (len(cells[0]) - 1)]
-        lines = ["| " + " | ".join(row) + " |" for row in (cells[0], rule, *cells[1:])]
-        notes = self.notes()
-        return "\n".join(lines + ([""] + [f"- {note}" for note in notes] if notes else []))
+        notes = [f"- {note}" for note in self.notes()]
+        return "\n".join([in_markdown(self._cells()), *(["", *notes] if notes else [])])
 
     def latex(self) -> str:
         r"""Returns the table for LaTeX's booktabs (``\usepackage{booktabs}``)."""
@@ -186,9 +179,21 @@ def _number(score: float) -> str:
     return "" if math.isnan(score) else repr(score)
 
 
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    first, *others = [(cell, width) for cell, width in zip(row, widths, strict=True)]
-    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+def in_columns(cells: Sequence[Sequence[str]]) -> str:
+    """Returns rows of cells in columns, flush right but for the first one; the first row is their head."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        " | ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells
+    ]
+    lines.insert(1, "-+-".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def in_markdown(cells: Sequence[Sequence[str]]) -> str:
+    """Returns rows of cells in GitHub's Markdown, the first row as the head."""
+    head, *rows = [[cell.replace("|", r"\|") for cell in row] for row in cells]
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
 
 
 def _escaped(text: str) -> str:

@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, text_id
-from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
 from contrastive_text.evaluation.compare.result import NEIGHBOURS, Agreement, ModelComparison, ScoreDifference
 from contrastive_text.evaluation.results import AVERAGE, ScoreTable, TaskScore
 from contrastive_text.evaluation.sts.cosine import check_setting, pair_cosines, score_tasks
@@ -103,7 +102,8 @@ def compare(
     if correct is not None:
         answers = {name: correct[name] for name in models}
         suites.append(_accuracy(answers, ScoreTable(title, _accuracies(answers), averaged), resamples, seed))
-    chosen, available = _drawn(pooled if texts is None else texts, seed)
+    distinct = dict.fromkeys(pooled if texts is None else texts)
+    chosen, available = drawn_texts(distinct, MOST_TEXTS, seed), len(distinct)
     notes = [f"{len(chosen):,} of {available:,} different texts drawn"] if len(chosen) < available else []
     if len(chosen) > NEIGHBOURS:
         agreements = _agreements(models, chosen)
@@ -251,15 +251,6 @@ def _vectors(name: str, embed: CachedEncoder, texts: Sequence[str]) -> Tensor:
         return embed(texts)
     except ValueError as error:  # such as NaN, of one model among several
         raise InvalidValueError(f"{name}: {error}") from error
-
-
-def _drawn(texts: Sequence[str], seed: int) -> tuple[list[str], int]:
-    """Returns the different texts, or so many of them as are compared, and how many there are."""
-    distinct = list(dict.fromkeys(texts))
-    if len(distinct) <= MOST_TEXTS:
-        return distinct, len(distinct)
-    places = np.random.default_rng(seed).choice(len(distinct), size=MOST_TEXTS, replace=False)
-    return [distinct[place] for place in sorted(places)], len(distinct)
 
 
 def _generator(seed: int, task: str) -> torch.Generator:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from contrastive_text.evaluation.results import ScoreTable
+from contrastive_text.evaluation.results import ScoreTable, in_columns, in_markdown
 
 NEIGHBOURS = 10
 """Nearest neighbours of a text that two models may have in common."""
@@ -84,12 +84,15 @@ class ModelComparison:
 
     def text(self) -> str:
         """Returns the tables in columns, as a terminal shows them."""
-        grids = [_columns(grid) for grid in self._grids()]
+        grids = [in_columns(grid) for grid in self._grids()]
         return "\n\n".join([*(table.text() for table in self.tables), *grids, "\n".join(self._remarks())])
 
     def markdown(self) -> str:
         """Returns the tables in GitHub's Markdown."""
-        grids = [_markdown(grid) for grid in self._grids()]
+        grids = [
+            in_markdown([[cell.strip().replace("*", r"\*") for cell in row] for row in grid])
+            for grid in self._grids()
+        ]
         remarks = "\n".join(f"- {remark}" for remark in self._remarks())
         return "\n\n".join([*(table.markdown() for table in self.tables), *grids, remarks])
 
@@ -140,22 +143,3 @@ def _plain(figures: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON
     return {
         name: None if isinstance(value, float) and math.isnan(value) else value for name, value in figures.items()
     }
-
-
-def _columns(grid: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
-    lines = [
-        " | ".join(
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in grid
-    ]
-    lines.insert(1, "-+-".join("-" * width for width in widths))
-    return "\n".join(lines)
-
-
-def _markdown(grid: Sequence[Sequence[str]]) -> str:
-    head, *rows = [[cell.strip().replace("|", r"\|").replace("*", r"\*") for cell in row] for row in grid]
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -13,8 +13,8 @@ from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.evaluation.senteval.classifiers import STANDARD, Classifier, Protocol
 from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
-from contrastive_text.evaluation.senteval.probing import PROBING_TASKS, find_probing
-from contrastive_text.evaluation.senteval.transfer import check_folds, find_transfer, outcomes, scores
+from contrastive_text.evaluation.senteval.probing import PROBING_TASKS
+from contrastive_text.evaluation.senteval.transfer import check_folds, find_tasks, outcomes, scores
 from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS
 from contrastive_text.evaluation.sts.cosine import check_setting, score_tasks
 from contrastive_text.evaluation.sts.data import STSPairs, find_sts
@@ -35,8 +35,8 @@ class SuiteData(NamedTuple):
     Args:
         sts: As ``find_sts`` gives it.
         trained: As ``find_trained`` gives it.
-        transfer: As ``find_transfer`` gives it.
-        probing: As ``find_probing`` gives it.
+        transfer: As ``find_tasks`` gives it.
+        probing: As ``find_tasks`` gives it.
     """
 
     sts: Mapping[str, STSPairs | str]
@@ -72,7 +72,8 @@ def declutr_scores(
         ValueError: A file that is not what it should be, too few rows for the folds, or vectors with NaN.
         ImportError: ``SklearnClassifier`` without scikit-learn.
     """
-    data = SuiteData(find_sts(folder), find_trained(folder), find_transfer(folder), find_probing(folder))
+    classified = find_tasks(folder, TRANSFER_TASKS), find_tasks(folder, PROBING_TASKS)
+    data = SuiteData(find_sts(folder), find_trained(folder), *classified)
     return score_declutr(embed, data, protocol, classifier, given)
 
 
@@ -116,8 +117,8 @@ def contributions(scores: Sequence[TaskScore]) -> list[TaskScore]:
     - The others: accuracy.
 
     Args:
-        scores: Of ``transfer_scores``, ``trained_sts_scores``, ``sts_scores`` and ``probing_scores``; tasks that
-            are not DeCLUTR's, such as STS-B without training, are left out.
+        scores: Of ``transfer_scores``, ``trained_sts_scores`` and ``sts_scores``; tasks that are not
+            DeCLUTR's, such as STS-B without training, are left out.
 
     Example:
         >>> mrpc = TaskScore("MRPC", "accuracy", 75.0, parts={"dev": 74.0, "F1": 83.0})

@@ -1,4 +1,4 @@
-"""SentEval's transfer tasks: how well a linear classifier of a model's frozen vectors does."""
+"""SentEval's transfer and probing tasks: how well a linear classifier of a model's frozen vectors does."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.evaluation.senteval.classifiers import STANDARD, Classifier, Protocol, Rows, TorchClassifier
 from contrastive_text.evaluation.senteval.labelled_texts import DEV, TEST, TRAIN, LabelledTexts, naming
 from contrastive_text.evaluation.senteval.penalties import Outcome, choose_by_dev, choose_by_folds, cross_validate
+from contrastive_text.evaluation.senteval.probing import PROBING_TASKS, probing_data
 from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS, transfer_data
 
 SIMCSE_TASKS = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
@@ -29,21 +30,21 @@ def transfer_scores(
     classifier: Classifier | None = None,
     tasks: Sequence[str] = TRANSFER_TASKS,
 ) -> list[TaskScore]:
-    """Returns the accuracy of each transfer task (Conneau and Kiela, 2018, https://arxiv.org/abs/1803.05449).
+    """Returns the accuracy of each task (Conneau and Kiela, 2018, https://arxiv.org/abs/1803.05449).
 
     MR, CR, SUBJ and MPQA are cross-validated; TREC and MRPC have a test part and choose the penalty by folds of
-    the training part; SST2, SST5, SICK-E and SNLI choose it by their dev part. A pair of vectors u, v is
-    classified by [\\|u - v\\|, u * v], in SNLI by [u, v, \\|u - v\\|, u * v].
+    the training part; SST2, SST5, SICK-E, SNLI and the probing tasks choose it by their dev part. A pair of
+    vectors u, v is classified by [\\|u - v\\|, u * v], in SNLI by [u, v, \\|u - v\\|, u * v].
 
     Differs: SentEval fits SNLI without a penalty, here it is chosen like the others, the least of which is
     1e-5; it forms folds of rows sorted by length, here they stay as the files have them.
 
     Args:
         embed: The encoder.
-        folder: Where the data sets are; see ``transfer_data``.
+        folder: Where the data sets are; see ``transfer_data`` and ``probing_data``.
         protocol: ``STANDARD`` for papers, ``FAST`` for prototypes.
         classifier: ``TorchClassifier()``, SentEval's own, where None.
-        tasks: Which of ``TRANSFER_TASKS``.
+        tasks: Which of ``TRANSFER_TASKS`` and ``PROBING_TASKS``.
 
     Returns:
         A score for each task in the order asked for; the part ``dev`` is the accuracy by which the penalty was
@@ -59,7 +60,7 @@ def transfer_scores(
         ...     print(score.task, score.score)
         MR 75.9
     """
-    data = find_transfer(folder, tasks)
+    data = find_tasks(folder, tasks)
     return scores(data, outcomes(embed, data, protocol, classifier))
 
 
@@ -75,25 +76,29 @@ def transfer_correct(
     Rows have the order of the files, all of them where a task is cross-validated: two models' answers are in
     pairs. Tasks without files are left out. See ``transfer_scores``.
     """
-    found = outcomes(embed, find_transfer(folder, tasks), protocol, classifier)
+    found = outcomes(embed, find_tasks(folder, tasks), protocol, classifier)
     return {task: outcome.correct for task, outcome in found.items()}
 
 
-def find_transfer(folder: str | Path, tasks: Sequence[str] = TRANSFER_TASKS) -> dict[str, LabelledTexts | str]:
-    """Returns the rows of each transfer task, or what is missing of it; see ``transfer_data``.
+def find_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, LabelledTexts | str]:
+    """Returns the rows of each task, or what is missing of it; see ``transfer_data`` and ``probing_data``.
 
     Raises:
         FileNotFoundError: No such folder.
         ValueError: Another task, or a file that is not what it should be.
     """
+    known = (*TRANSFER_TASKS, *PROBING_TASKS)
     for task in tasks:
-        if task not in TRANSFER_TASKS:
-            raise reading_error("tasks", listed(TRANSFER_TASKS), short(task), "name one of these")
-    return {task: transfer_data(task, folder) for task in tasks}
+        if task not in known:
+            raise reading_error("tasks", listed(known), short(task), "name one of these")
+    return {
+        task: transfer_data(task, folder) if task in TRANSFER_TASKS else probing_data(task, folder)
+        for task in tasks
+    }
 
 
 def check_folds(data: Mapping[str, LabelledTexts | str], protocol: Protocol) -> None:
-    """Refuses classes with fewer training rows than folds, where there are folds."""
+    """Checks that there are no classes with fewer training rows than folds, where there are folds."""
     for task, rows in data.items():
         if isinstance(rows, str) or DEV in rows.sizes:
             continue

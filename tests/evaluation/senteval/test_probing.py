@@ -12,7 +12,8 @@ from torch import Tensor
 
 from contrastive_text.evaluation.senteval.classifiers import FAST, SklearnClassifier
 from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
-from contrastive_text.evaluation.senteval.probing import PROBING_TASKS, probing_data, probing_scores
+from contrastive_text.evaluation.senteval.probing import PROBING_TASKS, probing_data
+from contrastive_text.evaluation.senteval.transfer import transfer_scores
 
 FILES = {
     "Length": "sentence_length.txt",
@@ -76,7 +77,7 @@ def test_parts_are_told_apart_by_their_marks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("classifier", [None, SklearnClassifier()], ids=["torch", "sklearn"])
 def test_a_property_that_can_be_read_is_found(classifier: SklearnClassifier | None, tmp_path: Path) -> None:
     write(tmp_path / "past_present.txt", test=20)
-    scores = probing_scores(Reader(), tmp_path, FAST, classifier)  # type: ignore[arg-type]  # a stand-in
+    scores = transfer_scores(Reader(), tmp_path, FAST, classifier, PROBING_TASKS)  # type: ignore[arg-type]  # a stand-in
     assert [score.task for score in scores] == list(PROBING_TASKS)
     for score in scores:
         if score.task == "Tense":
@@ -92,7 +93,7 @@ def test_the_dev_part_and_never_the_test_part_is_learned_from(tmp_path: Path) ->
     cells = [each.split("\t") for each in lines]
     turned = ["\t".join((part, swapped[own] if part == "te" else own, text)) for part, own, text in cells]
     (tmp_path / "past_present.txt").write_text("".join(f"{each}\n" for each in turned))
-    (score,) = probing_scores(Reader(), tmp_path, FAST, tasks=("Tense",))  # type: ignore[arg-type]  # a stand-in
+    (score,) = transfer_scores(Reader(), tmp_path, FAST, tasks=("Tense",))  # type: ignore[arg-type]  # a stand-in
     assert (score.score, score.parts["dev"]) == (0.0, 100.0)
 
 
@@ -126,8 +127,8 @@ def test_a_missing_part_two_copies_and_unknown_tasks_are_refused(tmp_path: Path)
     write(tmp_path / "probing" / "past_present.txt")
     with pytest.raises(ValueError, match=r"Tense: .*expected one copy of the data"):
         probing_data("Tense", tmp_path)
-    with pytest.raises(ValueError, match=r"tasks: expected Length, .*, got Mood; name one of these"):
-        probing_scores(Reader(), tmp_path, tasks=("Mood",))  # type: ignore[arg-type]  # a stand-in
+    with pytest.raises(ValueError, match=r"tasks: expected MR, .*, Length, .*, got Mood; name one of these"):
+        transfer_scores(Reader(), tmp_path, tasks=("Mood",))  # type: ignore[arg-type]  # a stand-in
 
 
 def test_empty_texts_become_a_full_stop(tmp_path: Path) -> None:
@@ -136,5 +137,5 @@ def test_empty_texts_become_a_full_stop(tmp_path: Path) -> None:
         file.write("tr\tPAST\t\n")
     reader = Reader()
     with pytest.warns(UserWarning, match="a full stop stands for each empty text, as in SentEval: 1 in Tense"):
-        probing_scores(reader, tmp_path, FAST, tasks=("Tense",))  # type: ignore[arg-type]  # a stand-in
+        transfer_scores(reader, tmp_path, FAST, tasks=("Tense",))  # type: ignore[arg-type]  # a stand-in
     assert "." in reader.seen and "" not in reader.seen
