@@ -398,7 +398,7 @@ def test_held_out_texts_of_a_task_are_scored_as_they_stand_whatever_the_pairing(
 def test_held_out_files_shorter_than_the_processes_are_refused_by_name(
     bert: str, tasks: dict[str, TextTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("contrastive_text.data.datamodule.world_size", lambda: 25)
+    monkeypatch.setattr("contrastive_text.data.run_tables.world_size", lambda: 25)
     train = tasks["sst"].train
     data = several.data({"sst": TextTask(train=train, validation=train)})
     data.attach(tiny.module(bert, objectives={"a": TextClassification(3, task="sst")}))

@@ -18,8 +18,9 @@ from contrastive_text.data.mixture import (
     TaskSize,
     consecutive_steps,
 )
+from contrastive_text.data.preparation import TrainingData
 from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey
-from contrastive_text.data.tasks import TextTask, TrainingData
+from contrastive_text.data.tasks import TextTask
 from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -12,31 +11,39 @@ import torch
 from torch.utils.data import DataLoader
 
 from contrastive_text.core.checkpoints import load_options
-from contrastive_text.core.distributed import rank, world_size
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.core.random import generator
+from contrastive_text.core.distributed import world_size
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.specs import part_spec
-from contrastive_text.core.targets import Target
 from contrastive_text.core.text_files import Bounds
-from contrastive_text.core.types import ROLES, Batch, Row, StepBatch, StepKind
+from contrastive_text.core.types import Batch, StepBatch, StepKind
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.files.readers import Table
-from contrastive_text.data.loader import ResumableLoader
+from contrastive_text.data.loader import ResumableLoader, epoch_loader
 from contrastive_text.data.mixture import AllTasks, Mixture, Step, TaskSize, consecutive_steps, describe_steps
+from contrastive_text.data.needs import BatchConsumer, DataNeeds, as_consumer
+from contrastive_text.data.preparation import (
+    TrainingData,
+    check_turns,
+    learned_tokenizer,
+    length_facts,
+    prepare,
+    task_facts,
+)
 from contrastive_text.data.run_tables import RunTables
-from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey, Rows
-from contrastive_text.data.selection import check_roles, served
+from contrastive_text.data.sampler import KeyedRows, RowKey
 from contrastive_text.data.settings import check_trainer
-from contrastive_text.data.tasks import ONLY, BatchConsumer, Paths, TextTask, TrainingData, check_paths
-from contrastive_text.data.token_cache import TokenTable, tokenize_documents
-from contrastive_text.data.tokenizing import learn_vocabulary, single_threaded_tokenizers
+from contrastive_text.data.tasks import ONLY, Paths, TextTask, check_least, check_paths, check_tasks
+from contrastive_text.data.tokenizing import single_threaded_tokenizers
 from contrastive_text.pairings import Given, Pairing, SameText
 from contrastive_text.views import ViewPlan
 
-_SAMPLE = 1000
-"""Texts that are tokenised before training to say how many the length limit will cut."""
-_TAKEN = (ONLY, "overall", "spearman", *ROLES)
-"""Names that mean something else among scores, tables and views."""
+_PARTS = {
+    "fit": ("train", "validation"),
+    "validate": ("validation",),
+    "test": ("test",),
+    "predict": ("predict",),
+}
+"""Stage of a trainer -> what is read for it."""
 
 
 class TextDataModule(pl.LightningDataModule):
@@ -100,27 +107,12 @@ class TextDataModule(pl.LightningDataModule):
         super().__init__()
         for part, paths in (("train", train), ("validation", validation), ("test", test), ("predict", predict)):
             check_paths(f"data.{part}", paths)
-        sizes = {f"tasks.{name}.batch_size": task.batch_size for name, task in (tasks or {}).items()}
-        for name, number, least in (
-            ("batch_size", batch_size, 2),
-            *((name, size, 2) for name, size in sizes.items() if size is not None),
-            ("originals", originals, 1),
-            ("eval_batch_size", eval_batch_size, 1),
-            ("num_workers", num_workers, 0),
-        ):
-            if number < least:
-                raise InvalidValueError(f"data.{name}: expected {least} or more, got {number}")
-        for name in tasks or ():
-            if name in _TAKEN or not re.fullmatch(r"[\w-]+", name):
-                raise InvalidValueError(
-                    f"data.tasks.{name}: expected a name of letters, digits and dashes, other than "
-                    f"{', '.join(_TAKEN)}, got {name!r}; call it something else"
-                )
-        for name, given in (("train", train), ("columns", columns), ("labels", labels), ("pairing", pairing)):
-            if tasks and given is not None:
-                raise InvalidValueError(
-                    f"data.{name}: expected none beside tasks, got one; give each task its own under data.tasks"
-                )
+        check_least("batch_size", batch_size, 2)
+        check_least("originals", originals, 1)
+        check_least("eval_batch_size", eval_batch_size, 1)
+        check_least("num_workers", num_workers, 0)
+        alone = {"train": train, "columns": columns, "labels": labels, "pairing": pairing}
+        check_tasks(tasks or {}, alone)
         self.train = train
         self.validation = validation
         self.test = test
@@ -175,10 +167,6 @@ class TextDataModule(pl.LightningDataModule):
         alone = TextTask(train=self.train, columns=self.columns, labels=self.labels, pairing=self.pairing)
         return self.tasks or {ONLY: alone}
 
-    def _known_as(self, name: str) -> str | None:
-        """Returns the name by which the module knows a task: None for the only one."""
-        return name if self.tasks else None
-
     def setup(self, stage: str) -> None:
         """Reads what the stage needs, once, and checks it against the module's objectives and views.
 
@@ -187,32 +175,28 @@ class TextDataModule(pl.LightningDataModule):
         """
         if self.trainer is not None:
             check_trainer(self.trainer, stage)
-        by_task = self._consumer().by_task
-        by_task.check(list(self.tasks or ()))
-        wanted = {
-            "fit": ("train", "validation"),
-            "validate": ("validation",),
-            "test": ("test",),
-            "predict": ("predict",),
-        }
-        for part in wanted[stage]:
-            self._tables.read(part, self._target, lambda name: by_task.predicts(self._known_as(name)))
-            for name, table in self.table(part).items():
-                if part in ("validation", "test") and len(table) < world_size():
-                    raise InvalidValueError(
-                        f"data.{part}: expected a row for each of {world_size()} processes in {name}, got "
-                        f"{len(table)}; use fewer devices, or another file"
-                    )
-            if not self.table(part) and (stage, part) != ("fit", "validation"):
-                raise InvalidValueError(f"data.{part}: expected a file, got none; give --data.{part} FILE")
+        needs = self._needs()
+        for part in _PARTS[stage]:
+            self._tables.read(part, needs.tasks, optional=(stage, part) == ("fit", "validation"))
         if stage == "fit":
-            self._learn_vocabulary()
-            self.training = {name: self._prepare(name, task) for name, task in self.each_task.items()}
+            if needs.tokenizer is None:
+                needs = self._with_learned_tokenizer(needs)
+            self.training = {
+                name: prepare(table, self.each_task[name], name, needs, self.seed, self.cache_dir)
+                for name, table in self.table("train").items()
+            }
             self._steps = (self.mixture or AllTasks()).steps(self._sizes(), self.drop_last)
-            by_task.check(list(self.tasks or ()), self.step_kinds())
+            check_turns(self._steps, needs.objectives)
 
-    def _target(self, name: str, pairing: Pairing) -> Target | None:
-        return pairing.target or self._consumer().by_task.target(self._known_as(name))
+    def _with_learned_tokenizer(self, needs: DataNeeds) -> DataNeeds:
+        """Returns the needs of the module after it was handed what the first process learns from the texts."""
+        trainer, description = self.trainer, ""
+        if trainer is None or trainer.is_global_zero:
+            description = learned_tokenizer(self.table("train"), needs)
+        if trainer is not None:
+            description = trainer.strategy.broadcast(description)
+        self._consumer().adopt_tokenizer(description)
+        return self._needs()
 
     def table(self, part: str) -> dict[str, Table]:
         """Returns the tables of ``train``, ``validation``, ``test`` or ``predict`` by name, after ``setup``."""
@@ -224,59 +208,11 @@ class TextDataModule(pl.LightningDataModule):
 
     def _consumer(self) -> BatchConsumer:
         trainer: pl.Trainer | None = self.trainer
-        module = self._module if trainer is None else trainer.lightning_module
-        if not isinstance(module, BatchConsumer):
-            raise InvalidTypeError(
-                "TextDataModule: expected a trainer that runs a ContrastiveModule, which holds the views and the "
-                f"tokenizer, got {type(module).__name__}"
-            )
-        return module
+        return as_consumer(self._module if trainer is None else trainer.lightning_module)
 
-    def _prepare(self, name: str, task: TextTask) -> TrainingData:
-        """Chooses the rows of a task and settles the slots of their examples."""
-        pairing, table, known = task.pairing or SameText(), self.table("train")[name], self._known_as(name)
-        parts = self._consumer().by_task
-        arranged, chosen = pairing.arrange(table.files)
-        rows, chosen = self._tokenised(arranged, pairing) if pairing.reads_tokens else (arranged, chosen)
-        examples = pairing(rows[0], generator(self.seed))
-        return TrainingData(
-            table=table,
-            pairing=pairing,
-            rows=rows,
-            chosen=chosen,
-            slots=check_roles(
-                pairing, examples, parts.plan(known), parts.reads(known), parts.predicts_pairs(known)
-            ),
-            examples_per_row=len(examples),
-        )
-
-    def _tokenised(self, rows: Sequence[Row], pairing: Pairing) -> tuple[Rows, str]:
-        tokenizer = self._consumer().text_tokenizer()
-        assert tokenizer is not None
-        texts = [str(row["text"]) for row in rows]
-        folder = None if self.cache_dir is None else Path(self.cache_dir)
-        if rank() > 0 and self.trainer is not None:
-            self.trainer.strategy.barrier()  # the first process makes the cache, the others read it
-        tokens = tokenize_documents(texts, tokenizer, cache_dir=folder)
-        if rank() == 0 and self.trainer is not None:
-            self.trainer.strategy.barrier()
-        targets = [target for row in rows if isinstance(target := row.get("target"), float)]
-        return served(TokenTable(tokens.folder, tokens.source, targets or None), pairing)
-
-    def _learn_vocabulary(self) -> None:
-        consumer = self._consumer()
-        if consumer.text_tokenizer() is not None:
-            return
-        description = None
-        if self.trainer is None or self.trainer.is_global_zero:
-            rows = (row for table in self.table("train").values() for row in table)
-            texts = (text for row in rows for text in row.values() if isinstance(text, str))
-            learned = learn_vocabulary(texts, consumer.vocabulary_size, new_tokens=consumer.by_task.new_tokens)
-            description = learned.backend_tokenizer.to_str()
-        if self.trainer is not None:
-            description = self.trainer.strategy.broadcast(description)
-        assert description is not None
-        consumer.adopt_tokenizer(description)
+    def _needs(self) -> DataNeeds:
+        """Returns what the module needs now: a tokenizer may be learned, or come with a checkpoint."""
+        return self._consumer().data_needs(list(self.tasks or ()))
 
     def steps(self) -> list[Step]:
         """Returns the steps of an epoch, after ``setup("fit")``."""
@@ -284,7 +220,7 @@ class TextDataModule(pl.LightningDataModule):
 
     def step_kinds(self) -> list[StepKind]:
         """Returns the kinds of steps of an epoch, after ``setup("fit")``."""
-        each = (StepKind(tuple(map(self._known_as, step.parts)), step.objectives) for step in self.steps())
+        each = (StepKind(tuple(step.parts) if self.tasks else (None,), step.objectives) for step in self.steps())
         return list(dict.fromkeys(each))
 
     def rows_per_step(self, task: str) -> int:
@@ -300,18 +236,15 @@ class TextDataModule(pl.LightningDataModule):
 
     def train_dataloader(self) -> ResumableLoader:
         """Returns the training batches: a ``Batch`` each, or with several tasks a ``StepBatch``."""
-        rows = {name: part.rows for name, part in self.training.items()}
         collators = {name: self.collator(name) for name in self.training}
-        sampler = EpochBatchSampler(
-            {name: len(part) for name, part in rows.items()},
+        self._loader = epoch_loader(
+            {name: part.rows for name, part in self.training.items()},
             self.steps(),
+            StepCollator(collators) if self.tasks or self.mixture else collators[ONLY],
             seed=self.seed,
-            rank=rank(),
-            world_size=world_size(),
             same_order=self.trainer is not None and vars(self.trainer)["overfit_batches"] > 0,
+            num_workers=self.num_workers,
         )
-        collate = StepCollator(collators) if self.tasks or self.mixture else collators[ONLY]
-        self._loader = ResumableLoader(KeyedRows(rows), sampler, collate, num_workers=self.num_workers)
         if self._place is not None:
             self._loader.load_state_dict(self._place)
             self._place = None
@@ -348,31 +281,13 @@ class TextDataModule(pl.LightningDataModule):
         return self._scored("test")
 
     def _scored(self, part: str) -> list[ResumableLoader]:
-        tables = self.table(part)
-        return [
-            ResumableLoader(
-                KeyedRows({name: table.rows}),
-                EpochBatchSampler(
-                    {name: len(table)},
-                    consecutive_steps(
-                        {name: TaskSize(len(table), self.eval_batch_size * world_size())}, drop_last=False
-                    ),
-                    seed=self.seed,
-                    shuffle=False,
-                    rank=rank(),
-                    world_size=world_size(),
-                ),
-                self._eval_collator(name),
-            )
-            for name, table in tables.items()
-        ]
-
-    def _eval_collator(self, name: str) -> Collator | StepCollator:
-        if name not in (self.tasks or {}):
-            return self._collator(name, Given(), ViewPlan())
-        # Held-out rows stand as they are: no spans, no neighbours, no view.
-        pairs = "anchor" in (self.each_task[name].pairing or SameText()).reads
-        return StepCollator({name: self._collator(name, Given() if pairs else SameText(), ViewPlan())})
+        loaders = []
+        for name, table in self.table(part).items():
+            size = TaskSize(len(table), self.eval_batch_size * world_size())
+            steps = consecutive_steps({name: size}, drop_last=False)
+            collate = self._plain_collator(name, table)
+            loaders.append(epoch_loader({name: table.rows}, steps, collate, seed=self.seed, shuffle=False))
+        return loaders
 
     def predict_dataloader(self) -> list[DataLoader[KeyedRow]]:
         """Returns the texts to embed and those to predict, a loader for each table, in file order."""
@@ -382,16 +297,15 @@ class TextDataModule(pl.LightningDataModule):
                 KeyedRows({name: table.rows}),
                 sampler=[RowKey(0, number, name) for number in range(len(table))],
                 batch_size=self.eval_batch_size,
-                collate_fn=self._eval_collator(name)
-                if name in (self.tasks or {})
-                else self._collator(name, SameText(), ViewPlan()),
+                collate_fn=self._plain_collator(name, table),
             )
             for name, table in self.table("predict").items()
         ]
 
-    def batches_per_epoch(self) -> int:
-        """Returns the number of training batches of an epoch, after ``setup("fit")``."""
-        return len(self.steps())
+    def _plain_collator(self, name: str, table: Table) -> Collator | StepCollator:
+        """Returns the collator of rows that stand as they are: no spans, no neighbours, no view."""
+        collator = self._collator(name, Given() if "anchor" in table[0] else SameText(), ViewPlan())
+        return StepCollator({name: collator}) if name in (self.tasks or {}) else collator
 
     def data_of(self, task: str | None = None) -> TrainingData:
         """Returns what a task is trained on, after ``setup("fit")``.
@@ -413,45 +327,18 @@ class TextDataModule(pl.LightningDataModule):
     def collator(self, task: str | None = None) -> Collator:
         """Returns the collator of a task's training data, after ``setup("fit")``; None for the only one."""
         data = self.data_of(task)
-        name = next(name for name, other in self.training.items() if other is data)
-        plan = self._consumer().by_task.plan(self._known_as(name))
-        return self._collator(name, data.pairing, plan, training=True)
+        return self._collator(data.name, data.pairing, self._needs().tasks[data.name].plan, training=True)
 
     def _collator(self, task: str, pairing: Pairing, plan: ViewPlan, training: bool = False) -> Collator:
-        tokenizer = self._consumer().text_tokenizer(training=training)
-        if tokenizer is None:
-            raise InvalidValueError(
-                "encoder.tokenizer_name_or_path: expected a tokenizer, got none; an encoder made from a config "
-                "learns one when it is trained, so load a checkpoint with --ckpt_path"
-            )
+        tokenizer = self._needs().known_tokenizer(training)
         plan.build(tokenizer.vocabulary(plan.new_tokens))
         return Collator(tokenizer, pairing, plan, seed=self.seed, task=task, originals=self.originals)
 
     def facts(self) -> dict[str, str]:
         """Returns what a reader of the results should know of the training data, after ``setup("fit")``."""
-        facts: dict[str, str] = {}
-        for name, part in self.training.items():
-            facts |= {fact if not self.tasks else f"{fact}, {name}": said for fact, said in part.facts().items()}
+        facts = task_facts(self.training, named=bool(self.tasks))
         if self.tasks or self.mixture:
             facts["mixture"] = describe_steps(self.steps(), self._sizes())
-        validation = self.table("validation").values()
-        facts["validation data"] = (
-            "\n".join(table.understood for table in validation) or "none: the last weights are kept, not the best"
-        )
-        tokenizer = self._consumer().text_tokenizer()
-        texts = [
-            text
-            for part in self.training.values()
-            if not part.pairing.reads_tokens
-            for row in part.table
-            for text in row.values()
-            if isinstance(text, str)
-        ]
-        if tokenizer is not None and tokenizer.room is not None and texts:
-            sample = [texts[i] for i in generator(self.seed).permutation(len(texts))[:_SAMPLE]]
-            cut_texts = sum(len(tokens) > tokenizer.room for tokens in tokenizer(sample))
-            facts["length limit"] = (
-                f"{tokenizer.max_length} tokens with special ones; {cut_texts / len(sample):.1%} of "
-                f"{len(sample):,} sampled texts are longer and will be cut"
-            )
-        return facts
+        validation = "\n".join(table.understood for table in self.table("validation").values())
+        facts["validation data"] = validation or "none: the last weights are kept, not the best"
+        return facts | length_facts(self.training, self._needs().tokenizer, self.seed)

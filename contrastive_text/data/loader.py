@@ -6,16 +6,18 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
+from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Batch, StepBatch
 from contrastive_text.data.collator import KeyedRow
-from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows
+from contrastive_text.data.mixture import Step
+from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, Rows
 
 
 class ResumableLoader(DataLoader[KeyedRow]):
@@ -77,6 +79,28 @@ class ResumableLoader(DataLoader[KeyedRow]):
             )
         self.order.set_epoch(state["epoch"] + ended)
         self.order.skip = 0 if ended else state["given"]
+
+
+def epoch_loader(
+    rows: Mapping[str, Rows],
+    steps: Sequence[Step],
+    collate: Callable[[Sequence[KeyedRow]], Batch | StepBatch],
+    seed: int,
+    shuffle: bool = True,
+    same_order: bool = False,
+    num_workers: int = 0,
+) -> ResumableLoader:
+    """Returns the batches of an epoch that this rank takes; see ``EpochBatchSampler`` for the arguments."""
+    order = EpochBatchSampler(
+        {name: len(part) for name, part in rows.items()},
+        steps,
+        seed=seed,
+        shuffle=shuffle,
+        rank=rank(),
+        world_size=world_size(),
+        same_order=same_order,
+    )
+    return ResumableLoader(KeyedRows(rows), order, collate, num_workers=num_workers)
 
 
 def _outlast_a_signal(worker: int) -> None:  # noqa: ARG001  # torch's signature

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.targets import Target
 from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
+from contrastive_text.data.needs import TaskNeeds
 from contrastive_text.data.tasks import SPLITS, Paths, TextTask, files_of, read_task
-from contrastive_text.pairings import Pairing, SameText
 
 
 class RunTables:
@@ -44,18 +44,17 @@ class RunTables:
         """Returns the tables of a part by name, as far as they have been read."""
         return {name: table for (read, name), table in self._tables.items() if read == part}
 
-    def read(
-        self, part: str, target_of: Callable[[str, Pairing], Target | None], predicts: Callable[[str], bool]
-    ) -> None:
+    def read(self, part: str, needs: Mapping[str, TaskNeeds], optional: bool = False) -> None:
         """Reads what of a part has not been read.
 
         Args:
             part: Its name.
-            target_of: Gives what is read of the labels of a task with a pairing.
-            predicts: Tells whether an objective predicts the labels of a task.
+            needs: What the module needs of each task.
+            optional: Whether there may be no file.
 
         Raises:
-            ValueError: A file that can't be read as asked, none at all, or two of one name.
+            ValueError: A file that can't be read as asked, none at all, two of one name, or one to score with
+                fewer rows than processes.
             FileNotFoundError: A file that isn't there.
         """
         for name, task in self.tasks.items():
@@ -64,16 +63,21 @@ class RunTables:
                     f"data.tasks.{name}.train: expected a file, got none; give one, or drop the task"
                 )
             if task.files(part) and (part, name) not in self._tables:
-                pairing = task.pairing or SameText()
-                target = target_of(name, pairing) if part != "predict" else None
-                self._tables[part, name] = read_task(
-                    name, task, pairing, part, target, predicts(name), self.bounds
-                )
+                self._tables[part, name] = read_task(name, task, part, needs[name], self.bounds)
         files = self.files.get(part, [])
         if part == "predict" and files and (part, part) not in self._tables:
             self._tables[part, part] = read_rows(files, reads=("text",), split="all", bounds=self.bounds)
         elif part != "predict":
             self._read_pairs(part, files)
+        tables = self.of(part)
+        if not tables and not optional:
+            raise InvalidValueError(f"data.{part}: expected a file, got none; give --data.{part} FILE")
+        for name, table in tables.items():
+            if part in ("validation", "test") and len(table) < world_size():
+                raise InvalidValueError(
+                    f"data.{part}: expected a row for each of {world_size()} processes in {name}, got "
+                    f"{len(table)}; use fewer devices, or another file"
+                )
 
     def _read_pairs(self, part: str, files: list[str]) -> None:
         names = [file_name(path) for path in files]

@@ -1,27 +1,26 @@
-"""One data set of a run: its files, how its rows are paired, and what is ready to be trained on."""
+"""One data set of a run: its files, how its rows are paired, and how they are read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.core.specs import describe
-from contrastive_text.core.targets import Target
 from contrastive_text.core.text_files import USUAL, Bounds
-from contrastive_text.core.types import Role, Slot, StepKind
+from contrastive_text.core.types import ROLES
 from contrastive_text.data.files.hub import PREFIX
 from contrastive_text.data.files.readers import Table, read_rows
-from contrastive_text.data.sampler import Rows
-from contrastive_text.data.tokenizing import TextTokenizer
-from contrastive_text.pairings import Pairing
-from contrastive_text.views import ViewPlan
+from contrastive_text.data.needs import TaskNeeds
+from contrastive_text.pairings import Pairing, SameText
 
 Paths: TypeAlias = str | list[str]
 ONLY = "train"
 """Name of the data set of a run that has one."""
+_TAKEN = (ONLY, "overall", "spearman", *ROLES)
+"""Names that mean something else among scores, tables and views."""
 SPLITS = {"train": "train", "validation": "dev", "test": "test", "predict": "all"}
 """Part of a run -> what is read of a file that holds several splits."""
 
@@ -98,24 +97,49 @@ def check_paths(where: str, given: object) -> None:
             )
 
 
-def read_task(
-    name: str,
-    task: TextTask,
-    pairing: Pairing,
-    part: str,
-    target: Target | None,
-    predicted: bool,
-    bounds: Bounds = USUAL,
-) -> Table:
+def check_tasks(tasks: Mapping[str, TextTask], alone: Mapping[str, object]) -> None:
+    """Checks the names and batch sizes of tasks, and that nothing is given that belongs to a run of one.
+
+    Args:
+        tasks: By name.
+        alone: What a run of one task is told of it, by name.
+
+    Raises:
+        ValueError: The first of these.
+    """
+    for name, task in tasks.items():
+        if name in _TAKEN or not re.fullmatch(r"[\w-]+", name):
+            raise InvalidValueError(
+                f"data.tasks.{name}: expected a name of letters, digits and dashes, other than "
+                f"{', '.join(_TAKEN)}, got {name!r}; call it something else"
+            )
+        if task.batch_size is not None:
+            check_least(f"tasks.{name}.batch_size", task.batch_size, 2)
+    for name, given in alone.items():
+        if tasks and given is not None:
+            raise InvalidValueError(
+                f"data.{name}: expected none beside tasks, got one; give each task its own under data.tasks"
+            )
+
+
+def check_least(name: str, number: int, least: int) -> None:
+    """Checks that an option of the data is large enough.
+
+    Raises:
+        ValueError: It isn't.
+    """
+    if number < least:
+        raise InvalidValueError(f"data.{name}: expected {least} or more, got {number}")
+
+
+def read_task(name: str, task: TextTask, part: str, needs: TaskNeeds, bounds: Bounds = USUAL) -> Table:
     """Reads the files of a part of a task.
 
     Args:
         name: The task's, for messages.
         task: Its files and columns.
-        pairing: Which columns it reads.
         part: ``train``, ``validation``, ``test`` or ``predict``.
-        target: What is read of the labels, by the pairing or by an objective; None for no labels.
-        predicted: Whether an objective predicts them.
+        needs: What its objectives read and predict.
         bounds: How large what is in a file may be.
 
     Raises:
@@ -123,11 +147,13 @@ def read_task(
             that nothing predicts.
     """
     where = f"data.{part}" if name == ONLY else f"data.tasks.{name}.{part}"
+    pairing = task.pairing or SameText()
+    target = pairing.target or needs.target
     texts = tuple(column for column in pairing.reads if column != "target")
     if part == "predict":
         columns = _without_target(task.columns)
         return read_rows(task.files(part), reads=texts, columns=columns, split=SPLITS[part], bounds=bounds)
-    if (target is None and task.labels) or (part != "train" and not predicted):
+    if (target is None and task.labels) or (part != "train" and not needs.predicts):
         lacking, dropped = ("the labels", "labels") if part == "train" else (name, "files")
         raise InvalidValueError(
             f"{where}: expected an objective that predicts {lacking}, got none; add one under model.objectives "
@@ -147,81 +173,3 @@ def read_task(
 
 def _without_target(columns: Mapping[str, Any] | None) -> dict[str, Any] | None:  # Any: as TextTask.columns
     return None if columns is None else {name: column for name, column in columns.items() if name != "target"}
-
-
-class TrainingData(NamedTuple):
-    """A task that is ready to be trained on.
-
-    Args:
-        table: What was read.
-        pairing: Which texts of a row belong together.
-        rows: The rows that the pairing can serve.
-        chosen: How they were chosen; empty where they are all there are.
-        slots: The slots of its examples.
-        examples_per_row: How many examples a row gives.
-    """
-
-    table: Table
-    pairing: Pairing
-    rows: Rows
-    chosen: str
-    slots: tuple[Slot, ...]
-    examples_per_row: int
-
-    def facts(self) -> dict[str, str]:
-        """Returns what a reader of the results should know of the data set."""
-        # Tokenised rows are read from disk one by one: their texts are in the table.
-        rows = self.table.rows if self.pairing.reads_tokens else [self.rows[i] for i in range(len(self.rows))]
-        first = self.pairing.reads[0]
-        repeated = len(rows) - len({row[first] for row in rows})
-        facts = {
-            "training data": self.table.understood,
-            "pairing": describe(self.pairing),
-            "duplicates": f"{repeated:,} of {len(rows):,} rows repeat the {first} of another",
-        }
-        return facts | ({"rows": self.chosen} if self.chosen else {})
-
-
-class TaskNeeds(Protocol):
-    """What the parts of a module need of each task's data; a task is a name, or None for the only one."""
-
-    @property
-    def new_tokens(self) -> tuple[str, ...]:
-        """The tokens that views need in the vocabulary."""
-
-    def plan(self, task: str | None) -> ViewPlan:
-        """Returns the views of a task."""
-
-    def reads(self, task: str | None) -> tuple[Role, ...]:
-        """Returns the roles that the objectives of a task read."""
-
-    def target(self, task: str | None) -> Target | None:
-        """Returns what the objectives of a task read of its labels."""
-
-    def predicts(self, task: str | None) -> bool:
-        """Whether an objective of a task predicts its labels."""
-
-    def predicts_pairs(self, task: str | None) -> bool:
-        """Whether an objective of a task predicts something of two texts."""
-
-    def check(self, tasks: Sequence[str], kinds: Sequence[StepKind] = ()) -> None:
-        """Refuses objectives, views and turns of other tasks and objectives than there are."""
-
-
-@runtime_checkable
-class BatchConsumer(Protocol):
-    """What the data ask of the module that they feed."""
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Entries of the encoder's token table."""
-
-    @property
-    def by_task(self) -> TaskNeeds:
-        """What it needs of each task."""
-
-    def text_tokenizer(self, training: bool = True) -> TextTokenizer | None:
-        """Returns the encoder's tokenizer, or None if it has to be learned from the corpus."""
-
-    def adopt_tokenizer(self, description: str) -> None:
-        """Takes over a tokenizer that was learned from the corpus, as JSON."""

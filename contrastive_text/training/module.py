@@ -23,6 +23,7 @@ from contrastive_text.core.similarity import new_in_full_precision
 from contrastive_text.core.specs import to_plain
 from contrastive_text.core.types import Batch, Encoded, StepBatch
 from contrastive_text.data import TextTokenizer
+from contrastive_text.data.needs import DataNeeds
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
@@ -211,6 +212,21 @@ class ContrastiveModule(pl.LightningModule):
         tokenizer, limit = self.encoder.tokenizer, self.encoder.limit
         max_length = (self.encoder.max_length or limit) if training else limit
         return None if tokenizer is None else TextTokenizer(tokenizer, max_length)
+
+    def data_needs(self, tasks: Sequence[str]) -> DataNeeds:
+        """Returns what the parts need of the data of these tasks; of one without a name where there is none.
+
+        Raises:
+            ValueError: Views and objectives of other tasks than there are.
+        """
+        return DataNeeds(
+            tasks=self.by_task.needs(tasks),
+            objectives=tuple(self.objectives),
+            tokenizer=self.text_tokenizer(),
+            inference_tokenizer=self.text_tokenizer(training=False),
+            vocabulary_size=self.vocabulary_size,
+            new_tokens=self.by_task.new_tokens,
+        )
 
     def adopt_tokenizer(self, description: str) -> None:
         """Takes over a tokenizer learned from the corpus, as JSON; checkpoints keep it."""

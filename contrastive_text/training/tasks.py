@@ -7,7 +7,9 @@ from typing import TypeAlias
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Target
-from contrastive_text.core.types import Role, StepKind
+from contrastive_text.core.types import StepKind
+from contrastive_text.data.needs import TaskNeeds
+from contrastive_text.data.tasks import ONLY
 from contrastive_text.objectives import Objective
 from contrastive_text.views import View, ViewPlan
 
@@ -41,16 +43,29 @@ class TaskParts:
         """Returns the views of a task."""
         return self.common if task is None else self.own_plans.get(task, self.common)
 
-    def reads(self, task: str | None) -> tuple[Role, ...]:
-        """Returns the roles that the objectives of a task read."""
-        return tuple(dict.fromkeys(role for part in self.objectives(task).values() for role in part.reads))
+    def needs(self, tasks: Sequence[str]) -> dict[str, TaskNeeds]:
+        """Returns what the views and objectives of each task need of its rows.
 
-    def target(self, task: str | None) -> Target | None:
-        """Returns what the objectives of a task read of its labels.
+        Args:
+            tasks: The tasks of the data; empty where there is one without a name, which is given as ``train``.
 
         Raises:
-            ValueError: They read them in different ways.
+            ValueError: Parts of other tasks than there are, or objectives that read labels in different ways.
         """
+        self._check(tasks)
+        return {task: self._needs(task) for task in tasks} or {ONLY: self._needs(None)}
+
+    def _needs(self, task: str | None) -> TaskNeeds:
+        parts = self.objectives(task).values()
+        return TaskNeeds(
+            plan=self.plan(task),
+            roles=tuple(dict.fromkeys(role for part in parts for role in part.reads)),
+            target=self._target(task),
+            predicts=any(part.predicts for part in parts),
+            predicts_pairs=any(part.predicts and "positive" in part.reads for part in parts),
+        )
+
+    def _target(self, task: str | None) -> Target | None:
         each = {name: part.target for name, part in self.objectives(task).items()}
         targets = {name: target for name, target in each.items() if target is not None}
         first = next(iter(targets.values()), None)
@@ -62,30 +77,13 @@ class TaskParts:
                 )
         return first
 
-    def predicts(self, task: str | None) -> bool:
-        """Whether an objective of a task predicts its labels."""
-        return any(objective.predicts for objective in self.objectives(task).values())
-
-    def predicts_pairs(self, task: str | None) -> bool:
-        """Whether an objective of a task predicts something of two texts."""
-        return any(part.predicts and "positive" in part.reads for part in self.objectives(task).values())
-
     @property
     def new_tokens(self) -> tuple[str, ...]:
         """The tokens that the views of all tasks need in the vocabulary."""
         plans = (self.common, *self.own_plans.values())
         return tuple(dict.fromkeys(token for plan in plans for token in plan.new_tokens))
 
-    def check(self, tasks: Sequence[str], kinds: Sequence[StepKind] = ()) -> None:
-        """Checks that objectives, views and turns are of tasks and objectives that there are.
-
-        Args:
-            tasks: The tasks of the data; empty where there is one without a name.
-            kinds: The kinds of steps of the run, once they are known.
-
-        Raises:
-            ValueError: The first such part, with its place in the configuration.
-        """
+    def _check(self, tasks: Sequence[str]) -> None:
         there = ", ".join(tasks) or "none: the data are one set without a name"
         for name, objective in self._objectives.items():
             place = f"model.objectives.{name}.task"
@@ -107,16 +105,6 @@ class TaskParts:
                     f"data.tasks.{task}: expected an objective that reads it, got none; add one with its task, "
                     "or drop the data set"
                 )
-        self._check_turns([name for kind in kinds for name in kind.objectives or ()])
-
-    def _check_turns(self, named: Sequence[str]) -> None:
-        place, there = "data.mixture.turns", ", ".join(self._objectives)
-        if unknown := [name for name in named if name not in self._objectives]:
-            raise InvalidValueError(f"{place}: expected objectives ({there}), got {unknown[0]}; name one of them")
-        if named and (idle := [name for name in self._objectives if name not in named]):
-            raise InvalidValueError(
-                f"{place}: expected every objective in a turn, got none for {idle[0]}; add it"
-            )
 
     def leaves_out(self, kinds: Sequence[StepKind]) -> bool:
         """Whether some of the steps run without some of the objectives."""

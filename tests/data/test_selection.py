@@ -111,7 +111,7 @@ def test_documents_that_are_too_short_are_left_out_and_counted(bert: str, docume
     made = data(module, documents, pairing=Halves())
     assert len(made.data_of().rows) == 10
     assert made.facts()["rows"].startswith("10 of 16 documents are long enough for the pairing, 6 left out; ")
-    assert made.batches_per_epoch() == 2
+    assert len(made.steps()) == 2
     seen = [
         anchor + positive
         for batch in made.train_dataloader()

@@ -1,0 +1,96 @@
+"""What the data of a run ask of the module that they feed: views, roles and labels of each task, tokenizers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.targets import Target
+from contrastive_text.core.types import Role
+from contrastive_text.data.tokenizing import TextTokenizer
+from contrastive_text.views import ViewPlan
+
+
+@dataclass(frozen=True)
+class TaskNeeds:
+    """What is needed of the rows of one task.
+
+    Args:
+        plan: Its views.
+        roles: Those that its objectives read.
+        target: What they read of its labels; None for nothing.
+        predicts: Whether one of them predicts the labels.
+        predicts_pairs: Whether one of them predicts something of two texts.
+    """
+
+    plan: ViewPlan
+    roles: tuple[Role, ...]
+    target: Target | None
+    predicts: bool
+    predicts_pairs: bool
+
+
+@dataclass(frozen=True)
+class DataNeeds:
+    """What is needed of the data of a run.
+
+    Args:
+        tasks: Task -> what is needed of its rows; ``train`` where there is one without a name.
+        objectives: The names of all objectives.
+        tokenizer: The encoder's, with the length limit of training; None before one is learned from the texts.
+        inference_tokenizer: The same with the limit of use.
+        vocabulary_size: Entries of the encoder's token table.
+        new_tokens: The tokens that views need in the vocabulary.
+    """
+
+    tasks: Mapping[str, TaskNeeds]
+    objectives: tuple[str, ...]
+    tokenizer: TextTokenizer | None
+    inference_tokenizer: TextTokenizer | None
+    vocabulary_size: int
+    new_tokens: tuple[str, ...]
+
+    def known_tokenizer(self, training: bool) -> TextTokenizer:
+        """Returns the tokenizer of training or of use.
+
+        Raises:
+            ValueError: There is none yet.
+        """
+        tokenizer = self.tokenizer if training else self.inference_tokenizer
+        if tokenizer is None:
+            raise InvalidValueError(
+                "encoder.tokenizer_name_or_path: expected a tokenizer, got none; an encoder made from a config "
+                "learns one when it is trained, so load a checkpoint with --ckpt_path"
+            )
+        return tokenizer
+
+
+@runtime_checkable
+class BatchConsumer(Protocol):
+    """A module that data can feed."""
+
+    def data_needs(self, tasks: Sequence[str]) -> DataNeeds:
+        """Returns what it needs of the data of tasks with these names; of one without a name where there is none.
+
+        Raises:
+            ValueError: Views and objectives of other tasks than there are.
+        """
+
+    def adopt_tokenizer(self, description: str) -> None:
+        """Takes over a tokenizer that was learned from the texts, as JSON."""
+
+
+def as_consumer(module: object) -> BatchConsumer:
+    """Returns a module that data can feed.
+
+    Raises:
+        TypeError: Another one, or none.
+    """
+    if not isinstance(module, BatchConsumer):
+        raise InvalidTypeError(
+            "TextDataModule: expected a trainer that runs a ContrastiveModule, which holds the views and the "
+            f"tokenizer, got {type(module).__name__}"
+        )
+    return module

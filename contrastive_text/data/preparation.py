@@ -1,0 +1,142 @@
+"""From tables to what is trained on: the rows that pairings serve, a vocabulary, and what is said of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.random import generator
+from contrastive_text.core.specs import describe
+from contrastive_text.core.types import Row, Slot
+from contrastive_text.data.files.readers import Table
+from contrastive_text.data.mixture import Step
+from contrastive_text.data.needs import DataNeeds
+from contrastive_text.data.sampler import Rows
+from contrastive_text.data.selection import check_roles, served
+from contrastive_text.data.tasks import TextTask
+from contrastive_text.data.token_cache import TokenTable, tokenize_documents
+from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
+from contrastive_text.pairings import Pairing, SameText
+
+_SAMPLE = 1000
+"""Texts that are tokenised before training to say how many the length limit will cut."""
+
+
+class TrainingData(NamedTuple):
+    """A task that is ready to be trained on.
+
+    Args:
+        name: Its name.
+        table: What was read.
+        pairing: Which texts of a row belong together.
+        rows: The rows that the pairing can serve.
+        chosen: How they were chosen; empty where they are all there are.
+        slots: The slots of its examples.
+        examples_per_row: How many examples a row gives.
+    """
+
+    name: str
+    table: Table
+    pairing: Pairing
+    rows: Rows
+    chosen: str
+    slots: tuple[Slot, ...]
+    examples_per_row: int
+
+    def facts(self) -> dict[str, str]:
+        """Returns what a reader of the results should know of the data set."""
+        # Tokenised rows are read from disk one by one: their texts are in the table.
+        rows = self.table.rows if self.pairing.reads_tokens else [self.rows[i] for i in range(len(self.rows))]
+        first = self.pairing.reads[0]
+        repeated = len(rows) - len({row[first] for row in rows})
+        facts = {
+            "training data": self.table.understood,
+            "pairing": describe(self.pairing),
+            "duplicates": f"{repeated:,} of {len(rows):,} rows repeat the {first} of another",
+        }
+        return facts | ({"rows": self.chosen} if self.chosen else {})
+
+
+def prepare(
+    table: Table, task: TextTask, name: str, needs: DataNeeds, seed: int, cache_dir: str | None
+) -> TrainingData:
+    """Chooses the rows of a task, and settles the slots of their examples.
+
+    Args:
+        table: What was read.
+        task: Says which texts of a row belong together.
+        name: The task's.
+        needs: What the module needs.
+        seed: Of the first row's examples.
+        cache_dir: Where the tokens of documents are kept, for pairings that read tokens.
+
+    Raises:
+        ValueError: Rows that the pairing can't serve, or roles that it doesn't give.
+    """
+    pairing = task.pairing or SameText()
+    arranged, chosen = pairing.arrange(table.files)
+    rows: Rows = arranged
+    if pairing.reads_tokens:
+        assert needs.tokenizer is not None
+        rows, chosen = served(_tokenised(arranged, needs.tokenizer, cache_dir), pairing)
+    examples = pairing(rows[0], generator(seed))
+    its = needs.tasks[name]
+    slots = check_roles(pairing, examples, its.plan, its.roles, its.predicts_pairs)
+    return TrainingData(name, table, pairing, rows, chosen, slots, examples_per_row=len(examples))
+
+
+def _tokenised(rows: Sequence[Row], tokenizer: TextTokenizer, cache_dir: str | None) -> TokenTable:
+    folder = None if cache_dir is None else Path(cache_dir)
+    tokens = tokenize_documents([str(row["text"]) for row in rows], tokenizer, cache_dir=folder)
+    targets = [target for row in rows if isinstance(target := row.get("target"), float)]
+    return TokenTable(tokens.folder, tokens.source, targets or None)
+
+
+def learned_tokenizer(tables: Mapping[str, Table], needs: DataNeeds) -> str:
+    """Returns a tokenizer that is learned from all texts of the tables, as JSON."""
+    texts = (text for table in tables.values() for text in _texts(table))
+    learned = learn_vocabulary(texts, needs.vocabulary_size, new_tokens=needs.new_tokens)
+    return learned.backend_tokenizer.to_str()
+
+
+def check_turns(steps: Sequence[Step], objectives: Sequence[str]) -> None:
+    """Checks that the steps of a mixture that names objectives name all there are, and no others.
+
+    Raises:
+        ValueError: An unknown objective, or one without a turn.
+    """
+    named = dict.fromkeys(name for step in steps for name in step.objectives or ())
+    place, there = "data.mixture.turns", ", ".join(objectives)
+    if unknown := [name for name in named if name not in objectives]:
+        raise InvalidValueError(f"{place}: expected objectives ({there}), got {unknown[0]}; name one of them")
+    if named and (idle := [name for name in objectives if name not in named]):
+        raise InvalidValueError(f"{place}: expected every objective in a turn, got none for {idle[0]}; add it")
+
+
+def task_facts(training: Mapping[str, TrainingData], named: bool) -> dict[str, str]:
+    """Returns the facts of all tasks, each with the task's name where tasks have one."""
+    return {
+        f"{fact}, {name}" if named else fact: said
+        for name, part in training.items()
+        for fact, said in part.facts().items()
+    }
+
+
+def length_facts(
+    training: Mapping[str, TrainingData], tokenizer: TextTokenizer | None, seed: int
+) -> dict[str, str]:
+    """Returns how many of the texts the length limit of training will cut, as a sample of them tells."""
+    parts = [part for part in training.values() if not part.pairing.reads_tokens]
+    texts = [text for part in parts for text in _texts(part.table)]
+    if tokenizer is None or tokenizer.room is None or not texts:
+        return {}
+    sample = [texts[i] for i in generator(seed).permutation(len(texts))[:_SAMPLE]]
+    cut = sum(len(tokens) > tokenizer.room for tokens in tokenizer(sample))
+    said = f"{cut / len(sample):.1%} of {len(sample):,} sampled texts are longer and will be cut"
+    return {"length limit": f"{tokenizer.max_length} tokens with special ones; {said}"}
+
+
+def _texts(table: Table) -> Iterator[str]:
+    return (text for row in table for text in row.values() if isinstance(text, str))
