@@ -130,7 +130,7 @@ def _read(paths: Iterable[Path]) -> tuple[list[Checkpoint], list[str]]:
 
 def _wrote(folder: Path, checkpoint: Checkpoint) -> bool:
     """Whether a checkpoint of a folder that runs may share is of the run in this folder."""
-    return checkpoint.best is not None and checkpoint.best.run == os.path.realpath(folder)
+    return checkpoint.best.run == os.path.realpath(folder)
 
 
 def _lies_in(folder: Path, inner: Path) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -31,6 +30,7 @@ _END = b"PK\x05\x06"
 _MARK = b"contrastive-text sha256 "
 _SEAL_SIZE = len(_MARK) + 2 * hashlib.sha256().digest_size
 _PART = 1 << 20
+_TODO = "name a .ckpt file that fit wrote"
 _ELSEWHERE = {"hparams", "module_arguments", "hparams_name", "datamodule_hparams_name"}
 """Names under which Lightning would look for further arguments, or put them into another place."""
 
@@ -63,8 +63,7 @@ def verify_checkpoint(path: str | Path) -> None:
     path = Path(path)
     if not path.is_file():
         raise MissingFileError(f"checkpoint: expected a file, found none at {path}; check --ckpt_path")
-    damage = _damage(path)
-    if damage is not None:
+    if damage := _damage(path):
         raise InvalidValueError(
             f"{path}: expected a whole checkpoint, got {damage}; it was cut short or changed after it was "
             "written, so use another checkpoint"
@@ -121,19 +120,19 @@ class BestSoFar:
     """What the callback that keeps the best checkpoint wrote into one.
 
     Args:
-        monitor: The score that it goes by; None where nothing was validated.
-        score: Its best value up to this checkpoint; None where nothing was validated.
+        monitor: The score that it goes by; None where nothing was validated, or no such callback ran.
+        score: Its best value up to this checkpoint; None likewise.
         path: Where the checkpoint with that value was written; empty if none was.
         figures: ``val/NAME`` -> score of these very weights; empty if they were not validated.
         validated: Task or file -> identity of its validation rows.
         run: The folder of the run that wrote it, as the system resolves it; empty if unknown.
     """
 
-    monitor: str | None
-    score: float | None
-    path: str
-    figures: Mapping[str, float]
-    validated: Mapping[str, int]
+    monitor: str | None = None
+    score: float | None = None
+    path: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    validated: Mapping[str, int] = field(default_factory=dict)
     run: str = ""
 
 
@@ -148,7 +147,7 @@ class Checkpoint:
         model: The module's arguments, as plain data.
         data: The data's arguments, as plain data.
         tokenizer: A tokenizer that was learned from the corpus, as JSON; None if none was.
-        best: What is known of the best checkpoint of its run; None if nothing is.
+        best: What is known of the best checkpoint of its run.
         facts: What was printed before the first step of its run: all that makes the result.
     """
 
@@ -158,7 +157,7 @@ class Checkpoint:
     model: Mapping[str, Any]  # Any: what YAML can hold
     data: Mapping[str, Any]
     tokenizer: str | None
-    best: BestSoFar | None
+    best: BestSoFar
     facts: Mapping[str, str]
 
     def arguments(
@@ -180,11 +179,10 @@ class Checkpoint:
     @property
     def described(self) -> str:
         """The file, its step, and the score that the run kept it for, where it did."""
-        best = self.best
-        kept = best is not None and best.score is not None and Path(best.path).name == self.path.name
-        return f"{self.path}: step {self.step:,}" + (
-            f", {best.monitor} {best.score:.2f}" if kept and best is not None else ""
-        )
+        line = f"{self.path}: step {self.step:,}"
+        if self.best.score is None or Path(self.best.path).name != self.path.name:
+            return line
+        return f"{line}, {self.best.monitor} {self.best.score:.2f}"
 
 
 def read_checkpoint(path: str | Path, to_resume: bool = False) -> Checkpoint:
@@ -199,40 +197,33 @@ def read_checkpoint(path: str | Path, to_resume: bool = False) -> Checkpoint:
         ValueError: The file is damaged, holds something else, or weights alone where a run is to go on.
     """
     verify_checkpoint(path)
+    expected = f"{path}: expected a checkpoint of this library"
     try:
         saved = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # whatever the unpickler raises
         raise InvalidValueError(
-            f"{path}: expected a checkpoint of this library, got a file that can't be read as one: "
-            f"{first_line(error)}"
+            f"{expected}, got a file that can't be read as one: {first_line(error)}"
         ) from error
     if not isinstance(saved, dict) or not {"state_dict", "hyper_parameters"} <= set(saved):
-        raise InvalidValueError(
-            f"{path}: expected a checkpoint of this library, got a file without weights and parts; name a "
-            ".ckpt file that fit wrote"
-        )
-    record = Record(saved, where=str(path), todo="name a .ckpt file that fit wrote")
+        raise InvalidValueError(f"{expected}, got a file without weights and parts; {_TODO}")
+    record = Record(saved, where=str(path), todo=_TODO)
     step, _ = record.integer("global_step", least=0), record.integer("epoch", least=0)
-    record.record("loops", None)
+    record.record("loops", {})
     weights = record.record("state_dict")
     named = [name for name in weights if not name.endswith("_extra_state")]  # torch's own name: any plain data
     if others := [name for name in named if not isinstance(weights.values[name], Tensor)]:
         raise weights.refusal("a tensor", weights.values[others[0]], others[0])
     model = record.record("hyper_parameters").values
-    parts_of_data = record.record("datamodule_hyper_parameters", None)
-    data = {} if parts_of_data is None else parts_of_data.values
-    callbacks = record.record("callbacks", None)
-    facts = None if callbacks is None else callbacks.record("RunSummary", None)
+    data = record.record("datamodule_hyper_parameters", {}).values
+    callbacks = record.record("callbacks", {})
+    facts = callbacks.record("RunSummary", {})
     if to_resume:
         check_resumable(saved, path)
     if any(saved.get(name) not in (None, "kwargs") for name in _ELSEWHERE):
+        raise InvalidValueError(f"{expected}, got one whose parts aren't where fit writes them; {_TODO}")
+    if "_class_path" in {**model, **data}:
         raise InvalidValueError(
-            f"{path}: expected a checkpoint of this library, got one whose parts aren't where fit writes them; "
-            "name a .ckpt file that fit wrote"
-        )
-    if named := [name for name in ("_class_path",) if name in model or name in data]:
-        raise InvalidValueError(
-            f"{path}: expected the arguments of a module, got {named[0]}; load it with the class that wrote it"
+            f"{path}: expected the arguments of a module, got _class_path; load it with the class that wrote it"
         )
     return Checkpoint(
         path=Path(path),
@@ -241,8 +232,8 @@ def read_checkpoint(path: str | Path, to_resume: bool = False) -> Checkpoint:
         model={name: part for name, part in model.items() if name != "_instantiator"},
         data={name: part for name, part in data.items() if name != "_instantiator"},
         tokenizer=record.text("tokenizer", None),
-        best=None if callbacks is None else _best_so_far(callbacks, step),
-        facts={} if facts is None else {name: facts.text(name) for name in facts},
+        best=_best_so_far(callbacks, step),
+        facts={name: facts.text(name) for name in facts},
     )
 
 
@@ -298,24 +289,21 @@ def load_options(
         yield {"weights_only": True, **parts, **given}
 
 
-def _best_so_far(callbacks: Record, step: int) -> BestSoFar | None:
+def _best_so_far(callbacks: Record, step: int) -> BestSoFar:
     # Lightning names the state of a callback after its class and settings.
-    named = next((name for name in callbacks if name.startswith("BestCheckpoint")), None)
-    if named is None:
-        return None
-    state = callbacks.record(named)
+    state = callbacks.record(next((name for name in callbacks if name.startswith("BestCheckpoint")), ""), {})
     score = state.values.get("best_model_score")
     if score is not None and not (isinstance(score, Tensor) and score.numel() == 1):
         raise state.refusal("a tensor of one number", score, "best_model_score")
-    figures = state.record("figures", None) if state.integer("figures_step", -1) == step else None
-    validated = state.record("validated", None)
+    figures = state.record("figures", {}).values if state.integer("figures_step", -1) == step else {}
+    validated = state.record("validated", {})
     return BestSoFar(
         monitor=state.text("monitor", None),
         score=None if score is None else float(score),
         path=state.text("best_model_path", ""),
         # A score may be NaN: an undefined correlation.
-        figures={} if figures is None else {name: float(str(figures.values[name])) for name in figures},
-        validated={} if validated is None else {name: validated.integer(name) for name in validated},
+        figures={name: float(str(figure)) for name, figure in figures.items()},
+        validated={name: validated.integer(name) for name in validated},
         run=state.text("run", ""),
     )
 
@@ -351,7 +339,7 @@ def best_checkpoint(path: str | Path, where: str) -> Path:
     if len(files) == 1:
         return files[0]
     latest = max((read_checkpoint(file) for file in files), key=lambda read: read.step)
-    known = latest.best.path if latest.best is not None else ""
+    known = latest.best.path
     best = next((file for file in files if file.name == Path(known).name), Path(known))
     if not best.is_file():
         raise InvalidValueError(
@@ -359,13 +347,3 @@ def best_checkpoint(path: str | Path, where: str) -> Path:
             f"the best, got {known or 'none'}, which isn't there; name a .ckpt file"
         )
     return best
-
-
-def score_of(checkpoint: Checkpoint, task: str) -> tuple[str, float] | None:
-    """Returns name and value of a task's score on held-out data, of these very weights; None if unknown."""
-    figures = {} if checkpoint.best is None else checkpoint.best.figures
-    for name, score in figures.items():
-        metric = name.removeprefix(f"val/{task}/")
-        if metric != name and "/" not in metric and not math.isnan(score):
-            return metric, score
-    return None

@@ -212,14 +212,11 @@ class Record:
             raise self.refusal("a list of texts", other, name)
         return value
 
-    @overload
-    def record(self, name: str) -> Record: ...
-    @overload
-    def record(self, name: str, default: _T) -> Record | _T: ...
-    def record(self, name: str, default: object = _REQUIRED) -> object:
-        """Returns a record inside this one."""
-        value = self._one(name, default, Mapping, "a mapping of names to values")
-        return Record(value, f"{self.where}: {name}", self.todo) if name in self else value
+    def record(self, name: str, default: Mapping[str, object] | None = None) -> Record:
+        """Returns a record inside this one; one of the default values where there is none."""
+        expected = "a mapping of names to values"
+        value = self._one(name, _REQUIRED if default is None else default, Mapping, expected)
+        return Record(value, f"{self.where}: {name}", self.todo)
 
     def _one(self, name: str, default: object, kind: object, expected: str) -> object:
         value = self.values.get(name)

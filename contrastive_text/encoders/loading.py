@@ -61,10 +61,8 @@ def _check_files(name: str) -> None:
         return
     check_whole(folder)
     records = {file.name: Record.read(file, TODO) for file in map(folder.joinpath, _RECORDS) if file.exists()}
-    for index, key in ((name, "weight_map") for name in _RECORDS if name.endswith(".index.json")):
-        places = None if index not in records else records[index].record(key, None)
-        if places is None:
-            continue
+    for index in (record for name, record in records.items() if name.endswith(".index.json")):
+        places = index.record("weight_map", {})
         for weight in places:
             if Path(places.text(weight)).name != places.text(weight):
                 raise places.refusal("the name of a file beside it", places.values[weight], weight)

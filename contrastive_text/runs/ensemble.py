@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +16,6 @@ from contrastive_text.core.checkpoints import (
     Checkpoint,
     best_checkpoint,
     read_checkpoint,
-    score_of,
     verify_checkpoint,
 )
 from contrastive_text.core.disk import replacing
@@ -108,24 +108,32 @@ def _scored(checkpoint: Checkpoint) -> dict[str, Choice]:
     """Returns what a checkpoint scored on its tasks, each as a choice without a file."""
     choices = {}
     for task, said in checkpoint.tasks.items():
-        if (found := score_of(checkpoint, task)) is not None:
+        if (found := _score_of(checkpoint, task)) is not None:
             files = said.get("validation")
             choices[task] = Choice(
                 member="",
                 metric=found[0],
                 score=found[1],
                 validation=tuple(files_of(files if isinstance(files, str | list) else None)),
-                rows=checkpoint.best.validated.get(task) if checkpoint.best is not None else None,
+                rows=checkpoint.best.validated.get(task),
                 source=str(checkpoint.path),
             )
     if not choices:
-        figures = checkpoint.best.figures if checkpoint.best is not None else {}
         raise InvalidValueError(
             f"{checkpoint.path}: expected the score of a task (val/TASK/...), got "
-            f"{', '.join(figures) or 'none'}; train it with data.tasks and a "
+            f"{', '.join(checkpoint.best.figures) or 'none'}; train it with data.tasks and a "
             "validation file for each task, under this version"
         )
     return choices
+
+
+def _score_of(checkpoint: Checkpoint, task: str) -> tuple[str, float] | None:
+    """Returns name and value of a task's score on held-out data, of these very weights; None if unknown."""
+    for name, score in checkpoint.best.figures.items():
+        metric = name.removeprefix(f"val/{task}/")
+        if metric != name and "/" not in metric and not math.isnan(score):
+            return metric, score
+    return None
 
 
 def _check_comparable(task: str, one: Choice, other: Choice) -> None:

@@ -72,7 +72,7 @@ def test_what_is_missing_or_null_gives_its_default() -> None:
     read = record(none=None)
     for name in ("none", "missing"):
         assert (read.text(name, None), read.integer(name, 7), read.number(name, None)) == (None, 7, None)
-        assert (read.flag(name, True), read.texts(name, ()), read.record(name, None)) == (True, (), None)
+        assert (read.flag(name, True), read.texts(name, ()), read.record(name, {}).values) == (True, (), {})
 
 
 @pytest.mark.parametrize("kind", ["text", "integer", "number", "flag", "texts", "record"])

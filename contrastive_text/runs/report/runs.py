@@ -81,10 +81,9 @@ class RunRecord:
     @property
     def best(self) -> tuple[str, float, int] | None:
         """Name, value and step of the score that chose the checkpoint; None without validation."""
-        kept = None if self.checkpoint is None else self.checkpoint.best
-        if self.checkpoint is None or kept is None or kept.monitor is None or kept.score is None:
+        if self.checkpoint is None or self.checkpoint.best.monitor is None or self.checkpoint.best.score is None:
             return None
-        return kept.monitor, kept.score, self.checkpoint.step
+        return self.checkpoint.best.monitor, self.checkpoint.best.score, self.checkpoint.step
 
 
 def run_folder(path: str | Path) -> Path:
@@ -204,7 +203,7 @@ def _read(number: int, alone: bool, name: str, folder: Path) -> RunRecord:
         config = {"model": checkpoint.model, "data": checkpoint.data}
     said = Record(config, where=str(folder / CONFIG), todo=_TODO)
     for place in ("model", "data", "trainer"):
-        said.record(place, None)
+        said.record(place, {})
     model = Path(_dirpath(said, "export") or folder / MODEL)
     written = [folder / METRICS, folder / CONFIG, folder]
     metrics, diverged = read_metrics(folder / METRICS) if (folder / METRICS).is_file() else ({}, None)
@@ -234,8 +233,7 @@ def _checkpoint(config: Config, folder: Path) -> tuple[Checkpoint | None, str]:
 
 
 def _dirpath(config: Record, callback: str) -> str | None:
-    settings = config.record(callback, None)
-    return None if settings is None else settings.text("dirpath", None)
+    return config.record(callback, {}).text("dirpath", None)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
