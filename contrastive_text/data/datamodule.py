@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from contrastive_text.core.checkpoints import load_options
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.specs import part_spec
+from contrastive_text.core.specs import part_spec, to_plain
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.core.types import Batch, StepBatch, StepKind
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
@@ -35,6 +35,7 @@ from contrastive_text.data.settings import check_trainer
 from contrastive_text.data.tasks import ONLY, Paths, TextTask, check_least, check_paths, check_tasks
 from contrastive_text.data.tokenizing import single_threaded_tokenizers
 from contrastive_text.pairings import Given, Pairing, SameText
+from contrastive_text.recipes.building import build_from_recipe
 from contrastive_text.views import ViewPlan
 
 _PARTS = {
@@ -148,6 +149,25 @@ class TextDataModule(pl.LightningDataModule):
         )
         if num_workers:
             single_threaded_tokenizers()
+
+    @classmethod
+    def from_recipe(cls, recipe: str, **options: Any) -> Self:
+        """Builds the data of a recipe, as the shell would: its pairing or tasks, its batch size.
+
+        Args:
+            recipe: Name of a shipped recipe, or path of a YAML file.
+            options: Arguments of the class, which come before the recipe's.
+
+        Raises:
+            ValueError: No such recipe, or arguments that the class doesn't take.
+
+        Example:
+            >>> TextDataModule.from_recipe("declutr", train="docs.jsonl").pairing.max_length
+            512
+        """  # Any: of the constructor
+        return build_from_recipe(
+            cls, "data", recipe, {key: to_plain(value, key) for key, value in options.items()}
+        )
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # Lightning's options are all in ``options``

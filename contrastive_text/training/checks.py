@@ -14,10 +14,14 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.setting import current_setting, other_setting
 from contrastive_text.core.specs import describe
 from contrastive_text.data import TextDataModule
+from contrastive_text.data.settings import check_trainer
+from contrastive_text.data.tasks import ONLY
 from contrastive_text.encoders import Encoder
 from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
+from contrastive_text.pairings import SameText
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MeanPooler, Pooler
+from contrastive_text.recipes.layers import read_recipe
 from contrastive_text.training.optim import Combine, PCGrad
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import EmbeddingView, FixedDropout, GradientView, TokenView, View, ViewPlan
@@ -101,8 +105,10 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
     """Checks that a trainer can run the steps: its precision, its strategy, and DDP's wait for absent losses.
 
     Raises:
-        ValueError: Weights in float16, split ones, or DDP that waits, with the option that helps.
+        ValueError: Weights in float16, split ones, DDP that waits, or Lightning's own sampler over several
+            processes, with the option that helps.
     """
+    check_trainer(trainer, "fit")
     if trainer.precision == "16-true":
         raise InvalidValueError(
             "trainer.precision: expected 32-true, 16-mixed, bf16-mixed or bf16-true, got 16-true; in float16 "
@@ -129,6 +135,34 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
             "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "
             "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"
         )
+
+
+def check_pairings(trainer: pl.Trainer, recipe: str | None) -> None:
+    """Checks that the data of a run are paired as the recipe of its module has it.
+
+    Args:
+        trainer: Whose data module is looked at, if it has one of ours.
+        recipe: Name of a shipped recipe, or path of a YAML file; None for a module of no recipe.
+
+    Raises:
+        ValueError: Another pairing, under which the module would learn something else.
+    """
+    data = vars(trainer).get("datamodule")
+    if recipe is None or not isinstance(data, TextDataModule):
+        return
+    below = read_recipe(recipe).get("data") or {}
+    named = below.get("tasks") or {ONLY: below}
+    for name, task in data.each_task.items():
+        spec = (named.get(name) or {}).get("pairing") or SameText.__name__
+        path = spec["class_path"] if isinstance(spec, Mapping) else spec
+        expected, given = path.rpartition(".")[2], type(task.pairing or SameText()).__name__
+        if given != expected:
+            place = "data" if name == ONLY else f"data.tasks.{name}"
+            raise InvalidValueError(
+                f"{place}.pairing: expected {expected}, which the recipe {recipe} of the module has, got {given}"
+                f"; make the data with TextDataModule.from_recipe({recipe!r}, ...), or module and data, with any "
+                f"pairing, with Run.from_recipe({recipe!r}, pairing=...)"
+            )
 
 
 def check_resumed(checkpoint: Mapping[str, Any], trainer: pl.Trainer) -> None:  # Any: what Lightning put into it

@@ -48,6 +48,7 @@ from contrastive_text.training.checks import (
     check_heads_and_weights,
     check_names,
     check_numbers,
+    check_pairings,
     check_parts,
     check_resumed,
     check_strategy,
@@ -133,6 +134,7 @@ class ContrastiveModule(pl.LightningModule):
         self.figures: dict[str, Tensor] = {}
         self._logged: set[str] = set()
         self._learned_tokenizer: str | None = None
+        self._recipe: str | None = None
         self._scores: HeldOutScores
         self._build()
         self._record(weights)
@@ -173,9 +175,10 @@ class ContrastiveModule(pl.LightningModule):
 
     @classmethod
     def from_recipe(cls, recipe: str, model_name_or_path: str | None = None) -> Self:
-        """Builds the module of a recipe, as the shell would; its ``data`` and ``trainer`` are left to you.
+        """Builds the module of a recipe, as the shell would, for a loop or a ``Trainer`` of your own.
 
-        DeCLUTR's pairing is part of ``data``: give ``TextDataModule(pairing=Spans())``.
+        ``TextDataModule.from_recipe`` gives its data: data that pair texts in another way are refused. ``Run``
+        puts both together with a trainer.
 
         Args:
             recipe: Name of a shipped recipe, or path of a YAML file.
@@ -186,7 +189,9 @@ class ContrastiveModule(pl.LightningModule):
         """
         named = {"model_name_or_path": model_name_or_path, "config": None}
         above = {} if model_name_or_path is None else {"encoder": {"init_args": named}}
-        return build_from_recipe(cls, "model", recipe, above)
+        module = build_from_recipe(cls, "model", recipe, above)
+        module._recipe = recipe
+        return module
 
     def set_chunk_tokens(self, chunk_tokens: int | None) -> None:
         """Sets the bound on what is encoded together; checkpoints keep it, and a resumed run has the same chunks.
@@ -398,12 +403,14 @@ class ContrastiveModule(pl.LightningModule):
             self.double()
 
     def on_fit_start(self) -> None:
-        """Checks the trainer; warns of a pooler for tokens that see each other over causal attention.
+        """Checks trainer and data; warns of a pooler for tokens that see each other over causal attention.
 
         Raises:
-            ValueError: A precision or a strategy that can't run the steps, with the option that helps.
+            ValueError: A precision, a strategy or a sampler that can't run the steps, with the option that helps;
+                data that pair texts in another way than the recipe that the module was made from.
         """
         check_strategy(self.trainer, self.combine, self.by_task)
+        check_pairings(self.trainer, self._recipe)
         if message := causal_warning(self.encoder, [self.embedder.pooler, self.inference_embedder.pooler]):
             rank_zero_warn(message)
 
