@@ -10,9 +10,11 @@ from pathlib import Path
 
 import torch
 
-from contrastive_text.cli.bounds import add_bounds, bounds_of
-from contrastive_text.cli.options import Parser, load_model, warnings_as_notes
+from contrastive_text.cli.commands import Compare
+from contrastive_text.cli.models import load_model, warnings_as_notes
+from contrastive_text.cli.options import check_read
 from contrastive_text.core.disk import replacing
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs, read_rows
@@ -24,7 +26,6 @@ from contrastive_text.evaluation.senteval.classifiers import PROTOCOLS
 from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
 from contrastive_text.evaluation.senteval.transfer import SIMCSE_TASKS, check_folds, find_tasks, outcomes
 from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS
-from contrastive_text.evaluation.sts.cosine import SETTINGS
 from contrastive_text.evaluation.sts.data import STSPairs, find_sts
 from contrastive_text.metrics.bootstrap import check_resamples
 
@@ -33,34 +34,21 @@ _READ_BY: Mapping[str, Sequence[str]] = {"setting": ("sts",), "protocol": ("tran
 """Option -> the suites that read it."""
 
 
-def compare(words: Sequence[str]) -> None:
-    """Prints scores of models, their differences from the first with intervals, and how alike vectors are."""
-    parser = Parser(
-        prog="contrastive-text compare",
-        description="Scores of models, their differences from the first with intervals, and how alike they are.",
-    )
-    parser.add_argument("models", nargs="+", help="folders or hub names; the first is the baseline")
-    parser.add_argument("--data", required=True, help="folder of data sets, hub, or a file of scored pairs")
-    parser.add_argument("--suite", nargs="+", choices=("sts", "transfer"), default=["sts"])
-    parser.add_argument("--setting", choices=SETTINGS, help="how sub-sets of STS tasks are joined; all")
-    parser.add_argument("--protocol", choices=PROTOCOLS, help="of the transfer tasks; standard")
-    parser.add_argument("--texts", help="texts to compare vectors on; those of the STS tasks where left out")
-    parser.add_argument("--resamples", type=int, default=1000, help="of the test rows, for the intervals")
-    parser.add_argument("--seed", type=int, default=42, help="of the resamples")
-    parser.add_argument("--format", choices=_FORMATS, default="text")
-    parser.add_argument("--output", type=Path, help="file to write to; the terminal without it")
-    parser.add_argument("--cache", type=Path, help="folder where vectors stay for the next run")
-    add_bounds(parser)
-    parser.add_argument("--batch_size", type=int, default=64)
-    parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
-    options = parser.understand(words)
+def compare(options: Compare) -> None:
+    """Prints scores of models, their differences from the first with intervals, and how alike vectors are.
+
+    Raises:
+        ValueError: Options that don't go together, or that nothing would read.
+    """
     if len(options.models) < 2:
-        parser.error(f"models: expected two or more, got {options.models[0]} alone; the first is the baseline")
-    parser.check_read(options, _READ_BY, options.suite)
+        raise InvalidValueError(
+            f"models: expected two or more, got {options.models[0]} alone; the first is the baseline"
+        )
+    check_read(options, _READ_BY, options.suite)
     check_resamples(options.resamples)
     if "transfer" in options.suite and Path(options.data).is_file():
-        parser.error(f"--data: expected a folder with --suite transfer, got the file {options.data}")
-    bounds = bounds_of(options)
+        raise InvalidValueError(f"--data: expected a folder with --suite transfer, got the file {options.data}")
+    bounds = Bounds.of(options.bounds)
     setting, protocol = options.setting or "all", options.protocol or "standard"
     tasks = _sts_tasks(options.data, bounds) if "sts" in options.suite else None
     if tasks is not None:

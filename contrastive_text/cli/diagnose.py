@@ -5,40 +5,27 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
-from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
-from contrastive_text.cli.bounds import add_bounds, bounds_of
-from contrastive_text.cli.options import Parser, load_model
+from contrastive_text.cli.commands import Diagnose
+from contrastive_text.cli.models import load_model
 from contrastive_text.core.console import console
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.terminal import say
+from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.diagnosis import LIMIT, Diagnosis
+from contrastive_text.evaluation.diagnosis import Diagnosis
 from contrastive_text.evaluation.diagnosis import diagnose as measure
 from contrastive_text.evaluation.frequency import takes_mean
 
 
-def diagnose(words: Sequence[str]) -> None:
+def diagnose(options: Diagnose) -> None:
     """Prints how the vectors of a file's texts lie in space, and what is off, in words."""
-    parser = Parser(prog="contrastive-text diagnose", description="How a model's vectors lie in space.")
-    parser.add_argument("model", help="folder or hub name")
-    parser.add_argument("texts", help=".txt, .tsv, .csv or .jsonl, each also .gz; some 1,000 texts or more")
-    parser.add_argument("--pairs", help="file of scored pairs: alignment, correlation and frequency bias too")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
-    parser.add_argument("--output", type=Path, help="file to write to; the terminal without it")
-    parser.add_argument("--limit", type=int, default=LIMIT, help="texts that are measured at most")
-    parser.add_argument("--seed", type=int, default=42, help="of the draw, where there are more texts than that")
-    add_bounds(parser)
-    parser.add_argument("--batch_size", type=int, default=64)
-    parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
-    options = parser.understand(words)
-    bounds = bounds_of(options)
+    bounds = Bounds.of(options.bounds)
     table = read_rows(options.texts, reads=("text",), bounds=bounds)
     pairs = None if options.pairs is None else read_pairs(options.pairs, bounds=bounds)
     as_json = options.format == "json"

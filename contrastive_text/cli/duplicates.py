@@ -4,43 +4,31 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from torch import Tensor
 
-from contrastive_text.cli.bounds import bounds_of
-from contrastive_text.cli.embed import add_encoding, index_of
-from contrastive_text.cli.options import Parser
+from contrastive_text.cli.commands import Duplicates
+from contrastive_text.cli.embed import index_of
 from contrastive_text.cli.tables import table_row
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
+from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.files.streaming import TextStream
 from contrastive_text.inference.search import check_threshold, connected_groups, near_duplicates
 from contrastive_text.inference.vector_files import as_tensor, record_of
 
 
-def duplicates(words: Sequence[str]) -> None:
+def duplicates(options: Duplicates) -> None:
     """Writes all pairs of texts of a file that say nearly the same."""
-    parser = Parser(
-        prog="contrastive-text duplicates",
-        description="Write all pairs of texts with a cosine of the threshold or more, nearest first.",
-    )
-    parser.add_argument("input", help=".txt, .tsv, .csv or .jsonl, each also .gz")
-    parser.add_argument("output", type=Path, help=".tsv: kind, cosine, lines and texts of each pair")
-    parser.add_argument("--threshold", type=float, default=0.95, help="lowest cosine of a pair")
-    parser.add_argument(
-        "--keep", type=Path, metavar="FILE", help="write the first text of each group here, as .txt or .jsonl"
-    )
-    add_encoding(parser)
-    options = parser.understand(words)
     check_threshold(options.threshold)
     _check_name(options.output, (".tsv",))
     if options.keep is not None:
         _check_name(options.keep, (".txt", ".jsonl"))
     texts = TextStream(
-        options.input, options.column, distinct=True, split=options.split, bounds=bounds_of(options)
+        options.input, options.column, distinct=True, split=options.split, bounds=Bounds.of(options.bounds)
     )
     if options.keep is not None and options.keep.suffix == ".txt":
         _check_lines(texts, options.keep)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from contrastive_text.cli.bounds import add_bounds, bounds_of
-from contrastive_text.cli.options import Parser, check_device, load_model, warnings_as_notes
+from contrastive_text.cli.commands import Embed, EncodingCommand
+from contrastive_text.cli.models import check_device, load_model, warnings_as_notes
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
+from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.files.streaming import TextStream
-from contrastive_text.inference.encoding import BLOCK_SIZE, Encoding
-from contrastive_text.inference.quantization import PRECISIONS
+from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import (
     CALIBRATION,
@@ -30,26 +28,7 @@ from contrastive_text.inference.vector_files import (
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def add_encoding(parser: Parser) -> None:
-    """Adds the options of every command that encodes a file of texts."""
-    parser.add_argument("--model", required=True, help="folder or hub name")
-    parser.add_argument("--column", help="column of the text, where its name isn't a usual one")
-    parser.add_argument(
-        "--split", help="rows of a file with several in a column split: train, dev, test, another, or all"
-    )
-    add_bounds(parser)
-    parser.add_argument("--batch_size", type=int, default=64, help="texts that are encoded at once")
-    parser.add_argument(
-        "--block_size", type=int, default=BLOCK_SIZE, help="texts that are encoded and then saved together"
-    )
-    parser.add_argument(
-        "--device", help="cpu, cuda, ... or several, such as cuda:0,cuda:1; the GPU if there is one"
-    )
-    parser.add_argument("--dtype", choices=_DTYPES, default="float32", help="of the model's weights")
-    parser.add_argument("--restart", action="store_true", help="throw away what a stopped run has left")
-
-
-def encoder_of(options: argparse.Namespace) -> tuple[SentenceEncoder, list[str] | None]:
+def encoder_of(options: EncodingCommand) -> tuple[SentenceEncoder, list[str] | None]:
     """Loads the model that the options name; gives the devices too, where they are several."""
     devices: list[str] = options.device.split(",") if options.device else []
     for name in devices:
@@ -58,7 +37,7 @@ def encoder_of(options: argparse.Namespace) -> tuple[SentenceEncoder, list[str] 
     return model, devices if len(devices) > 1 else None
 
 
-def index_of(options: argparse.Namespace, texts: TextStream, path: Path, stays: bool = True) -> VectorIndex:
+def index_of(options: EncodingCommand, texts: TextStream, path: Path, stays: bool = True) -> VectorIndex:
     """Returns the index of a file of texts, made now where there is none yet; it may be for this time alone."""
     model, devices = encoder_of(options)
     if options.restart or not path.exists():
@@ -111,29 +90,11 @@ def _ranges(path: Path) -> Array:
         ) from error
 
 
-def embed(words: Sequence[str]) -> None:
+def embed(options: Embed) -> None:
     """Writes one vector per text of a file."""
-    parser = Parser(
-        prog="contrastive-text embed",
-        description="Write one vector per text. Stopped or killed, the same command goes on where it was.",
-    )
-    parser.add_argument(
-        "input", help=".txt, .tsv, .csv or .jsonl, each also .gz; a file of pairs gives all its texts"
-    )
-    parser.add_argument("output", type=Path, help=".npy, .tsv or .parquet")
-    add_encoding(parser)
-    parser.add_argument("--normalize", action="store_true", help="give vectors of unit length")
-    parser.add_argument("--truncate_dim", type=int, help="features to keep, the first ones")
-    parser.add_argument(
-        "--precision", choices=PRECISIONS, default="float32", help="a byte or a bit for each feature"
-    )
-    parser.add_argument(
-        "--ranges", type=Path, help="ranges of the features for a byte, (2, D) as .npy; else of the first texts"
-    )
-    options = parser.understand(words)
     check_suffix(options.output)
     ranges = None if options.ranges is None else _ranges(options.ranges)
-    texts = TextStream(options.input, options.column, split=options.split, bounds=bounds_of(options))
+    texts = TextStream(options.input, options.column, split=options.split, bounds=Bounds.of(options.bounds))
     say(texts.scan().understood)
     model, devices = encoder_of(options)
     encoding = Encoding(

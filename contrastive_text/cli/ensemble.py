@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from contrastive_text.cli.options import Parser
+from contrastive_text.cli.commands import Ensemble
 from contrastive_text.cli.training import configured, laid_over, perform
 from contrastive_text.core.console import console
 from contrastive_text.core.errors import InvalidValueError
@@ -24,14 +24,8 @@ _PARTS = {"validate": "validation", "test": "test", "predict": "predict"}
 """Command -> whose files it reads."""
 
 
-def ensemble(words: Sequence[str]) -> None:
+def ensemble(options: Ensemble) -> None:
     """Writes an ensemble: for each task the run with the best score on its validation files."""
-    parser = Parser(
-        prog="contrastive-text ensemble", description="Route each task to the run that scored best on it."
-    )
-    parser.add_argument("output", type=Path, help="new folder")
-    parser.add_argument("--runs", nargs="+", required=True, help="folders of runs, or .ckpt files")
-    options = parser.understand(words)
     with alone_with(options.output):
         choices = build_ensemble(options.output, options.runs)
     shown = Table("task", "score", "x 100, validation", "best run", title=f"ensemble {options.output}")

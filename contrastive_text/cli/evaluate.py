@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
@@ -12,15 +11,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import get_args
 
 from rich.table import Table
 from rich.text import Text
 
-from contrastive_text.cli.bounds import add_bounds, bounds_of
-from contrastive_text.cli.options import Parser, load_model, warnings_as_notes
+from contrastive_text.cli.commands import Evaluate, Suite
+from contrastive_text.cli.models import load_model, warnings_as_notes
+from contrastive_text.cli.options import check_read
 from contrastive_text.core.console import console
 from contrastive_text.core.disk import replacing
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
+from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.compare.measure import check_some
@@ -37,7 +40,6 @@ from contrastive_text.evaluation.senteval.transfer import (
 )
 from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS
 from contrastive_text.evaluation.sts.cosine import (
-    SETTINGS,
     check_setting,
     score_table,
     score_tasks,
@@ -52,11 +54,10 @@ _CLASSIFIED: Mapping[str, Sequence[str] | None] = {
     "declutr": ("Downstream (-SNLI)",),
 }
 """Suite that trains classifiers -> what the papers average; None for all its tasks."""
-_SUITES = ("sts", "trained-sts", *_CLASSIFIED)
-_FILES = "files"
+_SUITES: Sequence[str] = get_args(Suite)
 _READ_BY: Mapping[str, Sequence[str]] = {
-    "columns": (_FILES,),
-    "bounds": (_FILES,),
+    "columns": ("files",),
+    "bounds": ("files",),
     "data": _SUITES,
     "setting": ("sts",),
     "subsets": ("sts",),
@@ -68,59 +69,37 @@ _READ_BY: Mapping[str, Sequence[str]] = {
 """Option -> what reads it: suites, or files of pairs."""
 
 
-def evaluate(words: Sequence[str]) -> None:
-    """Prints the correlation of cosine similarity with gold scores per file, or the tables of suites."""
-    parser = Parser(
-        prog="contrastive-text evaluate", description="Scores of a model: on files of scored pairs, or on suites."
-    )
-    parser.add_argument("model", help="folder or hub name")
-    parser.add_argument("files", nargs="*", help="files of scored pairs: Spearman x 100 of cosine and gold score")
-    parser.add_argument(
-        "--columns",
-        nargs="+",
-        metavar="NAME=COLUMN",
-        help="anchor=..., positive=..., target=..., where the names in the files aren't usual ones",
-    )
-    parser.add_argument("--suite", nargs="+", choices=_SUITES, help="suites of tasks, instead of files")
-    parser.add_argument("--data", help="folder of the suites' data sets; hub: read STS from the hub")
-    parser.add_argument("--setting", choices=SETTINGS, help="how sub-sets of a year of STS are joined; all")
-    parser.add_argument("--subsets", action="store_true", help="a table of sub-sets for each year of STS")
-    parser.add_argument("--protocol", choices=tuple(PROTOCOLS), help="of classifiers, as in SentEval; standard")
-    parser.add_argument("--classifier", choices=tuple(CLASSIFIERS), help="what trains them; torch")
-    parser.add_argument("--format", choices=tuple(FORMATS), help="of the suites' tables; text")
-    parser.add_argument("--output", type=Path, help="file for them, instead of the terminal")
-    parser.add_argument("--cache", type=Path, help="folder where vectors stay for the next run")
-    add_bounds(parser)
-    parser.add_argument("--batch_size", type=int, default=64)
-    parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
-    options = parser.understand(words)
-    _check(parser, options)
+def evaluate(options: Evaluate) -> None:
+    """Prints the correlation of cosine similarity with gold scores per file, or the tables of suites.
+
+    Raises:
+        ValueError: Options that don't go together, or that nothing would read.
+    """
+    _check(options)
     if options.suite:
         _evaluate_suites(options)
     else:
         _evaluate_files(options)
 
 
-def _check(parser: Parser, options: argparse.Namespace) -> None:
+def _check(options: Evaluate) -> None:
     """Refuses options that don't go together, or that nothing would read."""
     if bool(options.suite) == bool(options.files):
         got = "both" if options.suite else "neither"
-        parser.error(f"files: expected files of scored pairs, or --suite {' '.join(_SUITES)}, got {got}")
-    scored = options.suite or [_FILES]
-    parser.check_read(options, _READ_BY, scored)
+        raise InvalidValueError(
+            f"files: expected files of scored pairs, or --suite {' '.join(_SUITES)}, got {got}"
+        )
+    check_read(options, _READ_BY, asked=options.suite or ["files"])
     if options.suite and not options.data:
-        parser.error("--data: expected the folder of the suites' data sets, got none; give it")
-    for named in options.columns or ():
-        if "=" not in named:
-            parser.error(f"--columns: expected NAME=COLUMN, got {named}; write target=gold, for example")
+        raise InvalidValueError("--data: expected the folder of the suites' data sets, got none; give it")
     if options.subsets and options.format in ("csv", "json"):
-        parser.error(
+        raise InvalidValueError(
             f"--subsets: expected text, markdown or latex, got {options.format}, which holds sub-sets anyway; "
             "leave it out"
         )
 
 
-def _load(options: argparse.Namespace) -> CachedEncoder:
+def _load(options: Evaluate) -> CachedEncoder:
     model = load_model(options.model, device=options.device)
     say(f"{options.model}: {type(model.pooler).__name__}, at most {model.max_length} tokens")
     with warnings_as_notes():
@@ -133,9 +112,9 @@ def _say_encoded(embed: CachedEncoder) -> None:
     say(f"{embed.encoded:,} distinct texts encoded; {embed.truncated:,} cut to {limit} tokens{earlier}")
 
 
-def _evaluate_files(options: argparse.Namespace) -> None:
-    columns = dict(named.split("=", 1) for named in options.columns or ())
-    tables = {path: read_pairs(path, columns=columns, bounds=bounds_of(options)) for path in options.files}
+def _evaluate_files(options: Evaluate) -> None:
+    bounds = Bounds.of(options.bounds)
+    tables = {path: read_pairs(path, columns=options.columns, bounds=bounds) for path in options.files}
     for table in tables.values():
         say(table.understood)
     embed = _load(options)
@@ -155,13 +134,15 @@ def _evaluate_files(options: argparse.Namespace) -> None:
     console().print(shown)
 
 
-def _evaluate_suites(options: argparse.Namespace) -> None:
+def _evaluate_suites(options: Evaluate) -> None:
     """Prints the tables to the terminal or a file, and all else to standard error."""
     with redirect_stdout(sys.stderr):
         data = _suite_data(options)
         embed = _load(options)
         with warnings_as_notes():
-            tables = {suite: _table(suite, embed, data, options) for suite in options.suite}
+            tables: dict[str, ScoreTable] = {
+                suite: _table(suite, embed, data, options) for suite in options.suite
+            }
         _say_encoded(embed)
     written = _written(tables, options.format or "text", subsets=options.subsets) + "\n"
     if options.output is None:
@@ -172,9 +153,9 @@ def _evaluate_suites(options: argparse.Namespace) -> None:
         say(f"scores written to {options.output}", file=sys.stderr)
 
 
-def _suite_data(options: argparse.Namespace) -> SuiteData:
+def _suite_data(options: Evaluate) -> SuiteData:
     """Reads and checks what all the suites need, before minutes of encoding, and prints how it was read."""
-    folder, suites = options.data, set(options.suite)
+    folder, suites = options.data or "", set(options.suite)
     data = SuiteData(
         sts=find_sts(folder) if suites & {"sts", "declutr"} else {},
         trained=find_trained(folder) if suites & {"trained-sts", "declutr"} else {},
@@ -199,15 +180,15 @@ def _trained_splits(data: SuiteData) -> dict[str, STSPairs | str]:
     return {f"{task}, {split}": pairs for task, splits in data.trained.items() for split, pairs in splits.items()}
 
 
-def _setting(options: argparse.Namespace) -> str:
+def _setting(options: Evaluate) -> str:
     return options.setting or "all"
 
 
-def _protocol(options: argparse.Namespace) -> str:
+def _protocol(options: Evaluate) -> str:
     return options.protocol or "standard"
 
 
-def _table(suite: str, embed: CachedEncoder, data: SuiteData, options: argparse.Namespace) -> ScoreTable:
+def _table(suite: str, embed: CachedEncoder, data: SuiteData, options: Evaluate) -> ScoreTable:
     setting = _setting(options)
     if suite == "sts":
         return ScoreTable(f"Spearman x 100, {setting}", {options.model: score_tasks(embed, data.sts, setting)})

@@ -1,12 +1,13 @@
 """From the words of the shell to a command, and from an exception to an answer in a few lines.
 
-Each command imports what it needs when it runs: Lightning and Transformers take seconds, which ``--help`` and
-``--version`` do without.
+Each command is imported when it runs: torch, Lightning and Transformers take seconds, which ``--help``,
+``--version`` and the answer to a wrong option do without.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 import shlex
 import sys
 import traceback
@@ -16,15 +17,11 @@ from contrastive_text import __version__
 from contrastive_text.cli.answers import answer
 from contrastive_text.core.class_paths import UntrustedError, finding_own_parts, trusting
 from contrastive_text.core.errors import InvalidValueError, cause_of
+from contrastive_text.core.misspelt import nearest
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes import recipe_files, recipe_names
 
 _TRAINING = ("fit", "validate", "test", "predict")
-_OTHERS = (
-    "ensemble", "views", "sweep", "evaluate", "diagnose", "compare", "report", "embed", "search", "duplicates",
-    "postprocess", "onnx", "verify",
-)  # fmt: skip
-"""Each is a function of its name in a module of its name beside this one."""
 _USAGE = f"""usage: contrastive-text COMMAND [options]
 
   fit        train:       contrastive-text fit --recipe simcse --data.train TEXTS.txt
@@ -52,6 +49,7 @@ recipes: {", ".join(recipe_names())}
 Options of a command: contrastive-text COMMAND --help. The configuration that a run would use: --print_config.
 A file may name parts of your own where you trust their module: COMMAND --trust my_views ...
 Later files lie over earlier ones, recipes and --config FILE alike; options lie over all files."""
+COMMANDS = re.findall(r"^  (\w+) ", _USAGE, flags=re.MULTILINE)
 
 
 def expand_recipes(words: Sequence[str]) -> list[str]:
@@ -132,16 +130,19 @@ def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _dispatch(command: str, words: list[str]) -> None:
+    """Runs a command: a function of its name in a module of its name, beside this one."""
+    if command not in COMMANDS:
+        raise InvalidValueError(
+            f"contrastive-text: expected one of {', '.join(COMMANDS)}, got {command!r}"
+            f"{nearest(command, COMMANDS)}"
+        )
     if command in _TRAINING:
         from contrastive_text.cli.train import train
 
         train([command, *words])
-    elif command in _OTHERS:
-        vars(importlib.import_module(f"contrastive_text.cli.{command}"))[command](words)
-    else:
-        from contrastive_text.core.misspelt import nearest
+        return
+    from contrastive_text.cli.commands import RECORDS
+    from contrastive_text.cli.options import read_options
 
-        advice = nearest(command, (*_TRAINING, *_OTHERS))
-        raise InvalidValueError(
-            f"contrastive-text: expected one of {', '.join((*_TRAINING, *_OTHERS))}, got {command!r}{advice}"
-        )
+    options = read_options(RECORDS[command], words) if command in RECORDS else words
+    vars(importlib.import_module(f"contrastive_text.cli.{command}"))[command](options)

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from contrastive_text.cli.options import Parser, load_model
+from contrastive_text.cli.commands import Onnx
+from contrastive_text.cli.models import load_model
+from contrastive_text.core.model_files import GRAPH
 from contrastive_text.core.terminal import say
 from contrastive_text.core.writers import alone_with
-from contrastive_text.inference.onnx_export import GRAPH, OPSET, OUTPUT, export_onnx
+from contrastive_text.inference.onnx_export import OUTPUT, export_onnx
 
 
-def onnx(words: Sequence[str]) -> None:
+def onnx(options: Onnx) -> None:
     """Writes a model as an ONNX graph with its tokenizer, and prints how near its vectors are to the model's."""
-    parser = Parser(
-        prog="contrastive-text onnx",
-        description="Export a model to ONNX, and compare its vectors to the model's.",
-    )
-    parser.add_argument("model", help="folder or hub name")
-    parser.add_argument("output", type=Path, help="folder; is made where it isn't there")
-    parser.add_argument("--opset", type=int, default=OPSET, help=f"version of ONNX's operators ({OPSET})")
-    options = parser.understand(words)
     with alone_with(options.output):
         model = load_model(options.model, device="cpu")
         exported = export_onnx(model, options.output, opset=options.opset)

@@ -1,109 +1,149 @@
-"""What the commands over a saved model share: their parser, their checks, and how the model is loaded."""
+"""From the words after a command to its record in ``commands``: each field is an argument or an option.
+
+A field that is given by place is an argument, one that is given by name an option. A ``bool`` is a flag, a
+``Sequence`` takes several words, a ``Mapping`` several of NAME=VALUE, a ``Literal`` one of its own. Beside the
+type, in ``Annotated``, stand the help, what is done with the path, and what else ``argparse`` is to be told.
+jsonargparse, which reads the options of a run, has no flags, lists of words, or arguments between options.
+"""
 
 from __future__ import annotations
 
 import argparse
-import sys
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from types import NoneType
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-import torch
-
-from contrastive_text.cli.paths import check_paths
+from contrastive_text.cli.paths import Role, check_paths
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.misspelt import nearest
-from contrastive_text.core.terminal import say
-from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
-
-class Parser(argparse.ArgumentParser):
-    """Answers a wrong option in a few lines. Behind ``--`` nothing is an option."""
-
-    def __init__(self, prog: str, description: str) -> None:
-        super().__init__(prog=prog, description=description, allow_abbrev=False)
-
-    def understand(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parses the words; an unknown option is named before a missing one, and what is read is kept apart.
-
-        Raises:
-            OSError: As ``check_paths``.
-            ValueError: As ``check_paths``.
-        """
-        known = [option for action in self._actions for option in action.option_strings]
-        end = words.index("--") if "--" in words else len(words)
-        before, behind = words[:end], words[end + 1 :]
-        for word in before:
-            if word.startswith("--") and (option := word.partition("=")[0]) not in known:
-                self.error(f"no option {option}{nearest(option, known)}")
-        # argparse takes "--" for the end of options, but then loses the words behind it if there are some before.
-        hidden = ["--", *(f"{_NO_OPTION}{word}" for word in behind)] if behind else []
-        found = self.parse_intermixed_args([*before, *hidden])
-        options = argparse.Namespace(**{name: _uncovered(value) for name, value in vars(found).items()})
-        check_paths(self.prog.split()[-1], vars(options))
-        return options
-
-    def error(self, message: str) -> NoReturn:
-        say(f"error: {message}\n{self.format_usage()}", file=sys.stderr, end="")
-        raise SystemExit(2)
-
-    def check_read(
-        self, options: argparse.Namespace, readers: Mapping[str, Sequence[str]], asked: Sequence[str]
-    ) -> None:
-        """Refuses an option that nothing of what is asked for would read; in ``readers`` is what reads it."""
-        for name, reads in readers.items():
-            if vars(options)[name] and not set(reads) & set(asked):
-                todo = f"leave it out, or score {' or '.join(reads)}"
-                self.error(f"--{name}: expected something that reads it, got {' '.join(asked)}; {todo}")
-
-
+_T = TypeVar("_T")
+OTHERS = object()
+"""Beside a field: it holds the words that the record doesn't know, for another parser."""
 _NO_OPTION = "\0"
 """What no word of a shell begins with: before a word that isn't to be taken for an option."""
+
+
+def read_options(record: type[_T], words: Sequence[str]) -> _T:
+    """Returns the record of a command that the words describe. After ``--`` nothing is an option.
+
+    Args:
+        record: A dataclass of the command's name; its docstring is the description.
+        words: What stands after the command.
+
+    Raises:
+        OSError: As ``check_paths``.
+        SystemExit: Help was asked for, and printed.
+        ValueError: Words that make no such record; an unknown option is named before a missing one. Or as
+            ``check_paths``.
+    """
+    command = f"contrastive-text {record.__name__.lower()}"
+    parser = _Parser(prog=command, description=record.__doc__, allow_abbrev=False)
+    unfolded = {name: _unfolded(hint) for name, hint in get_type_hints(record, include_extras=True).items()}
+    others = [name for name, (*_, notes) in unfolded.items() if OTHERS in notes]
+    own = inspect.get_annotations(record)  # listed before what it inherits
+    every: Iterable[Field[Any]] = fields(record)  # type: ignore[arg-type]  # there is no type of dataclasses
+    for field in sorted(every, key=lambda field: field.name not in own):
+        if field.name not in others:
+            _add(parser, field, *unfolded[field.name])
+    if others:
+        known, left = parser.parse_known_args(words)
+        return record(**vars(known), **dict.fromkeys(others, left))
+    given = {
+        name: dict(value) if value and unfolded[name][1] is Mapping else _uncovered(value)
+        for name, value in vars(parser.understand(words)).items()
+    }
+    check_paths(paths_of(record), given)
+    return record(**given)
+
+
+def paths_of(record: type) -> dict[str, Role]:
+    """Returns what a command does with the options whose values are paths."""
+    hints = get_type_hints(record, include_extras=True)
+    notes = [(name, note) for name, hint in hints.items() for note in _unfolded(hint)[2]]
+    return {name: note for name, note in notes if isinstance(note, Role)}
+
+
+def check_read(options: object, readers: Mapping[str, Sequence[str]], asked: Sequence[str]) -> None:
+    """Checks that what is asked for reads each option that is given.
+
+    Args:
+        options: A record.
+        readers: Name of an option -> what reads it.
+        asked: What is asked for.
+
+    Raises:
+        ValueError: Nothing of it does.
+    """
+    for name, reads in readers.items():
+        if vars(options)[name] and not set(reads) & set(asked):
+            todo = f"leave it out, or score {' or '.join(reads)}"
+            raise InvalidValueError(f"--{name}: expected something that reads it, got {' '.join(asked)}; {todo}")
+
+
+class _Parser(argparse.ArgumentParser):
+    def understand(self, words: Sequence[str]) -> argparse.Namespace:
+        known = [option for action in self._actions for option in action.option_strings]
+        end = words.index("--") if "--" in words else len(words)
+        for word in words[:end]:
+            if word.startswith("--") and (option := word.partition("=")[0]) not in known:
+                self.error(f"no option {option}{nearest(option, known)}")
+        # argparse takes "--" for the end of options, but then loses the words after it if there are some before.
+        hidden = [f"{_NO_OPTION}{word}" for word in words[end + 1 :]]
+        return self.parse_intermixed_args([*words[:end], *(["--", *hidden] if hidden else [])])
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidValueError(f"{message}\n{self.format_usage().rstrip()}")
+
+
+def _add(parser: _Parser, field: Field[Any], kind: Any, outer: object, notes: list[object]) -> None:
+    """Adds the argument or the option of a field, whose hint is unfolded."""
+    settings: dict[str, Any] = {}
+    if field.default is not MISSING:
+        settings["default"] = [*field.default] if outer is Sequence else field.default  # argparse appends to it
+    if outer is not None:
+        settings["nargs"] = "*" if settings and not field.kw_only else "+"
+    if kind is bool:
+        settings["action"] = "store_true"
+    else:
+        settings |= {"choices": get_args(kind)} if get_origin(kind) is Literal else {"type": kind}
+    for note in notes:
+        settings |= {"help": note} if isinstance(note, str) else note if isinstance(note, dict) else {}
+    if outer is Mapping:
+        settings["type"] = partial(_pair, kind, settings["metavar"])
+    if field.kw_only:
+        parser.add_argument(f"--{field.name}", required="default" not in settings, **settings)
+    else:
+        parser.add_argument(field.name, **settings)
+
+
+def _pair(kind: Callable[[str], object], form: str, word: str) -> tuple[str, object]:
+    try:
+        name, value = word.split("=", 1)
+        return name, kind(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected {form}, got {word}") from None
+
+
+def _unfolded(hint: object) -> tuple[object, object, list[object]]:
+    """Returns the type of one word of an option, what holds several of them, and the notes beside it."""
+    outer: object = None
+    notes: list[object] = []
+    while (form := get_origin(hint)) not in (None, Literal):
+        parts = [part for part in get_args(hint) if part is not NoneType]
+        if form is Annotated:
+            notes = [*parts[1:], *notes]  # of two for the same, the outer one counts
+        elif form in (Sequence, Mapping):
+            outer = form
+        hint = parts[-1] if form is Mapping else parts[0]
+    return hint, outer, notes
 
 
 def _uncovered(value: object) -> object:
     if isinstance(value, list):
         return [_uncovered(each) for each in value]
     return type(value)(str(value).removeprefix(_NO_OPTION)) if isinstance(value, str | Path) else value
-
-
-def check_device(name: str | None) -> None:
-    """Refuses a device that this machine doesn't have, before a model is loaded; None is left to the model.
-
-    Raises:
-        ValueError: Such a name.
-    """
-    try:
-        torch.empty(0, device="cpu" if name is None else name)
-    except (AssertionError, RuntimeError) as error:  # a build of torch without CUDA asserts it
-        raise InvalidValueError(
-            f"--device: expected a device of this machine, such as cpu, got {name!r}"
-        ) from error
-
-
-@contextmanager
-def warnings_as_notes() -> Iterator[None]:
-    """Prints what users are warned of as notes, each once, also before an error."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        try:
-            yield
-        finally:
-            notes = [str(each.message) for each in said if issubclass(each.category, UserWarning)]
-            for note in dict.fromkeys(notes):
-                say(f"note: {note}")
-
-
-def load_model(path: str, device: str | None) -> SentenceEncoder:
-    """Loads a model and prints what is to be known of it, such as a pooler that its folder doesn't name."""
-    check_device(device)
-    with warnings_as_notes():
-        return SentenceEncoder.from_pretrained(path, device=device)
-
-
-def say_truncated(model: SentenceEncoder, texts: int) -> None:
-    """Prints how many of so many texts the last call of ``encode`` has cut, if any."""
-    if model.truncated:
-        say(f"{model.truncated:,} of {texts:,} texts are longer than {model.max_length} tokens and were cut")

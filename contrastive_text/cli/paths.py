@@ -9,20 +9,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import TypeAlias
 
 from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError
 from contrastive_text.core.model_files import MODULES
-from contrastive_text.inference.onnx_export import GRAPH
-from contrastive_text.inference.vector_files.formats import files_of
 
 
-def _alone(path: Path) -> Sequence[Path]:
-    return [path]
+@dataclass(frozen=True, slots=True)
+class ReadPath:
+    """A file or a folder that a command reads.
 
+    Args:
+        model: Whether it may be a model, into whose folder nothing else is written.
+    """
 
-def _with_index(path: Path) -> Sequence[Path]:
-    """Returns a table of duplicates, and the vectors that lie beside it until it is written."""
-    return [path, *files_of(path.with_name(f"{path.name}.vectors.npy"))]
+    model: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,10 @@ class WrittenFile:
     """A file that a command writes.
 
     Args:
-        option: Whose value is its name.
-        files: Gives all files that are written for it, itself the first.
+        files: Returns all files that are written for it, itself the first.
     """
 
-    option: str
-    files: Callable[[Path], Sequence[Path]] = _alone
+    files: Callable[[Path], Sequence[Path]] = lambda path: [path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,6 @@ class WrittenFolder:
     """A folder that a command writes.
 
     Args:
-        option: Whose value is its name.
         key: A file by which an earlier output is known, that may be replaced inside of a folder that is read;
             None for a folder that others share, such as a cache, whose files have names of their own.
         never_with: Files of a folder that belongs to something else.
@@ -51,65 +49,33 @@ class WrittenFolder:
         all_new: Whether nothing in it is ever written over, for each run makes a folder of its own there.
     """
 
-    option: str
     key: str | None = None
     never_with: Sequence[str] = ()
     around_inputs: bool = False
     all_new: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
-    """The options of a command whose values are paths.
-
-    Args:
-        reads: Options of files and folders that are read.
-        writes: What is written.
-        models: Those of ``reads`` whose folders are models, into which nothing else is written.
-    """
-
-    reads: Sequence[str]
-    writes: Sequence[WrittenFile | WrittenFolder] = ()
-    models: Sequence[str] = ("model", "models", "model.encoder")
-
-
-_OUTPUT = WrittenFile("output")
-_CACHE = WrittenFolder("cache")
-_DATA = tuple(f"data.{part}" for part in ("train", "validation", "test", "predict", "tasks"))
-_RUN = Paths(
-    (*_DATA, "model.encoder", "config", "init_from", "ckpt_path"),
-    (
-        WrittenFolder("export.dirpath", key=MODULES),
-        WrittenFolder("checkpoint.dirpath"),
-        WrittenFolder("trainer.default_root_dir", all_new=True),
-    ),
-)
-COMMANDS: Mapping[str, Paths] = {
-    "embed": Paths(("input", "model", "ranges"), (WrittenFile("output", files_of),)),
-    "search": Paths(("corpus", "queries", "model"), (WrittenFile("index", files_of),)),
-    "duplicates": Paths(("input", "model"), (WrittenFile("output", _with_index), WrittenFile("keep"))),
-    "evaluate": Paths(("model", "files", "data"), (_OUTPUT, _CACHE)),
-    "compare": Paths(("models", "data", "texts"), (_OUTPUT, _CACHE)),
-    "diagnose": Paths(("model", "texts", "pairs"), (_OUTPUT,)),
-    "report": Paths(
-        ("runs", "pairs", "texts"), (WrittenFolder("output", key="report.html", around_inputs=True),)
-    ),
-    "postprocess": Paths(("model", "texts", "pairs"), (WrittenFolder("output", key=MODULES),)),
-    "onnx": Paths(("model",), (WrittenFolder("output", key=GRAPH, never_with=(MODULES, "config.json")),)),
-    "ensemble": Paths(("runs",), (WrittenFolder("output", key="ensemble.json"),)),
-    "sweep": Paths(_RUN.reads, (WrittenFolder("output", key="plan.json", around_inputs=True),)),
-    "fit": _RUN,
-    **dict.fromkeys(("validate", "test", "predict", "views"), Paths(_RUN.reads)),  # into a run's own folder
-    "verify": Paths(("path",)),
+Role: TypeAlias = ReadPath | WrittenFile | WrittenFolder
+"""What a command does with the path that is an option's value."""
+_RUN_PATHS = ("train", "validation", "test", "predict", "tasks")
+RUN_READS: dict[str, Role] = {
+    **dict.fromkeys((*(f"data.{part}" for part in _RUN_PATHS), "config", "init_from", "ckpt_path"), ReadPath()),
+    "model.encoder": ReadPath(model=True),
 }
-"""Name of a command -> its paths."""
+"""What a run reads, by the places of its configuration."""
+RUN_WRITES: dict[str, Role] = {
+    "export.dirpath": WrittenFolder(key=MODULES),
+    "checkpoint.dirpath": WrittenFolder(),
+    "trainer.default_root_dir": WrittenFolder(all_new=True),
+}
+"""What ``fit`` writes; the other commands over a run write into a folder of their own."""
 
 
-def check_paths(command: str, values: Mapping[str, object]) -> None:
-    """Refuses to write over what is read, or what is written as something else, and places that can't be written.
+def check_paths(roles: Mapping[str, Role], values: Mapping[str, object]) -> None:
+    """Checks that nothing is written over what is read, or is written as something else, and that it can be.
 
     Args:
-        command: Its name.
+        roles: Option -> what is done with the paths that are its value.
         values: Option -> its value: None, a path, or several in lists and mappings; a configuration, for a run.
 
     Raises:
@@ -117,25 +83,24 @@ def check_paths(command: str, values: Mapping[str, object]) -> None:
         OSError: A place that can't be written to.
         ValueError: The same place twice, by whatever names, or a file inside of what is read.
     """
-    paths = COMMANDS[command]
-    read = {path: option for option in paths.reads for path in _paths(_value(values, option)) if _is_there(path)}
-    models = [path for path, option in read.items() if option in paths.models and path.is_dir()]
+    named = [(option, role, path) for option, role in roles.items() for path in _paths(_value(values, option))]
+    read = {path: role.model for _, role, path in named if isinstance(role, ReadPath) and _is_there(path)}
+    models = [path for path, may_be_model in read.items() if may_be_model and path.is_dir()]
     written: list[Path] = []
-    for output in paths.writes:
-        for path in _paths(_value(values, output.option)):
-            if isinstance(output, WrittenFile):
-                if not path.name:  # as of an empty word
-                    raise InvalidValueError(f"{path}: expected a file, got a folder; name a file in it")
-                files = output.files(path)
-                _check_file(path, files)
-                for file in files:
-                    _check_apart(file, list(read), models)
-                written += files
-                continue
-            _check_folder(path, output)
-            if not output.all_new:
-                _check_folder_apart(path, output, list(read), models)
-            if output.key is not None:
+    for option, role, path in named:
+        if isinstance(role, WrittenFile):
+            if not path.name:  # as of an empty word
+                raise InvalidValueError(f"{path}: expected a file, got a folder; name a file in it")
+            files = role.files(path)
+            _check_file(path, files)
+            for file in files:
+                _check_apart(file, list(read), models)
+            written += files
+        elif isinstance(role, WrittenFolder):
+            _check_folder(path, role, f"{option}: " if "." in option else "")  # with a point, of a configuration
+            if not role.all_new:
+                _check_folder_apart(path, role, list(read), models)
+            if role.key is not None:
                 written.append(path)
     for one, other in combinations(written, 2):
         if str(_place(one)).casefold() == str(_place(other)).casefold() or _same(one, other):
@@ -198,8 +163,7 @@ def _check_file(path: Path, files: Sequence[Path]) -> None:
     _check_room(path, path.parent)
 
 
-def _check_folder(path: Path, output: WrittenFolder) -> None:
-    where = f"{output.option}: " if "." in output.option else ""  # of a configuration
+def _check_folder(path: Path, output: WrittenFolder, where: str) -> None:
     around = next((each for each in (path, *path.parents) if _is_there(each)), Path())
     if not around.is_dir():
         raise InvalidValueError(f"{where}{around}: expected a folder, got a file; name another place than {path}")

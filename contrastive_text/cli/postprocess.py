@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
-from pathlib import Path
-
 import torch
 
-from contrastive_text.cli.bounds import add_bounds, bounds_of
-from contrastive_text.cli.options import Parser, load_model, say_truncated
+from contrastive_text.cli.commands import Postprocess
+from contrastive_text.cli.models import load_model, say_truncated
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
+from contrastive_text.core.text_files import Bounds
 from contrastive_text.core.writers import alone_with
 from contrastive_text.data import Table, read_pairs, read_rows
 from contrastive_text.evaluation import evaluate_pairs
@@ -24,38 +22,25 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.metrics import mean_cosine
 
 
-def postprocess(words: Sequence[str]) -> None:
-    """Fits an affine map of the vectors on texts, and saves the model with it."""
-    parser = Parser(
-        prog="contrastive-text postprocess",
-        description="Whiten a model, or remove its top components, and save it with that.",
-    )
-    parser.add_argument("model", help="folder or hub name")
-    parser.add_argument("texts", help="what to fit on; a file of pairs gives all its texts")
-    parser.add_argument("output", type=Path, help="folder of the new model")
-    kind = parser.add_mutually_exclusive_group(required=True)
-    kind.add_argument("--whiten", action="store_true", help="mean 0 and covariance I (Su et al. 2021)")
-    kind.add_argument(
-        "--remove_components",
-        type=int,
-        metavar="K",
-        help="take away the mean and K top components (Mu and Viswanath 2018, who take features / 100)",
-    )
-    parser.add_argument("--features", type=int, help="how many to keep, with --whiten; all where left out")
-    parser.add_argument("--column", help="column of the text, where its name isn't a usual one")
-    parser.add_argument("--pairs", metavar="PAIRS", help="scored pairs: print Spearman before and after")
-    add_bounds(parser)
-    parser.add_argument("--batch_size", type=int, default=64)
-    parser.add_argument("--device", help="cpu, cuda, ...; the GPU if there is one")
-    options = parser.understand(words)
+def postprocess(options: Postprocess) -> None:
+    """Fits an affine map of the vectors on texts, and saves the model with it.
+
+    Raises:
+        ValueError: Not just one map, or an option of the other one.
+    """
+    if options.whiten is (options.remove_components is not None):
+        got = "both" if options.whiten else "neither"
+        raise InvalidValueError(f"--whiten: expected one of it and --remove_components, got {got}")
     if options.features is not None and not options.whiten:
-        parser.error("--features: expected it with --whiten, got it without; components leave all features")
+        raise InvalidValueError(
+            "--features: expected it with --whiten, got it without; components leave all features"
+        )
     with alone_with(options.output):
         _postprocess(options)
 
 
-def _postprocess(options: argparse.Namespace) -> None:
-    bounds = bounds_of(options)
+def _postprocess(options: Postprocess) -> None:
+    bounds = Bounds.of(options.bounds)
     table = read_rows(
         options.texts,
         reads=("text",),

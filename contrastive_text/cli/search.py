@@ -10,47 +10,35 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
-from contrastive_text.cli.bounds import bounds_of
-from contrastive_text.cli.embed import add_encoding, index_of
-from contrastive_text.cli.options import Parser, say_truncated
+from contrastive_text.cli.commands import Search
+from contrastive_text.cli.embed import index_of
+from contrastive_text.cli.models import say_truncated
 from contrastive_text.cli.tables import table_row
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
-from contrastive_text.core.text_files import is_blank
+from contrastive_text.core.text_files import Bounds, is_blank
 from contrastive_text.data.files.streaming import TextStream
 from contrastive_text.inference.search import Hit
 from contrastive_text.inference.vector_files import index_path
 
 
-def search(words: Sequence[str]) -> None:
-    """Prints the nearest texts of a corpus; all that is no answer goes to the standard error."""
-    parser = Parser(
-        prog="contrastive-text search",
-        description="Find the texts of a corpus that are nearest to each query by cosine, exactly.",
-    )
-    parser.add_argument("corpus", help=".txt, .tsv, .csv or .jsonl, each also .gz")
-    parser.add_argument("query", nargs="*", help="what to look for")
-    parser.add_argument("--queries", help="a file of queries, read as the corpus is")
-    parser.add_argument(
-        "--query_column", help="column of the query in --queries, where its name isn't a usual one"
-    )
-    parser.add_argument("--top_k", type=int, default=5, help="hits of each query")
-    parser.add_argument(
-        "--index", type=Path, help="keep the corpus's vectors in this .npy file, or take them from there"
-    )
-    parser.add_argument("--format", choices=_FORMATS, default="text", help="json: a line a query")
-    add_encoding(parser)
-    options = parser.understand(words)
+def search(options: Search) -> None:
+    """Prints the nearest texts of a corpus; all that is no answer goes to the standard error.
+
+    Raises:
+        ValueError: Options that don't go together, or nothing to look for.
+    """
     if not options.query and options.queries is None:
-        parser.error("expected a query behind the corpus, or --queries FILE")
+        raise InvalidValueError("expected a query behind the corpus, or --queries FILE")
     if any(map(is_blank, options.query)):
-        parser.error("query: expected words to look for, got an empty text; leave it out")
+        raise InvalidValueError("query: expected words to look for, got an empty text; leave it out")
     if options.query_column is not None and options.queries is None:
-        parser.error("--query_column: expected --queries FILE beside it, got none")
+        raise InvalidValueError("--query_column: expected --queries FILE beside it, got none")
     if options.top_k < 1:
-        parser.error(f"--top_k: expected 1 or more, got {options.top_k}")
+        raise InvalidValueError(f"--top_k: expected 1 or more, got {options.top_k}")
     if options.index is not None:
         index_path(options.index)
-    bounds = bounds_of(options)
+    bounds = Bounds.of(options.bounds)
     # The index may still be mapped when its folder goes.
     with redirect_stdout(sys.stderr), TemporaryDirectory(ignore_cleanup_errors=True) as made:
         corpus = TextStream(options.corpus, options.column, split=options.split, bounds=bounds)

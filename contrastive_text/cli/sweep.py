@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
-from contrastive_text.cli.options import Parser
-from contrastive_text.cli.paths import check_paths
+from contrastive_text.cli.commands import Sweep
+from contrastive_text.cli.options import paths_of
+from contrastive_text.cli.paths import RUN_READS, check_paths
 from contrastive_text.cli.sweep_checks import check_cells, check_words, validated
 from contrastive_text.cli.sweep_runs import Job, run_all
 from contrastive_text.cli.train import quieten
@@ -19,7 +20,6 @@ from contrastive_text.core.terminal import say
 from contrastive_text.recipes.layers import Config
 from contrastive_text.runs.report.heat_map import heat_map, picture, points
 from contrastive_text.runs.sweeps import SweepFolder, SweepTable, parse_vary, plan
-from contrastive_text.runs.sweeps.table import Take
 from contrastive_text.training.callbacks import PAIR_SCORE, TASK_SCORE
 
 _FORMATS: Mapping[str, tuple[str, Callable[[SweepTable], str]]] = {
@@ -31,49 +31,26 @@ _FORMATS: Mapping[str, tuple[str, Callable[[SweepTable], str]]] = {
 _MOST_SEEDS = 10_000
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog="contrastive-text sweep",
-        description="A grid of runs: fit with every combination of the values, under every seed. Other options "
-        "are those of fit and go to every run.",
-    )
-    parser.add_argument(
-        "--vary",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE,VALUE,...",
-        help="what varies; a value is a number, a word, none, Class(rate=0.3), Class+Class or @FILE.yaml",
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[3], help="how many; or which, of two or more")
-    parser.add_argument("--output", type=Path, default=Path("runs", "sweep"), help="folder of this sweep alone")
-    parser.add_argument("--score", help="figure of the table; what chooses the best checkpoint")
-    parser.add_argument("--take", choices=get_args(Take), default="best", help="which validation of a run counts")
-    parser.add_argument("--format", choices=list(_FORMATS), default="markdown", help="of the printed table")
-    parser.add_argument("--dry_run", action="store_true", help="check all configurations and run nothing")
-    parser.add_argument("--keep_weights", action="store_true", help="keep checkpoints and model of every run")
-    return parser
-
-
-def sweep(words: Sequence[str]) -> None:
+def sweep(options: Sweep) -> None:
     """Runs every cell of a grid under every seed that isn't finished, and writes the tables as it goes.
 
     Raises:
         ValueError: A configuration that ``fit`` would refuse, before anything is run.
         RuntimeError: Runs failed; the others were done.
     """
-    options, words = _parser().parse_known_args(words)
     quieten()
     axes = [parse_vary(typed) for typed in options.vary]
     cells, seeds = plan(axes), read_seeds(options.seeds)
-    check_words(words, axes)
-    configs = check_cells(cells, words)
+    check_words(options.fit, axes)
+    configs = check_cells(cells, options.fit)
     for config in configs.values():
-        check_paths("sweep", {**config, "output": options.output, "config": option_values(words, "--config")})
+        values = {**config, "output": options.output, "config": option_values(options.fit, "--config")}
+        check_paths(RUN_READS | paths_of(Sweep), values)
     first = configs[cells[0].name]
     score = options.score or _chosen_by(first)
     if not score.startswith("val/"):
         raise InvalidValueError(f"--score: expected a figure of the validation such as {PAIR_SCORE}, got {score}")
-    job = Job(words, SweepFolder(options.output), options.keep_weights)
+    job = Job(options.fit, SweepFolder(options.output), options.keep_weights)
     say(f"{len(cells)} cells x {len(seeds)} seeds = {len(cells) * len(seeds)} runs, in {options.output}")
     if options.dry_run:
         for cell in cells:

@@ -13,7 +13,7 @@ import pytorch_lightning as pl
 from jsonargparse import Namespace
 from pytorch_lightning.cli import LightningArgumentParser
 
-from contrastive_text.cli.paths import check_paths
+from contrastive_text.cli.paths import RUN_READS, RUN_WRITES, check_paths
 from contrastive_text.cli.predictions import write_outputs
 from contrastive_text.cli.suggestions import short_answer
 from contrastive_text.core.errors import InvalidValueError
@@ -63,7 +63,8 @@ def configured(
         check_places(layer)
     with answering():
         parsed = parser.parse_args([*(["--config", json.dumps(config)] if config else []), *options])
-    check_paths(command, {**parsed.as_dict(), "config": option_values(words, "--config")})
+    paths = RUN_READS | RUN_WRITES if command == "fit" else RUN_READS
+    check_paths(paths, {**parsed.as_dict(), "config": option_values(words, "--config")})
     return parser, parsed
 
 

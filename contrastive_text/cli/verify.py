@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 
-from contrastive_text.cli.options import Parser
+from contrastive_text.cli.commands import Verify
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.runs.verification import Found
@@ -17,22 +15,12 @@ _LINES = 100
 """Damaged files that are named at most: a manifest can name any number that isn't there."""
 
 
-def verify(words: Sequence[str]) -> None:
+def verify(options: Verify) -> None:
     """Prints a line for each file that has a digest, and one for those of a folder that have none.
 
     Raises:
         ValueError: A damaged file, or none that anything vouches for.
     """
-    parser = Parser(
-        prog="contrastive-text verify",
-        description="Read all bytes of a model, a checkpoint or a run: are they what was written?",
-    )
-    parser.add_argument(
-        "path",
-        type=Path,
-        help="a model, a .ckpt file, a run's folder, vectors, an unfinished output, a cache, or a folder of them",
-    )
-    options = parser.understand(words)
     every: list[Found] = []
     damaged = 0
     for found in verified(options.path):

@@ -13,6 +13,8 @@ from contrastive_text.core.manifests import MANIFEST, Manifest
 
 MODULES = "modules.json"
 """The file by which a saved model is known; it is written last."""
+GRAPH = "model.onnx"
+"""The file by which an exported model is known."""
 TODO = f"save the model again; where you changed the file yourself, delete {MANIFEST}"
 """What to do about a folder that isn't as it was saved."""
 _READ_INSTEAD = (

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError, first_line
 from contrastive_text.core.libraries import quiet, require
-from contrastive_text.core.model_files import MODULES, whole_folder
+from contrastive_text.core.model_files import GRAPH, MODULES, whole_folder
 from contrastive_text.core.types import Hidden
 from contrastive_text.encoders.packing import ATTENTION
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
-GRAPH, OUTPUT = "model.onnx", "sentence_embedding"
+OUTPUT = "sentence_embedding"
 
 OPSET = 18
 """The one that torch's exporter writes in; others are converted from it."""

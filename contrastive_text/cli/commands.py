@@ -1,0 +1,254 @@
+"""What can be typed after each command: a record a command, from which ``options`` makes arguments and options.
+
+Nothing here imports torch, so that help and the answer to a wrong option come at once. Words and numbers that a
+function of the library has too are its own, which a test holds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from contrastive_text.cli.options import OTHERS
+from contrastive_text.cli.paths import ReadPath, WrittenFile, WrittenFolder
+from contrastive_text.core.model_files import GRAPH, MODULES
+from contrastive_text.core.text_files import USUAL
+
+_FILES = ".txt, .tsv, .csv or .jsonl, each also .gz"
+_BOUNDS = (
+    f"of data files: line={USUAL.line} bytes, depth={USUAL.depth} levels of JSON, ratio={USUAL.ratio} bytes out "
+    "of one of a .gz; raise them for files that you trust"
+)
+Model = Annotated[str, ReadPath(model=True), "folder or hub name"]
+Texts = Annotated[str, ReadPath(), _FILES]
+Column = Annotated[str | None, "column of the text, where its name isn't a usual one"]
+Output = Annotated[Path | None, WrittenFile(), "file to write to; the terminal without it"]
+Cache = Annotated[Path | None, WrittenFolder(), "folder where vectors stay for the next run"]
+Device = Annotated[str | None, "cpu, cuda, ...; the GPU if there is one"]
+Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
+Suite = Literal["sts", "trained-sts", "transfer", "probing", "declutr"]
+Setting = Literal["all", "mean", "wmean"]
+Protocol = Literal["standard", "fast"]
+
+
+def _vectors(path: Path) -> Sequence[Path]:
+    """Returns a file of vectors, and all that lies beside it."""
+    from contrastive_text.inference.vector_files.formats import files_of  # here: it imports torch
+
+    return files_of(path)
+
+
+def _with_index(path: Path) -> Sequence[Path]:
+    """Returns a table of duplicates, and the vectors that lie beside it until it is written."""
+    return [path, *_vectors(path.with_name(f"{path.name}.vectors.npy"))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextsCommand:
+    """The options of every command that reads files of texts and encodes them."""
+
+    bounds: Annotated[Mapping[str, int] | None, {"metavar": "NAME=NUMBER"}, _BOUNDS] = None
+    batch_size: Annotated[int, "texts that are encoded at once"] = 64
+    device: Device = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodingCommand(TextsCommand):
+    """The options of every command that encodes a file of texts and keeps the vectors as it goes."""
+
+    model: Model
+    column: Column = None
+    split: Annotated[str | None, "of a file with a column split: train, dev, test, another, or all"] = None
+    block_size: Annotated[int, "texts that are encoded and then saved together"] = 16_384
+    device: Annotated[Device, "cpu, cuda, ... or several: cuda:0,cuda:1; the GPU if there is one"] = None
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], "of the model's weights"] = "float32"
+    restart: Annotated[bool, "throw away what a stopped run has left"] = False
+
+
+@dataclass(frozen=True)
+class Embed(EncodingCommand):
+    """Write one vector per text. Stopped or killed, the same command goes on where it was."""
+
+    input: Annotated[Texts, f"{_FILES}; a file of pairs gives all its texts"]
+    output: Annotated[Path, WrittenFile(_vectors), ".npy, .tsv or .parquet"]
+    _: KW_ONLY
+    normalize: Annotated[bool, "give vectors of unit length"] = False
+    truncate_dim: Annotated[int | None, "features to keep, the first ones"] = None
+    precision: Annotated[Precision, "a byte or a bit for each feature"] = "float32"
+    ranges: Annotated[
+        Path | None, ReadPath(), "of features for a byte, (2, D) as .npy; else the first texts'"
+    ] = None
+
+
+@dataclass(frozen=True)
+class Search(EncodingCommand):
+    """Find the texts of a corpus that are nearest to each query by cosine, exactly."""
+
+    corpus: Texts
+    query: Annotated[Sequence[str], "what to look for"] = ()
+    _: KW_ONLY
+    queries: Annotated[Texts | None, "a file of queries, read as the corpus is"] = None
+    query_column: Annotated[str | None, "column of the query in --queries, where it has no usual name"] = None
+    top_k: Annotated[int, "hits of each query"] = 5
+    index: Annotated[Path | None, WrittenFile(_vectors), ".npy file that keeps the corpus's vectors"] = None
+    format: Annotated[Literal["text", "tsv", "json"], "json: a line a query"] = "text"
+
+
+@dataclass(frozen=True)
+class Duplicates(EncodingCommand):
+    """Write all pairs of texts with a cosine of the threshold or more, nearest first."""
+
+    input: Texts
+    output: Annotated[Path, WrittenFile(_with_index), ".tsv: kind, cosine, lines and texts of each pair"]
+    _: KW_ONLY
+    threshold: Annotated[float, "lowest cosine of a pair"] = 0.95
+    keep: Annotated[
+        Path | None, WrittenFile(), {"metavar": "FILE"}, "first text of each group, .txt or .jsonl"
+    ] = None
+
+
+@dataclass(frozen=True)
+class Evaluate(TextsCommand):
+    """Scores of a model: on files of scored pairs, or on suites."""
+
+    model: Model
+    files: Annotated[Sequence[Texts], "files of scored pairs: Spearman x 100 of cosine and gold score"] = ()
+    _: KW_ONLY
+    columns: Annotated[
+        Mapping[str, str] | None,
+        {"metavar": "NAME=COLUMN"},
+        "anchor=..., positive=..., target=..., where the names in the files aren't usual ones",
+    ] = None
+    suite: Annotated[Sequence[Suite], "suites of tasks, instead of files"] = ()
+    data: Annotated[str | None, ReadPath(), "folder of the suites' data sets; hub: STS from the hub"] = None
+    setting: Annotated[Setting | None, "how sub-sets of a year of STS are joined; all"] = None
+    subsets: Annotated[bool, "a table of sub-sets for each year of STS"] = False
+    protocol: Annotated[Protocol | None, "of classifiers, as in SentEval; standard"] = None
+    classifier: Annotated[Literal["torch", "sklearn"] | None, "what trains them; torch"] = None
+    format: Annotated[Literal["text", "markdown", "latex", "csv", "json"] | None, "of their tables; text"] = None
+    output: Annotated[Output, "file for the suites' tables, instead of the terminal"] = None
+    cache: Cache = None
+
+
+@dataclass(frozen=True)
+class Compare(TextsCommand):
+    """Scores of models, their differences from the first with intervals, and how alike they are."""
+
+    models: Annotated[Sequence[Model], "folders or hub names; the first is the baseline"]
+    _: KW_ONLY
+    data: Annotated[str, ReadPath(), "folder of data sets, hub, or a file of scored pairs"]
+    suite: Sequence[Literal["sts", "transfer"]] = ("sts",)
+    setting: Annotated[Setting | None, "how sub-sets of STS tasks are joined; all"] = None
+    protocol: Annotated[Protocol | None, "of the transfer tasks; standard"] = None
+    texts: Annotated[Texts | None, "texts to compare vectors on; those of the STS tasks where left out"] = None
+    resamples: Annotated[int, "of the test rows, for the intervals"] = 1000
+    seed: Annotated[int, "of the resamples"] = 42
+    format: Literal["text", "markdown", "json"] = "text"
+    output: Output = None
+    cache: Cache = None
+
+
+@dataclass(frozen=True)
+class Diagnose(TextsCommand):
+    """How a model's vectors lie in space."""
+
+    model: Model
+    texts: Annotated[Texts, f"{_FILES}; some 1,000 texts or more"]
+    _: KW_ONLY
+    pairs: Annotated[Texts | None, "scored pairs: alignment, correlation and frequency bias too"] = None
+    format: Literal["text", "json"] = "text"
+    output: Output = None
+    limit: Annotated[int, "texts that are measured at most"] = 20_000
+    seed: Annotated[int, "of the draw, where there are more texts than that"] = 42
+
+
+@dataclass(frozen=True)
+class Postprocess(TextsCommand):
+    """Whiten a model, or remove its top components, and save it with that."""
+
+    model: Model
+    texts: Annotated[Texts, "what to fit on; a file of pairs gives all its texts"]
+    output: Annotated[Path, WrittenFolder(key=MODULES), "folder of the new model"]
+    _: KW_ONLY
+    whiten: Annotated[bool, "this or the next: mean 0 and covariance I (Su et al. 2021)"] = False
+    remove_components: Annotated[
+        int | None,
+        {"metavar": "K"},
+        "take away the mean and K top components (Mu and Viswanath 2018, who take features / 100)",
+    ] = None
+    features: Annotated[int | None, "how many to keep, with --whiten; all where left out"] = None
+    column: Column = None
+    pairs: Annotated[Texts | None, "scored pairs: print Spearman before and after"] = None
+
+
+@dataclass(frozen=True)
+class Onnx:
+    """Export a model to ONNX, and compare its vectors to the model's."""
+
+    model: Model
+    output: Annotated[Path, WrittenFolder(key=GRAPH, never_with=(MODULES, "config.json")), "folder; is made"]
+    _: KW_ONLY
+    opset: Annotated[int, "version of ONNX's operators (18)"] = 18
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write a page of a run, or of several side by side."""
+
+    runs: Annotated[Sequence[str], ReadPath(), {"metavar": "RUN"}, "folder of a run, as fit leaves it"]
+    _: KW_ONLY
+    output: Annotated[
+        Path | None,
+        WrittenFolder(key="report.html", around_inputs=True),
+        "folder of the page; report in the run's folder, or, of several, in the working directory",
+    ] = None
+    pairs: Annotated[Texts | None, "scored pairs, in place of the run's validation file"] = None
+    texts: Annotated[Texts | None, "texts, in place of the run's training files"] = None
+    limit: Annotated[int, "texts, and pairs, that are embedded at most"] = 1000
+    device: Device = None
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Read all bytes of a model, a checkpoint or a run: are they what was written?"""
+
+    path: Annotated[
+        Path, ReadPath(), "model, .ckpt file, run's folder, vectors, unfinished output, cache, or folder"
+    ]
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Route each task to the run that scored best on it."""
+
+    output: Annotated[Path, WrittenFolder(key="ensemble.json"), "new folder"]
+    _: KW_ONLY
+    runs: Annotated[Sequence[str], ReadPath(), "folders of runs, or .ckpt files"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A grid of runs: fit with every combination of values, under every seed; other options are those of fit."""
+
+    vary: Annotated[
+        Sequence[str],
+        {"action": "append", "nargs": None, "metavar": "KEY=VALUE,VALUE,..."},
+        "what varies; a value is a number, a word, none, Class(rate=0.3), Class+Class or @FILE.yaml",
+    ] = ()
+    seeds: Annotated[Sequence[int], "how many; or which, of two or more"] = (3,)
+    output: Annotated[Path, WrittenFolder(key="plan.json", around_inputs=True), "of this sweep alone"] = Path(
+        "runs/sweep"
+    )
+    score: Annotated[str | None, "figure of the table; what chooses the best checkpoint"] = None
+    take: Annotated[Literal["best", "last"], "which validation of a run counts"] = "best"
+    format: Annotated[Literal["markdown", "csv", "json"], "of the printed table"] = "markdown"
+    dry_run: Annotated[bool, "check all configurations and run nothing"] = False
+    keep_weights: Annotated[bool, "keep checkpoints and model of every run"] = False
+    fit: Annotated[Sequence[str], OTHERS] = ()
+
+
+_RECORDS = (
+    Ensemble, Sweep, Evaluate, Diagnose, Compare, Report, Embed, Search, Duplicates, Postprocess, Onnx, Verify
+)  # fmt: skip
+RECORDS: Mapping[str, type] = {record.__name__.lower(): record for record in _RECORDS}
+"""Command -> its record; the options of the other commands are those of a run."""

@@ -1,0 +1,140 @@
+"""What can be typed after a command: help without torch, and the library's own words and numbers."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated, Literal, get_args, get_type_hints
+
+import pytest
+
+from contrastive_text.cli import commands
+from contrastive_text.cli.commands import RECORDS
+from contrastive_text.cli.compare import _FORMATS as COMPARED
+from contrastive_text.cli.embed import _DTYPES
+from contrastive_text.cli.main import COMMANDS
+from contrastive_text.cli.options import OTHERS, _unfolded, read_options
+from contrastive_text.cli.search import _FORMATS as SEARCHED
+from contrastive_text.cli.sweep import _FORMATS as SWEPT
+from contrastive_text.evaluation.diagnosis import LIMIT
+from contrastive_text.evaluation.results import FORMATS
+from contrastive_text.evaluation.senteval.classifiers import CLASSIFIERS, PROTOCOLS
+from contrastive_text.evaluation.sts.cosine import SETTINGS
+from contrastive_text.inference.encoding import BLOCK_SIZE
+from contrastive_text.inference.onnx_export import OPSET
+from contrastive_text.inference.quantization import PRECISIONS
+from contrastive_text.runs.sweeps.table import Take
+
+HELP = """
+import sys
+from contrastive_text.cli import run
+for command in {commands}:
+    try:
+        run([command, "--help"])
+    except SystemExit as left:
+        assert not left.code
+print({{"torch", "numpy", "transformers", "pytorch_lightning", "jsonargparse"}} & sys.modules.keys() or "light")
+"""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A command."""
+
+    place: Path
+    more: Sequence[str] = ()
+    _: KW_ONLY
+    kind: Literal["a", "b"] | None = None
+    numbers: Annotated[Mapping[str, int] | None, {"metavar": "NAME=NUMBER"}] = None
+    each: Annotated[Sequence[str], {"action": "append", "nargs": None}] = ()
+    flag: Annotated[bool, "a flag"] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passing:
+    """A command that passes words on."""
+
+    size: int = 1
+    left: Annotated[Sequence[str], OTHERS] = ()
+
+
+def test_help_loads_no_library_that_takes_seconds() -> None:
+    words = [sys.executable, "-c", HELP.format(commands=list(RECORDS))]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines()[-1:] == ["light"], done.stderr
+    assert all(f"usage: contrastive-text {command} " in done.stdout for command in RECORDS)
+
+
+def test_the_usage_lists_every_command() -> None:
+    assert [command for command in COMMANDS if command in RECORDS] == list(RECORDS)
+    assert set(COMMANDS) - RECORDS.keys() == {"fit", "validate", "test", "predict", "views"}
+
+
+@pytest.mark.parametrize(
+    ("record", "field", "known"),
+    [
+        ("EncodingCommand", "dtype", _DTYPES),
+        ("Embed", "precision", PRECISIONS),
+        ("Search", "format", SEARCHED),
+        ("Evaluate", "setting", SETTINGS),
+        ("Evaluate", "protocol", PROTOCOLS),
+        ("Evaluate", "classifier", CLASSIFIERS),
+        ("Evaluate", "format", FORMATS),
+        ("Compare", "format", COMPARED),
+        ("Sweep", "take", get_args(Take)),
+        ("Sweep", "format", SWEPT),
+    ],
+)
+def test_choices_are_those_of_the_library(record: str, field: str, known: Sequence[str]) -> None:
+    kind, *_ = _unfolded(get_type_hints(vars(commands)[record])[field])
+    assert sorted(get_args(kind)) == sorted(known)
+
+
+@pytest.mark.parametrize(
+    ("record", "field", "default"),
+    [("EncodingCommand", "block_size", BLOCK_SIZE), ("Diagnose", "limit", LIMIT), ("Onnx", "opset", OPSET)],
+)
+def test_defaults_are_those_of_the_library(record: str, field: str, default: object) -> None:
+    assert inspect.signature(vars(commands)[record]).parameters[field].default == default
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["a"], Tried(Path("a"))),
+        (["--flag", "a", "--kind", "b", "c", "d"], Tried(Path("a"), ["c", "d"], kind="b", flag=True)),
+        (["a", "--each=1", "--each", "2"], Tried(Path("a"), each=["1", "2"])),
+        (["a", "--numbers", "x=1", "y=-2"], Tried(Path("a"), numbers={"x": 1, "y": -2})),
+        (["--flag", "--", "-a", "--flag"], Tried(Path("-a"), ["--flag"], flag=True)),
+    ],
+)
+def test_words_become_a_record(words: Sequence[str], expected: Tried) -> None:
+    read = read_options(Tried, words)
+    assert {name: value or None for name, value in vars(read).items()} == {
+        name: value or None for name, value in vars(expected).items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "the following arguments are required: place"),
+        (["a", "--flg"], "no option --flg; did you mean --flag?"),
+        (["--fla"], "no option --fla; did you mean --flag?"),
+        (["a", "--kind", "c"], "argument --kind: invalid choice: 'c'"),
+        (["a", "--numbers", "x"], "argument --numbers: expected NAME=NUMBER, got x"),
+        (["a", "--numbers", "x=y"], "argument --numbers: expected NAME=NUMBER, got x=y"),
+    ],
+)
+def test_wrong_words_are_answered_with_the_usage(words: Sequence[str], said: str) -> None:
+    with pytest.raises(ValueError, match="usage: contrastive-text tried ") as caught:
+        read_options(Tried, words)
+    assert said in str(caught.value)
+
+
+def test_a_record_may_leave_words_to_another_parser() -> None:
+    assert read_options(Passing, ["--x.y", "1", "--size", "2", "z"]) == Passing(size=2, left=["--x.y", "1", "z"])
