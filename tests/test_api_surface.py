@@ -18,10 +18,9 @@ SURFACE = {
         "is_distributed", "least_over_ranks", "rank", "seed_torch", "sum_over_ranks", "text_id", "world_size",
     ],
     ".data": [
-        "AllTasks", "BatchRoundRobin", "Bounds", "Collator", "EpochBatchSampler", "EpochRoundRobin", "Fusion",
-        "KeyedRow", "KeyedRows", "Mixture", "RowKey", "Step", "StepCollator", "Table", "TaskSize",
-        "TextDataModule", "TextTask", "TextTokenizer", "TrainingData", "collate_texts", "consecutive_steps",
-        "learn_vocabulary", "read_pairs", "read_rows",
+        "AllTasks", "BatchRoundRobin", "Bounds", "Collator", "EpochRoundRobin", "Fusion", "KeyedRow", "Mixture",
+        "Step", "Table", "TaskSize", "TextDataModule", "TextTask", "TextTokenizer", "collate_texts",
+        "consecutive_steps", "learn_vocabulary", "read_pairs", "read_rows",
     ],
     ".encoders": ["Encoder", "TransformerEncoder"],
     ".evaluation": [

@@ -13,7 +13,8 @@ from contrastive_text.cli.training import configured
 from contrastive_text.core.console import console
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.specs import describe
-from contrastive_text.data import Collator, TrainingData
+from contrastive_text.data import Collator
+from contrastive_text.data.preparation import TrainingData
 from contrastive_text.evaluation.view_edits import Piece, altered_rows
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.run import Run

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from contrastive_text.core.lazily import importing
 from contrastive_text.core.text_files import Bounds
-from contrastive_text.data.collator import Collator, KeyedRow, StepCollator, collate_texts
+from contrastive_text.data.collator import Collator, KeyedRow, collate_texts
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
 from contrastive_text.data.mixture import (
     AllTasks,
@@ -18,8 +18,6 @@ from contrastive_text.data.mixture import (
     TaskSize,
     consecutive_steps,
 )
-from contrastive_text.data.preparation import TrainingData
-from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey
 from contrastive_text.data.tasks import TextTask
 from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
 
@@ -31,21 +29,16 @@ __all__ = [
     "BatchRoundRobin",
     "Bounds",
     "Collator",
-    "EpochBatchSampler",
     "EpochRoundRobin",
     "Fusion",
     "KeyedRow",
-    "KeyedRows",
     "Mixture",
-    "RowKey",
     "Step",
-    "StepCollator",
     "Table",
     "TaskSize",
     "TextDataModule",
     "TextTask",
     "TextTokenizer",
-    "TrainingData",
     "collate_texts",
     "consecutive_steps",
     "learn_vocabulary",

@@ -13,7 +13,8 @@ from torchmetrics import Metric
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.types import Batch, Encoded, StepBatch
-from contrastive_text.data import Collator, StepCollator
+from contrastive_text.data import Collator
+from contrastive_text.data.collator import StepCollator
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.metrics import SpearmanSimilarity
 from contrastive_text.objectives import Objective

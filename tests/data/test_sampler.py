@@ -9,16 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contrastive_text.core.random import text_id
-from contrastive_text.data import (
-    EpochBatchSampler,
-    KeyedRow,
-    KeyedRows,
-    RowKey,
-    Step,
-    TaskSize,
-    consecutive_steps,
-)
+from contrastive_text.data import KeyedRow, Step, TaskSize, consecutive_steps
 from contrastive_text.data.loader import ResumableLoader
+from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey
 
 
 @st.composite
