@@ -131,8 +131,7 @@ def test_the_example_scripts_train_and_embed(
         lines = (ROOT / "examples" / script).read_text().splitlines()
         assert len([line for line in lines if line.strip()]) <= 15
     monkeypatch.setattr(sys, "argv", ["train.py", "encoder", "texts.txt", "model"])
-    with pytest.warns(UserWarning):  # Lightning: no workers, and no validation
-        runpy.run_path(str(ROOT / "examples" / "train.py"))
+    runpy.run_path(str(ROOT / "examples" / "train.py"))
     monkeypatch.setattr(sys, "argv", ["embed.py", "model", "texts.txt"])
     runpy.run_path(str(ROOT / "examples" / "embed.py"))
     assert "(80, 16)" in capsys.readouterr().out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 
 from contrastive_text.cli.ensemble import run_members
 from contrastive_text.cli.resume import resume_words
@@ -15,11 +14,8 @@ from contrastive_text.training.run import Run
 
 
 def quieten() -> None:
-    """Keeps away what Lightning says of its shop, and of workers for tiny evaluation files."""
+    """Keeps away what Lightning says of its shop."""
     logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_said)
-    warnings.filterwarnings("ignore", message=".*does not have many workers")
-    warnings.filterwarnings("ignore", message=".*LeafSpec")
-    warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")  # no validation
 
 
 def _is_said(record: logging.LogRecord) -> bool:

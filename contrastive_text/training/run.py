@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import shlex
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -35,6 +36,12 @@ from contrastive_text.training.trainer_options import answering, check_processes
 T = TypeVar("T")
 RUNS = "runs"
 """Folder of the runs that are given no other."""
+_OF_NO_CONCERN = (
+    ".*does not have many workers",  # tiny evaluation files
+    ".*LeafSpec",  # Lightning's use of torch
+    "Total length of `list` across ranks is zero",  # no validation
+)
+"""How warnings of Lightning's begin that the user of a run can do nothing about."""
 
 
 class Run:
@@ -174,7 +181,9 @@ class Run:
     def call(self, method: Callable[..., T]) -> T:
         """Calls a method of the trainer, such as ``pl.Trainer.test``, with module, data and its own options."""
         given = {name: self._parts[name] for name in inspect.signature(method).parameters if name in self._parts}
-        with answering():
+        with answering(), warnings.catch_warnings():
+            for message in _OF_NO_CONCERN:
+                warnings.filterwarnings("ignore", message=message)
             return method(self.trainer, **given, datamodule=self.data)
 
     @property
