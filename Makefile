@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE ?= 1
 # Tests start many processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test lint types portable slow exhaustive
+.PHONY: quickstart test lint types pages portable slow exhaustive
 
 quickstart: $(VENV)/offline.stamp
 	$(BIN)/python examples/quickstart.py
@@ -21,6 +21,11 @@ lint: $(VENV)/dev.stamp
 
 types: $(VENV)/dev.stamp
 	$(BIN)/mypy
+
+# What is made of docstrings and parts: docs/api, and the pictures and the list of docs/parts.
+pages: $(VENV)/dev.stamp
+	$(BIN)/python docs/api/write.py
+	$(BIN)/python docs/parts/draw.py
 
 # Tests that compare bits or digits, with one factor varied at a time; tests/bits.py tells which they are.
 BITS := -m pytest -m 'bits and not slow and not network and not gpu' --numprocesses auto --dist loadfile --no-loadscope-reorder
