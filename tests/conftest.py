@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import multiprocessing
 import os
 import tempfile
 from pathlib import Path
@@ -63,6 +65,25 @@ CORPUS = (
     "the train to the north leaves at seven o'clock",
     "it rains; nobody is walking in the street",
 )
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what imports and collection have made: it stays to the end."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def warm_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts a device's process from a server that has imported torch; one that imports it itself takes seconds.
+
+    The example of ``map_on_devices`` and the slow tests start theirs as users do.
+    """
+    of = multiprocessing.get_context
+    multiprocessing.set_forkserver_preload(["contrastive_text.training.module"])
+    monkeypatch.setattr(
+        multiprocessing, "get_context", lambda kind=None: of("forkserver" if kind == "spawn" else kind)
+    )
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,8 @@ from contrastive_text.cli import run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LONG = ("sweep.md", "report.md", "onnx.md")
+"""Pages that take as long as all others: cells that are built, charts that are drawn, a graph of torch's."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
 
@@ -76,8 +78,7 @@ def shell(line: str) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    # Grids of dozens of cells, each of which is built, take as long as all other pages.
-    [pytest.param(page, marks=pytest.mark.slow if page.name == "sweep.md" else []) for page in PAGES],
+    [pytest.param(page, marks=pytest.mark.slow if page.name in LONG else []) for page in PAGES],
     ids=lambda page: page.name,
 )
 def test_every_code_block_of_a_page_runs(page: Path, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

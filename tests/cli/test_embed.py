@@ -104,6 +104,7 @@ def rows_in(record: Path) -> int:
     return int(text.split(ROWS)[1].split(",")[0])
 
 
+@pytest.mark.slow  # a process that imports torch; tests/inference/test_vector_files.py kills at every step
 def test_a_killed_process_is_taken_up_again_with_the_same_bytes(
     files: dict[str, str], many: str, here: Path, capsys: Capture
 ) -> None:

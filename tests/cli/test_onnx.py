@@ -10,21 +10,40 @@ import pytest
 
 from contrastive_text.cli import run
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.inference.onnx_export import TOLERANCE
+from contrastive_text.inference.onnx_export import TOLERANCE, Exported
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler
 
 
-@pytest.fixture(scope="module", autouse=True)
-def extra() -> None:
-    """Skips all without the extra; imports it here, for every worker of a run collects this file."""
-    pytest.importorskip("onnxruntime", reason="needs the onnx extra")
-    pytest.importorskip("onnxscript", reason="needs the onnx extra")
+def test_what_onnx_prints(
+    files: dict[str, str], here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SentenceEncoder(TransformerEncoder(files["bert"]), CLSPooler(), prompt="text: ").save_pretrained("model")
+
+    def written(model: SentenceEncoder, folder: Path, opset: int) -> Exported:
+        (here / folder).mkdir()
+        (here / folder / "model.onnx").write_bytes(bytes(1_500_000))
+        assert (model.prompt, model.device.type, opset) == ("text: ", "cpu", 17)
+        return Exported(("input_ids", "attention_mask"), model.features, 2.54e-7)
+
+    monkeypatch.setattr("contrastive_text.cli.onnx.export_onnx", written)
+    assert run(["onnx", "model", "graph", "--opset", "17"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "graph/model.onnx: 1.5 MB, input_ids, attention_mask (texts, tokens) int64 -> "
+        "sentence_embedding (texts, 16) float32",
+        "its vectors are the model's to 2.5e-07 of the largest feature",
+        "put the model's prompt before each text: 'text: '",
+        "tokenizer.json cuts at 32 tokens and pads; both run with onnxruntime and tokenizers alone: see "
+        "docs/onnx.md",
+    ]
 
 
+@pytest.mark.slow  # torch's exporter takes seconds; tests/inference/test_onnx_export.py runs it
 def test_onnx_says_how_near_it_is_and_what_belongs_to_it(
     files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("onnxruntime", reason="needs the onnx extra")
+    pytest.importorskip("onnxscript", reason="needs the onnx extra")
     SentenceEncoder(TransformerEncoder(files["bert"]), CLSPooler(), prompt="text: ").save_pretrained("model")
     assert run(["onnx", "model", "graph"]) == 0
     said = capsys.readouterr()

@@ -19,6 +19,9 @@ from contrastive_text.inference.device_pool import map_on_devices
 TWO = ["cpu", "cpu"]
 
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """No process outlives the iteration."""

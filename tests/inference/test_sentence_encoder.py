@@ -365,6 +365,7 @@ def test_a_named_device_is_where_the_model_moves_and_stays(bert: str) -> None:
     assert model.device.type == "meta"
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_several_devices_give_the_vectors_of_one(model: SentenceEncoder) -> None:
     model.train()
     long = " ".join(tiny.TEXTS)

@@ -444,6 +444,7 @@ def test_numbers_that_make_no_sense_are_refused(masked_lm: str, arguments: dict[
         ContextualSubstitute(masked_lm, **arguments)
 
 
+@pytest.mark.slow
 def test_a_trained_model_puts_in_words_that_fit() -> None:
     shared = Path(os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2] / ".." / "shared"))
     if not (folder := shared / "models" / "minilm-mlm").is_dir():

@@ -677,6 +677,7 @@ REAL_FILES: tuple[tuple[str, Sequence[str], int], ...] = (
 """File, what is read of it, and its published number of rows."""
 
 
+@pytest.mark.slow
 @needs_data
 def test_every_real_file_has_its_published_number_of_rows() -> None:
     for name, reads, count in REAL_FILES:

@@ -13,6 +13,7 @@ import pytest
 import tiny
 import torch
 from conftest import DATA, needs_data
+from covering import rest_slow
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import KFold, cross_val_predict
@@ -404,7 +405,7 @@ def assert_within_noise(ours: np.ndarray, theirs: np.ndarray, classifier: Classi
 
 @needs_data
 @pytest.mark.parametrize("classifier", CLASSIFIERS.values(), ids=CLASSIFIERS)
-@pytest.mark.parametrize("task", ["CR", "TREC"])
+@pytest.mark.parametrize("task", rest_slow(["TREC", "CR"]))
 def test_accuracy_is_that_of_a_logistic_regression_on_real_data(task: str, classifier: Classifier) -> None:
     found, bag = labelled(task, REAL), Bag(features=48)
     ours = transfer_correct(bag, REAL, FAST, classifier, tasks=(task,))[task].numpy()  # type: ignore[arg-type]  # a stand-in for an encoder

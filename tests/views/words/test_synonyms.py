@@ -207,6 +207,7 @@ def test_a_file_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
         SynonymFile(str(tmp_path / "none.tsv"))
 
 
+@pytest.mark.slow
 def test_the_word_lists_of_wordnet_and_ppdb_are_read(nltk_data: Path) -> None:
     lexicon = nltk_data.parent / "lexicon"
     if not lexicon.is_dir():
@@ -379,12 +380,9 @@ def test_with_agreement_a_word_gets_synonyms_of_its_part_of_speech_in_the_text(
     wordnet: Callable[..., WordNetSynonyms], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = wordnet(same_part_of_speech=True, senses=None)
-    text, table = "We run a long run in Paris", source.table()
-    monkeypatch.setattr(source, "table", lambda: table)  # seconds to make
+    text = "We run a long run in Paris"
+    table = {"noun": {"run": ("streak",)}, "verb": {"run": ("flow",)}, "adj": {"long": ("lengthy",)}, "adv": {}}
+    monkeypatch.setattr(source, "table", lambda: table)  # WordNet's own takes seconds to make
     assert source.parts_of_speech(text.split()) == ["", "verb", "", "adj", "noun", "", ""]
-    view = SubstituteSynonyms(1.0, source=source)
-    for seed in range(10):
-        altered = view(text, generator(seed)).split()
-        assert altered[1] in table["verb"]["run"]
-        assert altered[4] in table["noun"]["run"]
-        assert altered[::6] == ["We", "Paris"]
+    altered = SubstituteSynonyms(1.0, source=source)(text, generator(0))
+    assert altered == "We flow a lengthy streak in Paris"
