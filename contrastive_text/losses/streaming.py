@@ -70,30 +70,25 @@ def streamed_terms(
         >>> streamed_terms(eye, eye, torch.tensor([0, 1]), temperature=1.0, tile=1)
         tensor([0.3133, 0.3133])
     """
+    side = _DEVICE_TILE if rows.device.type != "cpu" else _MIRRORED_TILE if rows is columns else _TILE
     with full_precision(rows.device):
         unit_rows = unit_vectors(rows)
         unit_columns = unit_rows if columns is rows else unit_vectors(columns)
         scale = torch.as_tensor(temperature, dtype=unit_rows.dtype, device=rows.device).reciprocal().reshape(())
         tiling = Tiling.of(
             (len(rows), len(columns)),
-            size=tile or _tile(rows, columns),
+            size=tile or side,
             target=target,
             forbid=forbid,
             own=own,
             own_log_weight=own_log_weight,
             alike=alike,
         )
-        if columns is rows and tiling.is_sparse and float(scale.detach()) <= _LARGEST_SCALE[unit_rows.dtype]:
+        if columns is rows and tiling.ids is None and float(scale.detach()) <= _LARGEST_SCALE[unit_rows.dtype]:
             mirrored: Tensor = _Mirrored.apply(unit_rows, scale, tiling)  # type: ignore[no-untyped-call]  # torch's
             return mirrored
         terms: Tensor = _Streamed.apply(unit_rows, unit_columns, scale, tiling)  # type: ignore[no-untyped-call]  # torch's
         return terms
-
-
-def _tile(rows: Tensor, columns: Tensor) -> int:
-    if rows.device.type != "cpu":
-        return _DEVICE_TILE
-    return _MIRRORED_TILE if rows is columns else _TILE
 
 
 class _Streamed(torch.autograd.Function):

@@ -15,11 +15,6 @@ _REPEATS = 8
 tile by tile: texts then repeat so often that a list would outgrow the vectors."""
 
 
-def spans(length: int, size: int) -> Iterator[slice]:
-    """Returns the pieces of a side, the last one perhaps shorter."""
-    return (slice(start, min(start + size, length)) for start in range(0, length, size))
-
-
 @dataclass(frozen=True, slots=True)
 class Places:
     """Some places of an R x C matrix, kept in the order of the tiles that they lie in.
@@ -105,12 +100,15 @@ class Tiling:
     @property
     def down(self) -> Iterator[slice]:
         """The tiles' rows."""
-        return spans(self.shape[0], self.size)
+        return self._spans(self.shape[0])
 
     @property
     def across(self) -> Iterator[slice]:
         """The tiles' columns."""
-        return spans(self.shape[1], self.size)
+        return self._spans(self.shape[1])
+
+    def _spans(self, length: int) -> Iterator[slice]:
+        return (slice(start, min(start + self.size, length)) for start in range(0, length, self.size))
 
     def fill_forbidden(self, tile: Tensor, down: slice, across: slice, value: float) -> Tensor:
         """Puts a value where a column is forbidden, in place."""
@@ -167,11 +165,6 @@ class Tiling:
         sums = masses.index_put_(places, masses.new_tensor(0.0)).sum(dim=1)
         masses.index_put_(places, kept)
         return sums
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether forbidden columns are listed."""
-        return self.ids is None
 
     def from_diagonal(self, down: slice) -> Iterator[slice]:
         """The tiles' columns from that on the diagonal on."""

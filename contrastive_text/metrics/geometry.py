@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -101,10 +102,11 @@ class PositiveAlignment(Metric):
 
 
 class _OfVectors(Metric):
-    """Keeps all vectors until ``compute``, because every pair of them counts."""
+    """Keeps all vectors until ``compute``, because every pair of them counts; ``figure`` is the formula."""
 
     is_differentiable = False
     full_state_update = False
+    figure: Callable[[Tensor], Tensor]
     vectors: list[Tensor]
 
     def __init__(self) -> None:
@@ -114,6 +116,10 @@ class _OfVectors(Metric):
     def update(self, x: Tensor) -> None:
         """Adds vectors, (n, D)."""
         self.vectors.append(x.detach())
+
+    def compute(self) -> Tensor:
+        """Returns the figure of all vectors so far, a scalar; it refuses too few."""
+        return self.figure(dim_zero_cat(self.vectors))
 
 
 @final
@@ -162,10 +168,7 @@ class EffectiveRank(_OfVectors):
     """
 
     higher_is_better = True
-
-    def compute(self) -> Tensor:
-        """Returns the effective rank of all vectors so far, a scalar."""
-        return effective_rank(dim_zero_cat(self.vectors))
+    figure = staticmethod(effective_rank)
 
 
 @final
@@ -182,10 +185,7 @@ class MeanCosine(_OfVectors):
     """
 
     higher_is_better = False
-
-    def compute(self) -> Tensor:
-        """Returns the mean over all pairs so far, a scalar; it refuses fewer than two vectors."""
-        return mean_cosine(dim_zero_cat(self.vectors))
+    figure = staticmethod(mean_cosine)
 
 
 @final
@@ -202,7 +202,4 @@ class IsoScore(_OfVectors):
     """
 
     higher_is_better = True
-
-    def compute(self) -> Tensor:
-        """Returns the score of all vectors so far, a scalar; it refuses fewer than two."""
-        return iso_score(dim_zero_cat(self.vectors))
+    figure = staticmethod(iso_score)

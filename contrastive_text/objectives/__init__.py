@@ -8,6 +8,7 @@ from contrastive_text.objectives.masked_lm import MaskedLM
 from contrastive_text.objectives.pair_labels import NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
 from contrastive_text.objectives.pairs import PairClassification, PairRegression
 from contrastive_text.objectives.scorers import BilinearScorer, ConcatenationScorer, Scorer
+from contrastive_text.objectives.supervised import Supervised
 
 __all__ = [
     "Between",
@@ -25,6 +26,7 @@ __all__ = [
     "PositivesOnly",
     "Scorer",
     "SignedPairs",
+    "Supervised",
     "Terms",
     "TextClassification",
 ]

@@ -1,20 +1,18 @@
-"""Classification of texts, and what every supervised objective reads of an encoded batch."""
+"""Classification of texts."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Classes
 from contrastive_text.core.types import Encoded, Role
-from contrastive_text.heads import Head, apply_exactly, build_head, check_train_only, linear_exactly
-from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.heads import Head, apply_exactly, build_head, linear_exactly
+from contrastive_text.objectives.base import Terms
+from contrastive_text.objectives.supervised import Supervised, read_classes
 
 
-class TextClassification(Objective):
+class TextClassification(Supervised[Classes]):
     """Cross entropy of the classes of single texts.
 
     Source: the CS224N report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings"), whose
@@ -40,8 +38,6 @@ class TextClassification(Objective):
     """
 
     reads: tuple[Role, ...] = ("anchor",)
-    takes: tuple[Role, ...] = ()
-    predicts: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -50,19 +46,10 @@ class TextClassification(Objective):
         view: int = 1,
         task: str | None = None,
     ) -> None:
-        super().__init__(task)
-        check_train_only(head, "TextClassification.head")
-        check_view(view, "TextClassification.view")
+        super().__init__(read_classes(classes, "TextClassification.classes"), head, view, task)
         self.classes = classes
         self.head = head
-        self.view: int = view
         self.linear: nn.Linear | None = None
-        self._target = read_classes(classes, "TextClassification.classes")
-
-    @property
-    def target(self) -> Classes:
-        """The classes."""
-        return self._target
 
     def build(self, features: int) -> None:
         """Makes the head's layers, or the linear one.
@@ -81,64 +68,13 @@ class TextClassification(Objective):
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the summed cross entropy of the local texts."""
-        return class_terms(self.predict(encoded), known_target(encoded, "TextClassification"))
+        return self.class_terms(encoded)
 
     def predict(self, encoded: Encoded) -> Tensor:
         """Returns the classes' scores before the softmax, (N, classes)."""
-        vectors = view_of(encoded, "anchor", self.view, "TextClassification.view")
+        vectors = self.texts(encoded, "anchor")
         if self.head is not None:
             return apply_exactly(self.head, vectors)
         if self.linear is None:
             raise RuntimeError("TextClassification: expected build(features) before the first call")
         return linear_exactly(self.linear, vectors)
-
-
-def read_classes(classes: int | list[str] | list[int], where: str) -> Classes:
-    """Returns the classes of an argument that may name them by numbers, as YAML reads them."""
-    return Classes.of(classes if isinstance(classes, int) else [str(name) for name in classes], where)
-
-
-def check_view(view: int, where: str) -> None:
-    """Refuses a number below 1 (ValueError)."""
-    if view < 1:
-        raise InvalidValueError(f"{where}: expected the number of a view, 1 or more, got {view}; 1 is the first")
-
-
-def view_of(encoded: Encoded, role: Role, view: int, where: str) -> Tensor:
-    """Returns the vectors of one view of a role's first text, (N, D).
-
-    Raises:
-        ValueError: The role has no such slot.
-    """
-    vectors = encoded.role(role)
-    if view > (slots := vectors.shape[1]):
-        raise InvalidValueError(
-            f"{where}: expected one of the {slots} slots of {role}, got {view}; set view, or the pairing's "
-            "views_per_text"
-        )
-    return vectors[:, view - 1]
-
-
-def known_target(encoded: Encoded, where: str) -> Tensor:
-    """Returns the target of every example, (N,).
-
-    Raises:
-        ValueError: The batch has none.
-    """
-    if encoded.target is None:
-        raise InvalidValueError(
-            f"{where}: expected a label or a score for every example, got a batch without; give a file with such "
-            "a column, and a pairing that reads it"
-        )
-    return encoded.target
-
-
-def class_terms(scores: Tensor, target: Tensor) -> Terms:
-    """Returns the summed cross entropy of scores (N, classes) at the classes' numbers (N,), and the hits."""
-    number = target.long()
-    hits = (scores.detach().argmax(dim=1) == number).sum()
-    return Terms(
-        total=cross_entropy(scores, number, reduction="sum"),
-        count=len(number),
-        logs={"accuracy": hits / max(len(number), 1)},
-    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,20 +11,14 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import EPSILON, at_least_float32
 from contrastive_text.core.targets import Classes, Scores
 from contrastive_text.core.types import Encoded, Role
-from contrastive_text.heads import Head, apply_exactly, build_head, check_train_only
+from contrastive_text.heads import Head, apply_exactly, build_head
 from contrastive_text.losses import CosineMSE, ScoreLoss
-from contrastive_text.objectives.base import Objective, Terms
-from contrastive_text.objectives.classification import (
-    check_view,
-    class_terms,
-    known_target,
-    read_classes,
-    view_of,
-)
+from contrastive_text.objectives.base import Terms
 from contrastive_text.objectives.scorers import ConcatenationScorer, Scorer
+from contrastive_text.objectives.supervised import Supervised, read_classes
 
 
-class PairClassification(Objective):
+class PairClassification(Supervised[Classes]):
     """Cross entropy of the classes of pairs: SBERT's on inference data, ConSERT's joint training.
 
     Source: Reimers & Gurevych 2019, Sentence-BERT (https://arxiv.org/abs/1908.10084), section 3,
@@ -56,8 +48,6 @@ class PairClassification(Objective):
     """
 
     reads: tuple[Role, ...] = ("anchor", "positive")
-    takes: tuple[Role, ...] = ()
-    predicts: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -67,19 +57,10 @@ class PairClassification(Objective):
         view: int = 1,
         task: str | None = None,
     ) -> None:
-        super().__init__(task)
-        check_train_only(head, "PairClassification.head")
-        check_view(view, "PairClassification.view")
+        super().__init__(read_classes(classes, "PairClassification.classes"), head, view, task)
         self.classes = classes
         self.scorer = scorer or ConcatenationScorer()
         self.head = head
-        self.view: int = view
-        self._target = read_classes(classes, "PairClassification.classes")
-
-    @property
-    def target(self) -> Classes:
-        """The classes."""
-        return self._target
 
     def build(self, features: int) -> None:
         """Makes the layers of head and scorer."""
@@ -87,7 +68,7 @@ class PairClassification(Objective):
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the summed cross entropy of the local pairs."""
-        return class_terms(self.predict(encoded), known_target(encoded, "PairClassification"))
+        return self.class_terms(encoded)
 
     def predict(self, encoded: Encoded) -> Tensor:
         """Returns the classes' scores before the softmax, (N, classes).
@@ -95,7 +76,7 @@ class PairClassification(Objective):
         Raises:
             ValueError: A scorer with another number of outputs.
         """
-        u, v = _sides(encoded, self.head, self.view, "PairClassification.view")
+        u, v = (apply_exactly(self.head, self.texts(encoded, role)) for role in self.reads)
         with torch.autocast(device_type=u.device.type, enabled=False):
             scores = at_least_float32(self.scorer(u, v))
         classes = len(self._target.names)
@@ -110,7 +91,7 @@ class PairClassification(Objective):
         return scores
 
 
-class PairRegression(Objective):
+class PairRegression(Supervised[Scores]):
     """The cosine of two texts against their score.
 
     Source: Reimers & Gurevych 2019, Sentence-BERT (https://arxiv.org/abs/1908.10084), section 3, "regression
@@ -139,8 +120,6 @@ class PairRegression(Objective):
     """
 
     reads: tuple[Role, ...] = ("anchor", "positive")
-    takes: tuple[Role, ...] = ()
-    predicts: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -151,20 +130,11 @@ class PairRegression(Objective):
         view: int = 1,
         task: str | None = None,
     ) -> None:
-        super().__init__(task)
-        check_train_only(head, "PairRegression.head")
-        check_view(view, "PairRegression.view")
+        super().__init__(Scores(low=low, high=high), head, view, task)
         self.loss = loss or CosineMSE()
         self.low = low
         self.high = high
         self.head = head
-        self.view: int = view
-        self._target = Scores(low=low, high=high)
-
-    @property
-    def target(self) -> Scores:
-        """The scores and their bounds."""
-        return self._target
 
     def build(self, features: int) -> None:
         """Makes the head's layers."""
@@ -172,7 +142,7 @@ class PairRegression(Objective):
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the terms of the local pairs, or the one of all ranks' pairs, the same on every rank."""
-        cosines, scores = self.predict(encoded), known_target(encoded, "PairRegression")
+        cosines, scores = self.predict(encoded), self.known_target(encoded)
         if self.loss.whole_batch and self.training:
             sizes = gather_sizes(len(cosines), device=cosines.device)
             cosines, scores = gather_rows(cosines, sizes), gather_rows(scores, sizes)
@@ -181,13 +151,5 @@ class PairRegression(Objective):
 
     def predict(self, encoded: Encoded) -> Tensor:
         """Returns the cosine of each pair, (N,), in at least float32."""
-        u, v = _sides(encoded, self.head, self.view, "PairRegression.view")
+        u, v = (apply_exactly(self.head, self.texts(encoded, role)) for role in self.reads)
         return (F.normalize(u, dim=1, eps=EPSILON) * F.normalize(v, dim=1, eps=EPSILON)).sum(dim=1)
-
-
-def _sides(encoded: Encoded, head: Head | None, view: int, where: str) -> tuple[Tensor, Tensor]:
-    """Returns what the head makes of one view of each pair's two texts, twice (N, D')."""
-    return (
-        apply_exactly(head, view_of(encoded, "anchor", view, where)),
-        apply_exactly(head, view_of(encoded, "positive", view, where)),
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,9 +29,11 @@ class _Columns:
     ids: Tensor
     classes: Tensor | None
 
-    def none(self) -> _Columns:
-        """Returns columns of the same kind, of which there are none."""
-        return _Columns(self.vectors[:0], self.ids[:0], None if self.classes is None else self.classes[:0])
+    def map(self, change: Callable[[Tensor], Tensor]) -> _Columns:
+        """Returns the columns with every tensor changed in the same way."""
+        return _Columns(
+            change(self.vectors), change(self.ids), None if self.classes is None else change(self.classes)
+        )
 
     def then(self, newer: _Columns, size: int) -> _Columns:
         """Returns the last so many of both, as a copy."""
@@ -44,11 +46,6 @@ class _Columns:
         if self.classes is not None and newer.classes is not None:
             classes = last(self.classes, newer.classes)
         return _Columns(last(self.vectors, newer.vectors), last(self.ids, newer.ids), classes)
-
-    def to(self, device: torch.device) -> _Columns:
-        """Returns them on a device."""
-        classes = None if self.classes is None else self.classes.to(device)
-        return _Columns(self.vectors.to(device), self.ids.to(device), classes)
 
 
 class Queue(nn.Module):
@@ -104,7 +101,7 @@ class Queue(nn.Module):
         The second block of ``two_sided``, positives that look for anchors, has none.
         """
         if self._past is not None:
-            self._past = self._past.to(every.anchor.device)
+            self._past = self._past.map(lambda rows: rows.to(every.anchor.device))
             further = _behind(further, self._past, rows=len(local.anchor))
         first, *others = loss.comparisons(local, every, offset, further=further)
         own = len(first.columns) - self.filled
@@ -122,7 +119,7 @@ class Queue(nn.Module):
     def take_in(self) -> None:
         """Lets the columns of the last comparison enter, and the oldest leave."""
         if self._compared is not None:
-            self._past = (self._past or self._compared.none()).then(self._compared, self.size)
+            self._past = (self._past or self._compared.map(lambda rows: rows[:0])).then(self._compared, self.size)
             self._compared = None
 
     def get_extra_state(self) -> dict[str, Tensor]:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
-import socket
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import reference
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
 from torch import Tensor, nn
+from two_ranks import of_two_ranks
 
-from contrastive_text.core.distributed import rank, sum_over_ranks, world_size
+from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.specs import part_spec
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
@@ -395,29 +390,20 @@ def step(case: Case, part: slice) -> dict[str, Tensor]:
     return {name: sum_over_ranks(value) / world_size() for name, value in found.items()}
 
 
-def work(number: int, port: int, folder: str) -> None:
+def work(number: int) -> dict[str, dict[str, Tensor]]:
     """One of two ranks: every case in both splits."""
-    where = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", init_method=where, rank=number, world_size=2, timeout=timedelta(seconds=60))
     results = {}
     for split, parts in SPLITS.items():
-        start = sum(parts[: rank()])
+        start = sum(parts[:number])
         for name, case in CASES.items():
-            results[f"{split} {name}"] = step(case, slice(start, start + parts[rank()]))
-    dist.destroy_process_group()
-    torch.save(results, Path(folder) / f"{number}.pt")
+            results[f"{split} {name}"] = step(case, slice(start, start + parts[number]))
+    return results
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
     """The results of both ranks."""
-    folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    multiprocessing.set_forkserver_preload(["contrastive_text.objectives"])
-    mp.start_processes(work, args=(port, str(folder)), nprocs=2, start_method="forkserver")
-    return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(2)]
+    return of_two_ranks(work, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("split", SPLITS)

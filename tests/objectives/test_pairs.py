@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
-import socket
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import reference
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
+from two_ranks import of_two_ranks
 
 from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.specs import part_spec
@@ -428,10 +423,7 @@ def step(name: str, part: slice) -> dict[str, Tensor]:
     return {key: sum_over_ranks(value) / world_size() for key, value in {"loss": loss, **gradients}.items()}
 
 
-def work(number: int, port: int, folder: str) -> None:
-    dist.init_process_group(
-        "gloo", f"tcp://127.0.0.1:{port}", rank=number, world_size=2, timeout=timedelta(seconds=60)
-    )
+def work(number: int) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for split, sizes in PARTS.items():
         start = sum(sizes[:number])
@@ -440,21 +432,13 @@ def work(number: int, port: int, folder: str) -> None:
     objective = PairRegression(loss=CoSENT()).eval()
     if number == 0:  # the other rank doesn't take part
         results["evaluation"] = objective(pairs(some(3), SCORES[:3])).total
-    dist.destroy_process_group()
-    torch.save(results, Path(folder) / f"{number}.pt")
+    return results
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The results of two ranks."""
-    folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    # A fork server imports torch once for both and, unlike this process, has no threads to lose.
-    multiprocessing.set_forkserver_preload(["contrastive_text.objectives"])
-    mp.start_processes(work, args=(port, str(folder)), nprocs=2, start_method="forkserver")
-    return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(2)]
+    return of_two_ranks(work, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("split", PARTS)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
-import socket
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +11,9 @@ import pytest
 import several
 import tiny
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from two_ranks import of_two_ranks
 
 from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.types import StepBatch
@@ -119,20 +115,12 @@ def through_ddp(bert: str, folder: str, name: str) -> list[dict[str, Tensor]]:
 DDP_CASES = ("batch round robin", "pcgrad", "fusion", "uncertainty")
 
 
-def work(number: int, port: int, bert: str, folder: str) -> None:
+def work(number: int, bert: str, folder: str) -> dict[str, list[dict[str, Tensor]]]:
     """One rank's results."""
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://127.0.0.1:{port}",
-        rank=number,
-        world_size=2,
-        timeout=timedelta(seconds=60),
-    )
     own = Path(folder) / f"data{number}"
     results = {name: gradients(bert, str(own), name) for name in CASES}
     results |= {f"ddp {name}": through_ddp(bert, str(own), name) for name in DDP_CASES}
-    dist.destroy_process_group()
-    torch.save(results, Path(folder) / f"{number}.pt")
+    return results
 
 
 Results = list[dict[str, list[dict[str, Tensor]]]]
@@ -146,12 +134,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def ranks(bert: str, tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    multiprocessing.set_forkserver_preload(["contrastive_text.training.module"])
-    mp.start_processes(work, args=(port, bert, str(folder)), nprocs=2, start_method="forkserver")
-    return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(2)]
+    return of_two_ranks(work, folder, bert, str(folder))
 
 
 def check(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:

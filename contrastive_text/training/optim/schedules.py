@@ -169,9 +169,10 @@ class CosineSchedule(WarmupSchedule):
 class SlantedTriangularSchedule(Schedule):
     """Short linear rise and long linear fall between 1 / ratio and 1 (DeCLUTR).
 
-    The formula is ``slanted_triangular`` (Howard and Ruder 2018, https://arxiv.org/abs/1801.06146,
-    section 3.2). The first optimiser step has t = 1 and the last one t = total, as in the training library
-    of DeCLUTR.
+    (1 + p (ratio - 1)) / ratio with cut = floor(total * cut_fraction); p = t / cut below cut, then
+    1 - (t - cut) / (total - cut) (Howard and Ruder 2018, https://arxiv.org/abs/1801.06146, section 3.2, with
+    total - cut where they write cut (1 / cut_fraction - 1): the fall ends at total after rounding too). The first
+    optimiser step has t = 1 and the last one t = total, as in the training library of DeCLUTR.
 
     Differs: that library takes the current step for the last one while the length of the data is unknown, so
     that the rate stays at peak / ratio for the whole run; here such a run is refused (``ScheduledRates``).
@@ -202,33 +203,10 @@ class SlantedTriangularSchedule(Schedule):
         self.ratio = ratio
 
     def factor(self, step: int, total: int) -> float:
-        """Returns ``slanted_triangular`` at t = step + 1."""
-        return slanted_triangular(step + 1, total=total, cut_fraction=self.cut_fraction, ratio=self.ratio)
-
-
-def slanted_triangular(t: int, total: int, cut_fraction: float, ratio: float) -> float:
-    """Returns the slanted triangular multiplier at time t.
-
-    cut = floor(total * cut_fraction); p = t / cut below cut, then 1 - (t - cut) / (total - cut);
-    (1 + p (ratio - 1)) / ratio (Howard and Ruder 2018, https://arxiv.org/abs/1801.06146, section 3.2, with
-    total - cut where they write cut (1 / cut_fraction - 1): the fall ends at total after rounding too).
-
-    Args:
-        t: Time, from 0 to total.
-        total: Optimiser steps of the whole run.
-        cut_fraction: Share of the run in which the rate rises.
-        ratio: Peak divided by the lowest rate.
-
-    Returns:
-        A number from 1 / ratio to 1.
-
-    Example:
-        >>> [slanted_triangular(t, total=10, cut_fraction=0.2, ratio=2) for t in (0, 1, 2, 6, 10)]
-        [0.5, 0.75, 1.0, 0.75, 0.5]
-    """
-    cut = int(total * cut_fraction)
-    p = t / cut if t < cut else 1 - _progress(t, warmup=cut, total=total)
-    return (1 + p * (ratio - 1)) / ratio
+        """Returns the formula's value at t = step + 1, from 1 / ratio to 1."""
+        t, cut = step + 1, int(total * self.cut_fraction)
+        p = t / cut if t < cut else 1 - _progress(t, warmup=cut, total=total)
+        return (1 + p * (self.ratio - 1)) / self.ratio
 
 
 class ScheduledRates(LambdaLR):

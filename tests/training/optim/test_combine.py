@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
-import socket
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
+from two_ranks import of_two_ranks
 
 from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.specs import part_spec
@@ -502,32 +497,16 @@ def run(name: str, rows: Mapping[str, slice]) -> dict[str, Tensor]:
     return {"loss": sum_over_ranks(loss) / world_size(), **gradients}
 
 
-def work(number: int, port: int, folder: str) -> None:
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://127.0.0.1:{port}",
-        rank=number,
-        world_size=2,
-        timeout=timedelta(seconds=60),
-    )
+def work(number: int) -> dict[str, dict[str, Tensor]]:
     rows = {name: slice(sum(part[:number]), sum(part[: number + 1])) for name, part in PARTS.items()}
     results: dict[str, dict[str, Tensor]] = {name: run(name, rows) for name in COMBINERS}
-    results["figures"] = Step(WeightedSum())(rows, figures=True)[1]
-    dist.destroy_process_group()
-    torch.save(results, Path(folder) / f"{number}.pt")
+    return {**results, "figures": Step(WeightedSum())(rows, figures=True)[1]}
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
     """What each of two ranks found."""
-    folder = tmp_path_factory.mktemp("combine")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    # A fork server imports torch once for both.
-    multiprocessing.set_forkserver_preload(["contrastive_text.training"])
-    mp.start_processes(work, args=(port, str(folder)), nprocs=2, start_method="forkserver")
-    return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(2)]
+    return of_two_ranks(work, tmp_path_factory.mktemp("combine"))
 
 
 @pytest.mark.parametrize("name", COMBINERS)

@@ -21,7 +21,6 @@ from contrastive_text.training import (
     ScheduledRates,
     SlantedTriangularSchedule,
 )
-from contrastive_text.training.optim.schedules import slanted_triangular
 
 WITH_WARMUP = [ConstantSchedule, CosineSchedule, LinearSchedule]
 
@@ -62,10 +61,9 @@ class TestSeeds:
         [(0, 1.5625e-6), (1, 6.40625e-6), (5, 2.578125e-5), (10, 5e-5), (55, 2.578125e-5), (100, 1.5625e-6)],
     )
     def test_d16_declutr_rises_for_a_tenth_and_falls_to_one_32nd(self, t, rate):
-        factor = slanted_triangular(t, total=100, cut_fraction=0.1, ratio=32)
-        assert 5e-5 * factor == pytest.approx(rate, rel=1e-9)
         # The first optimiser step has t = 1 (specification 2c).
-        assert SlantedTriangularSchedule().factor(t - 1, total=100) == factor
+        factor = SlantedTriangularSchedule(cut_fraction=0.1, ratio=32).factor(t - 1, total=100)
+        assert 5e-5 * factor == pytest.approx(rate, rel=1e-9)
 
     @pytest.mark.parametrize("total", [None, math.inf, math.nan, 0, -1])
     def test_d17_an_unknown_length_is_refused(self, total):
@@ -92,7 +90,7 @@ class TestSeeds:
                 factor = slanted_triangle_of_unknown_length(int(t), epochs=epochs)
                 assert case["lr"] * factor == pytest.approx(rate, rel=1e-9), (epochs, t)
         # Documents taken for steps: the rate still rises when the data end.
-        end = slanted_triangular(30_952, total=495_243, cut_fraction=0.1, ratio=32)
+        end = SlantedTriangularSchedule(cut_fraction=0.1, ratio=32).factor(30_951, total=495_243)
         expected = case["steps_set_to_number_of_documents_495243_real_steps_30952_lr_at_end_of_epoch1"]
         assert case["lr"] * end == pytest.approx(expected, rel=1e-9)
 
@@ -111,10 +109,9 @@ class TestSeeds:
     def test_the_vectors_file_holds_for_the_slanted_triangle(self, vectors):
         case = vectors["slanted_triangular"]
         for total, values in ((case["T"], case["values"]), (1000, case["T_1000"])):
+            schedule = SlantedTriangularSchedule(cut_fraction=case["cut_frac"], ratio=case["ratio"])
             for t, rate in values.items():
-                factor = slanted_triangular(
-                    int(t), total=total, cut_fraction=case["cut_frac"], ratio=case["ratio"]
-                )
+                factor = schedule.factor(int(t) - 1, total=total)
                 assert case["lr"] * factor == pytest.approx(rate, rel=1e-9), (total, t)
 
 
