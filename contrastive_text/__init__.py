@@ -24,34 +24,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_PLACES = {
-    "Combine": "training.optim",
-    "Contrastive": "objectives",
-    "ContrastiveModule": "training.module",
-    "EmbeddingView": "views",
-    "Encoder": "encoders",
-    "ExportModel": "training.callbacks",
-    "Given": "pairings",
-    "GradientView": "views",
-    "Head": "heads",
-    "InfoNCE": "losses",
-    "Loss": "losses",
-    "Mixture": "data",
-    "NTXent": "losses",
-    "Objective": "objectives",
-    "Pairing": "pairings",
-    "Pooler": "poolers",
-    "Run": "training.run",
-    "RunSummary": "training.callbacks",
-    "SameText": "pairings",
-    "SentenceEncoder": "inference.sentence_encoder",
-    "Spans": "pairings",
-    "TextDataModule": "data.datamodule",
-    "TextView": "views",
-    "TokenView": "views",
-    "TransformerEncoder": "encoders",
-}
-
 __all__ = [
     "Combine",
     "Contrastive",
@@ -82,12 +54,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+    from contrastive_text.core.lazily import importing
 
-    value: object = getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
-    return value
+    return importing(__name__)(name)
 
 
 def __dir__() -> list[str]:

@@ -89,40 +89,4 @@ __all__ = [
 ]
 
 # On demand: the shell reads errors from here before it needs torch.
-__getattr__ = importing(
-    __name__,
-    {
-        "NO_LABEL": "types",
-        "NO_WORD": "types",
-        "Alter": "types",
-        "Batch": "types",
-        "Classes": "targets",
-        "ContrastiveTextError": "errors",
-        "Encoded": "types",
-        "Example": "types",
-        "Hidden": "types",
-        "Row": "types",
-        "RowRandom": "random",
-        "Scores": "targets",
-        "Slot": "types",
-        "StepBatch": "types",
-        "StepKind": "types",
-        "Target": "targets",
-        "Text": "types",
-        "Tokens": "types",
-        "Vocabulary": "types",
-        "at_least_float32": "similarity",
-        "fold": "random",
-        "fold_each": "random",
-        "gather_rows": "distributed",
-        "gather_sizes": "distributed",
-        "generator": "random",
-        "is_distributed": "distributed",
-        "least_over_ranks": "distributed",
-        "rank": "distributed",
-        "seed_torch": "random",
-        "sum_over_ranks": "distributed",
-        "text_id": "random",
-        "world_size": "distributed",
-    },
-)
+__getattr__ = importing(__name__)

@@ -47,4 +47,4 @@ __all__ = [
 ]
 
 
-__getattr__ = importing(__name__, {"TextDataModule": "datamodule"})  # it needs Lightning
+__getattr__ = importing(__name__)  # it needs Lightning

@@ -43,28 +43,4 @@ __all__ = [
 ]
 
 # On demand: to read vectors from disk takes no model.
-__getattr__ = importing(
-    __name__,
-    {
-        "Device": "encoding",
-        "EmbeddingRun": "vector_files",
-        "Encoding": "encoding",
-        "Exported": "onnx_export",
-        "Hit": "search",
-        "SentenceEncoder": "sentence_encoder",
-        "VectorIndex": "vector_files",
-        "VectorRecord": "vector_files",
-        "export_onnx": "onnx_export",
-        "fit_component_removal": "postprocessing",
-        "fit_whitening": "postprocessing",
-        "connected_groups": "search",
-        "map_on_devices": "device_pool",
-        "near_duplicates": "search",
-        "quantize": "quantization",
-        "top_k": "search",
-        "unnormalised": "postprocessing",
-        "value_ranges": "quantization",
-        "with_layer": "postprocessing",
-        "write_vectors": "vector_files",
-    },
-)
+__getattr__ = importing(__name__)

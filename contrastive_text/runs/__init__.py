@@ -39,23 +39,4 @@ __all__ = [
 ]
 
 # On demand: a sweep's table needs no model, and a check of bytes needs neither.
-__getattr__ = importing(
-    __name__,
-    {
-        "Axis": "sweeps",
-        "Cell": "sweeps",
-        "Choice": "ensemble",
-        "SeedDifference": "sweeps",
-        "Found": "verification",
-        "SweepRun": "sweeps",
-        "SweepFolder": "sweeps",
-        "SweepTable": "sweeps",
-        "TaskEnsemble": "ensemble",
-        "build_ensemble": "ensemble",
-        "paired_difference": "sweeps",
-        "parse_vary": "sweeps",
-        "plan": "sweeps",
-        "verify": "verification",
-        "write_report": "report.page",
-    },
-)
+__getattr__ = importing(__name__)

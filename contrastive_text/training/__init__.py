@@ -60,31 +60,4 @@ __all__ = [
 ]
 
 # On demand: a module that is loaded for use needs no callbacks.
-__getattr__ = importing(
-    __name__,
-    {
-        "AdamW": "optim",
-        "AtomicCheckpointIO": "checkpoint_io",
-        "BestCheckpoint": "callbacks",
-        "CollapseDoctor": "callbacks",
-        "Combine": "optim",
-        "ConstantSchedule": "optim",
-        "ContrastiveModule": "module",
-        "CosineSchedule": "optim",
-        "EndWhenDiverged": "divergence",
-        "ExportModel": "callbacks",
-        "KeepGradients": "accumulation",
-        "LinearSchedule": "optim",
-        "Optimizer": "optim",
-        "PCGrad": "optim",
-        "Run": "run",
-        "RunSummary": "callbacks",
-        "SaveWhenStopped": "callbacks",
-        "Schedule": "optim",
-        "ScheduledRates": "optim",
-        "SlantedTriangularSchedule": "optim",
-        "Uncertainty": "optim",
-        "WarmupSchedule": "optim",
-        "WeightedSum": "optim",
-    },
-)
+__getattr__ = importing(__name__)

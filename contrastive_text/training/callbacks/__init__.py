@@ -22,15 +22,4 @@ __all__ = [
 ]
 
 # On demand: the module has callbacks of its own, and most of these know the module.
-__getattr__ = importing(
-    __name__,
-    {
-        "PAIR_SCORE": "best_checkpoint",
-        "TASK_SCORE": "best_checkpoint",
-        "BestCheckpoint": "best_checkpoint",
-        "CollapseDoctor": "collapse_doctor",
-        "ExportModel": "export_model",
-        "RunSummary": "run_summary",
-        "SaveWhenStopped": "save_when_stopped",
-    },
-)
+__getattr__ = importing(__name__)
