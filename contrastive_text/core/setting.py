@@ -12,6 +12,8 @@ import torch
 
 from contrastive_text import __version__
 
+SETTING = "setting"
+"""Where a checkpoint keeps the setting of its run."""
 _LIBRARIES = ("torch", "pytorch-lightning", "transformers", "tokenizers", "numpy")
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 """Variables that keep the kernels under torch from instructions that the processor has."""

@@ -63,12 +63,29 @@ def part_spec(part: object, where: str) -> dict[str, Any]:
             f"{where}: expected a class that can be imported, got {cls.__name__}, defined inside a function; "
             "move it to the top of its file, so that a checkpoint can make the part again"
         )
-    init_args = {
-        name: to_plain(_stored(part, name, where), f"{where}.{name}")
-        for name, parameter in inspect.signature(cls).parameters.items()
+    return {"class_path": public_path(cls), "init_args": stored_arguments(part, where)}
+
+
+def stored_arguments(
+    part: object, where: str, cls: type | None = None, given: Mapping[str, object] | None = None
+) -> dict[str, Plain]:
+    """Returns the constructor arguments of a part as plain data.
+
+    Args:
+        part: Stores each under its own name.
+        where: Name of the part, for the error.
+        cls: Whose arguments; None for those of the part's own class.
+        given: Those that it doesn't store as they were.
+
+    Raises:
+        TypeError: One that is neither stored nor given.
+    """
+    given = given or {}
+    return {
+        name: to_plain(given[name] if name in given else _stored(part, name, where), f"{where}.{name}")
+        for name, parameter in inspect.signature(cls or type(part)).parameters.items()
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
-    return {"class_path": public_path(cls), "init_args": init_args}
 
 
 def _stored(part: object, name: str, where: str) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
@@ -11,12 +11,13 @@ from pytorch_lightning.utilities import rank_zero_warn
 
 from contrastive_text.core.checkpoints import check_resumable
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.setting import current_setting, other_setting
+from contrastive_text.core.setting import SETTING, current_setting, other_setting
 from contrastive_text.core.specs import describe
 from contrastive_text.data import TextDataModule
 from contrastive_text.data.settings import check_trainer
 from contrastive_text.data.tasks import ONLY
 from contrastive_text.encoders import Encoder
+from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
 from contrastive_text.pairings import SameText
@@ -28,8 +29,6 @@ from contrastive_text.views import EmbeddingView, FixedDropout, GradientView, To
 
 _LOGGED = ("loss", "truncated", "gradient", "weight")
 """Names of the training log that are no objective's."""
-SETTING = "setting"
-"""Where a checkpoint keeps the setting of its run."""
 
 
 def check_names(objectives: Iterable[str]) -> None:
@@ -62,14 +61,9 @@ def check_numbers(chunk_tokens: int | None, log_gradients: int = 0) -> None:
         )
 
 
-def check_heads_and_weights(
-    head: Head | None, objectives: Mapping[str, Objective], weights: Mapping[str, float]
+def _check_head_and_weights(
+    head: Head | None, weights: Mapping[str, float], objectives: Mapping[str, Objective]
 ) -> None:
-    """Checks that inference keeps a head, and that weights are those of objectives.
-
-    Raises:
-        ValueError: The first such part, with its place in the configuration.
-    """
     if head is not None and head.train_only:
         raise InvalidValueError(
             f"model.head: expected a head with train_only: false, got {type(head).__name__} with true; "
@@ -85,13 +79,14 @@ def check_heads_and_weights(
             )
 
 
-def check_parts(encoder: Encoder, by_task: TaskParts) -> None:
-    """Checks that views have an effect and a place, and that objectives have something to read.
+def check_parts(encoder: Encoder, head: Head | None, weights: Mapping[str, float], by_task: TaskParts) -> None:
+    """Checks that parts go together: a head that is kept, views with a place, objectives with something to read.
 
     Raises:
-        ValueError: The first part without, with its place in the configuration.
+        ValueError: The first one that doesn't, with its place in the configuration.
     """
     objectives = by_task.objectives(None)
+    _check_head_and_weights(head, weights, objectives)
     others = {name: part for name, part in objectives.items() if part.task not in by_task.own_plans}
     for task in dict.fromkeys(part.task for part in others.values()) or [None]:
         of_task = {name: part for name, part in others.items() if part.task in (None, task)}
@@ -99,6 +94,24 @@ def check_parts(encoder: Encoder, by_task: TaskParts) -> None:
     for task, plan in by_task.own_plans.items():
         own = {name: part for name, part in objectives.items() if part.task == task}
         _check_plan(f"model.views.{task}: ", encoder, plan, own)
+
+
+def check_start(
+    trainer: pl.Trainer,
+    combine: Combine,
+    by_task: TaskParts,
+    embedders: Sequence[Embedder],
+    recipe: str | None,
+) -> None:
+    """Checks that trainer, data and module go together; a pooler that takes tokens too early is warned of.
+
+    Raises:
+        ValueError: As ``check_strategy`` and ``check_pairings`` raise it.
+    """
+    check_strategy(trainer, combine, by_task)
+    check_pairings(trainer, recipe)
+    if message := causal_warning(embedders[0].encoder, [embedder.pooler for embedder in embedders]):
+        rank_zero_warn(message)
 
 
 def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) -> None:

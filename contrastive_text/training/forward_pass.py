@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,12 +15,8 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold
 from contrastive_text.core.types import NO_LABEL, Alter, Batch, Encoded, Slot
 from contrastive_text.encoders.embedder import Embedder, RowGroup, in_order
-from contrastive_text.objectives import Objective
+from contrastive_text.objectives import Objective, Terms
 from contrastive_text.views import ViewPlan
-
-Value: TypeAlias = Callable[[Encoded, str | None], Tensor]
-"""Gives the loss of an objective by name (None for the only one), the mean of which over ranks is the whole's."""
-
 
 _LOSS_SCALE = 2.0**12
 """Of the pass that finds a gradient: a power of two, exact in every precision that keeps its exponents."""
@@ -52,7 +47,37 @@ def read_slots(batch: Batch, plan: ViewPlan, objectives: Sequence[Objective]) ->
     return batch.keep(kept)
 
 
-def encode_views(batch: Batch, embedder: Embedder, plan: ViewPlan, value: Value) -> Encoded:
+def encode_read(
+    batch: Batch,
+    embedder: Embedder,
+    plan: ViewPlan,
+    objectives: Mapping[str, Objective],
+    names: Sequence[str],
+    value: Callable[[Encoded, str], tuple[Tensor, Terms]],
+) -> Encoded:
+    """Returns what objectives read: the batch encoded under its views, without slots that none of them reads.
+
+    Args:
+        batch: A whole batch.
+        embedder: As for ``encode_views``, as is ``plan``.
+        plan: The views.
+        objectives: Those of the batch's task, by name.
+        names: Those that will run.
+        value: Gives the loss of an objective, whose mean over ranks is that of the whole batch, and its terms.
+    """
+    followed = next((view.objective for view in plan.gradient_views), None) or names[0]
+    running = dict.fromkeys([*names, followed] if plan.gradient_views else names)
+
+    def loss(encoded: Encoded) -> Tensor:
+        return value(in_place_read(encoded, plan, objectives[followed].view), followed)[0]
+
+    read = read_slots(batch, plan, [objectives[name] for name in running])
+    return encode_views(read, embedder, plan, loss)
+
+
+def encode_views(
+    batch: Batch, embedder: Embedder, plan: ViewPlan, loss: Callable[[Encoded], Tensor] | None = None
+) -> Encoded:
     """Returns the batch encoded under its views.
 
     With gradient views there are two passes: one finds the gradient of their objective with respect to the
@@ -69,18 +94,25 @@ def encode_views(batch: Batch, embedder: Embedder, plan: ViewPlan, value: Value)
         batch: Ragged rows, altered as text and tokens already.
         embedder: Encoder, pooler, the head that is kept, and the bound on tokens.
         plan: The views.
-        value: The loss whose gradient a gradient view follows.
+        loss: The loss whose gradient a gradient view follows; None where the plan has no such view.
+
+    Raises:
+        ValueError: A gradient view without a loss.
     """
     groups = _groups(batch, embedder, plan)
     views = plan.gradient_views
     if not views:
         return _encode(batch, groups, embedder, [plan.alter_embeddings(group.batch) for group in groups])
+    if loss is None:
+        raise InvalidValueError(
+            f"encode_views: expected a loss for {type(views[0]).__name__} to follow, got none; give loss"
+        )
     entered: dict[int, Tensor] = {}
     clean = [_entering(plan.alter_embeddings(group.batch), entered, i) for i, group in enumerate(groups)]
     first_pass = 0 if any(view.same_dropout for view in views) else 1
-    loss = value(_encode(batch, groups, embedder, clean, number=first_pass), views[0].objective)
+    value = loss(_encode(batch, groups, embedder, clean, number=first_pass))
     # The mean over ranks, as DDP takes it; scaled, because a converged loss has gradients that float16 loses.
-    gradients = torch.autograd.grad(loss * _LOSS_SCALE / world_size(), list(entered.values()))
+    gradients = torch.autograd.grad(value * _LOSS_SCALE / world_size(), list(entered.values()))
     alters = [
         plan.alter_embeddings(group.batch, gradient / _LOSS_SCALE)
         for group, gradient in zip(groups, gradients, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -106,6 +107,12 @@ class HeldOutScores:
             figures[OVERALL] = torch.stack([score.float() for score in scores.values()]).mean()
         return figures
 
+    def log(self, module: pl.LightningModule, part: str) -> None:
+        """Logs the figures under a part: ``val`` or ``test``."""
+        for name, figure in self.figures().items():
+            # The metrics have gathered over ranks; sync_dist spares a warning.
+            module.log(f"{part}/{name}", figure, prog_bar=name in ("spearman", OVERALL), sync_dist=True)
+
 
 def _defined(score: Tensor, task: str) -> Tensor:
     """Returns a score times 100; 0 with a warning where it is not defined."""
@@ -143,6 +150,12 @@ def encode_unaltered(batch: Batch, embedder: Embedder, objective: Objective) -> 
     read = read_slots(batch, ViewPlan(), [objective])
     vectors = embedder.pool(read)
     return Encoded(vectors, slots=read.slots, text_ids=read.text_ids, target=read.target_for(vectors))
+
+
+def predictions(batch: Batch, embedder: Embedder, objectives: Mapping[str, Objective]) -> Tensor:
+    """Returns what the first objective that predicts gives for a batch, in float32."""
+    objective = predicting(objectives)
+    return objective.predict(encode_unaltered(batch, embedder, objective)).float()
 
 
 def scores_of(loaders: object, by_task: TaskParts, device: torch.device) -> HeldOutScores:

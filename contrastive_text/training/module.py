@@ -10,7 +10,6 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.trainer.states import TrainerFn
-from pytorch_lightning.utilities import rank_zero_warn
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
@@ -18,45 +17,28 @@ from contrastive_text.core.checkpoints import load_options
 from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.random import fold, seed_torch, text_id
-from contrastive_text.core.setting import current_setting
+from contrastive_text.core.setting import SETTING, current_setting
 from contrastive_text.core.similarity import new_in_full_precision
-from contrastive_text.core.specs import to_plain
+from contrastive_text.core.specs import stored_arguments
 from contrastive_text.core.types import Batch, Encoded, StepBatch
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.needs import DataNeeds
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
-from contrastive_text.heads import Head, build_head, share_layers
+from contrastive_text.heads import Head
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.recipes.building import build_from_recipe
-from contrastive_text.training import (
-    AdamW,
-    Combine,
-    LinearSchedule,
-    Optimizer,
-    Schedule,
-    ScheduledRates,
-    WeightedSum,
-)
 from contrastive_text.training.accumulation import KeepGradients
-from contrastive_text.training.checks import (
-    SETTING,
-    causal_warning,
-    check_heads_and_weights,
-    check_names,
-    check_numbers,
-    check_pairings,
-    check_parts,
-    check_resumed,
-    check_strategy,
-)
+from contrastive_text.training.checks import check_names, check_numbers, check_parts, check_resumed, check_start
 from contrastive_text.training.divergence import EndWhenDiverged, check_weights
-from contrastive_text.training.forward_pass import encode_views, in_place_read, read_slots
-from contrastive_text.training.held_out import HeldOutScores, encode_unaltered, predicting, scores_of
-from contrastive_text.training.optim import gradient_figures
+from contrastive_text.training.forward_pass import encode_read
+from contrastive_text.training.held_out import HeldOutScores, predictions, scores_of
+from contrastive_text.training.optim import AdamW, Combine, LinearSchedule, Optimizer, Schedule, WeightedSum
+from contrastive_text.training.optim.gradients import gradient_figures
+from contrastive_text.training.optim.schedules import ScheduledRates
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import View
 
@@ -67,7 +49,7 @@ class ContrastiveModule(pl.LightningModule):
     """Encodes all rows of a batch, and minimises a weighted sum of objectives.
 
     The gradient is that of the whole batch however many ranks share it: each objective gives a sum and a
-    count, and only here is the sum, times the number of ranks, divided by the count over all ranks.
+    count, and ``Terms.loss`` divides the sum, times the number of ranks, by the count over all ranks.
 
     Args:
         encoder: From ragged rows to token vectors.
@@ -132,45 +114,16 @@ class ContrastiveModule(pl.LightningModule):
         self.by_task = TaskParts(self.objective_parts(), views or {})
         self.plan = self.by_task.common
         self.figures: dict[str, Tensor] = {}
-        self._logged: set[str] = set()
+        self._logged: dict[str, Tensor] = {}
         self._learned_tokenizer: str | None = None
         self._recipe: str | None = None
         self._scores: HeldOutScores
-        self._build()
-        self._record(weights)
-
-    def _build(self) -> None:
-        """Checks the parts against each other, and makes what depends on others."""
-        parts = self.objective_parts()
-        check_heads_and_weights(self.head, parts, self.weights)
-        check_parts(self.encoder, self.by_task)
-        self.encoder.add_tokens(self.by_task.new_tokens)
-        if any(objective.needs_token_logits for objective in parts.values()):
-            self.encoder.build_token_head()
-        features = build_head(self.head, self.encoder.features)
-        for objective in parts.values():
-            objective.build(features)
-        share_layers([part for part in self.objectives.modules() if isinstance(part, Head)])
-        self.combine.build(list(parts))
-
-    def _record(self, weights: Mapping[str, float] | None) -> None:
-        """Keeps the arguments as plain data, as the shell records them, and the instantiator of parts."""
-        recorded = {
-            "encoder": self.encoder,
-            "pooler": self.pooler,
-            "inference_pooler": self.inference_pooler,
-            "head": self.head,
-            "views": self.by_task.views,
-            "objectives": self.objective_parts(),
-            "weights": weights,
-            "combine": self.combine,
-            "chunk_tokens": self.chunk_tokens,
-            "log_gradients": self.log_gradients,
-            "optimizer": self.optimizer,
-            "schedule": self.schedule,
-        }
-        plain = {name: to_plain(part, f"model.{name}") for name, part in recorded.items()}
-        # The one instantiator that Lightning allows.
+        check_parts(encoder, head, self.weights, self.by_task)
+        self.by_task.build(encoder, head)
+        self.combine.build(list(self.objectives))
+        # Plain data and the one instantiator that Lightning allows: what the shell records is the same.
+        given = {"views": self.by_task.views, "objectives": self.objective_parts(), "weights": weights}
+        plain = stored_arguments(self, "model", cls=ContrastiveModule, given=given)
         self.save_hyperparameters({**plain, "_instantiator": "pytorch_lightning.cli.instantiate_module"})
 
     @classmethod
@@ -194,11 +147,7 @@ class ContrastiveModule(pl.LightningModule):
         return module
 
     def set_chunk_tokens(self, chunk_tokens: int | None) -> None:
-        """Sets the bound on what is encoded together; checkpoints keep it, and a resumed run has the same chunks.
-
-        Raises:
-            ValueError: A number below 1.
-        """
+        """Sets the bound on what is encoded together; a checkpoint keeps it, so that a resumed run has it."""
         check_numbers(chunk_tokens)
         self.chunk_tokens = chunk_tokens
         self.hparams["chunk_tokens"] = chunk_tokens
@@ -272,18 +221,9 @@ class ContrastiveModule(pl.LightningModule):
             task: Whose views; None for the only one.
             names: The objectives; None for all of the task.
         """
-        parts = self.by_task.objectives(task)
-        running = list(parts) if names is None else list(names)
-        plan = self.by_task.plan(task)
-        followed = [view.objective for view in plan.gradient_views if view.objective is not None]
-        running += [name for name in dict.fromkeys(followed) if name not in running]
-
-        def value(encoded: Encoded, name: str | None) -> Tensor:
-            followed = name or running[0]
-            return self.objective_value(in_place_read(encoded, plan, parts[followed].view), followed)[0]
-
-        read = read_slots(batch, plan, [parts[name] for name in running])
-        return encode_views(read, self.embedder, plan=plan, value=value)
+        parts, plan = self.by_task.objectives(task), self.by_task.plan(task)
+        names = list(parts) if names is None else names
+        return encode_read(batch, self.embedder, plan, parts, names, value=self.objective_value)
 
     def objective_value(self, encoded: Encoded, name: str) -> tuple[Tensor, Terms]:
         """Returns an objective's loss, whose mean over ranks is that of the whole batch, and its terms."""
@@ -336,16 +276,15 @@ class ContrastiveModule(pl.LightningModule):
 
     def _log_step(self, batches: Sequence[Batch]) -> None:
         # Lightning repeats the last value of a name that a step doesn't log.
-        absent = dict.fromkeys(self._logged - set(self.figures), torch.tensor(torch.nan, device=self.device))
-        self._logged |= set(self.figures)
-        shown = {f"train/{name}": figure for name, figure in {**self.figures, **absent}.items()}
-        examples, several = sum(len(batch) // len(batch.slots) for batch in batches), world_size() > 1
-        self.log("train/loss", shown.pop("train/loss"), prog_bar=True, batch_size=examples, sync_dist=several)
-        self.log_dict(shown, batch_size=examples, sync_dist=several)
-        # The number of an epoch, and not of a step.
-        whole: dict[str, Any] = {"on_step": False, "on_epoch": True, "reduce_fx": "sum"}
-        truncated = float(sum(batch.truncated for batch in batches))
-        self.log("train/truncated", truncated, batch_size=1, sync_dist=several, **whole)
+        self._logged = dict.fromkeys(self._logged, torch.tensor(torch.nan, device=self.device)) | self.figures
+        shown = {f"train/{name}": figure for name, figure in self._logged.items()}
+        rows, sync = sum(len(batch) // len(batch.slots) for batch in batches), world_size() > 1
+        self.log("train/loss", shown.pop("train/loss"), prog_bar=True, batch_size=rows, sync_dist=sync)
+        self.log_dict(shown, batch_size=rows, sync_dist=sync)
+        cut = float(sum(batch.truncated for batch in batches))
+        self.log(
+            "train/truncated", cut, batch_size=1, sync_dist=sync, on_step=False, on_epoch=True, reduce_fx="sum"
+        )
 
     def on_validation_epoch_start(self) -> None:
         """Starts a score for every validation file and task."""
@@ -363,7 +302,7 @@ class ContrastiveModule(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Logs ``val/spearman``, ``val/TASK/SCORE`` and ``val/overall``; see ``HeldOutScores.figures``."""
-        self._log_scores("val")
+        self._scores.log(self, "val")
 
     def on_test_epoch_start(self) -> None:
         """Starts a score for every test file and task."""
@@ -376,20 +315,14 @@ class ContrastiveModule(pl.LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Logs the scores as validation does, under ``test``."""
-        self._log_scores("test")
-
-    def _log_scores(self, part: str) -> None:
-        for name, figure in self._scores.figures().items():
-            # The metrics have gathered over ranks; sync_dist spares a warning.
-            self.log(f"{part}/{name}", figure, prog_bar=name in ("spearman", "overall"), sync_dist=True)
+        self._scores.log(self, "test")
 
     @new_in_full_precision()
     def predict_step(self, batch: Batch | StepBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:  # noqa: ARG002  # Lightning's signature
         """Returns the vectors of the anchors, (N, D), or what a task's objective predicts."""
         if isinstance(batch, StepBatch):
             ((task, rows),) = batch.batches.items()
-            objective = predicting(self.by_task.objectives(task))
-            return objective.predict(encode_unaltered(rows, self.embedder, objective)).float()
+            return predictions(rows, self.embedder, self.by_task.objectives(task))
         vectors: Tensor = self(batch.split(batch.by_role("anchor")))
         return vectors.float()
 
@@ -409,10 +342,8 @@ class ContrastiveModule(pl.LightningModule):
             ValueError: A precision, a strategy or a sampler that can't run the steps, with the option that helps;
                 data that pair texts in another way than the recipe that the module was made from.
         """
-        check_strategy(self.trainer, self.combine, self.by_task)
-        check_pairings(self.trainer, self._recipe)
-        if message := causal_warning(self.encoder, [self.embedder.pooler, self.inference_embedder.pooler]):
-            rank_zero_warn(message)
+        embedders = [self.embedder, self.inference_embedder]
+        check_start(self.trainer, self.combine, self.by_task, embedders, recipe=self._recipe)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Returns the optimiser and the schedule per step; refuses a run of unknown length."""
@@ -441,23 +372,15 @@ class ContrastiveModule(pl.LightningModule):
         return loaded
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Takes weights over; those of another network are answered with what differs.
-
-        Args:
-            state_dict: Name of a parameter or buffer -> its value.
-            strict: As in torch, as is ``assign``.
-
-        Raises:
-            ValueError: Other names or other shapes.
-        """  # Any: torch's
+        """Takes weights over as torch does; those of another network are a ValueError that says what differs."""
         try:
-            return super().load_state_dict(state_dict, strict=strict, assign=assign)
+            return super().load_state_dict(state_dict, strict=strict, assign=assign)  # Any: torch's
         except RuntimeError as error:
             where = (None if self._trainer is None else self._trainer.ckpt_path) or "load_state_dict"
-            said = " ".join(str(error).split())[:300]
+            message = " ".join(str(error).split())[:300]
             raise InvalidValueError(
-                f"{where}: expected the weights of this module, got others: {said}; build the module as the one "
-                "that wrote them"
+                f"{where}: expected the weights of this module, got others: {message}; build the module as the "
+                "one that wrote them"
             ) from error
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # Any: what Lightning puts into it

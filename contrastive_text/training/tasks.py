@@ -10,6 +10,8 @@ from contrastive_text.core.targets import Target
 from contrastive_text.core.types import StepKind
 from contrastive_text.data.needs import TaskNeeds
 from contrastive_text.data.tasks import ONLY
+from contrastive_text.encoders import Encoder
+from contrastive_text.heads import Head, build_head, share_layers
 from contrastive_text.objectives import Objective
 from contrastive_text.views import View, ViewPlan
 
@@ -34,6 +36,17 @@ class TaskParts:
     def views(self) -> Views:
         """The views as they were given."""
         return {**self.common.chains, **{task: plan.chains for task, plan in self.own_plans.items()}}
+
+    def build(self, encoder: Encoder, head: Head | None) -> None:
+        """Makes what depends on the encoder: new tokens, the head that predicts tokens, layers of heads; once."""
+        encoder.add_tokens(self.new_tokens)
+        if any(objective.needs_token_logits for objective in self._objectives.values()):
+            encoder.build_token_head()
+        features = build_head(head, encoder.features)
+        for objective in self._objectives.values():
+            objective.build(features)
+        parts = [part for objective in self._objectives.values() for part in objective.modules()]
+        share_layers([part for part in parts if isinstance(part, Head)])
 
     def objectives(self, task: str | None) -> dict[str, Objective]:
         """Returns the objectives of a task by name."""

@@ -59,9 +59,7 @@ def fixed_dropout(view: FixedDropout) -> Sheet:
     )
     encoder = Noisy(features=12)
     for chains in ({}, {"positive": [view]}):
-        encode_views(
-            batch, Embedder(encoder, MeanPooler(), None), ViewPlan(chains), value=lambda *_: torch.zeros(())
-        )
+        encode_views(batch, Embedder(encoder, MeanPooler()), ViewPlan(chains))
     titles = ("anchor", "positive, without", "anchor", "positive, with")
     draw_grids(sheet, ROWS, list(zip(titles, encoder.seen, strict=True)))
     return sheet

@@ -46,10 +46,7 @@ NONE = labelled()
 
 
 def encode(encoder: TransformerEncoder, batch: Batch) -> Encoded:
-    def value(encoded: Encoded, name: str | None) -> Tensor:
-        raise AssertionError(f"no gradient view asks for {name} of {encoded}")
-
-    return encode_views(batch, Embedder(encoder, MeanPooler(), None), ViewPlan(), value)
+    return encode_views(batch, Embedder(encoder, MeanPooler()), ViewPlan())
 
 
 def gradients(encoder: TransformerEncoder, loss: Tensor) -> dict[str, Tensor]:
