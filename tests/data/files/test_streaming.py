@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 import tracemalloc
 from pathlib import Path
 
 import pytest
+from data_files import write
 
 from contrastive_text.data.files.readers import read_rows
 from contrastive_text.data.files.streaming import TextStream
-
-
-def write(path: Path, data: str | bytes) -> Path:
-    raw = data.encode() if isinstance(data, str) else data
-    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
-    return path
 
 
 def test_texts_and_what_is_said_are_those_of_read_rows(tmp_path: Path) -> None:

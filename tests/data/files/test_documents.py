@@ -1,0 +1,119 @@
+"""Folders of documents: each text file in one or below it is a text."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data_files import PAIR, refuses, texts, write
+
+from contrastive_text.core.errors import ContrastiveTextError
+from contrastive_text.data.files.readers import read_rows
+from contrastive_text.data.files.streaming import TextStream
+
+
+def test_every_txt_file_of_a_folder_is_one_document(tmp_path: Path) -> None:
+    folder = tmp_path / "essays"
+    (folder / "b").mkdir(parents=True)
+    write(folder / "c.txt.gz", "third")
+    write(folder / "b" / "x.TXT", "second,\r\n  of two\u2028lines ")
+    write(folder / "a.txt", "\ufefffirst\n\nafter a blank line\n")
+    table = read_rows(folder, ["text"])
+    assert texts(table) == ["first\n\nafter a blank line\n", "second,\r\n  of two\u2028lines ", "third"]
+    assert table.understood == "essays: text -> text (a .txt file each); 3 rows"
+    assert table.source == (str(folder),)
+
+
+def test_empty_files_of_a_folder_are_left_out_and_others_ignored_aloud(tmp_path: Path) -> None:
+    (tmp_path / ".checkpoints").mkdir()
+    for name, text in (
+        ("a.txt", "one"),
+        ("b.txt", " \n\t\n"),
+        ("c.txt", ""),
+        ("._a.txt", "not\xe9 a text"),
+        (".checkpoints/a.txt", "a copy"),
+        ("readme.md", "ignored"),
+    ):
+        write(tmp_path / name, text)
+    table = read_rows(str(tmp_path), ["text"])
+    assert texts(table) == ["one"]
+    assert table.understood == (
+        f"{tmp_path.name}: text -> text (a .txt file each); 3 other files ignored; 1 row; 2 empty files left out"
+    )
+
+
+def test_a_folder_below_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", ".hidden"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "x.txt", name)
+    scandir = os.scandir
+
+    def locked(path: str | Path) -> Any:  # a permission would not keep root out
+        if Path(path).name in names:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", locked)
+    names = {".hidden"}  # which is not read anyway
+    assert texts(read_rows(tmp_path, ["text"])) == list(TextStream(tmp_path)) == ["a", "b"]
+    names = {"b"}
+    for read in (lambda: read_rows(tmp_path, ["text"]), lambda: list(TextStream(tmp_path))):
+        with pytest.raises(ContrastiveTextError, match=re.escape(str(tmp_path / "b")) + ".*Permission denied"):
+            read()
+
+
+def test_the_documents_of_a_folder_go_by_name_however_the_disk_lists_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("10.txt", "2.txt", "a b.txt", "B.txt"):
+        write(tmp_path / name, name)
+    expected = ["10.txt", "2.txt", "B.txt", "a b.txt"]
+    listing = list(tmp_path.rglob("*"))
+    for order in (sorted(listing), sorted(listing, reverse=True)):
+        monkeypatch.setattr(Path, "rglob", lambda *_, order=order: iter(order))
+        assert texts(read_rows(tmp_path, ["text"])) == expected
+
+
+def test_a_folder_may_be_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.txt", "one")
+    monkeypatch.chdir(tmp_path)
+    assert read_rows(".", ["text"]).understood == ".: text -> text (a .txt file each); 1 row"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("a.tsv", "got a.tsv;"), ("b/c.md", "got b/c.md;"), ("b", "got no file;")]
+)
+def test_a_folder_without_a_txt_file_is_refused_with_what_it_has(tmp_path: Path, name: str, found: str) -> None:
+    path = tmp_path / name
+    (path.parent if path.suffix else path).mkdir(exist_ok=True)
+    if path.suffix:
+        write(path, "one")
+    with refuses(str(tmp_path), "expected a folder with .txt files, a document each", found, "name its files"):
+        read_rows(tmp_path, ["text"])
+
+
+def test_a_folder_of_empty_files_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "\n")
+    with refuses("expected at least one row with text, got 1 empty file left out"):
+        read_rows(tmp_path, ["text"])
+
+
+def test_a_broken_file_of_a_folder_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "one")
+    write(tmp_path / "b.txt", b"caf\xe9")
+    with refuses("b.txt:1: expected UTF-8, got the byte 0xe9"):
+        read_rows(tmp_path, ["text"])
+
+
+@pytest.mark.parametrize("reads", [PAIR, ["text", "target"]])
+def test_a_folder_is_refused_with_its_files_where_more_than_text_is_read(
+    tmp_path: Path, reads: Sequence[str]
+) -> None:
+    write(tmp_path / "a.txt", "one")
+    with refuses(str(tmp_path), "expected a file, got a folder", "a.txt"):
+        read_rows(tmp_path, reads)
