@@ -13,7 +13,7 @@ import torch
 from contrastive_text.cli.commands import Compare
 from contrastive_text.cli.models import load_model, warnings_as_notes
 from contrastive_text.cli.options import check_read
-from contrastive_text.core.disk import replacing
+from contrastive_text.cli.tables import print_or_write
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
@@ -84,13 +84,7 @@ def compare(options: Compare) -> None:
                 say(f"{name}: {embed.truncated:,} of {embed.encoded:,} texts are longer than {length} tokens")
             if embed.truncated_earlier:
                 say(f"{name}: of the texts of earlier runs {embed.truncated_earlier:,} are, too")
-    said = _FORMATS[options.format](found)
-    if options.output is None:
-        say(said)
-    else:
-        with replacing(options.output) as file:
-            file.write(f"{said}\n".encode())
-        say(f"comparison written to {options.output}")
+    print_or_write(_FORMATS[options.format](found), options.output, "comparison")
 
 
 def _sts_tasks(data: str, bounds: Bounds) -> Mapping[str, STSPairs | str]:

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from contrastive_text.cli.commands import Diagnose
 from contrastive_text.cli.models import load_model
+from contrastive_text.cli.tables import print_or_write
 from contrastive_text.core.console import console
-from contrastive_text.core.disk import replacing
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs, read_rows
@@ -39,18 +39,13 @@ def diagnose(options: Diagnose) -> None:
         if embed.truncated:
             say(f"{embed.truncated:,} of {embed.encoded:,} texts were cut to {model.max_length} tokens")
     if as_json:
-        said = json.dumps(found.to_dict(), indent=2) + "\n"
+        said = json.dumps(found.to_dict(), indent=2)
     else:
         head = (
             f"{options.model}: {type(model.pooler).__name__}, {found.texts:,} different texts of {len(texts):,}"
         )
         said = _as_text(head, found, mean=takes_mean(model))
-    if options.output is None:
-        say(said, end="")
-    else:
-        with replacing(options.output) as file:
-            file.write(said.encode())
-        say(f"Diagnosis written to {options.output}", file=sys.stderr if as_json else sys.stdout)
+    print_or_write(said, options.output, "Diagnosis")
 
 
 def _as_text(head: str, found: Diagnosis, mean: bool) -> str:
@@ -61,7 +56,7 @@ def _as_text(head: str, found: Diagnosis, mean: bool) -> str:
     shown = io.StringIO()
     console(file=shown).print(table)
     verdicts = [f"warning: {each}" for each in found.warnings] or ["nothing is off"]
-    return "\n".join([head, shown.getvalue().rstrip(), *verdicts]) + "\n"
+    return "\n".join([head, shown.getvalue().rstrip(), *verdicts])
 
 
 def _rows(found: Diagnosis, mean: bool) -> list[tuple[str, str, str, str]]:

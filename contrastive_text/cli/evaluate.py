@@ -19,8 +19,8 @@ from rich.text import Text
 from contrastive_text.cli.commands import Evaluate, Suite
 from contrastive_text.cli.models import load_model, warnings_as_notes
 from contrastive_text.cli.options import check_read
+from contrastive_text.cli.tables import print_or_write
 from contrastive_text.core.console import console
-from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
@@ -144,18 +144,13 @@ def _evaluate_suites(options: Evaluate) -> None:
                 suite: _table(suite, embed, data, options) for suite in options.suite
             }
         _say_encoded(embed)
-    written = _written(tables, options.format or "text", subsets=options.subsets) + "\n"
-    if options.output is None:
-        say(written, end="")
-    else:
-        with replacing(options.output) as file:
-            file.write(written.encode())
-        say(f"scores written to {options.output}", file=sys.stderr)
+    written = _written(tables, options.format or "text", subsets=options.subsets)
+    print_or_write(written, options.output, "scores")
 
 
 def _suite_data(options: Evaluate) -> SuiteData:
     """Reads and checks what all the suites need, before minutes of encoding, and prints how it was read."""
-    folder, suites = options.data or "", set(options.suite)
+    folder, suites, protocol = options.data or "", set(options.suite), PROTOCOLS[options.protocol or "standard"]
     data = SuiteData(
         sts=find_sts(folder) if suites & {"sts", "declutr"} else {},
         trained=find_trained(folder) if suites & {"trained-sts", "declutr"} else {},
@@ -164,10 +159,12 @@ def _suite_data(options: Evaluate) -> SuiteData:
     )
     check_some("--data", {**data.sts, **_trained_splits(data), **data.transfer, **data.probing})
     if "sts" in suites:
-        check_setting(_setting(options), [pairs for pairs in data.sts.values() if isinstance(pairs, STSPairs)])
+        check_setting(
+            options.setting or "all", [pairs for pairs in data.sts.values() if isinstance(pairs, STSPairs)]
+        )
     if "declutr" in suites:
-        check_declutr(data, PROTOCOLS[_protocol(options)])
-    check_folds(data.transfer, PROTOCOLS[_protocol(options)])
+        check_declutr(data, protocol)
+    check_folds(data.transfer, protocol)
     trained = _trained_splits(data)
     for name, pairs in (*data.sts.items(), *trained.items()):
         if isinstance(pairs, STSPairs):
@@ -180,28 +177,20 @@ def _trained_splits(data: SuiteData) -> dict[str, STSPairs | str]:
     return {f"{task}, {split}": pairs for task, splits in data.trained.items() for split, pairs in splits.items()}
 
 
-def _setting(options: Evaluate) -> str:
-    return options.setting or "all"
-
-
-def _protocol(options: Evaluate) -> str:
-    return options.protocol or "standard"
-
-
 def _table(suite: str, embed: CachedEncoder, data: SuiteData, options: Evaluate) -> ScoreTable:
-    setting = _setting(options)
+    setting = options.setting or "all"
     if suite == "sts":
         return ScoreTable(f"Spearman x 100, {setting}", {options.model: score_tasks(embed, data.sts, setting)})
     if suite == "trained-sts":
         return ScoreTable("Spearman x 100, trained", {options.model: score_trained(embed, data.trained)})
-    name = options.classifier or "torch"
-    protocol, classifier = PROTOCOLS[_protocol(options)], CLASSIFIERS[name]
+    trained, name = options.protocol or "standard", options.classifier or "torch"
+    protocol, classifier = PROTOCOLS[trained], CLASSIFIERS[name]
     if suite == "declutr":
         found = score_declutr(embed, data, protocol, classifier)
     else:
         rows = data.transfer if suite == "transfer" else data.probing
         found = scores(rows, outcomes(embed, rows, protocol, classifier))
-    title = f"{suite} x 100, {_protocol(options)}, {name}"
+    title = f"{suite} x 100, {trained}, {name}"
     return ScoreTable(title, {options.model: found}, averaged=_CLASSIFIED[suite])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
+from contrastive_text.cli.tables import table_row
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.terminal import say
@@ -73,9 +73,8 @@ def write_predictions(path: Path, rows: Sequence[Row], scores: Tensor, target: T
         columns.append("probability")
         highest = scores.float().softmax(dim=1).amax(dim=1)
         cells = [[*row, f"{float(share):.6f}"] for row, share in zip(cells, highest, strict=True)]
-    plain = [[re.sub(r"[\t\r\n]", " ", cell) for cell in row] for row in cells]
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = ["\t".join(row) for row in [columns, *plain]]
+    lines = [table_row(row) for row in (columns, *cells)]
     with replacing(path) as file:
         file.write(("\n".join(lines) + "\n").encode())
-    return sum(before != after for before, after in zip(cells, plain, strict=True))
+    return sum(line != "\t".join(row) for line, row in zip(lines[1:], cells, strict=True))

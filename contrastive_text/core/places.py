@@ -226,6 +226,8 @@ class _Walk:
         if self.own_words and only_a_part and named and not _is_file(text):
             self._part({"class_path": text}, place, where)
             return text
+        if self.own_words and place.parts and dotted:
+            find_own(text)  # the parser imports it, where a list of parts may stand too
         if not self.own_words and structured and not (place.text or place.anything):
             raise InvalidValueError(f"{where}: expected names and values, or a list, got {text!r}")
         if structured or place.anything or place.parts or place.code:

@@ -125,3 +125,18 @@ def test_python_m_s_place_for_the_working_directory_is_taken_away(
     path = [home, "/lib"]
     leave_working_directory(path)
     assert path == ["/lib", home]
+
+
+def test_a_callback_of_one_s_own_is_named_by_an_option_alone(
+    tiny_words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "own_calls.py").write_text(
+        "from pytorch_lightning import Callback\n"
+        "class Counts(Callback):\n"
+        "    def on_train_start(self, trainer, pl_module):\n"
+        "        print('counting')\n"
+    )
+    words = ["fit", "--recipe", "simcse", *tiny_words, "--trainer.max_steps", "1"]
+    assert run([*words, "--trainer.callbacks=own_calls.Counts"]) == 0
+    assert "counting" in capsys.readouterr().out
+    del sys.modules["own_calls"]
