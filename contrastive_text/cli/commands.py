@@ -182,6 +182,14 @@ class Postprocess(TextsCommand):
 
 
 @dataclass(frozen=True)
+class Export:
+    """Save the model of a checkpoint as a folder to load anywhere, as fit does with the best one at its end."""
+
+    checkpoint: Annotated[str, ReadPath(), "a .ckpt file; or the folder of a run, for its best"]
+    output: Annotated[Path, WrittenFolder(key=MODULES), "folder of the model; is made"]
+
+
+@dataclass(frozen=True)
 class Onnx:
     """Export a model to ONNX, and compare its vectors to the model's."""
 
@@ -248,7 +256,8 @@ class Sweep:
 
 
 _RECORDS = (
-    Ensemble, Sweep, Evaluate, Diagnose, Compare, Report, Embed, Search, Duplicates, Postprocess, Onnx, Verify
+    Ensemble, Export, Sweep, Evaluate, Diagnose, Compare, Report, Embed, Search, Duplicates, Postprocess, Onnx,
+    Verify,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {record.__name__.lower(): record for record in _RECORDS}
 """Command -> its record; the options of the other commands are those of a run."""

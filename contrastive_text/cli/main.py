@@ -30,6 +30,7 @@ _USAGE = f"""usage: contrastive-text COMMAND [options]
   test       score a checkpoint on --data.test PAIRS.tsv, or on --data.tasks.NAME.test FILE
   predict    embed --data.predict TEXTS.txt, or predict --data.tasks.NAME.predict FILE, with a checkpoint
   ensemble   for each task the best of several runs: contrastive-text ensemble OUT --runs RUN RUN
+  export     the model of a checkpoint, as a folder: contrastive-text export CHECKPOINT.ckpt FOLDER
   views      show altered texts side by side: contrastive-text views --recipe simcse --data.train TEXTS.txt
   sweep      a grid of runs: contrastive-text sweep --vary model.views.positive=none,CropTokens ...
 

@@ -26,6 +26,7 @@ WORDS: Mapping[str, Sequence[str]] = {
     "diagnose": ("model", TEXTS, "--pairs", PAIRS, "--output", "OUT.txt"),
     "report": ("run", "--pairs", PAIRS, "--texts", TEXTS, "--output", "OUT"),
     "postprocess": ("model", TEXTS, "OUT", "--pairs", PAIRS, "--whiten"),
+    "export": ("run", "OUT"),
     "onnx": ("model", "OUT"),
     "ensemble": ("OUT", "--runs", "run"),
     "fit": (
@@ -187,7 +188,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_any_work(
         assert "expected a place that can be written to, got Permission denied in" in said, command
 
 
-@pytest.mark.parametrize("command", ["embed", "postprocess", "onnx", "ensemble", "report", "search"])
+@pytest.mark.parametrize("command", ["embed", "postprocess", "export", "onnx", "ensemble", "report", "search"])
 def test_an_output_that_another_process_writes_is_refused(
     inputs: dict[str, bytes], here: Path, answer: Answer, command: str, finished: dict[str, str]
 ) -> None:

@@ -23,6 +23,7 @@ COMMANDS = {
     "fit from its weights": "fit --recipe simcse --model.encoder.model_name_or_path $bert --data.train $texts "
     "--data.batch_size 8 --trainer.accelerator cpu --trainer.max_steps 1 --init_from c.ckpt",
     "ensemble": "ensemble out --runs c.ckpt",
+    "export": "export c.ckpt out",
 }
 CALL = {"class_path": "subprocess.Popen", "init_args": {"args": f"touch {RAN}", "shell": True}}
 """What runs a command where a parser builds whatever is named."""

@@ -1,0 +1,19 @@
+"""The command that saves the model of a checkpoint for use."""
+
+from __future__ import annotations
+
+from contrastive_text.cli.commands import Export
+from contrastive_text.core.checkpoints import best_checkpoint
+from contrastive_text.core.terminal import say
+from contrastive_text.core.writers import alone_with
+from contrastive_text.training.module import ContrastiveModule
+
+
+def export(options: Export) -> None:
+    """Saves the model of a checkpoint as a folder, as ``fit`` does with the best one at its end."""
+    with alone_with(options.output):
+        path = best_checkpoint(options.checkpoint, "checkpoint")
+        module = ContrastiveModule.load_from_checkpoint(path, map_location="cpu")
+        module.sentence_encoder().save_pretrained(options.output)
+    say(f"Model of {path} saved to {options.output}. Next:")
+    say(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {options.output}")

@@ -1,0 +1,58 @@
+"""The command that saves the model of a checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from contrastive_text.cli.main import run
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+
+Answer = Callable[[Sequence[str]], str]
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "folder"])
+def test_the_model_of_a_checkpoint_is_the_one_that_the_run_has_saved(
+    what: str, finished: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "out").mkdir()
+    (here / "out" / "notes.txt").write_text("mine", encoding="utf-8")
+    assert run(["export", finished[what], "out"]) == 0
+    assert "--model out" in capsys.readouterr().out
+    exported, saved = (SentenceEncoder.from_pretrained(folder) for folder in ("out", finished["model"]))
+    assert (exported.encode(tiny.TEXTS) == saved.encode(tiny.TEXTS)).all()
+    assert (here / "out" / "notes.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_checkpoint_of_weights_and_parts_alone_has_a_model(finished: dict[str, str], here: Path) -> None:
+    whole = torch.load(finished["checkpoint"], weights_only=True)
+    named = ("state_dict", "hyper_parameters", "pytorch-lightning_version", "global_step", "epoch")
+    torch.save({name: whole[name] for name in named}, here / "weights.ckpt")
+    assert run(["export", "weights.ckpt", "out"]) == 0
+    assert (here / "out" / "modules.json").is_file()
+
+
+def test_what_has_no_model_and_places_that_are_taken_are_answered(
+    finished: dict[str, str], here: Path, answer: Answer
+) -> None:
+    shutil.copy(finished["checkpoint"], here / "c.ckpt")
+    (here / "file").write_text("mine", encoding="utf-8")
+    torch.save({"state_dict": {}}, here / "bare.ckpt")
+    for words, said in (
+        (["no.ckpt", "out"], "found nothing at no.ckpt"),
+        (["file", "out"], "file: expected a whole checkpoint"),
+        (["bare.ckpt", "out"], "got a file without weights and parts"),
+        ([finished["model"], "out"], "expected a run's folder with checkpoints"),
+        (["c.ckpt", "c.ckpt"], "c.ckpt: expected a folder, got a file"),
+        (["c.ckpt", "file"], "file: expected a folder, got a file"),
+        (["c.ckpt", "."], "expected a folder apart from c.ckpt"),
+        (["c.ckpt"], "output"),
+    ):
+        assert said in answer(["export", *words]), words
+    assert {path.name for path in here.iterdir()} == {"c.ckpt", "file", "bare.ckpt"}
+    assert (here / "file").read_text(encoding="utf-8") == "mine"
