@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.files.formats import _BRACKETS
 from contrastive_text.data.files.readers import read_rows
@@ -230,3 +231,45 @@ def test_brackets_in_texts_are_no_depth_and_a_bound_is_an_option(tmp_path: Path)
         read_rows(path, ["text"], bounds=Bounds(depth=2))
     with pytest.raises(InvalidValueError, match=r"a\.jsonl:1: expected a line of at most 9 bytes"):
         read_rows(path, ["text"], bounds=Bounds(line=9))
+
+
+RELEASE = {
+    "sentence1_binary_parse": "( a . )",
+    "sentence2_binary_parse": "( b . )",
+    "sentence1": "a .",
+    "sentence2": "b .",
+    "pairID": "1",
+}
+
+
+@pytest.mark.parametrize("genre", [{}, {"genre": "fiction"}])
+def test_the_releases_of_snli_and_multinli_are_read_from_both_of_their_files(
+    tmp_path: Path, genre: dict[str, str]
+) -> None:
+    rows = [
+        {"gold_label": label, **RELEASE, **genre} for label in ("neutral", "-", "entailment", "contradiction")
+    ]
+    lines = [json.dumps({"annotator_labels": [row["gold_label"]], **row}) for row in rows]
+    header = "\t".join([*rows[0], *(f"label{number}" for number in range(1, 6))])
+    ends = ["\t" * 4, "", "\t\t", ""]
+    # The last annotators' labels are missing, as blanks or with their tabs.
+    cells = ["\t".join(row.values()) + "\tneutral" + end for row, end in zip(rows, ends, strict=True)]
+    for path in (
+        write(tmp_path / "train.jsonl", "\n".join(lines)),
+        write(tmp_path / "train.txt", "\n".join([header, *cells]) + "\n"),
+        write(tmp_path / "train.txt.gz", "\r\n".join([header, *cells]) + "\r\n"),
+    ):
+        table = read_rows(path, SCORED, target=Classes(NLI))
+        subset = {"subset": "fiction"} if genre else {}
+        assert table.rows == tuple(
+            {"anchor": "a .", "positive": "b .", "target": number} | subset for number in (1.0, 0.0, 2.0)
+        )
+        assert "gold_label -> target: entailment (1), neutral (1), contradiction (1)" in table.understood
+        assert table.understood.endswith("3 rows; 1 row without a gold label left out")
+        assert len(read_rows(path, ["text"])) == 8
+
+
+def test_a_row_of_a_release_that_ends_too_early_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "gold_label\tsentence1\tsentence2\tlabel1\nneutral\ta\tb\nneutral\ta\n")
+    with refuses("a.txt:3: expected 4 fields", "got 2"):
+        read_rows(path, ["text"])

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import re
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from conftest import DATA, needs_data
+from data_files import SCORED, refuses, write
 
 from contrastive_text.core.targets import NLI, Classes, Scores, Target
 from contrastive_text.data import Table, read_pairs, read_rows
 
 INFERENCE = Classes(NLI)
 YES_NO = Classes.of(2, "classes")
-PAIRS = ("anchor", "positive", "target")
-
-
-def write(path: Path, data: str) -> Path:
-    path.write_bytes(gzip.compress(data.encode()) if path.suffix == ".gz" else data.encode())
-    return path
 
 
 def pairs(path: Path, labels: Sequence[str]) -> Path:
@@ -34,18 +26,13 @@ def read(
     path: Path | Sequence[Path],
     target: Target | None = INFERENCE,
     labels: Mapping[str, str] | None = None,
-    reads: Sequence[str] = PAIRS,
+    reads: Sequence[str] = SCORED,
 ) -> Table:
     return read_rows(path, reads=reads, target=target, labels=labels)
 
 
 def targets(table: Table) -> list[object]:
     return [row["target"] for row in table]
-
-
-def refuses(*parts: str) -> AbstractContextManager[object]:
-    """Expects a ValueError whose message has the parts in this order."""
-    return pytest.raises(ValueError, match="(?s)" + ".*".join(re.escape(part) for part in parts))
 
 
 # What is understood
@@ -147,118 +134,6 @@ def test_the_label_column_wins_over_finer_ones_and_ids(tmp_path: Path, name: str
     }
     table = read(write(tmp_path / "a.tsv", files[name]), Classes(("LOC", "HUM")), reads=("text", "target"))
     assert table.rows == ({"text": "Who ?", "target": 1.0}, {"text": "Where ?", "target": 0.0})
-
-
-# Layouts of NLI data
-
-RELEASE = {
-    "sentence1_binary_parse": "( a . )",
-    "sentence2_binary_parse": "( b . )",
-    "sentence1": "a .",
-    "sentence2": "b .",
-    "pairID": "1",
-}
-
-
-@pytest.mark.parametrize("genre", [{}, {"genre": "fiction"}])
-def test_the_releases_of_snli_and_multinli_are_read_from_both_of_their_files(
-    tmp_path: Path, genre: dict[str, str]
-) -> None:
-    rows = [
-        {"gold_label": label, **RELEASE, **genre} for label in ("neutral", "-", "entailment", "contradiction")
-    ]
-    lines = [json.dumps({"annotator_labels": [row["gold_label"]], **row}) for row in rows]
-    header = "\t".join([*rows[0], *(f"label{number}" for number in range(1, 6))])
-    ends = ["\t" * 4, "", "\t\t", ""]
-    # The last annotators' labels are missing, as blanks or with their tabs.
-    cells = ["\t".join(row.values()) + "\tneutral" + end for row, end in zip(rows, ends, strict=True)]
-    for path in (
-        write(tmp_path / "train.jsonl", "\n".join(lines)),
-        write(tmp_path / "train.txt", "\n".join([header, *cells]) + "\n"),
-        write(tmp_path / "train.txt.gz", "\r\n".join([header, *cells]) + "\r\n"),
-    ):
-        table = read(path)
-        subset = {"subset": "fiction"} if genre else {}
-        assert table.rows == tuple(
-            {"anchor": "a .", "positive": "b .", "target": number} | subset for number in (1.0, 0.0, 2.0)
-        )
-        assert "gold_label -> target: entailment (1), neutral (1), contradiction (1)" in table.understood
-        assert table.understood.endswith("3 rows; 1 row without a gold label left out")
-        assert len(read(path, reads=("text",))) == 8
-
-
-def test_a_row_of_a_release_that_ends_too_early_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", "gold_label\tsentence1\tsentence2\tlabel1\nneutral\ta\tb\nneutral\ta\n")
-    with refuses("a.txt:3: expected 4 fields", "got 2"):
-        read(path)
-
-
-def test_snli_without_genres_joins_multinli_with_them(tmp_path: Path) -> None:
-    snli = write(tmp_path / "snli.tsv", "premise\thypothesis\tlabel\na\tb\t0\n")
-    multinli = write(tmp_path / "multinli.tsv", "genre\tpremise\thypothesis\tlabel\nfiction\tc\td\t2\n")
-    table = read([snli, multinli])
-    assert [list(row) for row in table] == [["anchor", "positive", "target"]] * 2
-    assert table.understood.split("\n")[2:] == [
-        "subset left out: not every file has one",
-        "no row of class neutral",
-    ]
-    with refuses("expected a column for subset"):
-        read([snli, multinli], reads=(*PAIRS, "subset"))
-
-
-ALL_NLI = (
-    "split\tdataset\tfilename\tsentence1\tsentence2\tlabel\n"
-    "train\tAllNLI\tsnli.txt\ta\tb\tneutral\n"
-    "train\tAllNLI\tmnli.txt\tc\td\tentailment\n"
-    "dev\tAllNLI\tsnli.txt\te\tf\tcontradiction\n"
-    "test\tAllNLI\tsnli.txt\tg\th\tcontradiction\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("split", "anchors", "said"),
-    [
-        ("train", "ac", "split: train (2); dev (1), test (1) left out; dataset, filename ignored; 2 rows"),
-        ("validation", "e", "split: dev (1); train (2), test (1) left out; dataset, filename ignored; 1 row"),
-        ("dev", "e", "split: dev (1); train (2), test (1) left out; dataset, filename ignored; 1 row"),
-        ("test", "g", "split: test (1); train (2), dev (1) left out; dataset, filename ignored; 1 row"),
-        ("all", "aceg", "split: all of train (2), dev (1), test (1); dataset, filename ignored; 4 rows"),
-    ],
-)
-def test_one_split_of_allnli_is_read_and_the_rest_counted(
-    tmp_path: Path, split: str, anchors: str, said: str
-) -> None:
-    path = write(tmp_path / "AllNLI.tsv.gz", ALL_NLI)
-    table = read_rows(path, PAIRS, target=INFERENCE, split=split)
-    assert "".join(str(row["anchor"]) for row in table) == anchors
-    assert said in table.understood.split("\n")[0]
-
-
-def test_splits_in_one_file_are_never_mixed_silently(tmp_path: Path) -> None:
-    path = write(tmp_path / "AllNLI.tsv.gz", ALL_NLI)
-    with refuses(
-        "AllNLI.tsv.gz: expected rows of one split, got train (2), dev (1), test (1); choose one with split"
-    ):
-        read(path)
-    two = write(tmp_path / "a.tsv", "\n".join(ALL_NLI.split("\n")[2:4]).replace("AllNLI", "x"))
-    write(two, ALL_NLI.split("\n")[0] + "\n" + two.read_text())
-    with refuses("expected rows of the split test, got train (1), dev (1)"):
-        read_rows(two, PAIRS, target=INFERENCE, split="test")
-    scored = write(tmp_path / "sts.tsv", "split\tscore\tsentence1\tsentence2\ntrain\t1\ta\tb\ndev\t2\tc\td\n")
-    assert read_pairs(scored, split="dev").rows == ({"anchor": "c", "positive": "d", "target": 2.0},)
-
-
-@pytest.mark.parametrize("values", ["train train", "0 1", "x y"])
-def test_a_column_split_that_does_not_choose_is_ignored_aloud(tmp_path: Path, values: str) -> None:
-    lines = "".join(f"{value}\ta\n" for value in values.split())
-    table = read_rows(write(tmp_path / "a.tsv", f"split\ttext\n{lines}"), ["text"], split="train")
-    assert len(table) == 2
-    assert "split ignored" in table.understood
-
-
-def test_a_column_split_may_be_read_as_what_the_user_says(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", "split\tx\ntrain\t1\ntest\t2\n")
-    assert len(read_rows(path, ["text"], columns={"text": "split"})) == 2
 
 
 # Hostile labels
@@ -367,13 +242,13 @@ def test_a_mapping_that_other_files_need_too_may_have_labels_without_a_row(tmp_p
     labels = {"n": "neutral", "e": "entailment", "c": "contradiction"}
     with refuses("labels.c: expected a label of the files, got e, n; name one of those"):
         read(path, labels=labels)
-    table = read_rows(path, PAIRS, target=INFERENCE, labels=labels, every_label=False)
+    table = read_rows(path, SCORED, target=INFERENCE, labels=labels, every_label=False)
     assert table.understood.split("\n")[1:] == ["no row of label c", "no row of class contradiction"]
 
 
 def test_a_mapping_without_an_objective_is_refused(tmp_path: Path) -> None:
     path = pairs(tmp_path / "a.tsv", ["0"])
-    for target, reads in ((None, PAIRS), (INFERENCE, ("anchor", "positive"))):
+    for target, reads in ((None, SCORED), (INFERENCE, ("anchor", "positive"))):
         with refuses(
             "labels: expected an objective that learns a target, got none; leave labels out, or add one"
         ):

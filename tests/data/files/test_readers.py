@@ -10,6 +10,7 @@ from conftest import DATA, needs_data
 from covering import rest_slow
 from data_files import PAIR, SCORED, refuses, texts, write
 
+from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.data.files.readers import read_rows
 
 
@@ -68,6 +69,19 @@ def test_a_column_that_holds_one_value_has_one_source(name: str, sources: list[s
 def test_no_files_are_refused() -> None:
     with refuses("paths: expected at least one file, got none"):
         read_rows([], ["text"])
+
+
+def test_snli_without_genres_joins_multinli_with_them(tmp_path: Path) -> None:
+    snli = write(tmp_path / "snli.tsv", "premise\thypothesis\tlabel\na\tb\t0\n")
+    multinli = write(tmp_path / "multinli.tsv", "genre\tpremise\thypothesis\tlabel\nfiction\tc\td\t2\n")
+    table = read_rows([snli, multinli], SCORED, target=Classes(NLI))
+    assert [list(row) for row in table] == [["anchor", "positive", "target"]] * 2
+    assert table.understood.split("\n")[2:] == [
+        "subset left out: not every file has one",
+        "no row of class neutral",
+    ]
+    with refuses("expected a column for subset"):
+        read_rows([snli, multinli], (*SCORED, "subset"), target=Classes(NLI))
 
 
 REAL_FILES: tuple[tuple[str, Sequence[str], int], ...] = (
