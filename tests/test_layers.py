@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import contrastive_text
@@ -26,6 +27,7 @@ LIGHTNING = ("training/", "cli/", "data/datamodule.py", "data/settings.py")
 """Where Lightning may be imported."""
 
 
+@cache  # where a test asks: every worker of a run collects this file
 def modules() -> dict[str, ast.Module]:
     """Returns the files of the package by the name of their module, but for those of the package itself."""
     files = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem[0] != "_"]
@@ -33,9 +35,6 @@ def modules() -> dict[str, ast.Module]:
         path.relative_to(PACKAGE.parent).with_suffix("").as_posix().replace("/", "."): path for path in files
     }
     return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in sorted(named.items())}
-
-
-MODULES = modules()
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -54,10 +53,12 @@ def imported(tree: ast.AST) -> Iterator[str]:
 def own_imports(module: str) -> set[str]:
     """Returns the modules of the package that a file imports: where a folder gives a name, the folder."""
     found = set()
-    for name in imported(MODULES[module]):
-        while name.startswith(f"{PACKAGE.name}.") and name not in MODULES and f"{name}.__init__" not in MODULES:
+    for name in imported(modules()[module]):
+        while (
+            name.startswith(f"{PACKAGE.name}.") and name not in modules() and f"{name}.__init__" not in modules()
+        ):
             name = name.rpartition(".")[0]
-        if name in MODULES or f"{name}.__init__" in MODULES:
+        if name in modules() or f"{name}.__init__" in modules():
             found.add(name)
     return found
 
@@ -82,13 +83,13 @@ def test_the_design_has_the_same_floors() -> None:
 
 
 def test_every_package_has_a_floor() -> None:
-    assert {package(module) for module in MODULES} == set(FLOOR)
+    assert {package(module) for module in modules()} == set(FLOOR)
 
 
 def test_a_package_imports_from_lower_floors_only() -> None:
     offences = [
         f"{module} imports {other}"
-        for module in MODULES
+        for module in modules()
         for other in own_imports(module)
         if package(other) != package(module)
         and (
@@ -105,7 +106,7 @@ def test_a_package_imports_from_lower_floors_only() -> None:
 
 def test_no_two_files_import_each_other() -> None:
     """An import inside of a function counts."""
-    files = {name.removesuffix(".__init__"): own_imports(name) for name in MODULES}
+    files = {name.removesuffix(".__init__"): own_imports(name) for name in modules()}
     done: set[str] = set()
 
     def visit(name: str, path: tuple[str, ...]) -> None:
@@ -122,14 +123,14 @@ def test_no_two_files_import_each_other() -> None:
 def test_only_training_the_shell_and_the_data_module_know_lightning() -> None:
     knowing = {
         name
-        for name, tree in MODULES.items()
+        for name, tree in modules().items()
         if any("lightning" in each.split(".")[0] for each in imported(tree))
     }
     paths = {name: name.removeprefix("contrastive_text.").replace(".", "/") + ".py" for name in knowing}
     assert not [path for path in paths.values() if not path.startswith(LIGHTNING)]
     # "lightning" is a second family of the same classes.
     assert not [
-        name for name in knowing if any(each.split(".")[0] == "lightning" for each in imported(MODULES[name]))
+        name for name in knowing if any(each.split(".")[0] == "lightning" for each in imported(modules()[name]))
     ]
 
 
