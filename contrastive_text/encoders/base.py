@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -15,25 +16,25 @@ from contrastive_text.encoders.layouts import FixedLayout
 
 
 class Encoder(nn.Module, ABC):
-    """Base class of encoders.
+    """Base class of encoders. One of a user's own sets ``features`` and ``vocabulary_size`` at least.
 
     Attributes:
+        features: Width D of the token vectors.
+        vocabulary_size: Entries of the token table.
         tokenizer: Turns text into ids; None until ``TextDataModule`` has learned one from the corpus.
         max_length: Longest row in training, in tokens with special ones; None for ``limit``.
         limit: Longest row that the network takes; None for no limit.
-        features: Width D of the token vectors.
-        vocabulary_size: Entries of the token table.
         takes_embedding_views: Whether there is an embedding output that ``alter`` can reach.
         dropout_in_effect: Dropout probabilities by name, as the run's summary prints them.
     """
 
-    tokenizer: PreTrainedTokenizerBase | None
-    max_length: int | None
-    limit: int | None
     features: int
     vocabulary_size: int
-    dropout_in_effect: dict[str, float]
-    takes_embedding_views: bool
+    tokenizer: PreTrainedTokenizerBase | None = None
+    max_length: int | None = None
+    limit: int | None = None
+    takes_embedding_views: bool = False
+    dropout_in_effect: Mapping[str, float] = MappingProxyType({})
 
     @abstractmethod
     def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:

@@ -20,6 +20,9 @@ from contrastive_text.training.module import ContrastiveModule
 class ExportModel(Callback):
     """Loads the best checkpoint after training and saves it for use, as a folder to load anywhere.
 
+    A folder holds a ``TransformerEncoder``. Of any other encoder the checkpoint is what can be loaded again; that
+    is said when training starts.
+
     Args:
         dirpath: The folder; None for ``model`` in the run's folder.
     """
@@ -27,10 +30,22 @@ class ExportModel(Callback):
     def __init__(self, dirpath: str | None = None) -> None:
         self.dirpath = dirpath
 
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Refuses an encoder that couldn't be loaded again, such as one with LoRA put in."""
-        if isinstance(pl_module, ContrastiveModule) and isinstance(pl_module.encoder, TransformerEncoder):
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Says that an encoder of a user's own gets no folder.
+
+        Raises:
+            ValueError: An encoder that couldn't be loaded again, such as one with LoRA put in.
+        """
+        if not isinstance(pl_module, ContrastiveModule):
+            return
+        if isinstance(pl_module.encoder, TransformerEncoder):
             check_loadable(pl_module.encoder, where="ExportModel")
+        elif trainer.is_global_zero:
+            name = type(pl_module.encoder).__name__
+            console().print(
+                f"No model folder will be written: one holds a TransformerEncoder, and this is a {name}. "
+                "ContrastiveModule.load_from_checkpoint loads it from a checkpoint."
+            )
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reloads the best weights on every rank and writes the folder on the first."""
@@ -47,8 +62,7 @@ class ExportModel(Callback):
         if not trainer.is_global_zero or not isinstance(pl_module, ContrastiveModule):
             return
         if not isinstance(pl_module.encoder, TransformerEncoder):
-            console().print(f"No model folder: {type(pl_module.encoder).__name__} has no format for one.")
-            return
+            return  # said at the start
         remove_abandoned(folder.parent)
         pl_module.sentence_encoder().save_pretrained(folder)
         said = ""

@@ -203,6 +203,12 @@ def test_the_export_has_the_kept_head_and_no_train_only_one(
     assert dropped.sentence_encoder().head is None
 
 
+def test_an_encoder_that_no_folder_holds_is_told_of_before_training(capsys: pytest.CaptureFixture[str]) -> None:
+    ExportModel().on_fit_start(pl.Trainer(logger=False, accelerator="cpu"), ContrastiveModule(Bag()))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "No model folder will be written:" in told and "this is a Bag. ContrastiveModule.load_from_ch" in told
+
+
 def test_an_encoder_that_has_no_folder_format_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="expected a TransformerEncoder, got Bag"):
         ContrastiveModule(Bag()).sentence_encoder()
