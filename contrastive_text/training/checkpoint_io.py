@@ -20,7 +20,7 @@ from contrastive_text.core.errors import DiskError, InvalidValueError, first_lin
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes checkpoints that a kill leaves whole or not there, and reads whole ones only.
 
-    For ``Trainer(plugins=[AtomicCheckpointIO()])``; the shell takes it by default. A checkpoint is written to a
+    For ``Trainer(plugins=[AtomicCheckpointIO()])``; a ``Run`` takes it by default. A checkpoint is written to a
     temporary file in its folder, flushed to the disk, and renamed: whenever the process is killed, there is the
     older file or the newer one. Its checksum stands in the comment of the zip archive that the file is, so that
     ``torch.load`` and Lightning alone read it too. Paths in a store, such as ``s3://``, are left to Lightning.

@@ -111,9 +111,11 @@ class Run:
         Example:
             >>> Run.from_recipe("simcse", max_epoch=1)
             Traceback (most recent call last):
-            contrastive_text.core.errors.InvalidValueError: Run: expected ... did you mean max_epochs?
+            contrastive_text.core.errors.InvalidValueError: Run: expected ... did you mean max_epochs?...
         """  # Any: what YAML can hold, and parts
         given = {_place_of(name): value for name, value in options.items()} | dict(config or {})
+        if "data.seed" in given:  # one seed for all
+            given["seed_everything"] = given.pop("data.seed")
         if encoder is not None:
             named = {"init_args": {"model_name_or_path": str(encoder), "config": None}}
             given["model.encoder"] = named if isinstance(encoder, str | Path) else encoder
@@ -176,6 +178,7 @@ class Run:
             # Before a vocabulary is learned.
             self._summary.starts_from = load_initial_weights(self.module, parts["init_from"])
         self.call(pl.Trainer.fit)
+        parts["ckpt_path"] = None  # from here on the weights are the run's own
         self._trained = True
 
     def call(self, method: Callable[..., T]) -> T:
@@ -208,9 +211,10 @@ def _place_of(name: str) -> str:
     if name not in owner:
         raise InvalidValueError(
             f"Run: expected an argument of the module, the data or the Trainer, got {name!r}"
-            f"{nearest(name, (*owner, *VALUES))}"
+            f"{nearest(name, (*owner, *VALUES))}; one of another place goes by its dotted name into config, "
+            "as in config={'checkpoint.monitor': 'val/overall'}"
         )
-    return "seed_everything" if name == "seed" else f"{owner[name]}.{name}"  # one seed for all
+    return f"{owner[name]}.{name}"
 
 
 def _resuming(config: Namespace) -> str:

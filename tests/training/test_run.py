@@ -150,6 +150,7 @@ def test_names_find_their_places_and_values_may_be_parts(files: dict[str, str]) 
     ("options", "said"),
     [
         ({"max_epoch": 1}, "Run: .* got 'max_epoch'; did you mean max_epochs"),
+        ({"monitor": "val/overall"}, "got 'monitor'; one of another place goes by its dotted name into config"),
         ({"config": {"modl.pooler": "CLSPooler"}}, "Run: .* got 'modl.pooler'; did you mean model"),
         ({"config": {"data.trian": "a.txt"}}, "data: .* got 'trian'; did you mean 'train'"),
         ({"pooler": "CLSPoolr"}, "model.pooler: .* got CLSPoolr; did you mean CLSPooler"),
