@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Any, TypeVar
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 
@@ -21,7 +21,7 @@ class _Required:
     """Stands for a field that must be there."""
 
 
-_REQUIRED = _Required()
+_REQUIRED: Any = _Required()  # Any: stands where a default of any type may
 
 
 def read_json(path: Path, todo: str) -> object:
@@ -149,67 +149,47 @@ class Record:
         came = "nothing" if name is not None and name not in self.values else shown(got)
         return InvalidValueError(f"{place}: expected {expected}, got {came}; {self.todo}")
 
-    @overload
-    def text(self, name: str) -> str: ...
-    @overload
-    def text(self, name: str, default: _T) -> str | _T: ...
-    def text(self, name: str, default: object = _REQUIRED) -> object:
+    def text(self, name: str, default: _T = _REQUIRED) -> str | _T:
         """Returns a text."""
-        return self._one(name, default, str, "a text")
+        value: str | _T = self._one(name, default, str, "a text")
+        return value
 
-    @overload
-    def flag(self, name: str) -> bool: ...
-    @overload
-    def flag(self, name: str, default: _T) -> bool | _T: ...
-    def flag(self, name: str, default: object = _REQUIRED) -> object:
+    def flag(self, name: str, default: _T = _REQUIRED) -> bool | _T:
         """Returns true or false."""
-        return self._one(name, default, bool, "true or false")
+        value: bool | _T = self._one(name, default, bool, "true or false")
+        return value
 
-    @overload
-    def integer(self, name: str, *, least: int | None = None, most: int | None = None) -> int: ...
-    @overload
     def integer(
-        self, name: str, default: _T, *, least: int | None = None, most: int | None = None
-    ) -> int | _T: ...
-    def integer(
-        self, name: str, default: object = _REQUIRED, *, least: int | None = None, most: int | None = None
-    ) -> object:
+        self, name: str, default: _T = _REQUIRED, *, least: int | None = None, most: int | None = None
+    ) -> int | _T:
         """Returns an integer within bounds, both included."""
         expected = f"an integer{_bounds(least, most)}"
-        value = self._one(name, default, int, expected)
+        value: int | _T = self._one(name, default, int, expected)
         too_small = least is not None and isinstance(value, int) and value < least
         too_large = most is not None and isinstance(value, int) and value > most
         if name in self and (too_small or too_large):
             raise self.refusal(expected, value, name)
         return value
 
-    @overload
-    def number(self, name: str) -> float: ...
-    @overload
-    def number(self, name: str, default: _T) -> float | _T: ...
-    def number(self, name: str, default: object = _REQUIRED) -> object:
+    def number(self, name: str, default: _T = _REQUIRED) -> float | _T:
         """Returns a finite number; an integer counts as one."""
-        value = self._one(name, default, int | float, "a finite number")
-        if name not in self:
+        value: float | _T = self._one(name, default, int | float, "a finite number")
+        if name not in self or not isinstance(value, int | float):
             return value
         try:
-            number = float(value)  # type: ignore[arg-type]  # it is one of the two
+            number = float(value)
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):
             raise self.refusal("a finite number", value, name)
         return number
 
-    @overload
-    def texts(self, name: str) -> list[str]: ...
-    @overload
-    def texts(self, name: str, default: _T) -> list[str] | _T: ...
-    def texts(self, name: str, default: object = _REQUIRED) -> object:
+    def texts(self, name: str, default: _T = _REQUIRED) -> list[str] | _T:
         """Returns a list of texts."""
-        value = self._one(name, default, list, "a list of texts")
-        if name in self and isinstance(value, list) and not all(isinstance(each, str) for each in value):
-            other = next(each for each in value if not isinstance(each, str))
-            raise self.refusal("a list of texts", other, name)
+        value: list[str] | _T = self._one(name, default, list, "a list of texts")
+        others = [each for each in value if not isinstance(each, str)] if isinstance(value, list) else []
+        if others:
+            raise self.refusal("a list of texts", others[0], name)
         return value
 
     def record(self, name: str, default: Mapping[str, object] | None = None) -> Record:
@@ -218,13 +198,13 @@ class Record:
         value = self._one(name, _REQUIRED if default is None else default, Mapping, expected)
         return Record(value, f"{self.where}: {name}", self.todo)
 
-    def _one(self, name: str, default: object, kind: object, expected: str) -> object:
+    def _one(self, name: str, default: object, kind: Any, expected: str) -> Any:  # Any: of that kind
         value = self.values.get(name)
         if value is None:
             if default is _REQUIRED:
                 raise self.refusal(expected, value, name)
             return default
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):  # type: ignore[arg-type]  # a class or several
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise self.refusal(expected, value, name)
         return value
 

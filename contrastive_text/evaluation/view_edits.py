@@ -16,6 +16,7 @@ from contrastive_text.core.types import Alter, Batch
 from contrastive_text.data import Collator, KeyedRow
 from contrastive_text.data.sampler import Rows
 from contrastive_text.encoders import Encoder
+from contrastive_text.inference.blocks import evaluating
 from contrastive_text.views import EmbeddingView, TextView, TokenView, View, ViewPlan
 
 _MEASURED = 200
@@ -217,10 +218,8 @@ def _entry_rate(encoder: Encoder, batch: Batch, plan: ViewPlan, chain: Sequence[
 
         return alter
 
-    training = encoder.training
-    encoder.eval()  # what dropout has erased a view can't change
-    for block in torch.split(torch.arange(len(batch)), _BLOCK):
-        part = batch.split(block)
-        encoder(part, alter=watch(part))
-    encoder.train(training)
+    with evaluating(encoder):  # what dropout has erased a view can't change
+        for block in torch.split(torch.arange(len(batch)), _BLOCK):
+            part = batch.split(block)
+            encoder(part, alter=watch(part))
     return changed / max(entries, 1)

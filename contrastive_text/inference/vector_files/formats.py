@@ -83,14 +83,9 @@ def ranges_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.ranges.npy")
 
 
-def unfinished_of(path: Path) -> Path:
-    """Returns the name of the file in which vectors grow until all are there."""
-    return path.with_name(f"{path.name}{UNFINISHED}")
-
-
 def files_of(path: Path) -> list[Path]:
     """Returns the names of all files that may be written for a file of vectors, itself the first."""
-    growing = unfinished_of(path)
+    growing = path.with_name(f"{path.name}{UNFINISHED}")
     converted = growing.with_name(f"{growing.name}{path.suffix}")
     return [each for name in (path, growing) for each in (name, record_of(name), ranges_of(name))] + [converted]
 

@@ -14,6 +14,8 @@ from contrastive_text.runs.report.runs import RunRecord
 from contrastive_text.training.module import ContrastiveModule
 
 _TEXTS = ("text", "anchor", "positive", "negative")
+_SHOWN = 3
+"""Rows of a task that are shown altered."""
 
 
 class Altered(NamedTuple):
@@ -46,12 +48,11 @@ class Inside(NamedTuple):
     lacks: str
 
 
-def look_inside(run: RunRecord, count: int = 3) -> Inside:
+def look_inside(run: RunRecord) -> Inside:
     """Builds a run's module and data from its checkpoint and reads its files.
 
     Args:
         run: The run; relative paths in its configuration are those from the working directory.
-        count: Rows that are shown altered.
     """
     if run.checkpoint is None:
         return Inside([], {}, [], run.lacks)
@@ -69,7 +70,7 @@ def look_inside(run: RunRecord, count: int = 3) -> Inside:
             Altered(
                 task=name,
                 pairing=describe(training.pairing),
-                rows=altered_rows(data.collator(name), module.encoder, training.rows, count),
+                rows=altered_rows(data.collator(name), module.encoder, training.rows, _SHOWN),
             )
             for name, training in data.training.items()
         ]
