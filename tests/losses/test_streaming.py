@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
+from covering import rest_slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -270,8 +272,14 @@ def test_columns_without_a_gradient_get_none_and_leave_the_rows_theirs() -> None
     torch.testing.assert_close(*gradients, rtol=EXACT, atol=EXACT)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("ids", [None, 5, 1])
+ONE_EACH = [("InfoNCE", None), ("InfoNCE two-sided", 5), ("InfoNCE weighed", 1), ("NTXent", 5), ("SupCon", 1)]
+"""Each loss, with each way in which texts repeat; that all of them are as the dense form is tested above."""
+
+
+@pytest.mark.parametrize(
+    ("loss", "ids"),
+    rest_slow([*ONE_EACH, *(pair for pair in product(LOSSES, (None, 5, 1)) if pair not in ONE_EACH)], quick=5),
+)
 def test_gradients_agree_with_finite_differences(loss: str, ids: int | None) -> None:
     made = LOSSES[loss](temperature=0.3, streamed=True)
     every = examples(4, hard=1, ids=ids, classes=2 if loss == "SupCon" else None)
@@ -298,8 +306,20 @@ def test_gradients_of_the_temperature_agree_with_finite_differences(mirrored: bo
     assert torch.autograd.gradcheck(terms, [block.rows.requires_grad_(), temperature])
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("ids", [None, 3])
+@pytest.mark.parametrize(
+    ("loss", "ids"),
+    rest_slow(
+        [
+            ("NTXent", None),  # tile and mirror image
+            ("InfoNCE weighed", 3),  # tile by tile
+            ("SupCon", None),
+            *((loss, 3 if loss in ("NTXent", "SupCon") else None) for loss in LOSSES),
+            ("InfoNCE", 3),
+            ("InfoNCE two-sided", 3),
+        ],
+        quick=3,
+    ),
+)
 def test_nothing_of_the_size_of_the_matrix_is_kept_for_the_gradient(loss: str, ids: int | None) -> None:
     every = examples(60, ids=ids, classes=4 if loss == "SupCon" else None)
     leaves = [every.anchor.requires_grad_(), every.positive.requires_grad_()]

@@ -12,6 +12,7 @@ import pytest
 import tiny
 import torch
 from architectures import NAMES, PAIR, ROWS, encoder_of, ragged
+from covering import rest_slow
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForMaskedLM
@@ -233,7 +234,7 @@ def test_the_head_is_made_only_where_it_is_needed(bert: str) -> None:
     assert [name for name, _ in masked(bert).named_parameters() if "token_head" in name]
 
 
-@pytest.mark.parametrize("role", ["anchor", "positive", "original"])
+@pytest.mark.parametrize("role", rest_slow(["original", "anchor", "positive"]))
 def test_s12_special_tokens_are_never_predicted_and_every_hidden_place_is(
     bert: str, texts: str, role: str
 ) -> None:
@@ -328,7 +329,7 @@ def reloaded(module: ContrastiveModule, texts: str, folder: Path) -> Contrastive
     return loaded
 
 
-@pytest.mark.parametrize("change", [to_float64, copied, trained, reloaded])
+@pytest.mark.parametrize("change", rest_slow([reloaded, to_float64, copied, trained], quick=3))
 def test_the_decoder_stays_the_token_table_with_a_new_token_too(
     bert: str, texts: str, tmp_path: Path, change: Callable[[ContrastiveModule, str, Path], ContrastiveModule]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 import reference
 import torch
 import yaml
+from covering import rest_slow
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
@@ -262,7 +263,7 @@ def test_a_negative_pair_above_the_bound_has_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("labels", LABELS)
-@pytest.mark.parametrize("loss", [InfoNCE(0.3, hard_negative_log_weight=0.5), NTXent(0.3)])
+@pytest.mark.parametrize("loss", rest_slow([InfoNCE(0.3, hard_negative_log_weight=0.5), NTXent(0.3)]))
 def test_gradients_agree_with_finite_differences(labels: PairLabels, loss: Loss) -> None:
     ids = [0, 1, 0, 3, 5, 6, 7, 6]
     rows = encoded([1, 0, 0, 1], ids=ids, seed=3)

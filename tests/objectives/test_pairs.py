@@ -441,6 +441,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return of_two_ranks(work, tmp_path_factory.mktemp("ranks"))
 
 
+@pytest.mark.slow  # the default run has these objectives on ranks in test_one_gradient.py
 @pytest.mark.parametrize("split", PARTS)
 @pytest.mark.parametrize("name", RANKED)
 def test_the_gradient_of_two_ranks_is_that_of_one_process(
@@ -456,6 +457,7 @@ def test_the_gradient_of_two_ranks_is_that_of_one_process(
             torch.testing.assert_close(reached[key], expected.detach(), rtol=0, atol=PROMISE * scale)
 
 
+@pytest.mark.slow
 def test_in_evaluation_no_rank_waits_for_another(ranks: list[dict[str, Any]]) -> None:
     alone = PairRegression(loss=CoSENT()).eval()(pairs(some(3), SCORES[:3]))
     assert torch.equal(ranks[0]["evaluation"], alone.total)

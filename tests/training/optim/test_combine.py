@@ -509,6 +509,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, 
     return of_two_ranks(work, tmp_path_factory.mktemp("combine"))
 
 
+@pytest.mark.slow  # the default run has combiners on ranks in test_one_gradient.py and test_distributed_tasks.py
 @pytest.mark.parametrize("name", COMBINERS)
 def test_two_ranks_give_the_gradient_of_one_process(ranks: list[dict[str, dict[str, Tensor]]], name: str) -> None:
     alone = run(name, dict.fromkeys(ROWS, slice(None)))
@@ -533,6 +534,7 @@ def test_the_combiners_of_two_ranks_differ_from_each_other() -> None:
     }
 
 
+@pytest.mark.slow
 def test_figures_of_two_ranks_are_those_of_one_process(ranks: list[dict[str, dict[str, Tensor]]]) -> None:
     _, alone = Step(WeightedSum())(dict.fromkeys(ROWS, slice(None)), figures=True)
     assert len(alone) == 6
