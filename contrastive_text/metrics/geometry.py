@@ -20,6 +20,7 @@ from contrastive_text.metrics.functional import (
     positive_pairs,
     uniformity,
 )
+from contrastive_text.metrics.similarity import OfScoredPairs
 from contrastive_text.metrics.spread import iso_score
 
 
@@ -66,7 +67,7 @@ class Alignment(Metric):
 
 
 @final
-class PositiveAlignment(Metric):
+class PositiveAlignment(OfScoredPairs):
     """Alignment of those scored pairs that count as positives; lower is better.
 
     See ``functional.positive_pairs`` for which do, and ``functional.alignment``, with the power 2.
@@ -79,26 +80,17 @@ class PositiveAlignment(Metric):
         tensor(4.)
     """
 
-    is_differentiable = False
     higher_is_better = False
-    full_state_update = False
-    distances: list[Tensor]
-    targets: list[Tensor]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("distances", default=[], dist_reduce_fx="cat")
-        self.add_state("targets", default=[], dist_reduce_fx="cat")
 
     def update(self, u: Tensor, v: Tensor, target: Tensor) -> None:
         """Adds pairs of vectors, (n, D) each, and their gold scores, (n,)."""
         check_pairs("PositiveAlignment", u, v)
-        self.distances.append((unit_vectors(u.detach()) - unit_vectors(v.detach())).square().sum(dim=1))
+        self.values.append((unit_vectors(u.detach()) - unit_vectors(v.detach())).square().sum(dim=1))
         self.targets.append(target.detach())
 
     def compute(self) -> Tensor:
         """Returns the mean over all positives so far, a scalar; NaN where no pair is one."""
-        return dim_zero_cat(self.distances)[positive_pairs(dim_zero_cat(self.targets))].mean()
+        return dim_zero_cat(self.values)[positive_pairs(dim_zero_cat(self.targets))].mean()
 
 
 class _OfVectors(Metric):

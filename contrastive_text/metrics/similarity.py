@@ -106,8 +106,22 @@ def spearman(x: Tensor, y: Tensor) -> Tensor:
     return torch.corrcoef(ranks)[0, 1].to(dtype=at_least_float32(x).dtype).to(x.device)
 
 
+class OfScoredPairs(Metric):
+    """Keeps a value and the gold score of every pair until ``compute``."""
+
+    is_differentiable = False
+    full_state_update = False
+    values: list[Tensor]
+    targets: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("values", default=[], dist_reduce_fx="cat")
+        self.add_state("targets", default=[], dist_reduce_fx="cat")
+
+
 @final
-class SpearmanSimilarity(Metric):
+class SpearmanSimilarity(OfScoredPairs):
     """Spearman correlation of cosine similarity and a gold score, times 100.
 
     The score of the STS tasks (Reimers et al. 2016, https://aclanthology.org/C16-1009, recommend Spearman
@@ -124,16 +138,7 @@ class SpearmanSimilarity(Metric):
         tensor(50.)
     """
 
-    is_differentiable = False
     higher_is_better = True
-    full_state_update = False
-    similarities: list[Tensor]
-    targets: list[Tensor]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("similarities", default=[], dist_reduce_fx="cat")
-        self.add_state("targets", default=[], dist_reduce_fx="cat")
 
     def update(self, u: Tensor, v: Tensor, target: Tensor) -> None:
         """Adds pairs of vectors and their gold scores.
@@ -152,9 +157,9 @@ class SpearmanSimilarity(Metric):
                 f"SpearmanSimilarity.target: expected one score per pair {tuple(similarity.shape)}, got "
                 f"{tuple(target.shape)}; flatten the scores"
             )
-        self.similarities.append(similarity)
+        self.values.append(similarity)
         self.targets.append(target.detach().to(similarity.device))
 
     def compute(self) -> Tensor:
         """Returns the correlation of all pairs so far, in [-100, 100], a scalar."""
-        return 100 * spearman(dim_zero_cat(self.similarities), dim_zero_cat(self.targets))
+        return 100 * spearman(dim_zero_cat(self.values), dim_zero_cat(self.targets))

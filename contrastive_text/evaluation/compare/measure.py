@@ -101,7 +101,7 @@ def compare(
         suites.append(_sts(models, sts, tasks, setting, resamples, seed))
     if correct is not None:
         answers = {name: correct[name] for name in models}
-        suites.append(_accuracy(answers, ScoreTable(title, _accuracies(answers), averaged), resamples, seed))
+        suites.append(_accuracy(answers, title, averaged, resamples, seed))
     distinct = dict.fromkeys(pooled if texts is None else texts)
     chosen, available = drawn_texts(distinct, MOST_TEXTS, seed), len(distinct)
     notes = [f"{len(chosen):,} of {available:,} different texts drawn"] if len(chosen) < available else []
@@ -174,8 +174,14 @@ def _sts(
     return _Suite(ScoreTable(f"Spearman x 100, setting {setting}", rows), paired)
 
 
-def _accuracies(correct: Mapping[str, Mapping[str, Tensor | str]]) -> dict[str, list[TaskScore]]:
-    return {
+def _accuracy(
+    correct: Mapping[str, Mapping[str, Tensor | str]],
+    title: str,
+    averaged: Sequence[str] | None,
+    resamples: int,
+    seed: int,
+) -> _Suite:
+    rows = {
         name: [
             TaskScore.absent(task, "accuracy", right)
             if isinstance(right, str)
@@ -184,19 +190,16 @@ def _accuracies(correct: Mapping[str, Mapping[str, Tensor | str]]) -> dict[str, 
         ]
         for name, of_task in correct.items()
     }
-
-
-def _accuracy(
-    correct: Mapping[str, Mapping[str, Tensor | str]], table: ScoreTable, resamples: int, seed: int
-) -> _Suite:
-    baseline, *others = correct
-    paired: dict[str, dict[str, PairedBootstrap]] = {name: {} for name in others}
-    for name in others:
-        for task, right in correct[name].items():
-            first = correct[baseline][task]
-            if isinstance(first, Tensor) and isinstance(right, Tensor):
-                paired[name][task] = paired_bootstrap_mean(first, right, resamples, _generator(seed, task))
-    return _Suite(table, paired)
+    baseline, *others = correct.values()
+    paired = {
+        name: {
+            task: paired_bootstrap_mean(first, right, resamples, _generator(seed, task))
+            for task, right in of_task.items()
+            if isinstance(first := baseline[task], Tensor) and isinstance(right, Tensor)
+        }
+        for name, of_task in zip(list(correct)[1:], others, strict=True)
+    }
+    return _Suite(ScoreTable(title, rows, averaged), paired)
 
 
 def _differences(suites: Sequence[_Suite], others: Sequence[str]) -> tuple[ScoreDifference, ...]:
