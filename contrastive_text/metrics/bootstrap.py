@@ -209,7 +209,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def check_resamples(resamples: int) -> None:
-    """Refuses fewer than one resample, and more than would ever end."""
+    """Checks that there is a resample, and no more than would ever end (ValueError)."""
     if resamples < 1:
         raise InvalidValueError(
             f"resamples: expected 1 or more, got {resamples}; with 1,000 the smallest p is 0.002"

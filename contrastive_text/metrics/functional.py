@@ -161,7 +161,7 @@ def mean_cosine(x: Tensor) -> Tensor:
 
 
 def positive_pairs(target: Tensor) -> Tensor:
-    """Tells which scored pairs count as positives: those above four fifths of the largest score.
+    """Returns which scored pairs count as positives: those above four fifths of the largest score.
 
     On the scale of STS-B from 0 to 5 these are the pairs above 4, over which the alignment of SimCSE's plots is
     (Gao et al. 2021, https://arxiv.org/abs/2104.08821, section 5 and figure 3); of labels 0 and 1 it is the ones.
@@ -241,13 +241,13 @@ def in_batch_accuracy(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
 
 
 def check_positive(name: str, value: float) -> None:
-    """Refuses a number that is not positive and finite."""
+    """Checks that a number is positive and finite (ValueError)."""
     if not 0 < value < math.inf:
         raise InvalidValueError(f"{name}: expected a positive number, got {value}; the papers use 2")
 
 
 def check_pairs(name: str, x: Tensor, y: Tensor) -> None:
-    """Refuses tensors that are not the same number of paired vectors."""
+    """Checks that tensors are as many paired vectors of one width (ValueError)."""
     check_rows(name, x, least=1)
     if x.shape != y.shape:
         raise InvalidValueError(
@@ -257,7 +257,7 @@ def check_pairs(name: str, x: Tensor, y: Tensor) -> None:
 
 
 def check_rows(name: str, x: Tensor, least: int) -> None:
-    """Refuses what is not so many vectors, (n, D)."""
+    """Checks that there are so many vectors, (n, D), or more (ValueError)."""
     if x.ndim != 2 or len(x) < least:
         raise InvalidValueError(
             f"{name}: expected vectors (n, D) with n >= {least}, got {tuple(x.shape)}; give one row per text"

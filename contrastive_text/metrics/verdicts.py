@@ -11,7 +11,7 @@ encoders fill about half of them."""
 
 
 def collapse(mean_cosine: float, effective_rank: float, most: int) -> str | None:
-    """Says in what way vectors have collapsed; None if they haven't.
+    """Returns in words how vectors have collapsed; None if they haven't.
 
     Args:
         mean_cosine: Of two different texts.

@@ -95,5 +95,5 @@ class Objective(nn.Module, ABC):
         raise NotImplementedError(f"{type(self).__name__} predicts nothing")
 
     def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str | None:  # noqa: ARG002  # the base's signature
-        """Says how many negatives an anchor meets, for the run's summary; None if there are none."""
+        """Returns in words how many negatives an anchor meets, for the run's summary; None if there are none."""
         return None

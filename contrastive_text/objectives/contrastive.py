@@ -168,7 +168,7 @@ class Contrastive(Objective):
             queue.take_in()
 
     def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str:  # noqa: ARG002  # the base's signature
-        """Says how many negatives an anchor meets in a step; accumulation adds none but through the queue."""
+        """Returns how many negatives an anchor meets in a step; accumulation adds none but through the queue."""
         same_side = batch_size - 1 if self.loss.same_side else 0
         hard = batch_size * negatives if "negative" in self.takes else 0
         total = batch_size - 1 + same_side + hard + self.queue

@@ -124,7 +124,7 @@ def compare(
 
 
 def check_pairs(where: str, sts: Mapping[str, STSPairs | str], setting: str) -> None:
-    """Refuses tasks without any pairs, and pairs that have no correlation in a setting."""
+    """Checks that a task has pairs, and that all pairs have a correlation in a setting (ValueError)."""
     check_some(where, sts)
     tasks = {task: pairs for task, pairs in sts.items() if isinstance(pairs, STSPairs)}
     check_setting(setting, tasks.values())
@@ -139,7 +139,7 @@ def check_pairs(where: str, sts: Mapping[str, STSPairs | str], setting: str) -> 
 
 
 def check_some(where: str, tasks: Mapping[str, object]) -> None:
-    """Refuses tasks of which each is missing: a text that says so stands in its place."""
+    """Checks that not every task is missing: a text that says so stands in its place (ValueError)."""
     missing = [f"{task}: {said}" for task, said in tasks.items() if isinstance(said, str)]
     if len(missing) == len(tasks):
         said = missing[0] if missing else "no task is named"

@@ -78,7 +78,7 @@ def declutr_scores(
 
 
 def check_declutr(data: SuiteData, protocol: Protocol) -> None:
-    """Refuses STS pairs whose sub-sets aren't known, and classes with fewer training rows than folds."""
+    """Checks that sub-sets of STS pairs are known, and that each class has rows for the folds (ValueError)."""
     check_setting("mean", [pairs for pairs in data.sts.values() if isinstance(pairs, STSPairs)])
     check_folds(data.transfer, protocol)
 

@@ -98,7 +98,7 @@ def find_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, LabelledTe
 
 
 def check_folds(data: Mapping[str, LabelledTexts | str], protocol: Protocol) -> None:
-    """Checks that there are no classes with fewer training rows than folds, where there are folds."""
+    """Checks that each class has as many training rows as folds, where there are folds (ValueError)."""
     for task, rows in data.items():
         if isinstance(rows, str) or DEV in rows.sizes:
             continue

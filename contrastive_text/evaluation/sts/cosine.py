@@ -85,7 +85,7 @@ def aggregate(similarities: Tensor, pairs: STSPairs, setting: str) -> tuple[floa
 
 
 def check_setting(setting: str, tasks: Iterable[STSPairs]) -> None:
-    """Refuses a setting that isn't one, or that asks for sub-sets where they aren't known."""
+    """Checks that a setting is one, and that sub-sets are known where it asks for them (ValueError)."""
     if setting not in SETTINGS:
         raise InvalidValueError(
             f"setting: expected {', '.join(SETTINGS)}, got {setting!r}; the papers mostly have all"

@@ -143,6 +143,6 @@ def add_up(values: Mapping[str, Tensor], mean: bool) -> Tensor:
 
 
 def check_choice(where: str, choice: str, choices: Sequence[str]) -> None:
-    """Refuses a word that isn't one of the choices (ValueError)."""
+    """Checks that a word is one of the choices (ValueError)."""
     if choice not in choices:
         raise InvalidValueError(f"{where}: expected one of {', '.join(choices)}, got {choice!r}")
