@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     )
     from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
     from contrastive_text.training.divergence import EndWhenDiverged
+    from contrastive_text.training.forward_pass import encode_views
     from contrastive_text.training.module import ContrastiveModule
     from contrastive_text.training.optim import (
         AdamW,
@@ -57,6 +58,7 @@ __all__ = [
     "Uncertainty",
     "WarmupSchedule",
     "WeightedSum",
+    "encode_views",
 ]
 
 # On demand: a module that is loaded for use needs no callbacks.
