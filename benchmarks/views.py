@@ -189,7 +189,7 @@ def collator_table(options: argparse.Namespace) -> list[dict[str, Any]]:
         data.attach(module)
         data.setup("fit")
         collator, size = data.collator(), data.batch_size
-        rows = [KeyedRow(0, i, data.data_of().rows[i]) for i in range(size)]
+        rows = [KeyedRow(0, i, data.training.of().rows[i]) for i in range(size)]
         batch = collator(rows)
 
         def collate(collator: Collator = collator, rows: list[KeyedRow] = rows) -> object:

@@ -79,7 +79,7 @@ def test_the_peers_read_the_batches_in_the_order_of_our_sampler(
     folder.mkdir()
     data.attach(tiny.module(tiny.save_bert(folder)))
     data.setup("fit")
-    rows = data.data_of().rows
+    rows = data.training.of().rows
     texts = [rows[key.number]["text"] for keys in data.train_dataloader().order for key in keys]
     assert Path(ordered).read_text(encoding="utf-8").splitlines() == texts
     assert texts != list(tiny.TEXTS)

@@ -374,7 +374,7 @@ def test_the_summary_counts_the_rows_that_a_step_has_under_its_mixture(
     data = several.data(some, AllTasks(weights={"sst": 3.0, "sts": 1.0}))
     data.attach(module)
     data.setup("fit")
-    assert (data.rows_per_step("sst"), data.rows_per_step("sts")) == (9, 3)
+    assert (data.training.rows_per_step("sst"), data.training.rows_per_step("sts")) == (9, 3)
     said = {name: _negatives(part, data) for name, part in module.objective_parts().items()}
     assert said["a"].startswith("8 per anchor")
     assert said["b"].startswith("2 per anchor")

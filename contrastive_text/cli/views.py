@@ -31,7 +31,7 @@ def views(words: list[str]) -> None:
     data.attach(module)
     data.setup("fit")
     screen = console()
-    for name, training in data.training.items():
+    for name, training in data.training.tasks.items():
         if data.tasks:
             screen.rule(name)
         _show_task(screen, module, training, data.collator(name), count)

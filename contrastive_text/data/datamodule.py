@@ -12,23 +12,15 @@ from torch.utils.data import DataLoader
 
 from contrastive_text.core.checkpoints import load_options
 from contrastive_text.core.distributed import world_size
-from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.specs import part_spec, to_plain
 from contrastive_text.core.text_files import Bounds
-from contrastive_text.core.types import Batch, StepBatch, StepKind
+from contrastive_text.core.types import Batch, StepBatch
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.loader import ResumableLoader, epoch_loader
-from contrastive_text.data.mixture import AllTasks, Mixture, Step, TaskSize, consecutive_steps, describe_steps
+from contrastive_text.data.mixture import AllTasks, Mixture, TaskSize, consecutive_steps, describe_steps
 from contrastive_text.data.needs import BatchConsumer, DataNeeds, as_consumer
-from contrastive_text.data.preparation import (
-    TrainingData,
-    check_turns,
-    learned_tokenizer,
-    length_facts,
-    prepare,
-    task_facts,
-)
+from contrastive_text.data.preparation import TrainingSet, check_turns, learned_tokenizer, prepare
 from contrastive_text.data.run_tables import RunTables
 from contrastive_text.data.sampler import KeyedRows, RowKey
 from contrastive_text.data.settings import check_trainer
@@ -135,8 +127,7 @@ class TextDataModule(pl.LightningDataModule):
         # Plain data and the one instantiator that Lightning allows: the module is made again from a checkpoint.
         named = {"_instantiator": "pytorch_lightning.cli.instantiate_module"}
         self.save_hyperparameters({**part_spec(self, "data")["init_args"], **named})
-        self.training: dict[str, TrainingData] = {}
-        self._steps: list[Step] = []
+        self._training: TrainingSet | None = None
         self._module: object = None
         self._loader: ResumableLoader | None = None
         self._place: dict[str, int] | None = None
@@ -201,12 +192,20 @@ class TextDataModule(pl.LightningDataModule):
         if stage == "fit":
             if needs.tokenizer is None:
                 needs = self._with_learned_tokenizer(needs)
-            self.training = {
-                name: prepare(table, self.each_task[name], name, needs, self.seed, self.cache_dir)
-                for name, table in self.table("train").items()
-            }
-            self._steps = (self.mixture or AllTasks()).steps(self._sizes(), self.drop_last)
-            check_turns(self._steps, needs.objectives)
+            self._training = self._prepared(needs)
+            check_turns(self._training.steps, needs.objectives)
+
+    def _prepared(self, needs: DataNeeds) -> TrainingSet:
+        tasks = {
+            name: prepare(table, self.each_task[name], name, needs, self.seed, self.cache_dir)
+            for name, table in self.table("train").items()
+        }
+        sizes = {
+            name: TaskSize(len(data.rows), self.each_task[name].batch_size or self.batch_size)
+            for name, data in tasks.items()
+        }
+        steps = (self.mixture or AllTasks()).steps(sizes, self.drop_last)
+        return TrainingSet(tasks, sizes, steps, named=bool(self.tasks))
 
     def _with_learned_tokenizer(self, needs: DataNeeds) -> DataNeeds:
         """Returns the needs of the module after it was handed what the first process learns from the texts."""
@@ -234,32 +233,24 @@ class TextDataModule(pl.LightningDataModule):
         """Returns what the module needs now: a tokenizer may be learned, or come with a checkpoint."""
         return self._consumer().data_needs(list(self.tasks or ()))
 
-    def steps(self) -> list[Step]:
-        """Returns the steps of an epoch, after ``setup("fit")``."""
-        return self._steps
+    @property
+    def training(self) -> TrainingSet:
+        """What is trained on, after ``setup("fit")``.
 
-    def step_kinds(self) -> list[StepKind]:
-        """Returns the kinds of steps of an epoch, after ``setup("fit")``."""
-        each = (StepKind(tuple(step.parts) if self.tasks else (None,), step.objectives) for step in self.steps())
-        return list(dict.fromkeys(each))
-
-    def rows_per_step(self, task: str) -> int:
-        """Returns how many rows of a task a step has at the most, over all ranks together."""
-        parts = (step.parts[task] for step in self.steps() if task in step.parts)
-        return max((stop - start for start, stop in parts), default=0)
-
-    def _sizes(self) -> dict[str, TaskSize]:
-        return {
-            name: TaskSize(len(part.rows), self.each_task[name].batch_size or self.batch_size)
-            for name, part in self.training.items()
-        }
+        Raises:
+            RuntimeError: Before that.
+        """
+        if self._training is None:
+            raise RuntimeError('TextDataModule: expected setup("fit") before the training rows are asked for')
+        return self._training
 
     def train_dataloader(self) -> ResumableLoader:
         """Returns the training batches: a ``Batch`` each, or with several tasks a ``StepBatch``."""
-        collators = {name: self.collator(name) for name in self.training}
+        training = self.training
+        collators = {name: self.collator(name) for name in training.tasks}
         self._loader = epoch_loader(
-            {name: part.rows for name, part in self.training.items()},
-            self.steps(),
+            {name: data.rows for name, data in training.tasks.items()},
+            training.steps,
             StepCollator(collators) if self.tasks or self.mixture else collators[ONLY],
             seed=self.seed,
             same_order=self.trainer is not None and vars(self.trainer)["overfit_batches"] > 0,
@@ -327,26 +318,9 @@ class TextDataModule(pl.LightningDataModule):
         collator = self._collator(name, Given() if "anchor" in table[0] else SameText(), ViewPlan())
         return StepCollator({name: collator}) if name in (self.tasks or {}) else collator
 
-    def data_of(self, task: str | None = None) -> TrainingData:
-        """Returns what a task is trained on, after ``setup("fit")``.
-
-        Args:
-            task: Its name; None for the only one.
-
-        Raises:
-            RuntimeError: Before ``setup("fit")``.
-            ValueError: No such task.
-        """
-        if not self.training:
-            raise RuntimeError('TextDataModule: expected setup("fit") before the training rows are asked for')
-        name = next(iter(self.training)) if task is None and len(self.training) == 1 else task
-        if name not in self.training:
-            raise InvalidValueError(f"task: expected one of {', '.join(self.training)}, got {task}")
-        return self.training[name]
-
     def collator(self, task: str | None = None) -> Collator:
         """Returns the collator of a task's training data, after ``setup("fit")``; None for the only one."""
-        data = self.data_of(task)
+        data = self.training.of(task)
         return self._collator(data.name, data.pairing, self._needs().tasks[data.name].plan, training=True)
 
     def _collator(self, task: str, pairing: Pairing, plan: ViewPlan, training: bool = False) -> Collator:
@@ -356,9 +330,8 @@ class TextDataModule(pl.LightningDataModule):
 
     def facts(self) -> dict[str, str]:
         """Returns what a reader of the results should know of the training data, after ``setup("fit")``."""
-        facts = task_facts(self.training, named=bool(self.tasks))
+        facts = self.training.facts(self._needs().tokenizer, self.seed)
         if self.tasks or self.mixture:
-            facts["mixture"] = describe_steps(self.steps(), self._sizes())
+            facts["mixture"] = describe_steps(self.training.steps, self.training.sizes)
         validation = "\n".join(table.understood for table in self.table("validation").values())
-        facts["validation data"] = validation or "none: the last weights are kept, not the best"
-        return facts | length_facts(self.training, self._needs().tokenizer, self.seed)
+        return facts | {"validation data": validation or "none: the last weights are kept, not the best"}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import generator
 from contrastive_text.core.specs import describe
-from contrastive_text.core.types import Row, Slot
+from contrastive_text.core.types import Row, Slot, StepKind
 from contrastive_text.data.files.readers import Table
-from contrastive_text.data.mixture import Step
+from contrastive_text.data.mixture import Step, TaskSize
 from contrastive_text.data.needs import DataNeeds
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.selection import check_roles, served
@@ -57,6 +58,61 @@ class TrainingData(NamedTuple):
             "duplicates": f"{repeated:,} of {len(rows):,} rows repeat the {first} of another",
         }
         return facts | ({"rows": self.chosen} if self.chosen else {})
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """What a run is trained on: its tasks, and the steps of an epoch over them.
+
+    Args:
+        tasks: Name -> what is ready to be trained on; ``train`` where there is one without a name.
+        sizes: Name -> the rows of a task, and of a step.
+        steps: Those of every epoch.
+        named: Whether the tasks have names.
+    """
+
+    tasks: Mapping[str, TrainingData]
+    sizes: Mapping[str, TaskSize]
+    steps: Sequence[Step]
+    named: bool
+
+    def of(self, task: str | None = None) -> TrainingData:
+        """Returns what a task is trained on; None for the only one.
+
+        Raises:
+            ValueError: No such task.
+        """
+        if task is None and len(self.tasks) == 1:
+            return next(iter(self.tasks.values()))
+        if task is None or task not in self.tasks:
+            raise InvalidValueError(f"task: expected one of {', '.join(self.tasks)}, got {task}")
+        return self.tasks[task]
+
+    def step_kinds(self) -> list[StepKind]:
+        """Returns the kinds of steps of an epoch."""
+        each = (StepKind(tuple(step.parts) if self.named else (None,), step.objectives) for step in self.steps)
+        return list(dict.fromkeys(each))
+
+    def rows_per_step(self, task: str) -> int:
+        """Returns how many rows of a task a step has at the most, over all ranks together."""
+        parts = (step.parts[task] for step in self.steps if task in step.parts)
+        return max((stop - start for start, stop in parts), default=0)
+
+    def facts(self, tokenizer: TextTokenizer | None, seed: int) -> dict[str, str]:
+        """Returns the facts of all tasks, and how many texts the length limit cuts, as a sample of them tells."""
+        facts = {
+            f"{fact}, {name}" if self.named else fact: said
+            for name, data in self.tasks.items()
+            for fact, said in data.facts().items()
+        }
+        tables = [data.table for data in self.tasks.values() if not data.pairing.reads_tokens]
+        texts = [text for table in tables for text in _texts(table)]
+        if tokenizer is None or tokenizer.room is None or not texts:
+            return facts
+        sample = [texts[i] for i in generator(seed).permutation(len(texts))[:_SAMPLE]]
+        cut = sum(len(tokens) > tokenizer.room for tokens in tokenizer(sample))
+        said = f"{cut / len(sample):.1%} of {len(sample):,} sampled texts are longer and will be cut"
+        return facts | {"length limit": f"{tokenizer.max_length} tokens with special ones; {said}"}
 
 
 def prepare(
@@ -113,29 +169,6 @@ def check_turns(steps: Sequence[Step], objectives: Sequence[str]) -> None:
         raise InvalidValueError(f"{place}: expected objectives ({there}), got {unknown[0]}; name one of them")
     if named and (idle := [name for name in objectives if name not in named]):
         raise InvalidValueError(f"{place}: expected every objective in a turn, got none for {idle[0]}; add it")
-
-
-def task_facts(training: Mapping[str, TrainingData], named: bool) -> dict[str, str]:
-    """Returns the facts of all tasks, each with the task's name where tasks have one."""
-    return {
-        f"{fact}, {name}" if named else fact: said
-        for name, part in training.items()
-        for fact, said in part.facts().items()
-    }
-
-
-def length_facts(
-    training: Mapping[str, TrainingData], tokenizer: TextTokenizer | None, seed: int
-) -> dict[str, str]:
-    """Returns how many of the texts the length limit of training will cut, as a sample of them tells."""
-    parts = [part for part in training.values() if not part.pairing.reads_tokens]
-    texts = [text for part in parts for text in _texts(part.table)]
-    if tokenizer is None or tokenizer.room is None or not texts:
-        return {}
-    sample = [texts[i] for i in generator(seed).permutation(len(texts))[:_SAMPLE]]
-    cut = sum(len(tokens) > tokenizer.room for tokens in tokenizer(sample))
-    said = f"{cut / len(sample):.1%} of {len(sample):,} sampled texts are longer and will be cut"
-    return {"length limit": f"{tokenizer.max_length} tokens with special ones; {said}"}
 
 
 def _texts(table: Table) -> Iterator[str]:

@@ -142,7 +142,7 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
         )
     options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
     data = vars(trainer).get("datamodule")
-    absent = isinstance(data, TextDataModule) and by_task.leaves_out(data.step_kinds())
+    absent = isinstance(data, TextDataModule) and by_task.leaves_out(data.training.step_kinds())
     if absent and options is not None and not options.get("find_unused_parameters"):
         raise InvalidValueError(
             "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "

@@ -109,9 +109,9 @@ def ids_of(module: ContrastiveModule, texts: tuple[str, ...]) -> list[tuple[int,
 def test_documents_that_are_too_short_are_left_out_and_counted(bert: str, documents: str, data: Any) -> None:
     module = tiny.module(bert)
     made = data(module, documents, pairing=Halves())
-    assert len(made.data_of().rows) == 10
+    assert len(made.training.of().rows) == 10
     assert made.facts()["rows"].startswith("10 of 16 documents are long enough for the pairing, 6 left out; ")
-    assert len(made.steps()) == 2
+    assert len(made.training.steps) == 2
     seen = [
         anchor + positive
         for batch in made.train_dataloader()
@@ -143,7 +143,7 @@ def test_documents_that_are_all_too_short_are_refused_at_setup(bert: str, tmp_pa
 
 def test_a_pairing_of_strings_keeps_every_row_and_says_nothing(bert: str, documents: str, data: Any) -> None:
     made = data(tiny.module(bert), documents, pairing=SameText())
-    assert len(made.data_of().rows) == 16
+    assert len(made.training.of().rows) == 16
     assert "rows" not in made.facts()
 
 
@@ -173,7 +173,7 @@ def test_a_text_without_a_successor_is_refused_at_setup(bert: str, tmp_path: Pat
 
 def test_rows_before_setup_are_refused(documents: str) -> None:
     with pytest.raises(RuntimeError, match=r'TextDataModule: expected setup\("fit"\) before'):
-        TextDataModule(train=documents).data_of()
+        TextDataModule(train=documents).training.of()
 
 
 # Roles
@@ -186,7 +186,7 @@ def test_an_objective_for_positives_is_refused_where_the_pairing_gives_none(
         data(tiny.module(bert), documents, pairing=Alone())
     alone = tiny.module(bert, views={"anchor": [MaskTokens(rate=0.5)]}, objectives={"mlm": MaskedLM()})
     made = data(alone, documents, pairing=Alone())
-    assert made.data_of().slots == (Slot("anchor", 0),)
+    assert made.training.of().slots == (Slot("anchor", 0),)
     batch = next(iter(made.train_dataloader()))
     assert batch.slots == (Slot("anchor", 0),)
     assert float(alone.objectives["mlm"](alone.encode(batch)).total.detach()) > 0
@@ -303,7 +303,7 @@ def test_two_workers_give_the_batches_of_none_and_the_next_epoch_others(
 def test_documents_are_cut_with_a_vocabulary_learned_from_them(documents: str, data: Any, tmp_path: Path) -> None:
     module = ContrastiveModule(TransformerEncoder(config={**tiny.CONFIG, "max_position_embeddings": 64}))
     made = data(module, documents, pairing=Halves())
-    assert len(made.data_of().rows) == 10
+    assert len(made.training.of().rows) == 10
     trainer = tiny.trainer(tmp_path)
     trainer.fit(module, datamodule=tiny.data(documents, pairing=Halves(), cache_dir=str(tmp_path), batch_size=5))
     assert trainer.global_step == 2

@@ -72,7 +72,7 @@ def look_inside(run: RunRecord) -> Inside:
                 pairing=describe(training.pairing),
                 rows=altered_rows(data.collator(name), module.encoder, training.rows, _SHOWN),
             )
-            for name, training in data.training.items()
+            for name, training in data.training.tasks.items()
         ]
         return Inside(_texts(data), _pairs(data), altered, "")
     except Exception as error:  # as above

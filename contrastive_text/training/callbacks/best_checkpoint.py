@@ -42,7 +42,7 @@ def data_of(trainer: pl.Trainer) -> TextDataModule | None:
 def _validation_interval(trainer: pl.Trainer, data: TextDataModule) -> int | float:
     """Returns the run's interval in batches, shortened where an epoch or the run has fewer."""
     wanted, limit = trainer.val_check_interval, trainer.limit_train_batches
-    epoch = len(data.steps())
+    epoch = len(data.training.steps)
     epoch = min(limit, epoch) if isinstance(limit, int) else max(1, int(limit * epoch))
     if not isinstance(wanted, int):
         batches = trainer.max_steps * trainer.accumulate_grad_batches

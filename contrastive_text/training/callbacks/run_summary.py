@@ -61,8 +61,8 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
     negatives = [
         f"{name}: {said}" for name, part in module.objective_parts().items() if (said := _negatives(part, data))
     ]
-    of = {task: f" of {task}" if data.tasks else "" for task in data.training}
-    rows = ", ".join(f"{data.rows_per_step(task)} rows{of[task]}" for task in data.training)
+    of = {task: f" of {task}" if data.tasks else "" for task in data.training.tasks}
+    rows = ", ".join(f"{data.training.rows_per_step(task)} rows{of[task]}" for task in data.training.tasks)
     interval = vars(trainer).get("val_check_interval")
     total = trainer.estimated_stepping_batches
     peak = _peak(module.schedule, int(total)) if total < float("inf") else 1.0
@@ -72,7 +72,7 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
     validated = (
         f"every {interval} batches" if isinstance(interval, int) else "by share of an epoch, or by the clock"
     )
-    merged = trainer.accumulate_grad_batches > 1 and len(data.step_kinds()) > 1
+    merged = trainer.accumulate_grad_batches > 1 and len(data.training.step_kinds()) > 1
     turns = ", so that turns of the mixture share an optimiser step" if merged else ""
     return {
         "negatives": "\n".join(negatives) or "none",
@@ -90,10 +90,9 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
 
 
 def _negatives(objective: Objective, data: TextDataModule) -> str | None:
-    training = data.data_of(objective.task)
+    training = data.training.of(objective.task)
     roles = [slot.role for slot in training.slots]
-    task = objective.task or next(iter(data.training))
-    examples = data.rows_per_step(task) * training.examples_per_row
+    examples = data.training.rows_per_step(training.name) * training.examples_per_row
     return objective.describe_negatives(examples, roles.count("positive"), roles.count("negative"))
 
 
