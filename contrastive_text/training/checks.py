@@ -121,7 +121,6 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
         ValueError: Weights in float16, split ones, DDP that waits, or Lightning's own sampler over several
             processes, with the option that helps.
     """
-    check_trainer(trainer, "fit")
     if trainer.precision == "16-true":
         raise InvalidValueError(
             "trainer.precision: expected 32-true, 16-mixed, bf16-mixed or bf16-true, got 16-true; in float16 "
@@ -148,6 +147,7 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
             "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "
             "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"
         )
+    check_trainer(trainer, "fit")
 
 
 def check_pairings(trainer: pl.Trainer, recipe: str | None) -> None:

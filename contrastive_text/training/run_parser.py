@@ -30,12 +30,8 @@ PLACES = {
 """Places of a configuration that hold the arguments of a class."""
 VALUES = ("seed_everything", "init_from", "chunk", "oversubscribe", "ckpt_path", "weights_only")
 """What stands beside them: a plain value each."""
-_METHODS = {
-    "fit": pl.Trainer.fit,
-    "validate": pl.Trainer.validate,
-    "test": pl.Trainer.test,
-    "predict": pl.Trainer.predict,
-}
+_METHODS = ("fit", "validate", "test", "predict")
+"""Methods of the trainer that a run calls."""
 _GIVEN = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders"}
 """Arguments of these methods that no configuration holds."""
 _OF_A_TRAINER = ("best", "last", "hpc")
