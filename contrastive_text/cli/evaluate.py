@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 import sys
 from collections import Counter
@@ -27,7 +24,7 @@ from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.compare.measure import check_some
-from contrastive_text.evaluation.results import FORMATS, ScoreTable, TaskScore
+from contrastive_text.evaluation.results import ScoreTable, written_together
 from contrastive_text.evaluation.senteval.classifiers import CLASSIFIERS, PROTOCOLS
 from contrastive_text.evaluation.senteval.declutr import SuiteData, check_declutr, score_declutr
 from contrastive_text.evaluation.senteval.probing import PROBING_TASKS
@@ -144,8 +141,8 @@ def _evaluate_suites(options: Evaluate) -> None:
                 suite: _table(suite, embed, data, options) for suite in options.suite
             }
         _say_encoded(embed)
-    written = _written(tables, options.format or "text", subsets=options.subsets)
-    print_or_write(written, options.output, "scores")
+    further = tables["sts"].subsets() if options.subsets else {}
+    print_or_write(written_together(tables | further, options.format or "text"), options.output, "scores")
 
 
 def _suite_data(options: Evaluate) -> SuiteData:
@@ -192,34 +189,3 @@ def _table(suite: str, embed: CachedEncoder, data: SuiteData, options: Evaluate)
         found = scores(rows, outcomes(embed, rows, protocol, classifier))
     title = f"{suite} x 100, {trained}, {name}"
     return ScoreTable(title, {options.model: found}, averaged=_CLASSIFIED[suite])
-
-
-def _written(tables: Mapping[str, ScoreTable], form: str, subsets: bool) -> str:
-    """Returns the tables of the suites as one text, one JSON object or one CSV table."""
-    if form == "json":
-        return json.dumps(
-            {suite: json.loads(table.json()) for suite, table in tables.items()}, indent=2, ensure_ascii=False
-        )
-    if form == "csv":
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        for number, (suite, table) in enumerate(tables.items()):
-            header, *lines = csv.reader(io.StringIO(table.csv()))
-            writer.writerows([] if number else [["suite", *header]])
-            writer.writerows([suite, *line] for line in lines)
-        return out.getvalue().rstrip("\n")
-    further = _subset_tables(tables["sts"]) if subsets else []
-    return "\n\n".join(FORMATS[form](table) for table in (*tables.values(), *further))
-
-
-def _subset_tables(table: ScoreTable) -> list[ScoreTable]:
-    """Returns a table of the sub-sets of each year of STS."""
-    return [
-        ScoreTable(
-            f"{score.task}, sub-sets",
-            {name: [TaskScore(part, score.metric, figure) for part, figure in score.parts.items()]},
-        )
-        for name, scores in table.rows.items()
-        for score in scores
-        if score.parts
-    ]

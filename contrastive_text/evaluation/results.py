@@ -6,13 +6,14 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from contrastive_text.core.errors import InvalidValueError
 
 AVERAGE = "Avg."
 """Name of the column of means, as the papers have it."""
+_COLUMNS = ("model", "task", "part", "metric", "score", "size", "missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +117,34 @@ class ScoreTable:
 
     def csv(self) -> str:
         """Returns full precision: a line for each figure, sub-sets too; empty where there is none."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["model", "task", "part", "metric", "score", "size", "missing"])
-        for name, scores in self.rows.items():
-            for score in scores:
-                writer.writerow(
-                    [name, score.task, "", score.metric, _number(score.score), score.size, score.missing]
-                )
-                for part, figure in score.parts.items():
-                    writer.writerow([name, score.task, part, score.metric, _number(figure), "", ""])
-            writer.writerow([name, AVERAGE, "", "", _number(self.average(name)), "", ""])
-        return out.getvalue().rstrip("\n")
+        return _as_csv([_COLUMNS, *self._lines()])
 
     def json(self) -> str:
         """Returns full precision with the sub-sets; ``null`` where there is no score."""
+        return json.dumps(self._plain(), indent=2, ensure_ascii=False)
+
+    def subsets(self) -> dict[str, ScoreTable]:
+        """Returns a table of the sub-sets of each task that has some, by its title."""
+        tables = [
+            ScoreTable(
+                f"{score.task}, sub-sets",
+                {name: [TaskScore(part, score.metric, figure) for part, figure in score.parts.items()]},
+            )
+            for name, scores in self.rows.items()
+            for score in scores
+            if score.parts
+        ]
+        return {table.title: table for table in tables}
+
+    def _lines(self) -> Iterator[list[object]]:
+        for name, scores in self.rows.items():
+            for score in scores:
+                yield [name, score.task, "", score.metric, _number(score.score), score.size, score.missing]
+                for part, figure in score.parts.items():
+                    yield [name, score.task, part, score.metric, _number(figure), "", ""]
+            yield [name, AVERAGE, "", "", _number(self.average(name)), "", ""]
+
+    def _plain(self) -> dict[str, object]:
         rows = {
             name: {
                 "tasks": [
@@ -148,7 +162,7 @@ class ScoreTable:
             }
             for name, scores in self.rows.items()
         }
-        return json.dumps({"title": self.title, "models": rows}, indent=2, ensure_ascii=False)
+        return {"title": self.title, "models": rows}
 
     def _cells(self) -> list[list[str]]:
         cells = [[self.title, *self.tasks, AVERAGE]]
@@ -165,6 +179,22 @@ FORMATS: Mapping[str, Callable[[ScoreTable], str]] = {
     "json": ScoreTable.json,
 }
 """Name of a format -> what writes a table in it."""
+
+
+def written_together(suites: Mapping[str, ScoreTable], form: str) -> str:
+    """Returns the tables of suites as one text, one JSON object or one CSV table; ``form`` is of ``FORMATS``."""
+    if form == "json":
+        return json.dumps({name: table._plain() for name, table in suites.items()}, indent=2, ensure_ascii=False)
+    if form == "csv":
+        lines = [[suite, *line] for suite, table in suites.items() for line in table._lines()]
+        return _as_csv([["suite", *_COLUMNS], *lines])
+    return "\n\n".join(FORMATS[form](table) for table in suites.values())
+
+
+def _as_csv(lines: Sequence[Sequence[object]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(lines)
+    return out.getvalue().rstrip("\n")
 
 
 def _figure(score: float) -> str:
