@@ -175,26 +175,21 @@ def _take_layers(head: Head, lender: Head, where: str) -> None:
             f"{where}: expected heads of one class that share as many layers, got {' and '.join(described)}; "
             "make them alike, or give them different names"
         )
-    places, lent = _linear_places(head.network), _linear_places(lender.network)
-    count = max(len(places), len(lent)) if head.shared_layers is None else head.shared_layers
-    shapes = [_shapes(one)[:count] for one in (lender, head)]
-    if shapes[0] != shapes[1] or not 1 <= count <= len(places):
+    own, lent = _linear_layers(head.network), _linear_layers(lender.network)
+    count = max(len(own), len(lent)) if head.shared_layers is None else head.shared_layers
+    shapes = [[(layer.in_features, layer.out_features) for _, layer in one[:count]] for one in (lent, own)]
+    if shapes[0] != shapes[1] or not 1 <= count <= len(own):
         raise InvalidValueError(
             f"{where}: expected {count} linear layers of equal widths at the start of each head, got "
             f"{' and '.join(map(str, shapes))} (inputs, outputs); set shared_layers or the widths, or give the "
             "heads different names"
         )
-    for place, source in zip(places[:count], lent[:count], strict=True):
-        head.network[place] = lender.network[source]
+    for (place, _), (_, layer) in zip(own[:count], lent[:count], strict=True):
+        head.network[place] = layer
 
 
-def _linear_places(network: nn.Sequential) -> list[int]:
-    return [place for place, layer in enumerate(network) if isinstance(layer, nn.Linear)]
-
-
-def _shapes(head: Head) -> list[tuple[int, int]]:
-    layers = head.network or ()
-    return [(layer.in_features, layer.out_features) for layer in layers if isinstance(layer, nn.Linear)]
+def _linear_layers(network: nn.Sequential) -> list[tuple[int, nn.Linear]]:
+    return [(place, layer) for place, layer in enumerate(network) if isinstance(layer, nn.Linear)]
 
 
 def check_train_only(head: Head | None, where: str) -> None:

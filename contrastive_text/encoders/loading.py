@@ -51,7 +51,16 @@ def _fetched(what: str, name: str, fetch: Callable[[], _T]) -> _T:
     except BaseException as error:  # of a damaged file nearly any
         if not is_failure(error):
             raise
-        raise _not_found(what, name, error) from error
+        folder = Path(name)
+        if folder.is_dir():
+            listed = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+            answer = f"a whole model folder, got {name} with {listed}; {_said(error)}"
+        else:
+            answer = (
+                f"a local model folder or a name on the Hugging Face hub, got {name!r}; there is no such folder, "
+                f"and the hub gave none: {_said(error)}"
+            )
+        raise InvalidValueError(f"{what}: expected {answer}") from error
 
 
 def _check_files(name: str) -> None:
@@ -142,19 +151,6 @@ def _check_layers(name: str, model: PreTrainedModel, left_over: Iterable[str]) -
             f"{_MODEL}: expected weights in every layer of {name}, got matrices of zeros ({', '.join(zero[:3])}"
             f"{', ...' * (len(zero) > 3)}); the file is damaged, fetch or save it again"
         )
-
-
-def _not_found(what: str, name: str, error: BaseException) -> ValueError:
-    near = Path(name)
-    if near.is_dir():
-        found = ", ".join(sorted(path.name for path in near.iterdir())[:8]) or "nothing"
-        return InvalidValueError(
-            f"{what}: expected a whole model folder, got {name} with {found}; {_said(error)}"
-        )
-    return InvalidValueError(
-        f"{what}: expected a local model folder or a name on the Hugging Face hub, got {name!r}; there is no "
-        f"such folder, and the hub gave none: {_said(error)}"
-    )
 
 
 def _said(error: BaseException) -> str:
@@ -252,44 +248,38 @@ def _load(
 ) -> tuple[PreTrainedModel, list[str], list[str]]:
     """Returns the model, its weights that the checkpoint lacks, and the checkpoint's that the model lacks."""
 
-    def load() -> tuple[PreTrainedModel, list[str], list[str]]:
+    def load(**options: bool) -> tuple[PreTrainedModel, list[str], list[str]]:
+        if name is None:
+            fresh: PreTrainedModel = kind.from_config(  # type: ignore[no-untyped-call]  # theirs
+                architecture, dtype=torch.float32, **options
+            )
+            return fresh, [], []
+        model, report = kind.from_pretrained(
+            name,
+            config=architecture,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused or told by name
+            **options,
+        )
+        lacking = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
+        return model, sorted(lacking), sorted(report["unexpected_keys"])
+
+    def load_without_pooler() -> tuple[PreTrainedModel, list[str], list[str]]:
         if kind is AutoModel:  # a BERT-like pooler would never get a gradient, which DDP refuses
             with suppress(TypeError):  # other architectures have none
-                return _load_with(kind, name, architecture, add_pooling_layer=False)
-        return _load_with(kind, name, architecture)
+                return load(add_pooling_layer=False)
+        return load()
 
     if name is not None:
-        return _fetched(_MODEL, name, load)
+        return _fetched(_MODEL, name, load_without_pooler)
     try:
         with quiet():
-            return load()
+            return load_without_pooler()
     except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
         raise InvalidValueError(
             f"encoder.config: expected an architecture that Transformers can make, got {_said(error)}"
         ) from error
-
-
-def _load_with(
-    kind: type[AutoModel | AutoModelForMaskedLM],
-    name: str | None,
-    architecture: PreTrainedConfig,
-    **options: bool,
-) -> tuple[PreTrainedModel, list[str], list[str]]:
-    if name is None:
-        fresh: PreTrainedModel = kind.from_config(  # type: ignore[no-untyped-call]  # theirs
-            architecture, dtype=torch.float32, **options
-        )
-        return fresh, [], []
-    model, report = kind.from_pretrained(
-        name,
-        config=architecture,
-        dtype=torch.float32,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,  # refused or told by name
-        **options,
-    )
-    lacking = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
-    return model, sorted(lacking), sorted(report["unexpected_keys"])
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:

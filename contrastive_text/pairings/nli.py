@@ -12,7 +12,7 @@ import numpy as np
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.core.types import Example, Row
-from contrastive_text.pairings.base import Pairing
+from contrastive_text.pairings.base import Given, Pairing
 
 _REASONS = (
     "premises without an entailed hypothesis",
@@ -90,15 +90,9 @@ class NLITriples(Pairing):
         said = f"{len(triples):,} triples of {served:,} premises"
         return triples, f"{said}; left out: {reasons}" if reasons else said
 
-    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
         """Returns one example: a triple that ``arrange`` made."""
-        return [
-            Example(
-                anchor=str(row["anchor"]),
-                positives=(str(row["positive"]),),
-                negatives=(str(row["negative"]),),
-            )
-        ]
+        return Given()(row, rng)
 
 
 def _sides(

@@ -25,9 +25,6 @@ _LEVELS = (
 )
 
 
-_FIRST = Slot("anchor", 0)
-
-
 def _level(view: View, where: str) -> int:
     if isinstance(view, TextView):
         return 0
@@ -102,7 +99,7 @@ class ViewPlan:
 
     def _check_fixed_dropout(self) -> None:
         repeating = self.fixed_dropout
-        first = self.chain_name(_FIRST) or "anchor"
+        first = self.chain_name(Slot("anchor", 0)) or "anchor"
         if first in repeating:
             raise InvalidValueError(
                 f"views.{first}: expected no FixedDropout, got one; it repeats the anchor's dropout masks, so "

@@ -88,14 +88,32 @@ def delete(tokens: Tokens, gone: Collection[int], mark: int | None = None) -> To
     )
 
 
-def _check_deletion(where: str, rate: float, mark: str | None, unit: str) -> None:
-    check_rate(where, rate)
-    check_unit(where, unit)
-    if mark == "":
-        raise InvalidValueError(f"{where}.mark: expected a token such as [DEL], got ''; None leaves no trace")
+class _Deletion(TokenView):
+    """A view that deletes tokens or words, and may leave a mark for each run of deleted ones."""
+
+    def __init__(self, rate: float, mark: str | None, unit: Unit) -> None:
+        where = type(self).__name__
+        check_rate(where, rate)
+        check_unit(where, unit)
+        if mark == "":
+            raise InvalidValueError(f"{where}.mark: expected a token such as [DEL], got ''; None leaves no trace")
+        self.rate = rate
+        self.mark = mark
+        self.unit: Unit = unit
+        self.new_tokens = () if mark is None else (mark,)
+        self._mark_id: int | None = None
+
+    def build(self, vocabulary: Vocabulary) -> None:
+        """Takes the id of the mark."""
+        self._mark_id = None if self.mark is None else vocabulary.added[self.mark]
+
+    def _without(self, tokens: Tokens, bounds: Sequence[int], units: Sequence[int]) -> Tokens:
+        if self.mark is not None and self._mark_id is None:
+            raise RuntimeError(f"{type(self).__name__}: expected build(vocabulary) before the first call")
+        return delete(tokens, unit_places(bounds, units), self._mark_id)
 
 
-class DeleteTokens(TokenView):
+class DeleteTokens(_Deletion):
     """Deletes a share of the tokens or words, chosen at random.
 
     ``round(rate * n)`` of n units go. Without a mark they leave no trace, and the last unit left stays; a
@@ -121,22 +139,11 @@ class DeleteTokens(TokenView):
     def __init__(
         self, rate: float = 0.1, mark: str | None = None, exact: bool = True, unit: Unit = "token"
     ) -> None:
-        _check_deletion("DeleteTokens", rate, mark, unit)
-        self.rate = rate
-        self.mark = mark
+        super().__init__(rate, mark, unit)
         self.exact = exact
-        self.unit: Unit = unit
-        self.new_tokens = () if mark is None else (mark,)
-        self._mark_id: int | None = None
-
-    def build(self, vocabulary: Vocabulary) -> None:
-        """Takes the id of the mark."""
-        self._mark_id = None if self.mark is None else vocabulary.added[self.mark]
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
         """Returns the tokens that are left, in their order, and the marks."""
-        if self.mark is not None and self._mark_id is None:
-            raise RuntimeError("DeleteTokens: expected build(vocabulary) before the first call")
         bounds = unit_bounds(tokens, self.unit)
         units = len(bounds) - 1
         # A binomial number of units, all choices equally likely, is one independent draw per unit.
@@ -145,10 +152,10 @@ class DeleteTokens(TokenView):
             count = min(count, units - 1)
         if count <= 0:
             return tokens
-        return delete(tokens, unit_places(bounds, rng.permutation(units)[:count].tolist()), self._mark_id)
+        return self._without(tokens, bounds, rng.permutation(units)[:count].tolist())
 
 
-class DeleteSpans(TokenView):
+class DeleteSpans(_Deletion):
     """Deletes some spans of the text, chosen at random.
 
     Each has ``max(1, int(rate * n))`` of n units; they don't overlap unless the text is too short for all
@@ -175,24 +182,13 @@ class DeleteSpans(TokenView):
     def __init__(
         self, spans: int = 5, rate: float = 0.05, mark: str | None = "[DEL]", unit: Unit = "token"
     ) -> None:
-        _check_deletion("DeleteSpans", rate, mark, unit)
+        super().__init__(rate, mark, unit)
         if spans < 0:
             raise InvalidValueError(f"DeleteSpans.spans: expected 0 spans or more, got {spans}; 5 is CLEAR's")
         self.spans = spans
-        self.rate = rate
-        self.mark = mark
-        self.unit: Unit = unit
-        self.new_tokens = () if mark is None else (mark,)
-        self._mark_id: int | None = None
-
-    def build(self, vocabulary: Vocabulary) -> None:
-        """Takes the id of the mark."""
-        self._mark_id = None if self.mark is None else vocabulary.added[self.mark]
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
         """Returns the tokens that are left, in their order, and the marks."""
-        if self.mark is not None and self._mark_id is None:
-            raise RuntimeError("DeleteSpans: expected build(vocabulary) before the first call")
         bounds = unit_bounds(tokens, self.unit)
         units = len(bounds) - 1
         if units == 0 or self.rate == 0:
@@ -203,7 +199,7 @@ class DeleteSpans(TokenView):
         if self.mark is None and len(set(gone)) == units:
             kept = int(rng.integers(units))
             gone = [unit for unit in range(units) if unit != kept]
-        return delete(tokens, unit_places(bounds, gone), self._mark_id)
+        return self._without(tokens, bounds, gone)
 
 
 class DeleteOneWord(TokenView):

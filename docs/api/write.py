@@ -170,8 +170,9 @@ def _entry(entry: Entry, links: Mapping[str, str]) -> list[str]:
         return ["```python", source, "```", *([""] if said else []), *prose(said.splitlines(), links)]
     lines = [*_signature(entry.name, value), ""]
     if inspect.isclass(value):
-        bases = [base.__name__ for base in value.__bases__ if base.__module__.startswith(f"{TOP}.")]
-        if ours := [links[name] for name in bases if name in links]:
+        bases = [base for own in value.__bases__ for base in (own.__bases__ if own.__name__[0] == "_" else [own])]
+        named = [base.__name__ for base in bases if base.__module__.startswith(f"{TOP}.")]
+        if ours := [links[name] for name in named if name in links]:
             lines += [f"Base: {', '.join(ours)}.", ""]
     lines += documented(_docstring(entry), links)
     if inspect.isclass(value):
