@@ -310,9 +310,15 @@ def test_held_out_files_of_a_task_that_nothing_predicts_are_refused(
         data.setup("fit")
 
 
+def stand_in(**settings: object) -> SimpleNamespace:
+    """A trainer on one process that leaves the batches as they are, with some settings of its own."""
+    connector = SimpleNamespace(use_distributed_sampler=False)
+    return SimpleNamespace(_accelerator_connector=connector, world_size=1, callbacks=[], **settings)
+
+
 def test_pcgrad_refuses_float16(bert: str) -> None:
     module = several.module(bert, combine=PCGrad())
-    module._trainer = SimpleNamespace(precision="16-mixed", strategy=SingleDeviceStrategy())
+    module._trainer = stand_in(precision="16-mixed", strategy=SingleDeviceStrategy())
     with pytest.raises(
         ValueError, match=r"trainer\.precision: expected bf16-mixed or 32-true for PCGrad, got 16"
     ):
@@ -321,7 +327,7 @@ def test_pcgrad_refuses_float16(bert: str) -> None:
 
 def test_pcgrad_refuses_strategies_that_split_weights(bert: str) -> None:
     module = several.module(bert, combine=PCGrad())
-    module._trainer = SimpleNamespace(precision="32-true", strategy=FSDPStrategy())
+    module._trainer = stand_in(precision="32-true", strategy=FSDPStrategy())
     with pytest.raises(
         ValueError, match=r"strategy: expected auto, ddp or one of its variants, got FSDPStrategy"
     ):
