@@ -165,18 +165,17 @@ def test_another_model_is_refused_with_what_to_do(
     assert {path.name for path in here.iterdir()} == {"many.txt", "other", "v.npy", "v.npy.json"}
 
 
-def test_features_and_precisions_are_those_of_encode(
-    files: dict[str, str], many: str, here: Path, capsys: Capture
-) -> None:
+def test_features_and_precisions_are_those_of_encode(files: dict[str, str], here: Path, capsys: Capture) -> None:
     with pytest.warns(UserWarning, match="names no pooler"):
         model = SentenceEncoder.from_pretrained(files["bert"], device="cpu")
-    texts = Path(many).read_text().splitlines()
-    options = ("--truncate_dim", "10", "--normalize", "--block_size", "3000")
+    texts = [f"{text} and {i}" for i in range(30) for text in tiny.TEXTS]
+    many = tiny.write_texts(here / "many.txt", tuple(texts))
+    options = ("--truncate_dim", "10", "--normalize", "--block_size", "1200")
     expected = model.encode(texts, truncate_dim=10, normalize_embeddings=True)
     assert run(words_of(files, many, "v.npy", *options)) == 0
     assert np.array_equal(np.load(here / "v.npy"), expected)
     assert run(words_of(files, many, "b.npy", *options, "--precision", "ubinary")) == 0
-    assert "3,000 vectors of 2 bytes written to b.npy" in capsys.readouterr().out
+    assert "1,200 vectors of 2 bytes written to b.npy" in capsys.readouterr().out
     assert np.array_equal(np.load(here / "b.npy"), quantize(expected, "ubinary").numpy())
     assert run(words_of(files, many, "i.npy", *options, "--precision", "int8")) == 0
     said = capsys.readouterr().out

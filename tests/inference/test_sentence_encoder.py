@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -488,29 +486,6 @@ def test_a_dense_layer_with_weights_of_another_is_refused(bert: str, tmp_path: P
         ValueError, match=r"2_Dense: expected the weights of Linear\(in_features=16, out_features=4"
     ):
         SentenceEncoder.from_pretrained(tmp_path / "4")
-
-
-# What an import costs
-
-
-def loaded_by(statement: str) -> set[str]:
-    """The modules that a statement loads in a fresh interpreter."""
-    code = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    return set(done.stdout.split())
-
-
-def test_importing_the_package_loads_no_trainer_no_peer_and_no_plots() -> None:
-    loaded = loaded_by("import contrastive_text")
-    assert "contrastive_text" in loaded
-    assert not loaded & {"pytorch_lightning", "lightning", "sentence_transformers", "matplotlib"}
-
-
-def test_the_way_from_text_to_vectors_loads_neither_lightning_nor_objectives() -> None:
-    loaded = loaded_by("from contrastive_text import SentenceEncoder")
-    assert "contrastive_text.inference.sentence_encoder" in loaded
-    unwanted = {"pytorch_lightning", "lightning", "sentence_transformers", "matplotlib"}
-    assert not loaded & {*unwanted, "contrastive_text.objectives", "contrastive_text.training.module"}
 
 
 def test_devices_are_checked_before_anything_is_read() -> None:
