@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from contrastive_text.cli import run
 from contrastive_text.core.specs import describe
 from contrastive_text.core.types import NO_LABEL, Slot
-from contrastive_text.data import Collator, KeyedRow, collate_texts
+from contrastive_text.data import Collator, KeyedRow
+from contrastive_text.data.collator import collate_texts
 from contrastive_text.data.mixture import Mixture, TaskSize
 from contrastive_text.heads import TanhHead
 from contrastive_text.inference.sentence_encoder import SentenceEncoder

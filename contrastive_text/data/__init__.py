@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from contrastive_text.core.lazily import importing
 from contrastive_text.core.text_files import Bounds
-from contrastive_text.data.collator import Collator, KeyedRow, collate_texts
+from contrastive_text.data.collator import Collator, KeyedRow
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
 from contrastive_text.data.mixture import (
     AllTasks,
@@ -39,7 +39,6 @@ __all__ = [
     "TextDataModule",
     "TextTask",
     "TextTokenizer",
-    "collate_texts",
     "consecutive_steps",
     "learn_vocabulary",
     "read_pairs",

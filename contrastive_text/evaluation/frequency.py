@@ -9,7 +9,8 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Hidden
-from contrastive_text.data import Table, collate_texts
+from contrastive_text.data import Table
+from contrastive_text.data.collator import collate_texts
 from contrastive_text.encoders.embedder import Embedder, in_order
 from contrastive_text.encoders.layouts import pad
 from contrastive_text.inference.blocks import evaluating

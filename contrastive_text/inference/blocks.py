@@ -14,7 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.data import TextTokenizer, collate_texts
+from contrastive_text.data import TextTokenizer
+from contrastive_text.data.collator import collate_texts
 from contrastive_text.inference.device_pool import map_on_devices
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import quantize

@@ -23,7 +23,8 @@ from contrastive_text.core.libraries import is_failure, quiet
 from contrastive_text.core.model_files import MODULES, TODO
 from contrastive_text.core.records import Record
 from contrastive_text.core.specs import part_spec
-from contrastive_text.data import TextTokenizer, collate_texts
+from contrastive_text.data import TextTokenizer
+from contrastive_text.data.collator import collate_texts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.loading import load_model
