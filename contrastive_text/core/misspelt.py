@@ -84,11 +84,17 @@ def broken_module(path: str, error: ImportError | SyntaxError, where: str) -> In
 
 
 @contextmanager
-def parsing(where: object) -> Iterator[None]:
-    """Makes an answer of what the parser of arguments says while parts are made.
+def parsing(
+    where: object,
+    expected: str = "arguments that the parts of this version take",
+    errors: tuple[type[Exception], ...] = (ArgumentError, ValueError),
+) -> Iterator[None]:
+    """Makes an answer of what the parser of arguments says while parts are made, or another library of its own.
 
     Args:
         where: What the arguments are of, for the error.
+        expected: What is wanted, for the error.
+        errors: What is answered.
 
     Raises:
         ValueError: Arguments that a part refuses, with the part's own words where it has some.
@@ -97,13 +103,11 @@ def parsing(where: object) -> Iterator[None]:
         yield
     except ContrastiveTextError:
         raise
-    except (ArgumentError, ValueError) as error:
+    except errors as error:
         if (known := cause_of(error, ContrastiveTextError)) is not None:
             raise known from error
         message = " ".join(str(error).split())[:300]
-        raise InvalidValueError(
-            f"{where}: expected arguments that the parts of this version take, got others: {message}"
-        ) from error
+        raise InvalidValueError(f"{where}: expected {expected}, got others: {message}") from error
 
 
 def _is_one(cls: type, kinds: tuple[type, ...]) -> bool:

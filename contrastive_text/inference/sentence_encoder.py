@@ -18,7 +18,7 @@ from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.similarity import at_least_float32, cosine_similarity_matrix
 from contrastive_text.core.types import Batch
 from contrastive_text.data import TextTokenizer
-from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.inference.blocks import BlockEncoder, TextBlock, VectorBlock, encode_each, join_blocks
 from contrastive_text.inference.encoding import Device, Encoding, Vectors
@@ -50,12 +50,13 @@ class SentenceEncoder(nn.Module):
             read, cut to ``max_length``.
 
     Raises:
+        TypeError: Another encoder than a ``TransformerEncoder``.
         ValueError: An encoder without a tokenizer, or more features to keep than there are.
     """
 
     def __init__(
         self,
-        encoder: TransformerEncoder,
+        encoder: Encoder,
         pooler: Pooler,
         head: nn.Sequential | None = None,
         normalize: bool = False,
@@ -64,6 +65,10 @@ class SentenceEncoder(nn.Module):
         truncate_dim: int | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(encoder, TransformerEncoder):
+            raise InvalidTypeError(
+                f"SentenceEncoder: expected a TransformerEncoder, got {type(encoder).__name__}"
+            )
         if encoder.tokenizer is None:
             raise InvalidValueError(
                 "SentenceEncoder: expected an encoder with a tokenizer, got none; train it first"

@@ -8,14 +8,12 @@ from typing import Any, Self
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from contrastive_text.core.checkpoints import load_options
 from contrastive_text.core.distributed import rank, world_size
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.random import fold, seed_torch, text_id
 from contrastive_text.core.setting import SETTING, current_setting
 from contrastive_text.core.similarity import new_in_full_precision
@@ -24,7 +22,7 @@ from contrastive_text.core.types import Batch, Encoded, StepBatch
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.needs import DataNeeds
 from contrastive_text.data.tokenizing import wrap_tokenizer
-from contrastive_text.encoders import Encoder, TransformerEncoder
+from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -156,11 +154,6 @@ class ContrastiveModule(pl.LightningModule):
         """Returns the objectives by name."""
         return {name: part for name, part in self.objectives.items() if isinstance(part, Objective)}
 
-    @property
-    def vocabulary_size(self) -> int:
-        """Entries of the encoder's token table."""
-        return self.encoder.vocabulary_size
-
     def text_tokenizer(self, training: bool = True) -> TextTokenizer | None:
         """Returns the encoder's tokenizer with the limit of training or of use; None before one is learned."""
         tokenizer, limit = self.encoder.tokenizer, self.encoder.limit
@@ -168,19 +161,9 @@ class ContrastiveModule(pl.LightningModule):
         return None if tokenizer is None else TextTokenizer(tokenizer, max_length)
 
     def data_needs(self, tasks: Sequence[str]) -> DataNeeds:
-        """Returns what the parts need of the data of these tasks; of one without a name where there is none.
-
-        Raises:
-            ValueError: Views and objectives of other tasks than there are.
-        """
-        return DataNeeds(
-            tasks=self.by_task.needs(tasks),
-            objectives=tuple(self.objectives),
-            tokenizer=self.text_tokenizer(),
-            inference_tokenizer=self.text_tokenizer(training=False),
-            vocabulary_size=self.vocabulary_size,
-            new_tokens=self.by_task.new_tokens,
-        )
+        """Returns what the parts need of the data of these tasks; see ``TaskParts.data_needs``."""
+        tokenizer, inference_tokenizer = self.text_tokenizer(), self.text_tokenizer(training=False)
+        return self.by_task.data_needs(tasks, tokenizer, inference_tokenizer, self.encoder.vocabulary_size)
 
     def adopt_tokenizer(self, description: str) -> None:
         """Takes over a tokenizer learned from the corpus, as JSON; checkpoints keep it."""
@@ -198,14 +181,7 @@ class ContrastiveModule(pl.LightningModule):
         return Embedder(self.encoder, self.inference_pooler or self.pooler, self.head, self.chunk_tokens)
 
     def sentence_encoder(self) -> SentenceEncoder:
-        """Returns the model that inference uses: no view, no train-only head; it shares the weights.
-
-        Raises:
-            TypeError: An encoder that isn't a ``TransformerEncoder``.
-        """
-        if not isinstance(self.encoder, TransformerEncoder):
-            name = type(self.encoder).__name__
-            raise InvalidTypeError(f"sentence_encoder: expected a TransformerEncoder, got {name}")
+        """Returns the model that inference uses, without views and train-only heads; it shares the weights."""
         network = None if self.head is None else self.head.network
         return SentenceEncoder(self.encoder, self.inference_embedder.pooler, head=network)
 
@@ -236,9 +212,6 @@ class ContrastiveModule(pl.LightningModule):
         Override it to add a loss, or a figure to ``figures``. Whatever is returned is combined, its gradient is
         logged on request, and DDP averages it: of something that each rank computes on its own rows return
         ``Terms(total, count).loss()``.
-
-        Args:
-            batch: A batch of the only task, or one of each task in the step.
         """
         batches = batch.batches if isinstance(batch, StepBatch) else {None: batch}
         wanted = batch.objectives if isinstance(batch, StepBatch) else None
@@ -287,8 +260,9 @@ class ContrastiveModule(pl.LightningModule):
         )
 
     def on_validation_epoch_start(self) -> None:
-        """Starts a score for every validation file and task."""
-        self._scores = scores_of(self.trainer.val_dataloaders, self.by_task, self.device)
+        """Starts a score for every file and task of the loaders."""
+        loaders = self.trainer.test_dataloaders if self.trainer.testing else self.trainer.val_dataloaders
+        self._scores = scores_of(loaders, self.by_task, self.device)
 
     @new_in_full_precision()
     def validation_step(
@@ -301,21 +275,11 @@ class ContrastiveModule(pl.LightningModule):
         return self._scores.add(batch, dataloader_idx, embed=self, embedder=self.embedder)
 
     def on_validation_epoch_end(self) -> None:
-        """Logs ``val/spearman``, ``val/TASK/SCORE`` and ``val/overall``; see ``HeldOutScores.figures``."""
-        self._scores.log(self, "val")
+        """Logs ``val/spearman``, ``val/TASK/SCORE``, ``val/overall``, or the same under ``test``."""
+        self._scores.log(self, "test" if self.trainer.testing else "val")
 
-    def on_test_epoch_start(self) -> None:
-        """Starts a score for every test file and task."""
-        self._scores = scores_of(self.trainer.test_dataloaders, self.by_task, self.device)
-
-    @new_in_full_precision()
-    def test_step(self, batch: Batch | StepBatch, batch_idx: int, dataloader_idx: int = 0) -> None:  # noqa: ARG002  # Lightning's signature
-        """Adds a batch to its file's or task's score."""
-        self._scores.add(batch, dataloader_idx, embed=self, embedder=self.embedder)
-
-    def on_test_epoch_end(self) -> None:
-        """Logs the scores as validation does, under ``test``."""
-        self._scores.log(self, "test")
+    on_test_epoch_start, on_test_epoch_end = on_validation_epoch_start, on_validation_epoch_end
+    test_step = validation_step
 
     @new_in_full_precision()
     def predict_step(self, batch: Batch | StepBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:  # noqa: ARG002  # Lightning's signature
@@ -323,10 +287,9 @@ class ContrastiveModule(pl.LightningModule):
         if isinstance(batch, StepBatch):
             ((task, rows),) = batch.batches.items()
             return predictions(rows, self.embedder, self.by_task.objectives(task))
-        vectors: Tensor = self(batch.split(batch.by_role("anchor")))
-        return vectors.float()
+        return self.forward(batch.split(batch.by_role("anchor"))).float()
 
-    def configure_callbacks(self) -> list[Callback]:
+    def configure_callbacks(self) -> list[pl.Callback]:
         """Returns what watches over every run, whoever made its trainer."""
         return [EndWhenDiverged(), KeepGradients()]
 
@@ -336,21 +299,15 @@ class ContrastiveModule(pl.LightningModule):
             self.double()
 
     def on_fit_start(self) -> None:
-        """Checks trainer and data; warns of a pooler for tokens that see each other over causal attention.
-
-        Raises:
-            ValueError: A precision, a strategy or a sampler that can't run the steps, with the option that helps;
-                data that pair texts in another way than the recipe that the module was made from.
-        """
+        """Checks that trainer, data and module go together (``check_start``)."""
         embedders = [self.embedder, self.inference_embedder]
         check_start(self.trainer, self.combine, self.by_task, embedders, recipe=self._recipe)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Returns the optimiser and the schedule per step; refuses a run of unknown length."""
         optimizer = self.optimizer.build(self.named_parameters())
-        total = self.trainer.estimated_stepping_batches
-        schedule = ScheduledRates(optimizer, self.schedule, total)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        rates = ScheduledRates(optimizer, self.schedule, self.trainer.estimated_stepping_batches)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # Lightning's options are all in ``options``
@@ -373,15 +330,9 @@ class ContrastiveModule(pl.LightningModule):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Takes weights over as torch does; those of another network are a ValueError that says what differs."""
-        try:
+        where = (None if self._trainer is None else self._trainer.ckpt_path) or "load_state_dict"
+        with parsing(where, "the weights of a module that is built as this one", (RuntimeError,)):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)  # Any: torch's
-        except RuntimeError as error:
-            where = (None if self._trainer is None else self._trainer.ckpt_path) or "load_state_dict"
-            message = " ".join(str(error).split())[:300]
-            raise InvalidValueError(
-                f"{where}: expected the weights of this module, got others: {message}; build the module as the "
-                "one that wrote them"
-            ) from error
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # Any: what Lightning puts into it
         """Refuses weights that are no numbers; keeps the setting, and a tokenizer learned from the corpus."""
@@ -391,12 +342,8 @@ class ContrastiveModule(pl.LightningModule):
             checkpoint[_TOKENIZER] = self._learned_tokenizer
 
     def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:  # Any: what Lightning put into it
-        """Takes the learned tokenizer back; a run that goes on under another setting is told so.
-
-        Raises:
-            ValueError: A run is to go on from weights alone.
-        """
-        if self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
+        """Takes the learned tokenizer back; where a run is to go on, checks that it can (``check_resumed``)."""
+        if self._trainer is not None and self._trainer.state.fn == "fit":
             check_resumed(checkpoint, self.trainer)
         if _TOKENIZER in checkpoint:
             self.adopt_tokenizer(checkpoint[_TOKENIZER])

@@ -8,7 +8,8 @@ from typing import TypeAlias
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import StepKind
-from contrastive_text.data.needs import TaskNeeds
+from contrastive_text.data import TextTokenizer
+from contrastive_text.data.needs import DataNeeds, TaskNeeds
 from contrastive_text.data.tasks import ONLY
 from contrastive_text.encoders import Encoder
 from contrastive_text.heads import Head, build_head, share_layers
@@ -56,17 +57,31 @@ class TaskParts:
         """Returns the views of a task."""
         return self.common if task is None else self.own_plans.get(task, self.common)
 
-    def needs(self, tasks: Sequence[str]) -> dict[str, TaskNeeds]:
+    def data_needs(
+        self,
+        tasks: Sequence[str],
+        tokenizer: TextTokenizer | None,
+        inference_tokenizer: TextTokenizer | None,
+        vocabulary_size: int,
+    ) -> DataNeeds:
         """Returns what the views and objectives of each task need of its rows.
 
         Args:
             tasks: The tasks of the data; empty where there is one without a name, which is given as ``train``.
+            tokenizer: As ``DataNeeds`` has it, as are the last two.
 
         Raises:
             ValueError: Parts of other tasks than there are, or objectives that read labels in different ways.
         """
         self._check(tasks)
-        return {task: self._needs(task) for task in tasks} or {ONLY: self._needs(None)}
+        return DataNeeds(
+            tasks={task: self._needs(task) for task in tasks} or {ONLY: self._needs(None)},
+            objectives=tuple(self._objectives),
+            tokenizer=tokenizer,
+            inference_tokenizer=inference_tokenizer,
+            vocabulary_size=vocabulary_size,
+            new_tokens=self.new_tokens,
+        )
 
     def _needs(self, task: str | None) -> TaskNeeds:
         parts = self.objectives(task).values()

@@ -339,11 +339,11 @@ def test_the_decoder_stays_the_token_table_with_a_new_token_too(
     views: dict[str, list[View]] = {"anchor": [MaskTokens(rate=0.4)]}
     views["positive"] = [*marks, DeleteTokens(rate=0.5, mark="[DEL]")]
     module = masked(bert, views=views)
-    assert module.vocabulary_size == 301
+    assert module.encoder.vocabulary_size == 301
     assert tied(module)
     changed = change(module, texts, tmp_path)
     assert tied(changed)
-    assert changed.vocabulary_size == 301
+    assert changed.encoder.vocabulary_size == 301
     # One name in the optimiser, though two in the state.
     names = [name for name, value in changed.named_parameters() if value.shape == (301, 16)]
     assert names == ["encoder.model.embeddings.word_embeddings.weight"]
@@ -398,11 +398,11 @@ def test_a_learned_vocabulary_has_mask_and_marks_and_the_table_keeps_its_size(te
     batch = first_batch(module, texts)
     assert bool((batch.ids == mark).any())
     assert bool((batch.ids == mask).any())
-    assert module.vocabulary_size == len(module.encoder.model.get_input_embeddings().weight) == 300
+    assert module.encoder.vocabulary_size == len(module.encoder.model.get_input_embeddings().weight) == 300
     assert tied(module)
     trainer.save_checkpoint(tmp_path / "learned.ckpt")
     loaded = ContrastiveModule.load_from_checkpoint(tmp_path / "learned.ckpt")
     assert tied(loaded)
-    assert loaded.vocabulary_size == 300
+    assert loaded.encoder.vocabulary_size == 300
     assert torch.equal(first_batch(loaded, texts).ids, batch.ids)
     assert torch.equal(loaded.eval()(batch), module.eval()(batch))

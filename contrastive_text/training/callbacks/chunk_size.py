@@ -143,7 +143,7 @@ def _processes_here(trainer: pl.Trainer, device: torch.device) -> int:
 def _encoded(module: ContrastiveModule, rows: int, tokens: int) -> Tensor:
     device = module.device
     batch = Batch(
-        ids=torch.arange(rows * tokens, device=device) % module.vocabulary_size,
+        ids=torch.arange(rows * tokens, device=device) % module.encoder.vocabulary_size,
         lengths=torch.full((rows,), tokens, device=device),
         slots=(Slot("anchor", 0),),
         row_slots=torch.zeros(rows, dtype=torch.long, device=device),
