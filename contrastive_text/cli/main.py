@@ -51,6 +51,17 @@ Options of a command: contrastive-text COMMAND --help. The configuration that a 
 A file may name parts of your own where you trust their module: COMMAND --trust my_views ...
 Later files lie over earlier ones, recipes and --config FILE alike; options lie over all files."""
 COMMANDS = re.findall(r"^  (\w+) ", _USAGE, flags=re.MULTILINE)
+_OF_A_RUN = """usage: contrastive-text {command} [options]
+
+  --recipe NAME     the configuration of a method: simcse, declutr, ...
+  --config FILE     a YAML file over it; of several, later ones override earlier ones
+  --ckpt_path FILE  a checkpoint, with the parts and files of its run; options override them
+  --KEY VALUE       any key of the configuration: --data.validation PAIRS.tsv, --trainer.devices 2, ...{own}
+  --print_config    print the configuration and do nothing
+
+All keys, with types and defaults: contrastive-text fit --help"""
+_OWN = {"validate": "", "test": "", "predict": "", "views": "\n  --n N             rows to show, 3 by default"}
+"""Command whose options are those of ``fit`` -> what it has beside them."""
 
 
 def expand_recipes(words: Sequence[str]) -> list[str]:
@@ -89,6 +100,9 @@ def run(words: Sequence[str]) -> int:
         return 0 if words else 2
     if words[0] == "--version":
         say(__version__)
+        return 0
+    if words[0] in _OWN and words[1:] in (["-h"], ["--help"]):
+        say(_OF_A_RUN.format(command=words[0], own=_OWN[words[0]]))
         return 0
     try:
         trusted, rest = take_trust(words[1:])

@@ -76,9 +76,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("command", ["fit", "views", "embed", "evaluate"])
 def test_every_command_explains_its_options(command: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     del here
-    with pytest.raises(SystemExit) as left:
-        run([command, "--help"])
-    assert left.value.code in (0, None)
+    try:
+        assert run([command, "--help"]) == 0
+    except SystemExit as left:  # of the parser of fit
+        assert left.code in (0, None)
     said = capsys.readouterr().out
     expected = {"embed": "--model", "evaluate": "files", "views": "--n", "fit": "--data.train"}
     assert expected[command] in said

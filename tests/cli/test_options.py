@@ -63,10 +63,11 @@ class Passing:
 
 
 def test_help_loads_no_library_that_takes_seconds() -> None:
-    words = [sys.executable, "-c", HELP.format(commands=list(RECORDS))]
+    others = [command for command in COMMANDS if command != "fit"]
+    words = [sys.executable, "-c", HELP.format(commands=others)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines()[-1:] == ["light"], done.stderr
-    assert all(f"usage: contrastive-text {command} " in done.stdout for command in RECORDS)
+    assert all(f"usage: contrastive-text {command} " in done.stdout for command in others)
 
 
 def test_the_usage_lists_every_command() -> None:
