@@ -3,7 +3,7 @@
     python benchmarks/embed.py --data TEXTS --lines 1000000
 
 The lines are the sentences of a file, again and again, each time with two neighbouring words exchanged and the
-number of the time behind them, so that no line stands twice. The command runs as a process of its own: over a
+number of the time after them, so that no line stands twice. The command runs as a process of its own: over a
 fifth of the lines and over all, where the peaks of memory should be alike; then over all once more, killed
 several times (SIGKILL) and started again each time, after which the output must have the same bytes.
 
@@ -51,7 +51,7 @@ class Measured(NamedTuple):
 
 
 def edited(sentence: str, time: int) -> str:
-    """Returns a sentence as it stands the n-th time: two neighbouring words exchanged, and the number behind.
+    """Returns a sentence as it stands the n-th time: two neighbouring words exchanged, and the number after.
 
     Example:
         >>> edited("a bird sings here", 0), edited("a bird sings here", 5)
@@ -145,7 +145,7 @@ def measure(
     again = folder / "killed.npy"
     words[1] = str(again)
     draws, kept, seconds, peak = random.Random(0), [], 0.0, 0
-    last = max(options.lines - 2 * options.block_size, 1)  # behind it a run could end before it is killed
+    last = max(options.lines - 2 * options.block_size, 1)  # after it a run could end before it is killed
     for kill_at in [*sorted(draws.randint(1, last) for _ in range(options.kills)), None]:
         part = run(words, again, options, kill_at)
         seconds, peak = seconds + part.seconds, max(peak, part.peak)

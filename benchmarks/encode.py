@@ -5,7 +5,7 @@
 The folder has ``sts``, ``nli``, ``unlabeled`` and ``documents``; of these 4,000 STS sentences, 3,000 of inference
 pairs, 3,000 of English Wikipedia and 500 paragraphs of 60 words or more are drawn, 10,500 in random order. The
 peer's batch size is chosen first, for each precision, on a part of them; ours is its default. bfloat16 means
-bfloat16 weights for both. Behind the rounds a profile of ours says where its time goes.
+bfloat16 weights for both. After the rounds a profile of ours says where its time goes.
 
 A smoke run without data: ``--quick``. One precision alone: ``--precisions float32``.
 """

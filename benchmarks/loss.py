@@ -122,7 +122,7 @@ def times(rows: int, device: str) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {form: [] for form in forms}
     slow = set()  # one round is enough to know what takes a hundred times as long
     for turn in range(rounds_of(rows) + (rows <= STREAMED_ONLY)):
-        first = turn % len(forms)  # who comes behind a form that fills the caches changes
+        first = turn % len(forms)  # who comes after a form that fills the caches changes
         for form, loss in [*forms.items()][first:] + [*forms.items()][:first]:
             if form in slow and found[form]:
                 continue

@@ -69,7 +69,7 @@ def command(words: Sequence[str], names: Mapping[str, str] | None = None) -> str
     """Returns a command to repeat.
 
     Args:
-        words: What stands behind ``contrastive-text``.
+        words: What follows ``contrastive-text``.
         names: Folder -> what it is called instead.
     """
     said = shlex.join(["contrastive-text", *words])

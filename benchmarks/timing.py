@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 
 
 class Turn:
-    """The contender's end: called behind every step, it sleeps there until the next turn.
+    """The contender's end: called after every step, it sleeps there until the next turn.
 
     Args:
         pipe: To the process that measures.
@@ -87,7 +87,7 @@ class Turn:
         self._wait()
 
     def ended_step(self, tokens: int, loss: float | None = None) -> None:
-        """Counts a step; behind the last one of a turn it answers and waits."""
+        """Counts a step; after the last one of a turn it answers and waits."""
         self._left -= 1
         self._tokens += tokens
         if loss is not None:

@@ -91,12 +91,12 @@ def train_ours(job: Job, turn: Turn) -> None:
 
 
 def fit_ours(job: Job, turn: Turn, ended: Callable[[Any, Any], None], **options: Any) -> None:
-    """Trains with our module and calls ``ended`` with trainer and batch behind each step.
+    """Trains with our module and calls ``ended`` with trainer and batch after each step.
 
     Args:
         job: What to train.
         turn: Is told when all stands ready.
-        ended: Called behind each step.
+        ended: Called after each step.
         options: Of Lightning's trainer.
     """
     import pytorch_lightning as pl

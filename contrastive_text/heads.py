@@ -1,4 +1,4 @@
-"""Heads: small networks behind the pooler, kept for inference or thrown away with training."""
+"""Heads: small networks after the pooler, kept for inference or thrown away with training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Head(nn.Module, ABC):
     """Base class of heads: a network whose input width is known when the encoder is.
 
     A head with ``train_only`` stands in an objective and is never part of the saved encoder; one without
-    stands in the module, behind the pooler, and is exported with it.
+    stands in the module, after the pooler, and is exported with it.
 
     Args:
         train_only: Whether only an objective sees the output.
@@ -134,7 +134,7 @@ class MLPHead(Head):
         self.shared_layers = shared_layers
 
     def layers(self, features: int) -> nn.Sequential:
-        """Returns Linear(D, hidden), ReLU and Linear(hidden, out), each linear layer behind its dropout."""
+        """Returns Linear(D, hidden), ReLU and Linear(hidden, out), each linear layer after its dropout."""
         hidden = self.hidden_features or features
         first, second = nn.Linear(features, hidden), nn.Linear(hidden, self.out_features or features)
         if self.dropout == 0:
@@ -193,7 +193,7 @@ def _linear_layers(network: nn.Sequential) -> list[tuple[int, nn.Linear]]:
 
 
 def check_train_only(head: Head | None, where: str) -> None:
-    """Refuses a head that inference keeps where only an objective would see it (ValueError)."""
+    """Checks that an objective's head isn't one that inference keeps (ValueError)."""
     if head is not None and not head.train_only:
         raise InvalidValueError(
             f"{where}: expected a head with train_only: true, got {type(head).__name__} with false; a head that "

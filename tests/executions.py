@@ -390,7 +390,7 @@ class Found:
         loss: Of the first step, the mean over ranks, and with it all gradients that are logged.
         gradients: Of the first step, by parameter, means over ranks.
         start: Weights before the first step.
-        weights: Weights behind the last step.
+        weights: Weights after the last step.
         seen: What happened in the first step.
         read: Rows and tokens of this rank that were encoded.
         queued: Columns in the queue of the first comparison at the end.
@@ -464,7 +464,7 @@ class Outcome(NamedTuple):
     Args:
         loss: Largest difference of the losses of the first step and of logged gradients, relative to 1 or more.
         gradient: Largest difference of the gradients, relative to the largest gradient.
-        weights: Largest difference of the weights behind the last step.
+        weights: Largest difference of the weights after the last step.
         moved: How far the weights came.
         seen: What happened in the first step.
         read: Rows and tokens of this rank that were encoded.

@@ -157,7 +157,7 @@ def uncorrected_adamw(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> float:
-    """The weight behind AdamW's steps without bias correction, each with its decay behind it."""
+    """The weight after AdamW's steps without bias correction, each with its decay after it."""
     mean, square = 0.0, 0.0
     for gradient in gradients:
         mean = betas[0] * mean + (1 - betas[0]) * gradient

@@ -1,4 +1,4 @@
-"""The floors of the house: a package imports from lower floors only, and no two files import each other."""
+"""The floors of docs/design.md: a package imports from lower floors only, and no two files import each other."""
 
 from __future__ import annotations
 

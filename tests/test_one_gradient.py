@@ -36,7 +36,7 @@ from contrastive_text.training import Combine
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import FeatureCutoff, MaskTokens
 
-# The house's promise in float64: max |dg| <= 1e-10 max |g|, and after four steps weights within 1e-9.
+# The promise in float64: max |dg| <= 1e-10 max |g|, and after four steps weights within 1e-9.
 PROMISE = 1e-10
 AFTER_STEPS = 1e-9
 COVERING = covering(EVERY)
@@ -138,7 +138,7 @@ def test_d19_on_four_ranks_own_gradients_weigh_a_quarter_and_ours_the_whole(
 
 
 def fitted(folder: Path, bert: str, **options: Any) -> dict[str, Tensor]:  # Any: the trainer's and the module's
-    """Returns the weights behind four steps of a run in float64."""
+    """Returns the weights after four steps of a run in float64."""
     chunk_tokens = options.pop("chunk_tokens", None)
     encoder = TransformerEncoder(bert, dropout=0.0)
     mask: dict[str, Any] = {"original": [MaskTokens(rate=0.5)], "positive": [FeatureCutoff()]}

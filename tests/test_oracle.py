@@ -120,7 +120,7 @@ def layers(kind: str | None) -> nn.Sequential:
 
 
 class Oracle(nn.Module):
-    """A model of Transformers with a head behind it."""
+    """A model of Transformers with a head after it."""
 
     def __init__(self, folder: str, head: str | None, start: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Oracle(nn.Module):
         return last
 
     def first(self, rows: Rows) -> list[Tensor]:
-        """The [CLS] vectors behind the head."""
+        """The [CLS] vectors after the head."""
         return list(self.head(self.hidden(rows)[:, 0]))
 
     def mean(self, rows: Rows, **how: Any) -> list[Tensor]:

@@ -83,7 +83,7 @@ def _check_name(path: Path, suffixes: tuple[str, ...]) -> None:
 
 
 def _check_lines(texts: TextStream, keep: Path) -> None:
-    """Refuses a text that no line can hold, before any is encoded."""
+    """Checks that a line can hold each text, before any is encoded."""
     for line, text in texts.numbered():
         if re.search(r"[\r\n]", text):
             raise InvalidValueError(

@@ -59,14 +59,12 @@ def complete(run: EmbeddingRun, became: str = "encoded", stays: bool = True) -> 
     """
     before, begun = run.done, time.perf_counter()
     if before:
-        say(f"{before:,} of {run.count:,} texts are encoded already; going on behind them")
+        say(f"{before:,} of {run.count:,} texts are encoded already; going on after them")
     try:
         with warnings_as_notes():
             rows, width = run.finish(show_progress_bar=True)
     except KeyboardInterrupt:
-        kept = (
-            f"the vectors of {run.done:,} of {run.count:,} texts are kept; the same command goes on behind them"
-        )
+        kept = f"the vectors of {run.done:,} of {run.count:,} texts are kept; the same command goes on after them"
         say(f"\nstopped: {kept if stays else 'nothing is kept'}", file=sys.stderr)
         raise SystemExit(130) from None
     speed = (rows - before) / (time.perf_counter() - begun)

@@ -39,7 +39,7 @@ def run_members(command: str, words: Sequence[str], folder: str) -> None:
 
     Args:
         command: One of the three.
-        words: The options behind it; those of ``data.tasks.NAME`` go to the model of that task.
+        words: The options after it; those of ``data.tasks.NAME`` go to the model of that task.
         folder: A saved ensemble.
 
     Raises:
@@ -84,7 +84,7 @@ def run_members(command: str, words: Sequence[str], folder: str) -> None:
 def _check_data(
     config: Config, options: Sequence[str], parts: Config, choices: dict[str, Choice], part: str
 ) -> None:
-    """Refuses files that none of the tasks' models would get."""
+    """Checks that every file goes to the model of one of the tasks."""
     data = config.get("data", {})
     for task in data.get("tasks") or {}:
         if task not in choices and task not in parts["data"]["tasks"]:

@@ -80,7 +80,7 @@ def evaluate(options: Evaluate) -> None:
 
 
 def _check(options: Evaluate) -> None:
-    """Refuses options that don't go together, or that nothing would read."""
+    """Checks that the options go together, and that something reads each of them."""
     if bool(options.suite) == bool(options.files):
         got = "both" if options.suite else "neither"
         raise InvalidValueError(

@@ -90,7 +90,7 @@ def run(words: Sequence[str]) -> int:
     """Runs a command.
 
     Args:
-        words: What stands behind ``contrastive-text``.
+        words: What follows ``contrastive-text``.
 
     Returns:
         The exit status: 0, 2 after an answer to a wrong input, or 1 after a bug, whose traceback is printed.
@@ -123,10 +123,10 @@ def run(words: Sequence[str]) -> int:
 
 
 def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the modules behind ``--trust``, and the other words.
+    """Returns the modules after ``--trust``, and the other words.
 
     Raises:
-        ValueError: No module behind it.
+        ValueError: No module after it.
 
     Example:
         >>> take_trust(["--trust", "my_views", "--ckpt_path", "a.ckpt", "--trust=more"])

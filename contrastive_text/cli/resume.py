@@ -23,7 +23,7 @@ def resume_words(words: Sequence[str]) -> list[str]:
     """Returns the words of a ``fit`` that goes on with a run, in a folder of its own.
 
     Args:
-        words: What stands behind ``fit``, with ``--resume RUN`` among it.
+        words: What follows ``fit``, with ``--resume RUN`` among it.
 
     Raises:
         FileNotFoundError: There is no such run.
@@ -47,7 +47,7 @@ def resume_words(words: Sequence[str]) -> list[str]:
 
 
 def _check(config: Mapping[str, object], file: Path) -> None:
-    """Refuses what ``fit`` didn't write: the parser takes dotted names too, and imports what they name."""
+    """Checks that ``fit`` wrote it: the parser takes dotted names too, and imports what they name."""
     for name, inner in config.items():
         if name in PLACES and isinstance(inner, Mapping):
             settled(inner, PLACES[name], f"{file}: {name}")

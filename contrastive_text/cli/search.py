@@ -29,7 +29,7 @@ def search(options: Search) -> None:
         ValueError: Options that don't go together, or nothing to look for.
     """
     if not options.query and options.queries is None:
-        raise InvalidValueError("expected a query behind the corpus, or --queries FILE")
+        raise InvalidValueError("expected a query after the corpus, or --queries FILE")
     if any(map(is_blank, options.query)):
         raise InvalidValueError("query: expected words to look for, got an empty text; leave it out")
     if options.query_column is not None and options.queries is None:

@@ -33,7 +33,7 @@ _OURS = {
 
 
 def check_words(words: Sequence[str], axes: Sequence[Axis]) -> None:
-    """Refuses options that a sweep sets itself, and options inside a part that varies.
+    """Checks for options that a sweep sets itself, and for options inside a part that varies.
 
     Raises:
         ValueError: Such an option, or several processes of one sweep.

@@ -105,7 +105,7 @@ def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
         name, joined, value = word.partition("=")
         if name == "--config":
             if not (file := value if joined else next(rest, "")):
-                raise InvalidValueError("--config: expected a YAML file, got none; name one behind it")
+                raise InvalidValueError("--config: expected a YAML file, got none; name one after it")
             layers = [*layers, read_config(file)]
         elif word.startswith("--") or not options or len(options[-1]) == 2:
             options.append([name, value] if joined and word.startswith("--") else [word])

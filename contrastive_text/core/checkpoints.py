@@ -25,7 +25,7 @@ from contrastive_text.core.places import settled
 from contrastive_text.core.records import Record
 
 END_SIZE = 22
-"""Bytes of the record that ends a zip archive; the last two are the length of the comment behind it."""
+"""Bytes of the record that ends a zip archive; the last two are the length of the comment after it."""
 _END = b"PK\x05\x06"
 _MARK = b"contrastive-text sha256 "
 _SEAL_SIZE = len(_MARK) + 2 * hashlib.sha256().digest_size
@@ -238,7 +238,7 @@ def read_checkpoint(path: str | Path, to_resume: bool = False) -> Checkpoint:
 
 
 def check_resumable(saved: Mapping[str, Any], where: object) -> None:  # Any: what Lightning put into it
-    """Refuses to go on with a run from a checkpoint that lacks some of its state, such as one of weights alone.
+    """Checks that a checkpoint has all the state of a run, as one of weights alone has not.
 
     Args:
         saved: What the checkpoint holds.

@@ -88,7 +88,7 @@ class FileDigest:
             for number in chosen:
                 file.seek(number * BLOCK)
                 if _next_digest(file, min(BLOCK, self.size - number * BLOCK)) != self.blocks[number]:
-                    return f"changed bytes behind byte {number * BLOCK:,}"
+                    return f"changed bytes after byte {number * BLOCK:,}"
         return None
 
 
@@ -114,8 +114,8 @@ class GrowingDigest:
         self._last = hashlib.sha256()
 
     @classmethod
-    def behind(cls, digest: FileDigest, path: Path) -> GrowingDigest:
-        """Goes on behind the bytes that a digest is of; the last block of them is read."""
+    def after(cls, digest: FileDigest, path: Path) -> GrowingDigest:
+        """Goes on after the bytes that a digest is of; the last block of them is read."""
         growing = cls()
         whole = digest.size // BLOCK
         growing._blocks = list(digest.blocks[:whole])
@@ -212,7 +212,7 @@ class Manifest:
         ...     Manifest.of(Path(folder)).write(Path(folder))
         ...     _ = Path(folder, "a").write_text("two")
         ...     Manifest.read(Path(folder)).damage(Path(folder))
-        ['a: changed bytes behind byte 0']
+        ['a: changed bytes after byte 0']
     """
 
     files: Mapping[str, FileDigest]

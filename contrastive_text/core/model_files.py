@@ -60,7 +60,7 @@ def _named_before(path: Path) -> list[str]:
 
 
 def check_whole(folder: Path) -> None:
-    """Refuses a folder whose files aren't those of its manifest; one without a manifest passes.
+    """Checks that a folder's files are those of its manifest; one without a manifest passes.
 
     All bytes are read, of more than 1 GiB a sample (see ``Manifest.damage``); files that are as they were when
     this process last read them, by size and time, are not read again.

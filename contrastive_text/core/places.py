@@ -116,7 +116,7 @@ class _Walk:
             for inner in reversed(further):
                 value = {inner: value}
             if not self.own_words and not (isinstance(name, str) and name.isidentifier()):
-                # Dotted, or with a plus behind it, the parser would find another place for it.
+                # Dotted, or with a plus after it, the parser would find another place for it.
                 raise InvalidValueError(f"{where}: expected names of arguments, got {name!r}")
             if first not in annotations and not takes_more and (known or not self.own_words):
                 raise no_argument(first, cls, annotations, where)
@@ -237,7 +237,7 @@ class _Walk:
         return text
 
     def _check_text(self, text: str, dotted: bool, place: _Place, where: str) -> None:
-        """Refuses text of a file for which the parser would read another file, or import what it names."""
+        """Checks for text for which the parser would read another file, or import what it names."""
         if not place.leads_to_parts:
             return
         path = "/" in text or os.sep in text

@@ -38,7 +38,7 @@ def say(text: object = "", file: TextIO | None = None, end: str = "\n") -> None:
     Args:
         text: What to print.
         file: Where; None for standard output. What its encoding lacks is shown as escapes too.
-        end: What comes behind it.
+        end: What comes after it.
     """
     stream = sys.stdout if file is None else file
     encoding = stream.encoding or "utf-8"

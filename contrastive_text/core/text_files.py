@@ -134,7 +134,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def check_has_an_end(path: Path) -> None:
-    """Refuses pipes and devices, which block or never end, and folders; see ``opened``."""
+    """Checks for pipes and devices, which block or never end, and for folders; see ``opened``."""
     with naming_file(path):
         kind = stat.S_IFMT(os.stat(path).st_mode)
     if kind != stat.S_IFREG:

@@ -98,7 +98,7 @@ class Vocabulary:
         mask_id: Id of the mask token; None if the tokenizer has none.
         special_ids: Ids of the special tokens, those that views have added included.
         prefix: Number of special tokens before a text.
-        suffix: Number of special tokens behind it.
+        suffix: Number of special tokens after it.
         added: Token that a view has asked for (``View.new_tokens``) -> its id.
     """
 

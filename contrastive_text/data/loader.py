@@ -74,7 +74,7 @@ class ResumableLoader(DataLoader[KeyedRow]):
         if not ended and state["given"] and state.get("order") != self.order.identity:
             raise InvalidValueError(
                 f"ckpt_path: expected the {state['batches']:,} batches an epoch of the checkpoint, which is from "
-                f"behind {state['given']:,} of them, got {len(self.order):,}, or others; take the same data, "
+                f"after {state['given']:,} of them, got {len(self.order):,}, or others; take the same data, "
                 "batch_size, mixture and seed, or start from the weights alone with --init_from"
             )
         self.order.set_epoch(state["epoch"] + ended)

@@ -51,7 +51,7 @@ class KeyedRows(Dataset[KeyedRow]):
 
 
 class EpochBatchSampler:
-    """Gives the rows of each step of an epoch; every rank takes its own part of the same global batches.
+    """Yields the rows of each step of an epoch; every rank takes its own part of the same global batches.
 
     No row is repeated to even out ranks: a repeated row is a false negative of itself. Ranks may differ by
     one row of each task. Lightning finds ``set_epoch`` on ``batch_sampler.sampler``, hence ``sampler``.

@@ -70,7 +70,7 @@ def files_of(paths: Paths | None) -> list[str]:
 
 
 def check_paths(where: str, given: object) -> None:
-    """Refuses what is no path, and texts in the place of paths.
+    """Checks that each value is a path, and no text in the place of one.
 
     Raises:
         TypeError: Rows, a table or a data set from memory.

@@ -169,7 +169,7 @@ def _key(texts: Sequence[str], tokenizer: TextTokenizer) -> str:
 
 def _write(folder: Path, texts: Sequence[str], tokenizer: TextTokenizer) -> None:
     lengths = [0]
-    # A text that passes a multiple of the size begins a block: those behind it are shorter in all than the size.
+    # A text that passes a multiple of the size begins a block: those after it are shorter in all than the size.
     passed = np.cumsum([len(text) for text in texts]) // _BLOCK
     bounds = [0, *(np.flatnonzero(np.diff(passed)) + 1).tolist(), len(texts)]
     blocks = list(pairwise(bounds)) if texts else []

@@ -120,7 +120,7 @@ class TextTokenizer:
     def with_specials(self, tokens: Tokens) -> Tokens:
         """Returns the row that enters the encoder: the tokens between the special ones.
 
-        Positions, where a view has set them, keep their order behind the prefix.
+        Positions, where a view has set them, keep their order after the prefix.
         """
         before, after = len(self.prefix), len(self.suffix)
         ids = (*self.prefix, *tokens.ids, *self.suffix)
@@ -136,7 +136,7 @@ class TextTokenizer:
 
 
 def single_threaded_tokenizers() -> None:
-    """Tells the tokenizers library to start no threads of its own, before worker processes are forked."""
+    """Keeps the tokenizers library from starting threads of its own, before worker processes are forked."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
@@ -156,7 +156,7 @@ def learn_vocabulary(
         ValueError: A size that the characters alone exceed.
 
     Returns:
-        A tokenizer that puts [CLS] before and [SEP] behind a text.
+        A tokenizer that puts [CLS] before and [SEP] after a text.
 
     Example:
         >>> tokenizer = learn_vocabulary(["a bird sings", "a bird flies"], vocabulary_size=40)

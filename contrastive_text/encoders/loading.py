@@ -64,7 +64,7 @@ def _fetched(what: str, name: str, fetch: Callable[[], _T]) -> _T:
 
 
 def _check_files(name: str) -> None:
-    """Refuses a folder that isn't as it was saved, or whose JSON files are none, before Transformers reads it."""
+    """Checks that a folder is as it was saved, and its JSON files are JSON, before Transformers reads it."""
     folder = Path(name)
     if not folder.is_dir():
         return
@@ -89,7 +89,7 @@ def _check_files(name: str) -> None:
 
 
 def _check_implementations(where: str, config: Mapping[str, object], inside: bool = False) -> None:
-    """Refuses kernels that Transformers would fetch and run: a configuration names its own ways alone."""
+    """Checks for kernels that Transformers would fetch and run: a configuration names its own ways alone."""
     for key, value in config.items():
         if isinstance(value, Mapping):  # of an encoder inside of it, or a way for each of several
             _check_implementations(f"{where}: {key}", value, inside=inside or key.endswith(_WAY))
@@ -101,7 +101,7 @@ def _check_implementations(where: str, config: Mapping[str, object], inside: boo
 
 
 def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
-    """Refuses numbers of a ``config.json`` that its weights can't have, which would fill the memory."""
+    """Checks for numbers of a ``config.json`` that its weights can't have, which would fill the memory."""
     folder = Path(name)
     if not folder.is_dir():
         return
@@ -124,7 +124,7 @@ def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
 
 
 def _check_layers(name: str, model: PreTrainedModel, left_over: Iterable[str]) -> None:
-    """Refuses layers that are in the checkpoint and not in the model, and layers with a matrix of zeros.
+    """Checks for layers that are in the checkpoint and not in the model, and for layers with a matrix of zeros.
 
     Both come from damage or from a changed ``config.json``, and give vectors of another model. Heads that are
     left over, zero biases of any shape, tables of positions, and matrices of adapters are left alone.

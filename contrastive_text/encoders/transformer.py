@@ -107,7 +107,7 @@ class TransformerEncoder(Encoder):
                 block.compile(dynamic=True)
 
     def _take_our_attention(self) -> str | None:
-        """Gives the network our attention where its rows may be packed; returns why not, or None."""
+        """Sets our attention where rows may be packed; returns why they may not, or None."""
         if self.layout not in ("auto", "packed"):
             return "another was asked for"
         reason = (

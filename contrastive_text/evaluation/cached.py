@@ -38,7 +38,7 @@ def drawn_texts(texts: Iterable[str], most: int, seed: int) -> list[str]:
 
 
 class CachedEncoder:
-    """Gives the vectors of texts, and encodes no text twice.
+    """Encodes texts, none of them twice.
 
     Vectors are found by the model's identity and the text itself, not by file or task: whatever shares a sentence
     shares its vector, and another model, pooler or length limit never does. A file on disk is named by the digest

@@ -180,7 +180,7 @@ def encode_each(
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """Gives vectors as arrays, which go through a pipe: tensors would take shared memory, which can be small."""
+    """Encodes to arrays, which go through a pipe: tensors would take shared memory, which can be small."""
 
     work: BlockEncoder
 

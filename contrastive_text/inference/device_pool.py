@@ -99,7 +99,7 @@ def _map(
 
 
 def check_devices(devices: Sequence[str]) -> None:
-    """Refuses an empty list of devices, and names that are none.
+    """Checks that a list of devices names at least one, and devices alone.
 
     Raises:
         ValueError: Such a list.

@@ -22,7 +22,7 @@ class ModelParts:
     Args:
         encoder: The network with its tokenizer.
         pooler: None where the folder names none.
-        head: Dense layers behind the pooler, or None.
+        head: Dense layers after the pooler, or None.
         normalize: Whether vectors get unit length, before features are dropped.
         max_length: Longest text in tokens with special ones; None for the network's limit.
         prompt: Put before every text unless another is given.

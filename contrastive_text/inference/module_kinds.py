@@ -75,7 +75,7 @@ def write_json(path: Path, content: object) -> None:
 
 
 def check_loadable(encoder: TransformerEncoder, where: str) -> None:
-    """Refuses an encoder whose weights its own architecture couldn't load again, such as one with LoRA put in.
+    """Checks that an encoder's own architecture could load its weights again, as with LoRA put in it could not.
 
     Args:
         encoder: The encoder that is to be saved.
@@ -128,7 +128,7 @@ def _read_network(folder: Path, class_path: str) -> tuple[TransformerEncoder, in
 
 
 def _check_vocabulary(encoder: TransformerEncoder, folder: Path) -> None:
-    """Refuses the tokenizer that Transformers makes up where a folder has none: special tokens and no words."""
+    """Checks for the tokenizer that Transformers makes up where a folder has none: no words in it."""
     tokenizer = encoder.tokenizer
     if tokenizer is not None and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise InvalidValueError(
@@ -138,7 +138,7 @@ def _check_vocabulary(encoder: TransformerEncoder, folder: Path) -> None:
 
 
 def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
-    """Refuses an encoder that takes no text: settings of its files that only a first text comes upon."""
+    """Checks that an encoder takes a text: some settings of its files only show with the first one."""
     if encoder.tokenizer is None:
         return
     try:

@@ -1,7 +1,7 @@
 """Whitening and the removal of top components: affine maps of sentence vectors, saved in the model.
 
 Both are fitted on vectors of some texts without labels, and need no training. A plain encoder's vectors lie in a
-narrow cone, where all cosines are high; both maps open it. A map is a linear layer behind the model's pooler and
+narrow cone, where all cosines are high; both maps open it. A map is a linear layer after the model's pooler and
 head, so that every use of the saved model has it, in sentence-transformers too.
 """
 
@@ -28,7 +28,7 @@ def fit_whitening(vectors: Tensor, features: int | None = None) -> nn.Linear:
     positive, so that equal vectors give equal maps.
 
     Differs: directions in which the texts don't differ are left out, where 1 / Lambda would blow rounding up to
-    unit variance. That is no rare case: behind BERT's last LayerNorm there is always one.
+    unit variance. That is no rare case: after BERT's last LayerNorm there is always one.
 
     Args:
         vectors: Of the texts to fit on, before any normalisation, (n, D). Some 10 D texts or more of the kind
@@ -99,7 +99,7 @@ def fit_component_removal(vectors: Tensor, components: int | None = None) -> nn.
 
 
 def with_layer(model: SentenceEncoder, layer: nn.Linear) -> SentenceEncoder:
-    """Returns the model with a linear layer behind its head, and before the normalisation if it has one.
+    """Returns the model with a linear layer after its head, and before the normalisation if it has one.
 
     The network is shared with the model, which stays as it is; the head's layers are copied.
 

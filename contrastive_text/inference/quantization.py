@@ -20,7 +20,7 @@ _FEW = 100
 
 
 def check_precision(precision: str, where: str = "precision") -> None:
-    """Refuses a name that is no precision, before anything is encoded.
+    """Checks that a name is a precision, before anything is encoded.
 
     Raises:
         ValueError: Another name than those of ``PRECISIONS``.

@@ -167,7 +167,7 @@ def near_duplicates(
 
 
 def check_threshold(threshold: float) -> None:
-    """Refuses a cosine that is no threshold, before anything is encoded."""
+    """Checks that a cosine can be a threshold, before anything is encoded."""
     if not 0 < threshold <= 1:
         raise InvalidValueError(f"threshold: expected a cosine above 0 and at most 1, got {threshold}; try 0.95")
 

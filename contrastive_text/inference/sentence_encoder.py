@@ -33,12 +33,12 @@ _AT_ONCE = 8192
 
 
 class SentenceEncoder(nn.Module):
-    """Gives sentence vectors; its arguments have the names and meanings of sentence-transformers'.
+    """Encodes sentences; its arguments have the names and meanings of sentence-transformers'.
 
     Args:
         encoder: The network with its tokenizer and length limit.
         pooler: The pooler that the model was trained with.
-        head: Layers behind the pooler that inference keeps, or None.
+        head: Layers after the pooler that inference keeps, or None.
         normalize: Whether vectors get unit length, before features are dropped; ``encode``'s
             ``normalize_embeddings`` gives unit length to those that are kept.
         max_length: Longest text in tokens with special ones, longer ones are cut; None for the network's limit.

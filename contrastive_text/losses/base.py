@@ -93,7 +93,7 @@ class Loss(nn.Module, ABC):
             local: This rank's n examples.
             every: The N examples of all ranks, in rank order; with the same vectors on one process.
             offset: Place of the first local example among all.
-            further: Columns behind those of the examples, wherever hard negatives stand.
+            further: Columns after those of the examples, wherever hard negatives stand.
         """
         n = len(every.anchor)
         own_place = offset + torch.arange(len(local.anchor), device=every.anchor.device)
@@ -142,7 +142,7 @@ class Loss(nn.Module, ABC):
         return [forward, backward]
 
     def _alike(self, local: Triples, every: Triples, columns: int) -> Alike | None:
-        """Returns the classes of a block's rows and columns; those behind the examples' have none."""
+        """Returns the classes of a block's rows and columns; those after the examples' have none."""
         if local.classes is None or every.classes is None:
             return None
         sides = 2 if self.same_side else 1

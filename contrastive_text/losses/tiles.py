@@ -157,7 +157,7 @@ class Tiling:
         weights -= self.pulled(down, across) * part.unsqueeze(1)
 
     def seen_sum(self, masses: Tensor, down: slice, across: slice) -> Tensor:
-        """Returns the sum of each row without forbidden columns; the masses are as before behind it."""
+        """Returns the sum of each row without forbidden columns, and leaves the masses as they were."""
         if self.forbidden is None:
             return masses.sum(dim=1)
         places = self.forbidden.within(down, across)

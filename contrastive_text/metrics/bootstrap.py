@@ -267,7 +267,7 @@ def _spearman_difference(drawn: Tensor, target: Tensor, first: Tensor, second: T
 def _centred_ranks(counts: Tensor, levels: Tensor) -> Tensor:
     """Returns each row's average rank in each resample, less the mean rank, (n, b).
 
-    All copies of a level share the mean of their ranks: those behind the copies of all lower levels.
+    All copies of a level share the mean of their ranks: those after the copies of all lower levels.
     """
     copies = torch.zeros(int(levels.max()) + 1, counts.shape[1], dtype=counts.dtype).index_add_(0, levels, counts)
     ranks = copies.cumsum(dim=0) - (copies - 1) / 2

@@ -204,7 +204,7 @@ class SignedPairs(PairLabels):
         blocks, guesses, sides = [], [], 0
         for block in pairs.comparisons(loss, pairs.local, pairs.every, pairs.offset):
             guesses.append(block.rows.new_full((len(block.rows),), math.log(compared + past)))
-            past = 0  # only the first block's columns have the queue's behind them
+            past = 0  # only the first block's columns have the queue's after them
             block_sides = len(block.rows) // max(n, 1)
             positive = pairs.local_positive.repeat(block_sides).unsqueeze(1)
             ids = torch.where(positive, block.forbid.rows, block.forbid.rows[:, :1])

@@ -56,7 +56,7 @@ class Queue(nn.Module):
     under accumulation those of every micro-batch. They come from the encoder that is trained, where MoCo (He et
     al. 2020, https://arxiv.org/abs/1911.05722) takes a moving average of it, so that the oldest drifted most.
 
-    ``comparisons`` puts them behind the columns of a step and notes the step's own; only ``take_in`` lets those
+    ``comparisons`` puts them after the columns of a step and notes the step's own; only ``take_in`` lets those
     enter, so that a loss may be evaluated twice in a step. All ranks hold the same columns. They are no buffers:
     DDP would send them round in every step, and a half-precision run would round them. A state dict has them as
     extra state, as far as the queue is filled.
@@ -138,7 +138,7 @@ class Queue(nn.Module):
 
 
 def _behind(further: FurtherNegatives | None, past: _Columns, rows: int) -> FurtherNegatives:
-    """Puts past columns, which are no row's own, behind further negatives."""
+    """Puts past columns, which are no row's own, after further negatives."""
     if further is None:
         return FurtherNegatives(past.vectors, past.ids, own=past.ids.new_empty(rows, 0))
     return FurtherNegatives(

@@ -35,7 +35,7 @@ def anchor_blocks(tokens: int, anchors: int, length: int, rng: np.random.Generat
     Args:
         tokens: Length of the document, at least ``2 * anchors * length``.
         anchors: Number of anchors.
-        length: Length of a block; tokens behind the last whole block are in none.
+        length: Length of a block; tokens after the last whole block are in none.
         rng: Source of the draws.
     """
     left = list(range(0, tokens - length + 1, length))

@@ -166,7 +166,7 @@ def _over(below: Any, above: Any, alone: bool = False) -> Any:  # Any: a place o
 
 
 def _same_class(one: object, other: object) -> bool:
-    """Whether two class paths name one class; ours may be written short, or by any of its rooms."""
+    """Whether two class paths name one class; ours may be written short, or by any of its packages."""
     if not isinstance(one, str) or not isinstance(other, str):
         return False
     ours = all("." not in path or path.startswith("contrastive_text.") for path in (one, other))

@@ -136,7 +136,7 @@ class _SealedFile:
         """Does nothing: the file is flushed when it is whole."""
 
     def close(self) -> None:
-        """Puts the seal behind what was written."""
+        """Puts the seal after what was written."""
         self._file.seek(-END_SIZE, os.SEEK_END)
         if not ends_plainly(self._file.read(END_SIZE)):
             return  # another format than torch's of today; the archive's own checksums are left

@@ -335,7 +335,7 @@ class ContrastiveModule(pl.LightningModule):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)  # Any: torch's
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # Any: what Lightning puts into it
-        """Refuses weights that are no numbers; keeps the setting, and a tokenizer learned from the corpus."""
+        """Checks that weights are numbers; keeps the setting, and a tokenizer learned from the corpus."""
         check_weights(self.trainer, self)
         checkpoint[SETTING] = current_setting(self.device)
         if self._learned_tokenizer is not None:

@@ -60,7 +60,7 @@ def _is_of_options(error: Exception) -> bool:
 
 
 def check_trainer(trainer: pl.Trainer) -> None:
-    """Refuses options that Lightning takes and can't run with.
+    """Checks for options that Lightning takes and can't run with.
 
     Raises:
         ValueError: Such an option.
@@ -85,7 +85,7 @@ def check_trainer(trainer: pl.Trainer) -> None:
 
 
 def check_processes(devices: object, accelerator: object, workers: int, oversubscribe: bool) -> None:
-    """Refuses more processes than the machine's cores can carry, before any is started.
+    """Checks that the machine's cores can carry the processes, before any is started.
 
     Args:
         devices: As the Trainer takes them; on a GPU Lightning counts them itself.
@@ -114,7 +114,7 @@ def check_processes(devices: object, accelerator: object, workers: int, oversubs
 
 
 def check_seed(seed: object) -> None:
-    """Refuses a number that is no seed; True and None leave its choice to Lightning.
+    """Checks that a number can be a seed; True and None leave its choice to Lightning.
 
     Raises:
         ValueError: Such a number.

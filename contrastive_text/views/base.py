@@ -15,7 +15,7 @@ from contrastive_text.core.types import Tokens, Vocabulary
 
 
 def check_rate(where: str, rate: float) -> None:
-    """Refuses a rate outside [0, 1] (ValueError)."""
+    """Checks that a rate is within [0, 1] (ValueError)."""
     if not 0 <= rate <= 1:
         raise InvalidValueError(f"{where}.rate: expected a share between 0 and 1, got {rate}")
 

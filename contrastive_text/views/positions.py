@@ -11,7 +11,7 @@ from contrastive_text.views.base import TokenView
 
 
 class ShufflePositions(TokenView):
-    """Gives the tokens of a text their positions in random order.
+    """Puts the positions of a text's tokens in random order.
 
     Ids keep their places; only the position embedding sees the new order, and padding keeps its own. Positions
     that an earlier view has set are shuffled as they are. Source: Yan et al. 2021, ConSERT

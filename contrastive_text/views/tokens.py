@@ -21,7 +21,7 @@ Unit = Literal["token", "word"]
 
 
 def check_unit(where: str, unit: str) -> None:
-    """Refuses a unit that is none (ValueError)."""
+    """Checks that a unit is one (ValueError)."""
     if unit not in get_args(Unit):
         raise InvalidValueError(f"{where}.unit: expected token or word, got {unit!r}; choose one of the two")
 
@@ -222,7 +222,7 @@ class DeleteOneWord(TokenView):
 class CropTokens(TokenView):
     """Keeps one stretch of the text, chosen at random.
 
-    Of n tokens ``round(rate * n)`` go, before and behind the stretch, but never the last one left. Source:
+    Of n tokens ``round(rate * n)`` go, before and after the stretch, but never the last one left. Source:
     the crop of Gao et al. 2021, SimCSE (https://arxiv.org/abs/2104.08821), table 1.
 
     Args:

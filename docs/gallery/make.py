@@ -36,7 +36,7 @@ class Shown(NamedTuple):
     Args:
         title: The heading.
         why: What to look at.
-        words: What stands behind ``contrastive-text``.
+        words: What follows ``contrastive-text``.
         files: File that the command wrote -> its name in the gallery.
     """
 

@@ -74,10 +74,10 @@ def test_ctrl_c_says_how_it_goes_on_and_the_same_words_do(
     assert run(words_of(files, many, "whole.npy")) == 0
     assert stopped() == 130  # as a shell has it for Ctrl-C
     said = capsys.readouterr().err
-    assert "stopped: the vectors of 300 of 3,000 texts are kept; the same command goes on behind them" in said
+    assert "stopped: the vectors of 300 of 3,000 texts are kept; the same command goes on after them" in said
     assert not (here / "v.npy").exists()
     assert run(words_of(files, many, "v.npy")) == 0
-    assert "300 of 3,000 texts are encoded already; going on behind them" in capsys.readouterr().out
+    assert "300 of 3,000 texts are encoded already; going on after them" in capsys.readouterr().out
     assert (here / "v.npy").read_bytes() == (here / "whole.npy").read_bytes()
 
 

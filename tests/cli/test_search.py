@@ -161,7 +161,7 @@ def test_a_stopped_search_says_what_it_keeps(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["search", "a.txt", "--model", "m"], "expected a query behind the corpus, or --queries FILE"),
+        (["search", "a.txt", "--model", "m"], "expected a query after the corpus, or --queries FILE"),
         (["search", "a.txt", "q", "--model", "m", "--top_k", "0"], "--top_k: expected 1 or more, got 0"),
         (["search", "a.txt", "q", "--model", "m", "--index", "i.bin"], "ends in .npy for an index, got '.bin'"),
         (["search", "a.txt", "q", "--model", "m", "--index", "no/i.npy"], "an existing folder, found none at no"),

@@ -228,7 +228,7 @@ def test_a_killed_sweep_goes_on(words: list[str], here: Path, capsys: pytest.Cap
     assert all(len([*Path(path).parent.glob("version_*")]) == 1 for path in after)
 
 
-@pytest.mark.parametrize("by", [130, 1], ids=["behind a step", "before the first"])
+@pytest.mark.parametrize("by", [130, 1], ids=["after a step", "before the first"])
 def test_a_run_that_is_stopped_ends_the_sweep_and_is_not_kept(
     by: int, words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,7 +101,7 @@ def test_every_changed_byte_of_vectors_caches_and_records_is_found(made: Path) -
         path.write_bytes(before)
     assert (found, len(chosen)) == (100, 100)
     content = begun.read_bytes()
-    begun.write_bytes(content[:-1] + b"x")  # behind what is saved nobody vouches for anything
+    begun.write_bytes(content[:-1] + b"x")  # after what is saved nobody vouches for anything
     assert damaged(made) == []
 
 

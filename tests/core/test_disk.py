@@ -364,4 +364,4 @@ def test_a_temporary_names_its_process_and_not_its_target(tmp_path: Path) -> Non
         assert temporary.name.startswith(
             f".contrastive-text.{platform.node()}.{disk._process_space()}.{os.getpid()}."
         )
-        assert "hpc_ckpt" not in temporary.name  # Lightning takes every number behind that for a version
+        assert "hpc_ckpt" not in temporary.name  # Lightning takes every number after that for a version

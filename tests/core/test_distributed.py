@@ -45,7 +45,7 @@ from contrastive_text.objectives import (
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import Adversarial, FeatureCutoff, GradientView, MaskTokens, View
 
-# The house's promise in float64: max |dg| <= 1e-10 max |g|.
+# The promise in float64: max |dg| <= 1e-10 max |g|.
 PROMISE = 1e-10
 SPLITS = {2: {"equal": (3, 3), "uneven": (5, 2)}, 3: {"equal": (2, 2, 2), "uneven": (4, 1, 2)}}
 
@@ -75,7 +75,7 @@ CASES = {
 
 
 class Model(nn.Module):
-    """A linear encoder and the objective behind it."""
+    """A linear encoder and the objective after it."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ STEPS = 3
 
 
 def queue_model(name: str) -> nn.ModuleDict:
-    """A linear encoder and an objective with a queue behind it."""
+    """A linear encoder and an objective with a queue after it."""
     torch.manual_seed(0)
     arguments = QUEUES[name][1]
     head = arguments["head"]() if "head" in arguments else None

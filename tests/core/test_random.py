@@ -73,7 +73,7 @@ def test_generator_depends_on_its_key_alone(key: int, other: int) -> None:
 
 @given(key=KEYS, before=KEYS)
 def test_generator_draws_what_numpys_philox_of_the_key_draws(key: int, before: int) -> None:
-    generator(before).integers(7, size=3, dtype="uint32")  # leaves half a word and part of a block behind
+    generator(before).integers(7, size=3, dtype="uint32")  # leaves half a word and part of a block after
     own, theirs = generator(key), np.random.Generator(np.random.Philox(key=key % WORD))
     for _ in range(2):
         assert own.integers(30522, size=5).tolist() == theirs.integers(30522, size=5).tolist()

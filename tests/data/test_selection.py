@@ -73,7 +73,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def documents(tmp_path: Path) -> str:
-    """Ten long documents, each with a short one behind it as long as there are any."""
+    """Ten long documents, each with a short one after it as long as there are any."""
     mixed = [text for pair in zip(LONG, SHORT, strict=False) for text in pair]
     return tiny.write_texts(tmp_path / "documents.txt", (*mixed, *LONG[6:]))
 

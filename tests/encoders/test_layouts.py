@@ -33,7 +33,7 @@ from contrastive_text.poolers import CLSPooler, MeanPooler
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import EmbeddingDropout, FeatureCutoff, TokenCutoff, ViewPlan
 
-# The house's promise in float64: max |dg| <= 1e-10 max |g|.
+# The promise in float64: max |dg| <= 1e-10 max |g|.
 PROMISE = 1e-10
 CPU = torch.device("cpu")
 UNPACKED = ("mpnet", "deberta-v2")

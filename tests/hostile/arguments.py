@@ -92,7 +92,7 @@ WORDS = (
     answer("an empty query", "search $texts '' --model $bert", {}, "query"),
     answer("a query of zero-width characters", "search $texts '\u200b' --model $bert", {}, "query"),
     right(
-        "a query that begins with dashes, behind --",
+        "a query that begins with dashes, after --",
         "search --model $bert -- $texts '--model of a --query'",
         {},
         "--model of a --query",

@@ -20,7 +20,7 @@ class Case:
 
     Args:
         name: What is odd about it, in words; the test's name.
-        command: As it is typed in a shell behind ``contrastive-text``; ``$bert``, ``$texts``, ``$pairs``, ... are
+        command: As it is typed in a shell after ``contrastive-text``; ``$bert``, ``$texts``, ``$pairs``, ... are
             the sound files.
         files: Name in the working directory -> its text, its bytes, or what makes it.
         outcome: ``answer``: status 2, one ``error:``, nothing changed or left on the disk. ``counted``: status 0,

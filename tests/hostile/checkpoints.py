@@ -92,7 +92,7 @@ FILES: dict[str, Any] = {  # Any: a text, bytes, or a Make
     "a checkpoint cut short": copied("checkpoint", {"": halved}),
     "a checkpoint with one bit changed": copied("checkpoint", {"": flipped}),
     "a checkpoint half of zeros": copied("checkpoint", {"": half_zeroed}),
-    "a checkpoint with a byte behind it": copied("checkpoint", {"": lambda content: content + b"x"}),
+    "a checkpoint with a byte after it": copied("checkpoint", {"": lambda content: content + b"x"}),
     "a checkpoint without its last byte": copied("checkpoint", {"": lambda content: content[:-1]}),
     "an archive whose pickle runs a command": copied("checkpoint", {"": zipped(_evil_pickle)}),
     "an archive without a pickle": copied("checkpoint", {"": zipped(_no_pickle)}),
@@ -317,7 +317,7 @@ WRONG = (
         "weights alone that are scored", VALIDATE, {"c.ckpt": put("optimizer_states", value=...)}, "val/spearman"
     ),
     right("a sound checkpoint under another name", VALIDATE, {"c.ckpt": copied("checkpoint")}, "val/spearman"),
-    right("a sound checkpoint behind a link", VALIDATE, {"c.ckpt": link("$checkpoint")}, "val/spearman"),
+    right("a sound checkpoint after a link", VALIDATE, {"c.ckpt": link("$checkpoint")}, "val/spearman"),
 )
 
 CASES = (*DAMAGED, *MALICIOUS, *WRONG)

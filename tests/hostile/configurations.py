@@ -156,7 +156,7 @@ OTHERS = (
         "SwapWords",
     ),
     right(
-        "a configuration behind a link",
+        "a configuration after a link",
         f"{VIEWS} --config c.yaml --n 1",
         {"c.yaml": link("d.yaml"), "d.yaml": "model: {pooler: MeanPooler}\n"},
     ),

@@ -59,14 +59,14 @@ CASES = (
         "gzip",
     ),
     answer(
-        "words behind a packed file",
+        "words after a packed file",
         embedded("in.txt.gz"),
         {"in.txt.gz": packed(TWO.encode()) + b"more"},
         "in.txt.gz",
         "gzip",
     ),
     right(
-        "two packed files one behind the other",
+        "two packed files one after the other",
         embedded("in.txt.gz"),
         {"in.txt.gz": packed(TWO.encode()) + packed(b"a third\n")},
         check=vectors(3),

@@ -217,7 +217,7 @@ WEIGHTS = (
 
 
 def listed(*modules: dict[str, object]) -> str:
-    """Returns a ``modules.json`` of the encoder and modules behind it."""
+    """Returns a ``modules.json`` of the encoder and modules after it."""
     first = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
     return json.dumps([first, *modules])
 
@@ -443,7 +443,7 @@ SOUND = (
         {"m": copied("foreign", {"README.md": "---\ntags: []\n---\n"}), "m/openvino": folder},
         check=vectors(40),
     ),
-    right("a model behind a link", EMBED, {"m": link("$foreign")}, check=vectors(40)),
+    right("a model after a link", EMBED, {"m": link("$foreign")}, check=vectors(40)),
     right(
         "a csv.py and a torch.py in the working directory",
         EMBED.replace(" m ", " $foreign "),

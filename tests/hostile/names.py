@@ -20,11 +20,11 @@ CASES = (
     _named("a file's name with the start of markup", "[red]x[.txt"),
     _named("a file's name with escapes", "\x1b[2Jx.txt"),
     _named("a file's name of other letters", "\u6587\u7ae0\U0001f600.txt"),
-    _named("a file's name that looks like an option, behind ./", "./--model.txt"),
+    _named("a file's name that looks like an option, after ./", "./--model.txt"),
     _named("a file's name of a format's braces", "{0}%s{x}.txt"),
     _named("a file's name with a backslash", "a\\nb.txt"),
     right(
-        "a file's name that begins with a dash, behind --",
+        "a file's name that begins with a dash, after --",
         "embed --model $bert -- -in.txt v.npy",
         {"-in.txt": TWO},
         check=vectors(2),

@@ -1,6 +1,6 @@
 """Prints what came of every hostile case, as a table of commands and outcomes.
 
-Run it as ``python tests/hostile/outcomes.py``, or with parts of the names of cases behind it.
+Run it as ``python tests/hostile/outcomes.py``, or with parts of the names of cases after it.
 """
 
 from __future__ import annotations

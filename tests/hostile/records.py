@@ -31,7 +31,7 @@ VECTORS = (
     index("an index with one bit changed", "v.npy", flipped),
     index("an index cut short", "v.npy", halved),
     index("an index whose last vector is zero", "v.npy", _zero_row),
-    index("an index with a byte behind it", "v.npy", lambda content: content + b"x"),
+    index("an index with a byte after it", "v.npy", lambda content: content + b"x"),
     index("an index of no bytes", "v.npy", lambda _: b""),
     index("an index with a broken header", "v.npy", lambda content: content.replace(b"descr", b"evil!")),
     index("a record of an index that is empty", "v.npy.json", ""),

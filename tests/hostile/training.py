@@ -79,7 +79,7 @@ WORDS = (
     answer("fit of a recipe without a name", "fit --recipe", {}, "recipe"),
     answer("fit with a configuration without a name", f"{FIT} --config", {}, "--config"),
     answer("fit with an option twice, the second one wrong", f"{FIT} --data.batch_size 0", {}, "batch_size"),
-    answer("fit with a word behind its options", f"{FIT} more", {}, "more"),
+    answer("fit with a word after its options", f"{FIT} more", {}, "more"),
     answer("fit with a misspelt group", f"{FIT} --tariner.max_steps 1", {}, "trainer"),
     answer("fit with a misspelt option", f"{FIT} --data.bacth_size 1", {}, "batch_size"),
     answer("fit with a misspelt part", f"{FIT} --model.pooler CLSPoolr", {}, "CLSPooler"),

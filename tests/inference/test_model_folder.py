@@ -65,7 +65,7 @@ def encoder(bert: str, pooler: Pooler | None = None, **options: Any) -> Sentence
 
 
 def dense(*widths: int, last: nn.Module | None = None) -> nn.Sequential:
-    """Linear layers with ReLU between them and something behind the last one."""
+    """Linear layers with ReLU between them and something after the last one."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for before, after in itertools.pairwise(widths):

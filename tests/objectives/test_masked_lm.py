@@ -28,7 +28,7 @@ from contrastive_text.training.forward_pass import encode_views
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, MaskTokens, View, ViewPlan
 
-# The house's promise in float64: max |dg| <= 1e-10 max |g|.
+# The promise in float64: max |dg| <= 1e-10 max |g|.
 PROMISE = 1e-10
 DECODERS = ("qwen2", "llama")
 

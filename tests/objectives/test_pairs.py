@@ -38,7 +38,7 @@ ROUNDING = 1e-12
 EXACT = 1e-6
 """Tolerance of the sheet's printed values."""
 PROMISE = 1e-10
-"""The house's promise in float64: max |dg| <= 1e-10 max |g|."""
+"""The promise in float64: max |dg| <= 1e-10 max |g|."""
 
 
 def double(*rows: list[float]) -> Tensor:
@@ -317,10 +317,10 @@ OBJECTIVES = {
     "concatenation": lambda: PairClassification(3, scorer=ConcatenationScorer(max_squared=True)),
     "bilinear": lambda: PairClassification(2, scorer=BilinearScorer()),
     "bilinear of three classes": lambda: PairClassification(3, scorer=BilinearScorer()),
-    "classification behind a head": lambda: PairClassification(2, head=MLPHead(5, 2)),
+    "classification after a head": lambda: PairClassification(2, head=MLPHead(5, 2)),
     "squared error": lambda: PairRegression(),
     "cosent": lambda: PairRegression(loss=CoSENT(temperature=0.3)),
-    "cosent behind a head": lambda: PairRegression(loss=CoSENT(temperature=0.3), head=TanhHead()),
+    "cosent after a head": lambda: PairRegression(loss=CoSENT(temperature=0.3), head=TanhHead()),
 }
 TARGET = [1.0, 0.0, 1.0, 0.0, 0.0]
 
@@ -403,7 +403,7 @@ def test_they_are_written_as_the_arguments_that_make_them_again() -> None:
 
 # Two gloo processes against one.
 
-RANKED = ("bilinear", "squared error", "cosent", "cosent behind a head")
+RANKED = ("bilinear", "squared error", "cosent", "cosent after a head")
 PARTS = {"equal": (3, 3), "uneven": (4, 2), "one without pairs": (6, 0)}
 SCORES = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0]
 

@@ -117,7 +117,7 @@ def test_a_killed_run_is_taken_up_where_its_last_checkpoint_is(
     again = {"resume": str(folder / f"step={last}.ckpt"), "workers": workers}
     check_equal(uninterrupted[mixture], long_run(tmp_path / "again", bert, data, mixture, **again))
     assert not list(folder.glob(".*"))
-    print(f"{name}: killed behind step {steps[-1]}, resumed from {last}")
+    print(f"{name}: killed after step {steps[-1]}, resumed from {last}")
 
 
 @pytest.mark.slow

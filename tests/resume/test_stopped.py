@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed")  # eac
 
 
 class Signal(Callback):
-    """Sends this process a signal in a step, or in the validation behind it."""
+    """Sends this process a signal in a step, or in the validation after it."""
 
     def __init__(self, step: int, number: int = signal.SIGTERM, validating: bool = False) -> None:
         self.step, self.number, self.validating = step, number, validating
@@ -85,7 +85,7 @@ def test_a_run_told_to_stop_is_taken_up_there(
     said = capfd.readouterr()
     assert f"{signal.Signals(signalled.number).name}: the step is finished and a checkpoint written" in said.err
     assert ("once more ends it at once" in said.err) == (signalled.number == signal.SIGINT)
-    assert f"Stopped behind step {stopped}. To go on exactly there:\n  trainer.fit(" in said.out
+    assert f"Stopped after step {stopped}. To go on exactly there:\n  trainer.fit(" in said.out
     check_equal(fit("whole"), fit("again", resume=str(path)))
     assert best["again"].best_model_score == best["whole"].best_model_score
     assert Path(best["again"].best_model_path).name == Path(best["whole"].best_model_path).name

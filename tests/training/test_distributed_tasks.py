@@ -24,7 +24,7 @@ from contrastive_text.objectives import PairRegression
 from contrastive_text.training import Combine, PCGrad, Uncertainty, WeightedSum
 from contrastive_text.training.module import ContrastiveModule
 
-# The house's promise in float64: max |dg| <= 1e-10 max |g|.
+# The promise in float64: max |dg| <= 1e-10 max |g|.
 PROMISE = 1e-10
 STEPS = 5
 SUPERVISED = ["sentiment", "paraphrase", "similarity", "ranked"]

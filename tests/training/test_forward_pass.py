@@ -40,7 +40,7 @@ from contrastive_text.views import (
     View,
 )
 
-# The house's promise in float64: max |dg| <= 1e-10 max |g|.
+# The promise in float64: max |dg| <= 1e-10 max |g|.
 PROMISE = 1e-10
 TRIPLE = (*PAIR, Slot("original", 0))
 

@@ -30,7 +30,7 @@ from contrastive_text.training.checks import causal_warning
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, FeatureCutoff, SwapWords, TokenView
 
-# The house's promise in float64: max |dg| <= 1e-10 max |g|.
+# The promise in float64: max |dg| <= 1e-10 max |g|.
 PROMISE = 1e-10
 
 

@@ -44,7 +44,7 @@ def test_k9_the_perturbation_is_the_unit_gradient_of_each_token_and_zero_without
     vector = vectors["fgv"]
     gradient = torch.tensor(vector["grad_per_token"])
     noise = fgv_perturbation(gradient, norm=vector["noise_norm"])
-    # The vector is printed with 8 digits behind the point.
+    # The vector is printed with 8 digits after the point.
     torch.testing.assert_close(noise, torch.tensor(vector["noise"]), rtol=0, atol=5e-9 + 1e-7 * 0.8)
 
 

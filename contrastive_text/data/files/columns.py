@@ -26,7 +26,7 @@ Case, spaces, ``_`` and ``-`` do not count, and the name of a negative may end i
 """
 
 _DIGITS = 18
-"""Of the number behind a negative's name: Python makes no number of a text of thousands."""
+"""Of the number after a negative's name: Python makes no number of a text of thousands."""
 _SHOWN = 20
 """Columns that an error lists; a file may have any number."""
 

@@ -235,7 +235,7 @@ def _read_senteval(task: str, files: Sequence[Path], split: str) -> STSPairs:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yields for each line its place and cells; for a year's scores the texts of the other file behind them."""
+    """Yields for each line its place and cells; for a year's scores the texts of the other file after them."""
     lines, others = _lines(path), _lines(_texts_of(path))
     if len(lines) != len(others):
         got = f"{len(lines):,} scores and {len(others):,} pairs"

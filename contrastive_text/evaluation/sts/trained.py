@@ -88,7 +88,7 @@ def features(embed: CachedEncoder, pairs: STSPairs) -> Tensor:
 
 
 class Regressor:
-    """Gives pairs the mean of the classes 1 to 5 under a softmax of a linear layer.
+    """Scores pairs by the mean of the classes 1 to 5 under a softmax of a linear layer.
 
     Args:
         weight: (5, 2 D).

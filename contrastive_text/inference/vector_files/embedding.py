@@ -180,7 +180,7 @@ class EmbeddingRun:
 
 
 class _Rest:
-    """The texts behind those that are done."""
+    """The texts after those that are done."""
 
     def __init__(self, texts: TextStream, done: int, count: int) -> None:
         self._texts = texts

@@ -17,13 +17,13 @@ from contrastive_text.core.libraries import require
 Array: TypeAlias = npt.NDArray[Any]  # Any: of float32, or of a byte where a precision asks for it
 
 UNFINISHED = ".unfinished"
-"""Behind the name of a file of vectors: the one in which they grow."""
+"""What follows the name of a file of vectors in the one in which they grow."""
 _ROWS = 16_384
 """Vectors that are written at once, a row group of ``.parquet``: 25 MB with 384 features."""
 
 
 def check_suffix(path: Path) -> None:
-    """Refuses a name that vectors can't be written to, before any text is encoded.
+    """Checks that vectors can be written to a name, before any text is encoded.
 
     Raises:
         FileNotFoundError: No such folder.

@@ -117,7 +117,7 @@ class UnfinishedVectors:
                 f"({'; '.join(damage)}); {_ANEW}"
             )
         self.done, self.truncated = kept.rows, kept.truncated
-        self._digest = GrowingDigest.behind(kept.vectors, self._data)
+        self._digest = GrowingDigest.after(kept.vectors, self._data)
         self._ranges_digest = kept.ranges
         others = [each for each in kept.settings if each != self.setting]
         self._settings = [*others, self.setting]
@@ -179,7 +179,7 @@ class UnfinishedVectors:
             reason = error.__cause__ if isinstance(error.__cause__, OSError) else error
             raise DiskError(
                 f"{self._data}: expected {expected} {self.count:,} vectors, got {reason.strerror or reason}; "
-                f"{todo} and do the same again: it goes on behind the first {self.done:,}"
+                f"{todo} and do the same again: it goes on after the first {self.done:,}"
             ) from error
         self.done += len(rows)
         self.truncated = truncated
@@ -238,7 +238,7 @@ def differences(kept: Mapping[str, object], asked: Mapping[str, object]) -> str:
 
 
 def _need(folder: Path, size: int) -> None:
-    """Refuses a disk that would be full before the end."""
+    """Checks that the disk has space for all of it."""
     free = shutil.disk_usage(folder).free
     if free < size:
         raise DiskError(errno.ENOSPC, f"{free / 1e9:.1f} GB free of {size / 1e9:.1f} GB")

@@ -25,7 +25,7 @@ def training(runs: Sequence[RunRecord]) -> Section:
     """Returns losses, learning rate, scores on held-out data, and the path through alignment and uniformity."""
     lead = (
         "Losses are those of a step over all ranks, before their weights; long curves are smoothed, with the "
-        "steps behind them. A ring marks the weights that were kept: those of the best validation score."
+        "steps after them. A ring marks the weights that were kept: those of the best validation score."
     )
     parts = [*_losses(runs), *_scores(runs), *_paths(runs)]
     parts.sort(key=lambda part: not isinstance(part, Chart))  # notes on what is missing come last

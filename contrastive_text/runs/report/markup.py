@@ -33,7 +33,7 @@ def escaped(text: str) -> Html:
 
 
 def join(parts: Iterable[str], between: str = "") -> Html:
-    """Returns parts behind each other, texts escaped."""
+    """Returns parts one after the other, texts escaped."""
     return Html(escaped(between).join(map(escaped, parts)))
 
 

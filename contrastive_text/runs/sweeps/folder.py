@@ -44,7 +44,7 @@ class SweepRun:
 class SweepFolder:
     """The runs of a sweep on disk, shared by any number of processes.
 
-    A run is finished once its ``cell.json`` is there; it is written in one go, behind everything else, with its
+    A run is finished once its ``cell.json`` is there; it is written in one go, after everything else, with its
     own digest: a figure of a table is one that a run has logged. While a process works on a run it holds a lock,
     which ends with the process however that ends.
 

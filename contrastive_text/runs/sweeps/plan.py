@@ -20,7 +20,7 @@ class Cell:
     Args:
         labels: Value on each axis, as it was typed.
         first: Options of ``fit`` that stand before those of the user: the recipe.
-        last: Options that stand behind them.
+        last: Options that stand after them.
     """
 
     labels: tuple[str, ...]

@@ -48,7 +48,7 @@ class SweepTable:
         | none | 70.50 ± 0.71 | 2 | | |
         | CropTokens | **72.60 ± 0.85** | 2 | +2.10 ± 1.27 | yes |
         <BLANKLINE>
-        Behind a difference stands half its 95 % interval, paired by seed (Student's t). ...
+        After a difference stands half its 95 % interval, paired by seed (Student's t). ...
     """
 
     axes: Sequence[str]
@@ -105,7 +105,7 @@ class SweepTable:
         return [run for run in self._ordered() if run.error]
 
     def markdown(self) -> str:
-        """Returns the table of all cells, of two axes behind a table of the grid, with notes under it."""
+        """Returns the table of all cells, of two axes after a table of the grid, with notes under it."""
         seeds = ", ".join(map(str, self.seeds))
         over = f"mean ± sd over seeds {seeds}" if len(self.seeds) > 1 else f"seed {seeds}"
         lines = [f"# {self.score}: {self.take} of a run, {over}", ""]
@@ -185,7 +185,7 @@ class SweepTable:
         if len(self.seeds) > 1 and count:
             chance = f"; of {count} such comparisons 5 % exceed it by chance alone" if count > 1 else ""
             notes.append(
-                "Behind a difference stands half its 95 % interval, paired by seed (Student's t). It is beyond "
+                "After a difference stands half its 95 % interval, paired by seed (Student's t). It is beyond "
                 f"noise where the interval leaves out 0{chance}."
             )
         elif count:

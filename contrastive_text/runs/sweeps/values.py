@@ -24,7 +24,7 @@ class Axis:
 
     Args:
         name: The keys as they were typed, joined by commas.
-        values: Value as it was typed -> what ``fit`` gets behind ``--KEY``.
+        values: Value as it was typed -> what ``fit`` gets after ``--KEY``.
     """
 
     name: str
@@ -53,7 +53,7 @@ def parse_vary(typed: str) -> Axis:
     - ``@FILE``: what a YAML file holds.
 
     Args:
-        typed: What stands behind ``--vary``.
+        typed: What follows ``--vary``.
 
     Raises:
         ValueError: No key, an empty value or the same one twice, a bracket that isn't closed, a part with
@@ -110,7 +110,7 @@ def split_values(typed: str, where: str) -> list[str]:
             open_ends.append(_PAIRS.get(letter, letter))
         elif not quoted and letter in _PAIRS.values():
             raise InvalidValueError(
-                f"--vary {where}: expected {letter!r} behind its opening bracket, got {typed!r}"
+                f"--vary {where}: expected {letter!r} after its opening bracket, got {typed!r}"
             )
         if letter == "," and len(open_ends) == 1:
             found.append("")
@@ -141,7 +141,7 @@ def _value(label: str, where: str, chain: bool) -> str:
 
 def _read(path: str, where: str) -> Any:  # Any: what YAML can hold
     if not Path(path).exists():
-        raise InvalidValueError(f"--vary {where}: expected a YAML file behind @, got {path}, which isn't there")
+        raise InvalidValueError(f"--vary {where}: expected a YAML file after @, got {path}, which isn't there")
     return read_yaml(Path(path), f"--vary {where}")
 
 

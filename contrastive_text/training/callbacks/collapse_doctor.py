@@ -41,7 +41,7 @@ _REMEDY = "try a lower learning rate, a larger batch or a lower temperature, fro
 
 
 class TrainingSigns:
-    """Tells from what a run logs now and then that training goes wrong.
+    """Says, from figures that it logs now and then, that training goes wrong.
 
     Attributes:
         start: Name of an objective -> its uniformity at the first reading.

@@ -36,7 +36,7 @@ class SaveWhenStopped(Callback):
         minutes: Between two checkpoints against a kill, of which the older one goes; None for none of them.
 
     Attributes:
-        command: What resumes the run when its folder is put behind it; None to name ``Trainer.fit``.
+        command: What resumes the run when its folder is put after it; None to name ``Trainer.fit``.
         saved: The checkpoint that is there to resume this run from; None while there is none.
     """
 
@@ -56,7 +56,7 @@ class SaveWhenStopped(Callback):
         self.saved: Path | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
-        """Takes the last place: what it saves behind a validation must have the best checkpoint in it."""
+        """Takes the last place: what it saves after a validation must have the best checkpoint in it."""
         callbacks = vars(trainer)["callbacks"]  # Lightning sets it, undeclared
         vars(trainer)["callbacks"] = [other for other in callbacks if other is not self] + [self]
 
@@ -85,7 +85,7 @@ class SaveWhenStopped(Callback):
         self._before = trainer.global_step
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
-        """Saves behind the step, and has Lightning end the run unless the epoch ends first."""
+        """Saves after the step, and has Lightning end the run unless the epoch ends first."""
         self._stopping = False
         if trainer.global_step == self._before:
             return
@@ -102,7 +102,7 @@ class SaveWhenStopped(Callback):
                 self._save(trainer)
 
     def _is_due(self, trainer: pl.Trainer) -> bool:
-        """Tells, on the first rank, whether it is time for a checkpoint."""
+        """Whether it is time for a checkpoint, as the first rank decides."""
         passed = time.monotonic() - self._written
         return trainer.is_global_zero and self.minutes is not None and passed >= 60 * self.minutes
 
@@ -146,7 +146,7 @@ class SaveWhenStopped(Callback):
             call = f"trainer.fit(module, data, ckpt_path={path!r})"
             run = str(self.saved.parent)
             said = call if self.command is None else f"{self.command} {shlex.quote(run)}"
-            say(f"Stopped behind step {trainer.global_step:,}. To go on exactly there:\n  {said}")
+            say(f"Stopped after step {trainer.global_step:,}. To go on exactly there:\n  {said}")
 
 
 def _let_lightning_stop(trainer: pl.Trainer, wanted: bool) -> None:
@@ -155,7 +155,7 @@ def _let_lightning_stop(trainer: pl.Trainer, wanted: bool) -> None:
 
 
 def _validates_now(trainer: pl.Trainer) -> bool:
-    """Whether a validation comes behind this batch, which a run resumed from before it would leave out."""
+    """Whether a validation comes after this batch, which a run resumed from before it would leave out."""
     loop = trainer.fit_loop
     assert loop._data_fetcher is not None
     return loop.epoch_loop._should_check_val_fx(loop._data_fetcher)  # nothing public tells it

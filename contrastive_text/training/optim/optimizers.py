@@ -50,7 +50,7 @@ class AdamW(Optimizer):
     Without ``bias_correction`` it is ``UncorrectedAdamW``, as DeCLUTR and ConSERT train: under a constant
     gradient the first step is 3.16 times as long, the tenth 6.5 times, the hundredth still 3.2 times.
 
-    Differs: torch takes the decay off before the step, the optimiser of those two behind it; each is kept.
+    Differs: torch takes the decay off before the step, the optimiser of those two after it; each is kept.
 
     Args:
         lr: Peak learning rate, positive.

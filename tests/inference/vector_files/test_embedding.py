@@ -183,7 +183,7 @@ def test_a_full_disk_keeps_the_blocks_before_and_the_next_run_goes_on(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", fails_at_last)
-        with pytest.raises(OSError, match=r"No space left on device; make room .* goes on behind the first 100"):
+        with pytest.raises(OSError, match=r"No space left on device; make room .* goes on after the first 100"):
             embedded(model, texts, tmp_path / "v.npy")
     assert embedded(model, texts, tmp_path / "v.npy") == embedded(model, texts, tmp_path / "w.npy")
 
@@ -197,7 +197,7 @@ def test_another_failure_of_the_disk_is_not_called_a_lack_of_room(
     run = EmbeddingRun(model, texts, tmp_path / "v.npy", SMALL)
     monkeypatch.setattr(os, "replace", fails)
     with pytest.raises(
-        OSError, match=r"a disk that takes 240 .* got Input/output error; put .* behind the first 0$"
+        OSError, match=r"a disk that takes 240 .* got Input/output error; put .* after the first 0$"
     ):
         run.finish()
     assert run.done == 0  # the block is there, but no record says so

@@ -112,7 +112,7 @@ def test_no_two_kills_make_vectors_of_nothing_or_part_vectors_from_their_record(
         died = attempt(EmbeddingRun(model, texts, out, new_run), "any", number)
         assert not out.exists() or beside(out) in (older, new)
         again = EmbeddingRun(model, texts, out, new_run)
-        assert attempt(again, "fsync", 1 if again.done else 3)  # a first block comes behind the ranges
+        assert attempt(again, "fsync", 1 if again.done else 3)  # a first block comes after the ranges
         assert not out.exists() or beside(out) in (older, new)
         EmbeddingRun(model, texts, out, new_run).finish()
         assert beside(out) == new
@@ -154,7 +154,7 @@ def test_a_damaged_unfinished_file_is_refused(
     stopped(model, texts, tmp_path / "v.npy", monkeypatch)
     kept = tmp_path / "v.npy.unfinished"
     with kept.open("rb+") as file:
-        file.truncate(128 + 100 * 16 * 4)  # nobody vouches for what is behind
+        file.truncate(128 + 100 * 16 * 4)  # nobody vouches for what is after
     damage(kept)
     with pytest.raises(ValueError, match=r"expected 100 vectors as they were written, got .*begin anew"):
         EmbeddingRun(model, texts, tmp_path / "v.npy", SMALL)

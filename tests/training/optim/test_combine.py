@@ -25,7 +25,7 @@ from contrastive_text.training.optim.pcgrad import without_conflicts
 
 # The sheet's tolerance for float64; its values are printed with ten digits.
 EXACT = 1e-6
-# The house's promise in float64: max |dg| <= 1e-10 max |g|.
+# The promise in float64: max |dg| <= 1e-10 max |g|.
 PROMISE = 1e-10
 
 SCOPES = ("shared", "all")
@@ -449,7 +449,7 @@ PARTS = {"first": (4, 3), "second": (2, 3), "third": (3, 0)}
 
 
 class Step(nn.Module):
-    """A trunk, a layer of two objectives, a head of one, an idle layer, and the combiner behind them."""
+    """A trunk, a layer of two objectives, a head of one, an idle layer, and the combiner after them."""
 
     def __init__(self, combine: Combine) -> None:
         super().__init__()
