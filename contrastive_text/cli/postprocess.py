@@ -29,8 +29,8 @@ def postprocess(options: Postprocess) -> None:
         ValueError: Not just one map, or an option of the other one.
     """
     if options.whiten is (options.remove_components is not None):
-        got = "both" if options.whiten else "neither"
-        raise InvalidValueError(f"--whiten: expected one of it and --remove_components, got {got}")
+        got, todo = ("both", "drop one") if options.whiten else ("neither", "give one")
+        raise InvalidValueError(f"postprocess: expected --whiten or --remove_components, got {got}; {todo}")
     if options.features is not None and not options.whiten:
         raise InvalidValueError(
             "--features: expected it with --whiten, got it without; components leave all features"

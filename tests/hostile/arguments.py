@@ -118,7 +118,7 @@ WORDS = (
     answer("a suite over an empty folder", "evaluate $bert --suite sts --data empty", {"empty": folder}, "empty"),
     answer("--columns without =", f"{EVALUATE} --columns gold", {}, "--columns"),
     answer("--columns of nothing", f"{EVALUATE} --columns =", {}, "columns"),
-    answer("whiten and remove", f"{POSTPROCESS} --whiten --remove_components 1", {}, "not allowed"),
+    answer("whiten and remove", f"{POSTPROCESS} --whiten --remove_components 1", {}, "got both; drop one"),
     answer("neither whiten nor remove", POSTPROCESS, {}, "--whiten"),
     answer(
         "fewer texts than features to whiten", "postprocess $bert in.txt out --whiten", {"in.txt": TWO}, "texts"
