@@ -54,7 +54,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    from contrastive_text.core.lazily import importing
+    from contrastive_text.core.lazy_imports import importing
 
     return importing(__name__)(name)
 

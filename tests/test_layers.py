@@ -23,7 +23,7 @@ FLOORS = [
 FLOOR = {name: number for number, names in enumerate(FLOORS, start=1) for name in names}
 BELOW = {"objectives": {"views", "pairings"}, "inference": {"losses", "objectives"}}
 """Package -> what lies below it that it does without."""
-LIGHTNING = ("training/", "cli/", "data/datamodule.py", "data/settings.py")
+LIGHTNING = ("training/", "cli/", "data/datamodule.py", "data/loader.py")
 """Where Lightning may be imported."""
 
 

@@ -13,7 +13,7 @@ from contrastive_text.cli.commands import Ensemble
 from contrastive_text.cli.training import configured, laid_over, perform
 from contrastive_text.core.console import console
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.writers import alone_with
+from contrastive_text.core.locks import alone_with
 from contrastive_text.recipes.layers import Config
 from contrastive_text.runs.ensemble import Choice, build_ensemble, read_choices
 from contrastive_text.training.held_out import OVERALL

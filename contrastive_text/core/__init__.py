@@ -20,7 +20,7 @@ V  entries of the vocabulary
 
 from typing import TYPE_CHECKING
 
-from contrastive_text.core.lazily import importing
+from contrastive_text.core.lazy_imports import importing
 
 if TYPE_CHECKING:
     from contrastive_text.core.distributed import (

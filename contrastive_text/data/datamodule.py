@@ -17,13 +17,12 @@ from contrastive_text.core.text_files import Bounds
 from contrastive_text.core.types import Batch, StepBatch
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.files.readers import Table
-from contrastive_text.data.loader import ResumableLoader, epoch_loader
+from contrastive_text.data.loader import ResumableLoader, check_own_batches, epoch_loader
 from contrastive_text.data.mixture import AllTasks, Mixture, TaskSize, consecutive_steps, describe_steps
 from contrastive_text.data.needs import BatchConsumer, DataNeeds, as_consumer
 from contrastive_text.data.preparation import TrainingSet, check_turns, learned_tokenizer, prepare
 from contrastive_text.data.run_tables import RunTables
 from contrastive_text.data.sampler import KeyedRows, RowKey
-from contrastive_text.data.settings import check_trainer
 from contrastive_text.data.tasks import ONLY, Paths, TextTask, check_least, check_paths, check_tasks
 from contrastive_text.data.tokenizing import single_threaded_tokenizers
 from contrastive_text.pairings import Given, Pairing, SameText
@@ -185,7 +184,7 @@ class TextDataModule(pl.LightningDataModule):
             stage: ``fit``, ``validate``, ``test`` or ``predict``.
         """
         if self.trainer is not None:
-            check_trainer(self.trainer, stage)
+            check_own_batches(self.trainer, stage)
         needs = self._needs()
         for part in _PARTS[stage]:
             self._tables.read(part, needs.tasks, optional=(stage, part) == ("fit", "validation"))

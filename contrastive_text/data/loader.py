@@ -1,4 +1,4 @@
-"""A loader that a resumed run takes up where it stopped."""
+"""The loader that a resumed run takes up where it stopped, and what of a trainer would change its batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import BatchSizeFinder
 from torch.utils.data import DataLoader
 
 from contrastive_text.core.distributed import rank, world_size
@@ -101,6 +103,32 @@ def epoch_loader(
         same_order=same_order,
     )
     return ResumableLoader(KeyedRows(rows), order, collate, num_workers=num_workers)
+
+
+def check_own_batches(trainer: pl.Trainer, stage: str) -> None:
+    """Checks that a trainer leaves batches as they are.
+
+    Args:
+        trainer: Whose loaders are to be made.
+        stage: ``fit``, ``validate``, ``test`` or ``predict``.
+
+    Raises:
+        ValueError: Lightning's own sampler over several processes, or its search for a batch size.
+    """
+    # Nothing public tells it.
+    injects = trainer._accelerator_connector.use_distributed_sampler
+    if injects and trainer.world_size > 1 and stage != "predict":
+        raise InvalidValueError(
+            "trainer.use_distributed_sampler: expected False with several processes, got True; give "
+            "Trainer(use_distributed_sampler=False), for the data share rows out: Lightning's sampler "
+            "repeats rows to even processes out, and a repeated row is a false negative of itself"
+        )
+    if any(isinstance(callback, BatchSizeFinder) for callback in vars(trainer)["callbacks"]):
+        raise InvalidValueError(
+            "trainer.callbacks: expected no BatchSizeFinder, got one; texts are compared with those of their "
+            "batch, so that another size gives another model. Choose data.batch_size for the result, and bound "
+            "memory with --chunk auto (the callback ChunkSize), which changes nothing but time"
+        )
 
 
 def _outlast_a_signal(worker: int) -> None:  # noqa: ARG001  # torch's signature

@@ -19,8 +19,8 @@ from contrastive_text.encoders.embedding_hook import altered_embeddings, embeddi
 from contrastive_text.encoders.layouts import FixedLayout, Layout, natural_positions, pad, token_mask
 from contrastive_text.encoders.loading import dropouts, load_architecture, load_model, load_tokenizer
 from contrastive_text.encoders.packing import ATTENTION, Packing, flash_attention, packed
+from contrastive_text.encoders.probes import heeds_positions, is_causal, why_not_packed
 from contrastive_text.encoders.token_head import TokenHead
-from contrastive_text.encoders.trials import heeds_positions, is_causal, why_not_packed
 
 
 class TransformerEncoder(Encoder):

@@ -10,11 +10,9 @@ from huggingface_hub import snapshot_download
 from torch import nn
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.inside import inside
 from contrastive_text.core.model_files import MODULES, TODO, check_whole, whole_folder
-from contrastive_text.core.records import read_json, records
-from contrastive_text.inference.model_parts import ModelParts
-from contrastive_text.inference.module_kinds import (
+from contrastive_text.core.records import inside, read_json, records
+from contrastive_text.inference.folder_modules import (
     DENSE,
     KINDS,
     NETWORK,
@@ -24,6 +22,7 @@ from contrastive_text.inference.module_kinds import (
     read_record,
     write_json,
 )
+from contrastive_text.inference.model_parts import ModelParts
 
 _SETTINGS = "config_sentence_transformers.json"
 _MOST_MODULES = 100

@@ -20,8 +20,7 @@ from contrastive_text.core.checkpoints import (
 )
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import ExistingFileError, InvalidValueError, MissingFileError
-from contrastive_text.core.inside import inside
-from contrastive_text.core.records import Record
+from contrastive_text.core.records import Record, inside
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Row, StepBatch
 from contrastive_text.data import Collator, KeyedRow, TextDataModule

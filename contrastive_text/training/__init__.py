@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from contrastive_text.core.lazily import importing
+from contrastive_text.core.lazy_imports import importing
 
 if TYPE_CHECKING:
     from contrastive_text.training.accumulation import KeepGradients

@@ -14,7 +14,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.setting import SETTING, current_setting, other_setting
 from contrastive_text.core.specs import describe
 from contrastive_text.data import TextDataModule
-from contrastive_text.data.settings import check_trainer
+from contrastive_text.data.loader import check_own_batches
 from contrastive_text.data.tasks import ONLY
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.embedder import Embedder
@@ -147,7 +147,7 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
             "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "
             "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"
         )
-    check_trainer(trainer, "fit")
+    check_own_batches(trainer, "fit")
 
 
 def check_pairings(trainer: pl.Trainer, recipe: str | None) -> None:

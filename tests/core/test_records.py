@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError
-from contrastive_text.core.records import Record, read_json, records
+from contrastive_text.core.records import Record, inside, read_json, records
 
 TODO = "save it again"
 
@@ -106,3 +106,43 @@ def test_records_are_mappings_in_a_list() -> None:
     assert len(records([{}, {}], of="modules", where="a", todo=TODO, most=2)) == 2
     with pytest.raises(ContrastiveTextError, match="expected texts as names, got the number 1"):
         Record({1: 2}, where="a", todo=TODO)
+
+
+@pytest.mark.parametrize("name", ["", "a", "a/b", "a/b.c", "...", "a..b", "./a"])
+def test_a_path_inside_is_taken(tmp_path: Path, name: str) -> None:
+    assert inside(tmp_path, name, "a.json") == tmp_path / name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "..",
+        "../a",
+        "a/../../b",
+        "a/..",
+        "/",
+        "/etc/passwd",
+        "\\a",
+        "a\\..\\..\\b",
+        "C:\\a",
+        "C:a",
+        "a\0b",
+        "\\\\h\\a",
+    ],
+)
+def test_a_path_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidValueError, match=r"^a\.json: expected a path inside"):
+        inside(tmp_path, name, "a.json")
+
+
+def test_a_link_that_leads_out_is_refused_and_one_inside_is_taken(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    (folder / "real").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (folder / "out").symlink_to(tmp_path / "other")
+    (folder / "in").symlink_to(folder / "real")
+    assert inside(folder, "in", "a.json") == folder / "in"
+    with pytest.raises(InvalidValueError, match="expected a path inside"):
+        inside(folder, "out", "a.json")
+    (tmp_path / "linked").symlink_to(folder)
+    assert inside(tmp_path / "linked", "real", "a.json")  # the folder itself may be reached by a link

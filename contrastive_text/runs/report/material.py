@@ -10,7 +10,7 @@ from pathlib import Path
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import generator
 from contrastive_text.data import Table, read_pairs, read_rows
-from contrastive_text.runs.report.inside import Inside, row_texts
+from contrastive_text.runs.report.run_parts import RunParts, row_texts
 
 SEED = 42
 """Of every draw for the page."""
@@ -34,12 +34,12 @@ class Material:
 
 
 def gather(
-    insides: Mapping[str, Inside], pairs: str | Path | None, texts: str | Path | None, limit: int
+    parts: Mapping[str, RunParts], pairs: str | Path | None, texts: str | Path | None, limit: int
 ) -> Material:
     """Returns the files that were named, else those of the first run that has them.
 
     Args:
-        insides: Name of a run -> what it told.
+        parts: Name of a run -> what it told.
         pairs: File of scored pairs.
         texts: File of texts.
         limit: Texts, and pairs, that are kept at most.
@@ -50,8 +50,8 @@ def gather(
     """
     if limit < 20:
         raise InvalidValueError(f"report.limit: expected 20 texts or more, got {limit}")
-    scored, of_pairs = _named_pairs(pairs) if pairs is not None else _run_pairs(insides)
-    known, of_texts = _named_texts(texts) if texts is not None else _run_texts(insides)
+    scored, of_pairs = _named_pairs(pairs) if pairs is not None else _run_pairs(parts)
+    known, of_texts = _named_texts(texts) if texts is not None else _run_texts(parts)
     if not known and scored is not None:
         known, of_texts = row_texts(scored.rows), of_pairs
     said = []
@@ -62,7 +62,7 @@ def gather(
     drawn = [known[i] for i in _drawn(len(known), limit)]
     if drawn:
         said.append(f"{_share(len(drawn), len(known))} different texts of {of_texts}")
-    lacks = "; ".join(dict.fromkeys(inside.lacks for inside in insides.values() if inside.lacks))
+    lacks = "; ".join(dict.fromkeys(part.lacks for part in parts.values() if part.lacks))
     return Material(drawn, scored, " and ".join(said), lacks)
 
 
@@ -74,18 +74,18 @@ def _named_texts(path: str | Path) -> tuple[list[str], str]:
     return row_texts(read_rows(path, reads=("text",), split="all").rows), Path(path).name
 
 
-def _run_pairs(insides: Mapping[str, Inside]) -> tuple[Table | None, str]:
-    for inside in insides.values():
-        for name, table in inside.pairs.items():
-            others = f" (the first of {len(inside.pairs)} validation files)" if len(inside.pairs) > 1 else ""
+def _run_pairs(parts: Mapping[str, RunParts]) -> tuple[Table | None, str]:
+    for part in parts.values():
+        for name, table in part.pairs.items():
+            others = f" (the first of {len(part.pairs)} validation files)" if len(part.pairs) > 1 else ""
             return table, f"{name}{others}"
     return None, ""
 
 
-def _run_texts(insides: Mapping[str, Inside]) -> tuple[Sequence[str], str]:
-    for name, inside in insides.items():
-        if inside.texts:
-            return inside.texts, "the training files" + (f" of {name}" if len(insides) > 1 else "")
+def _run_texts(parts: Mapping[str, RunParts]) -> tuple[Sequence[str], str]:
+    for name, part in parts.items():
+        if part.texts:
+            return part.texts, "the training files" + (f" of {name}" if len(parts) > 1 else "")
     return [], ""
 
 

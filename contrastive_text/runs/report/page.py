@@ -7,12 +7,12 @@ from pathlib import Path
 
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.writers import alone_with
+from contrastive_text.core.locks import alone_with
 from contrastive_text.runs.report.curves import training
-from contrastive_text.runs.report.inside import look_inside
 from contrastive_text.runs.report.markup import Html, Note, tag
 from contrastive_text.runs.report.material import gather
 from contrastive_text.runs.report.provenance import head, provenance
+from contrastive_text.runs.report.run_parts import read_run_parts
 from contrastive_text.runs.report.runs import RunRecord, read_runs
 from contrastive_text.runs.report.samples import samples
 from contrastive_text.runs.report.section import Section
@@ -76,8 +76,8 @@ def _sections(
     limit: int,
     device: str | None,
 ) -> tuple[list[Section], Html]:
-    insides = {run.name: look_inside(run) for run in runs}
-    material = gather(insides, pairs_file, texts_file, limit)
+    parts = {run.name: read_run_parts(run) for run in runs}
+    material = gather(parts, pairs_file, texts_file, limit)
     embedded = [embed(run, material, device) for run in runs]
     spaces = [space for space in embedded if isinstance(space, Space)]
     notes = [note for note in embedded if isinstance(note, Note)]
@@ -88,7 +88,7 @@ def _sections(
         geometry(spaces, notes),
         maps(spaces, notes, layout),
         neighbours(spaces, notes, material.texts, layout),
-        samples(runs, insides),
+        samples(runs, parts),
         provenance(runs),
     ]
     return sections, head(runs, spaces)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from contrastive_text.evaluation.view_edits import Piece
-from contrastive_text.runs.report.inside import Altered, Inside
 from contrastive_text.runs.report.markup import Html, join, missing, table, tag
+from contrastive_text.runs.report.run_parts import Altered, RunParts
 from contrastive_text.runs.report.runs import RunRecord
 from contrastive_text.runs.report.section import Section
 
 
-def samples(runs: Sequence[RunRecord], insides: Mapping[str, Inside]) -> Section:
+def samples(runs: Sequence[RunRecord], parts_of_runs: Mapping[str, RunParts]) -> Section:
     """Returns the edit rates of each run's views, and its first rows as an epoch has them."""
     parts: list[Html] = []
     for run in runs:
-        inside = insides[run.name]
+        told = parts_of_runs[run.name]
         if not run.alone:
             parts.append(tag("h3", tag("span", class_=f"dot series-{run.number + 1}"), run.name, class_="of-run"))
-        parts += [part for altered in inside.altered for part in _altered(altered, len(inside.altered) > 1)]
-        if not inside.altered:
-            why = inside.lacks or "the run has no training data"
+        parts += [part for altered in told.altered for part in _altered(altered, len(told.altered) > 1)]
+        if not told.altered:
+            why = told.lacks or "the run has no training data"
             remedy = "run the command where the paths in the configuration lead to the files"
             parts.append(missing("Samples of the views", why, remedy))
     changes = [tag("del", "gone"), " or ", tag("ins", "new"), "."]

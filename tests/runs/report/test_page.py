@@ -13,10 +13,10 @@ from contrastive_text.data import read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import diagnose
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.runs.report.inside import look_inside
 from contrastive_text.runs.report.markup import Note
 from contrastive_text.runs.report.material import gather
 from contrastive_text.runs.report.page import write_report
+from contrastive_text.runs.report.run_parts import read_run_parts
 from contrastive_text.runs.report.runs import read_runs
 from contrastive_text.runs.report.samples import samples
 from contrastive_text.runs.report.space import embed
@@ -141,15 +141,15 @@ def test_a_run_whose_files_are_gone_falls_back_and_says_why(
     (run,) = read_runs([copied])
     moved = trained["texts"].rename(tmp_path / "elsewhere.txt")
     try:
-        inside = look_inside(run)
+        told = read_run_parts(run)
     finally:
         moved.rename(trained["texts"])
-    assert not inside.altered and str(trained["texts"]) in inside.lacks
-    without = gather({run.name: inside}, pairs=None, texts=None, limit=1000)
-    own = {str(row[side]) for row in inside.pairs["pairs"] for side in ("anchor", "positive")}
+    assert not told.altered and str(trained["texts"]) in told.lacks
+    without = gather({run.name: told}, pairs=None, texts=None, limit=1000)
+    own = {str(row[side]) for row in told.pairs["pairs"] for side in ("anchor", "positive")}
     assert {*without.texts} == own
     assert without.said == f"all 24 pairs of pairs and all {len(own)} different texts of pairs"
-    section = samples([run], {run.name: inside})
+    section = samples([run], {run.name: told})
     assert "Samples of the views: not shown." in section.markup
 
 

@@ -1,4 +1,4 @@
-"""Settings of a trainer are heeded, or refused before the first batch."""
+"""Settings of a trainer under which batches would be others are refused before the first batch."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Altered(NamedTuple):
     rows: AlteredRows
 
 
-class Inside(NamedTuple):
+class RunParts(NamedTuple):
     """What the parts of a run told.
 
     Args:
@@ -48,21 +48,21 @@ class Inside(NamedTuple):
     lacks: str
 
 
-def look_inside(run: RunRecord) -> Inside:
+def read_run_parts(run: RunRecord) -> RunParts:
     """Builds a run's module and data from its checkpoint and reads its files.
 
     Args:
         run: The run; relative paths in its configuration are those from the working directory.
     """
     if run.checkpoint is None:
-        return Inside([], {}, [], run.lacks)
+        return RunParts([], {}, [], run.lacks)
     try:
         module = ContrastiveModule.load_from_checkpoint(run.checkpoint.path, map_location="cpu").eval()
         data = TextDataModule.load_from_checkpoint(run.checkpoint.path, map_location="cpu", weights_only=True)
     except UntrustedError:
         raise  # its user may know better than the page
     except Exception as error:  # a user's own parts can fail in any way; the page goes without them and says why
-        return Inside([], {}, [], _told(error))
+        return RunParts([], {}, [], _told(error))
     data.attach(module)
     try:
         data.setup("fit")
@@ -74,9 +74,9 @@ def look_inside(run: RunRecord) -> Inside:
             )
             for name, training in data.training.tasks.items()
         ]
-        return Inside(_texts(data), _pairs(data), altered, "")
+        return RunParts(_texts(data), _pairs(data), altered, "")
     except Exception as error:  # as above
-        return Inside(_texts(data), _validation(data), [], _told(error))
+        return RunParts(_texts(data), _validation(data), [], _told(error))
 
 
 def row_texts(rows: Sequence[Row]) -> list[str]:
