@@ -30,7 +30,7 @@ from torch import Tensor
 
 from contrastive_text import losses, objectives, poolers, training
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.losses import Loss, ScoreLoss
+from contrastive_text.losses import Loss, ScoreLoss, SoftmaxLoss
 from contrastive_text.objectives import Contrastive, MaskedLM, Objective, PairLabels, Scorer
 from contrastive_text.training import Combine
 from contrastive_text.training.module import ContrastiveModule
@@ -200,9 +200,9 @@ def test_every_loss_that_can_be_streamed_or_learn_its_temperature_does() -> None
         for form in (False, True):
             for objective in case.objectives({"streamed": form}).values():
                 loss = vars(objective)["_modules"].get("loss")
-                if isinstance(loss, Loss):
+                if isinstance(loss, SoftmaxLoss):
                     found.add((type(loss), loss.streamed is True, loss.learn_temperature))
-    for loss in parts_of(losses, Loss):
+    for loss in parts_of(losses, SoftmaxLoss):
         for learn in (False, True):
             assert {(loss, False, learn), (loss, True, learn)} <= found, loss.__name__
 

@@ -17,7 +17,7 @@ from contrastive_text.training import ContrastiveModule
 
 PACKAGE = Path(contrastive_text.__file__).parent
 SECTION = re.search(
-    r"## A step, read\n(.*?)\n## ",
+    r"## Reading a step\n(.*?)\n## ",
     (PACKAGE.parent / "docs" / "design.md").read_text(encoding="utf-8"),
     flags=re.DOTALL,
 )
@@ -50,12 +50,12 @@ def test_a_step_is_read_in_the_nine_files_of_the_design(tmp_path: Path, monkeypa
     monkeypatch.setattr(module, "log_dict", lambda *_, **__: None)
     monkeypatch.setattr(type(module), "current_epoch", 0)
     ran = traced_step(module, next(iter(data.train_dataloader())))
-    table = re.findall(r"^\| `([\w/.]+)` \| (\d+) \| (.+) \|$", SECTION[1], flags=re.MULTILINE)
+    table = re.findall(r"^\| \[`([\w/.]+)`\]\S+ \| (\d+) \| (.+) \|$", SECTION[1], flags=re.MULTILINE)
     read = [file for file, _, _ in table]
     assert len(read) <= 9
     assert read == [file for file in ran if file in read], "in the order in which a batch passes them"
-    called = set(re.findall(r"`([\w/.]+\.py)`", SECTION[1]))
-    assert called == set(ran), "what else is called is named too"
+    linked = dict(re.findall(r"\[`([\w/.]+\.py)`\]\(\.\./contrastive_text/([^)]+)\)", SECTION[1]))
+    assert linked == {file: file for file in ran}, "what else is called is named too, each with a link"
     for file, lines, words in table:
         names = {code.co_name for code in ran[file]}
         assert set(re.findall(r"`(\w+)`", words)) <= names, file
