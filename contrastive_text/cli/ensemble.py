@@ -1,27 +1,14 @@
-"""The command that joins the best models of several tasks, and the runs of such an ensemble."""
+"""The command that joins the best models of several tasks."""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Sequence
-from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
 from contrastive_text.cli.commands import Ensemble
-from contrastive_text.cli.training import configured, laid_over, perform
 from contrastive_text.core.console import console
-from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.locks import alone_with
-from contrastive_text.recipes.layers import Config
-from contrastive_text.runs.ensemble import Choice, build_ensemble, read_choices
-from contrastive_text.training.held_out import OVERALL
-from contrastive_text.training.run import Run
-from contrastive_text.training.run_parser import checkpoint_parts
-
-_PARTS = {"validate": "validation", "test": "test", "predict": "predict"}
-"""Command -> whose files it reads."""
+from contrastive_text.runs.ensemble import build_ensemble
 
 
 def ensemble(options: Ensemble) -> None:
@@ -31,92 +18,4 @@ def ensemble(options: Ensemble) -> None:
     shown = Table("task", "score", "x 100, validation", "best run", title=f"ensemble {options.output}")
     for task, choice in choices.items():
         shown.add_row(task, choice.metric, f"{choice.score:.2f}", Text(choice.source))
-    console().print(shown)
-
-
-def run_members(command: str, words: Sequence[str], folder: str) -> None:
-    """Runs ``validate``, ``test`` or ``predict`` for each task with its own model.
-
-    Args:
-        command: One of the three.
-        words: The options after it; those of ``data.tasks.NAME`` go to the model of that task.
-        folder: A saved ensemble.
-
-    Raises:
-        ValueError: Another command, or options that no model can take.
-    """
-    if command not in _PARTS:
-        raise InvalidValueError(
-            f"--ckpt_path: expected a checkpoint to resume from, got the ensemble {folder}; name one "
-            "of its members"
-        )
-    choices = read_choices(folder)
-    figures: dict[str, float] = {}
-    run: Run | None = None
-    place: Path | None = None  # predictions of all tasks lie together
-    for member in dict.fromkeys(choice.member for choice in choices.values()):
-        path = str(Path(folder, member))
-        parts = checkpoint_parts(path)
-        own = [task for task, choice in choices.items() if choice.member == member]
-        if absent := [task for task in own if task not in (parts["data"].get("tasks") or {})]:
-            raise InvalidValueError(
-                f"{path}: expected the checkpoint of a run with the task {absent[0]}, got one without; build the "
-                "ensemble anew"
-            )
-        config, options = laid_over(parts, words)
-        _check_data(config, options, parts, choices, _PARTS[command])
-        if not _route(config, parts, own, _PARTS[command]):
-            continue
-        options = [option for option in options if not option.startswith("--ckpt_path=")]
-        options += ["--verbose=false"] * (command != "predict")  # one table for all members
-        run = Run(*configured(command, [*options, f"--ckpt_path={path}"], below=config))
-        place = perform(command, run, place)
-        figures |= {name: float(figure) for name, figure in run.trainer.callback_metrics.items()}
-    if run is None:
-        raise InvalidValueError(
-            f"data.tasks: expected a file of {' or '.join(choices)}, got none; give --data.tasks."
-            f"{next(iter(choices))}.{_PARTS[command]} FILE"
-        )
-    if command != "predict" and run.trainer.is_global_zero:
-        _print_scores("val" if command == "validate" else command, choices, figures)
-
-
-def _check_data(
-    config: Config, options: Sequence[str], parts: Config, choices: dict[str, Choice], part: str
-) -> None:
-    """Checks that every file goes to the model of one of the tasks."""
-    data = config.get("data", {})
-    for task in data.get("tasks") or {}:
-        if task not in choices and task not in parts["data"]["tasks"]:
-            raise InvalidValueError(
-                f"data.tasks.{task}: expected one of the ensemble's tasks ({', '.join(choices)}), got {task}"
-            )
-    typed = next((option for option in options if option.startswith(f"--data.{part}=")), None)
-    if typed is not None or data.get(part) != parts["data"].get(part):
-        raise InvalidValueError(
-            f"data.{part}: expected files of tasks, for an ensemble has no vectors of its own, got "
-            f"{typed or data[part]}; give --data.tasks.NAME.{part} FILE"
-        )
-
-
-def _route(config: Config, parts: Config, own: Sequence[str], part: str) -> bool:
-    """Leaves a member the files of its own tasks; tells whether there are any."""
-    files = dict.fromkeys(_PARTS.values())
-    given = config["data"].get("tasks") or {}
-    tasks = {
-        task: {**known, **(given.get(task, {}) if task in own else files)}
-        for task, known in parts["data"]["tasks"].items()
-    }
-    config["data"] = {**config["data"], **files, "tasks": tasks}
-    return any(tasks[task].get(part) for task in own)
-
-
-def _print_scores(part: str, choices: dict[str, Choice], figures: dict[str, float]) -> None:
-    shown = Table("task", "score", f"x 100, {part}", "model")
-    scores = []
-    for task, choice in choices.items():
-        if (score := figures.get(f"{part}/{task}/{choice.metric}")) is not None:
-            scores.append(score)
-            shown.add_row(task, choice.metric, f"{score:.2f}", choice.member)
-    shown.add_row(OVERALL, "mean", f"{math.fsum(scores) / len(scores):.2f}", "")
     console().print(shown)

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 
 from contrastive_text import __version__
 from contrastive_text.cli.answers import answer
+from contrastive_text.cli.words import expand_recipes, take_trust
 from contrastive_text.core.class_paths import UntrustedError, finding_own_parts, trusting
 from contrastive_text.core.errors import InvalidValueError, cause_of
 from contrastive_text.core.misspelt import nearest
 from contrastive_text.core.terminal import say
-from contrastive_text.recipes import recipe_files, recipe_names
+from contrastive_text.recipes import recipe_names
 
 _TRAINING = ("fit", "validate", "test", "predict")
 _USAGE = f"""usage: contrastive-text COMMAND [options]
@@ -64,28 +65,6 @@ _OWN = {"validate": "", "test": "", "predict": "", "views": "\n  --n N          
 """Command whose options are those of ``fit`` -> what it has beside them."""
 
 
-def expand_recipes(words: Sequence[str]) -> list[str]:
-    """Puts ``--config FILE``, one or two, where ``--recipe NAME`` stands, so that what follows overrides it.
-
-    Raises:
-        ValueError: An unknown recipe, or none named.
-
-    Example:
-        >>> from pathlib import Path
-        >>> [Path(word).name for word in expand_recipes(["fit", "--recipe", "simcse"])]
-        ['fit', '--config', 'simcse.yaml']
-    """
-    expanded: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        name = next(rest, "") if word == "--recipe" else word.removeprefix("--recipe=")
-        if word == "--recipe" or word.startswith("--recipe="):
-            expanded += [word for file in recipe_files(name) for word in ("--config", str(file))]
-        else:
-            expanded.append(word)
-    return expanded
-
-
 def run(words: Sequence[str]) -> int:
     """Runs a command.
 
@@ -120,28 +99,6 @@ def run(words: Sequence[str]) -> int:
             say(f"  {shlex.join(['contrastive-text', *again])}", file=sys.stderr)
         return 2
     return 0
-
-
-def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the modules after ``--trust``, and the other words.
-
-    Raises:
-        ValueError: No module after it.
-
-    Example:
-        >>> take_trust(["--trust", "my_views", "--ckpt_path", "a.ckpt", "--trust=more"])
-        (['my_views', 'more'], ['--ckpt_path', 'a.ckpt'])
-    """
-    end = words.index("--") if "--" in words else len(words)
-    trusted: list[str] = []
-    left: list[str] = []
-    rest = iter(words[:end])
-    for word in rest:
-        if word == "--trust" or word.startswith("--trust="):
-            trusted.append(next(rest, "") if word == "--trust" else word.removeprefix("--trust="))
-        else:
-            left.append(word)
-    return trusted, [*left, *words[end:]]
 
 
 def _dispatch(command: str, words: list[str]) -> None:

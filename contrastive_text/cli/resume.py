@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from contrastive_text.cli.words import with_values
 from contrastive_text.core.checkpoints import Checkpoint, read_checkpoint
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.model_files import MODULES
@@ -62,19 +63,16 @@ def _check(config: Mapping[str, object], file: Path) -> None:
 
 def _split(words: Sequence[str]) -> tuple[Path, list[str]]:
     folder, others = "", []
-    rest = iter(words)
-    for word in rest:
-        name, joined, value = word.partition("=")
-        value = value if joined else next(rest, "")
-        if name == "--resume":
-            folder = value
-        elif name in _LENGTH:
-            others += [name, value]
-        else:
+    for word, value in with_values(words, "--resume", *_LENGTH):
+        if value is None:
             raise InvalidValueError(
                 f"--resume: expected no option beside it but {', '.join(_LENGTH)}, got {word}; all else stands "
                 "in the run's folder. To change more, give --ckpt_path FILE and every option of the run"
             )
+        if word == "--resume":
+            folder = value
+        else:
+            others += [word, value]
     if not folder:
         raise InvalidValueError("--resume: expected the folder of a run, got nothing; name one")
     return Path(folder), others

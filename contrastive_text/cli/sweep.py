@@ -13,7 +13,7 @@ from contrastive_text.cli.paths import RUN_READS, check_paths
 from contrastive_text.cli.sweep_checks import check_cells, check_words, validated
 from contrastive_text.cli.sweep_runs import Job, run_all
 from contrastive_text.cli.train import quieten
-from contrastive_text.cli.training import option_values
+from contrastive_text.cli.words import option_values
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.terminal import say

@@ -13,8 +13,8 @@ from jsonargparse import Namespace, get_loader
 from pytorch_lightning.cli import LightningArgumentParser
 
 from contrastive_text.cli.answers import constructor_answer
-from contrastive_text.cli.main import expand_recipes
-from contrastive_text.cli.training import configured
+from contrastive_text.cli.configuration import configured
+from contrastive_text.cli.words import expand_recipes
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.recipes.layers import Config
 from contrastive_text.runs.sweeps import Axis, Cell

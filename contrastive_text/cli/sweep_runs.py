@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from contrastive_text.cli.main import run
 from contrastive_text.cli.sweep_checks import speaking_to
-from contrastive_text.cli.training import option_value
+from contrastive_text.cli.words import option_value
 from contrastive_text.core.class_paths import trusted
 from contrastive_text.core.console import console
 from contrastive_text.core.terminal import say

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
 
-from contrastive_text.cli.ensemble import run_members
+import pytorch_lightning as pl
+from rich.table import Table
+
+from contrastive_text.cli.configuration import configured, laid_over
+from contrastive_text.cli.predictions import write_outputs
 from contrastive_text.cli.resume import resume_words
-from contrastive_text.cli.training import configured, option_value, perform
+from contrastive_text.cli.words import option_value
+from contrastive_text.core.console import console
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import shown
-from contrastive_text.runs.ensemble import is_ensemble
+from contrastive_text.recipes.layers import Config
+from contrastive_text.runs.ensemble import Choice, is_ensemble, read_choices
+from contrastive_text.training.held_out import OVERALL
 from contrastive_text.training.run import Run
+from contrastive_text.training.run_parser import checkpoint_parts
+
+_PARTS = {"validate": "validation", "test": "test", "predict": "predict"}
+"""Command -> whose files it reads."""
 
 
 def quieten() -> None:
@@ -35,6 +49,114 @@ def train(words: list[str]) -> None:
     if command != "fit" and option_value(rest, "--init_from") is not None:
         raise InvalidValueError(f"--init_from: expected it with fit, got it with {command}; give --ckpt_path")
     if checkpoint is not None and is_ensemble(checkpoint):
-        run_members(command, rest, checkpoint)
+        _run_members(command, rest, checkpoint)
     else:
-        perform(command, Run(*configured(command, rest)))
+        _perform(command, Run(*configured(command, rest)))
+
+
+def _perform(command: str, run: Run, folder: Path | None = None) -> Path | None:
+    """Does what a command says with a run.
+
+    Args:
+        command: ``fit``, ``validate``, ``test`` or ``predict``.
+        run: The run.
+        folder: Where predictions go; None for the run's folder.
+
+    Returns:
+        Where they went.
+    """
+    if command == "fit":
+        run.fit()
+    elif command == "predict":
+        return write_outputs(run, folder)
+    else:
+        run.call(pl.Trainer.validate if command == "validate" else pl.Trainer.test)
+    return folder
+
+
+def _run_members(command: str, words: Sequence[str], folder: str) -> None:
+    """Runs ``validate``, ``test`` or ``predict`` for each task with its own model.
+
+    Args:
+        command: One of the three.
+        words: The options after it; those of ``data.tasks.NAME`` go to the model of that task.
+        folder: A saved ensemble.
+
+    Raises:
+        ValueError: Another command, or options that no model can take.
+    """
+    if command not in _PARTS:
+        raise InvalidValueError(
+            f"--ckpt_path: expected a checkpoint to resume from, got the ensemble {folder}; name one "
+            "of its members"
+        )
+    choices = read_choices(folder)
+    figures: dict[str, float] = {}
+    run: Run | None = None
+    place: Path | None = None  # predictions of all tasks lie together
+    for member in dict.fromkeys(choice.member for choice in choices.values()):
+        path = str(Path(folder, member))
+        parts = checkpoint_parts(path)
+        own = [task for task, choice in choices.items() if choice.member == member]
+        if absent := [task for task in own if task not in (parts["data"].get("tasks") or {})]:
+            raise InvalidValueError(
+                f"{path}: expected the checkpoint of a run with the task {absent[0]}, got one without; build the "
+                "ensemble anew"
+            )
+        config, options = laid_over(parts, words)
+        _check_data(config, options, parts, choices, _PARTS[command])
+        if not _route(config, parts, own, _PARTS[command]):
+            continue
+        options = [option for option in options if not option.startswith("--ckpt_path=")]
+        options += ["--verbose=false"] * (command != "predict")  # one table for all members
+        run = Run(*configured(command, [*options, f"--ckpt_path={path}"], below=config))
+        place = _perform(command, run, place)
+        figures |= {name: float(figure) for name, figure in run.trainer.callback_metrics.items()}
+    if run is None:
+        raise InvalidValueError(
+            f"data.tasks: expected a file of {' or '.join(choices)}, got none; give --data.tasks."
+            f"{next(iter(choices))}.{_PARTS[command]} FILE"
+        )
+    if command != "predict" and run.trainer.is_global_zero:
+        _print_scores("val" if command == "validate" else command, choices, figures)
+
+
+def _check_data(
+    config: Config, options: Sequence[str], parts: Config, choices: dict[str, Choice], part: str
+) -> None:
+    """Checks that every file goes to the model of one of the tasks."""
+    data = config.get("data", {})
+    for task in data.get("tasks") or {}:
+        if task not in choices and task not in parts["data"]["tasks"]:
+            raise InvalidValueError(
+                f"data.tasks.{task}: expected one of the ensemble's tasks ({', '.join(choices)}), got {task}"
+            )
+    typed = next((option for option in options if option.startswith(f"--data.{part}=")), None)
+    if typed is not None or data.get(part) != parts["data"].get(part):
+        raise InvalidValueError(
+            f"data.{part}: expected files of tasks, for an ensemble has no vectors of its own, got "
+            f"{typed or data[part]}; give --data.tasks.NAME.{part} FILE"
+        )
+
+
+def _route(config: Config, parts: Config, own: Sequence[str], part: str) -> bool:
+    """Leaves a member the files of its own tasks; tells whether there are any."""
+    files = dict.fromkeys(_PARTS.values())
+    given = config["data"].get("tasks") or {}
+    tasks = {
+        task: {**known, **(given.get(task, {}) if task in own else files)}
+        for task, known in parts["data"]["tasks"].items()
+    }
+    config["data"] = {**config["data"], **files, "tasks": tasks}
+    return any(tasks[task].get(part) for task in own)
+
+
+def _print_scores(part: str, choices: dict[str, Choice], figures: dict[str, float]) -> None:
+    table = Table("task", "score", f"x 100, {part}", "model")
+    scores = []
+    for task, choice in choices.items():
+        if (score := figures.get(f"{part}/{task}/{choice.metric}")) is not None:
+            scores.append(score)
+            table.add_row(task, choice.metric, f"{score:.2f}", choice.member)
+    table.add_row(OVERALL, "mean", f"{math.fsum(scores) / len(scores):.2f}", "")
+    console().print(table)

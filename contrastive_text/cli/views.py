@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from contrastive_text.cli.configuration import configured
 from contrastive_text.cli.train import quieten
-from contrastive_text.cli.training import configured
 from contrastive_text.core.console import console
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.specs import describe

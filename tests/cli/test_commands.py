@@ -19,7 +19,7 @@ import yaml
 
 import contrastive_text
 from contrastive_text.cli import run
-from contrastive_text.cli.main import expand_recipes
+from contrastive_text.cli.words import expand_recipes
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder

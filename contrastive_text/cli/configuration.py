@@ -1,4 +1,4 @@
-"""From the words of the shell to the configuration of a run, and to what is done with the run."""
+"""From the words of the shell to the configuration of a run."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
-import pytorch_lightning as pl
 from jsonargparse import Namespace
 from pytorch_lightning.cli import LightningArgumentParser
 
 from contrastive_text.cli.paths import RUN_READS, RUN_WRITES, check_paths
-from contrastive_text.cli.predictions import write_outputs
 from contrastive_text.cli.suggestions import short_answer
+from contrastive_text.cli.words import option_value, option_values, with_values
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes import BASE
 from contrastive_text.recipes.layers import Config, merge, option_over, put, read_config
-from contrastive_text.training.run import Run
 from contrastive_text.training.run_parser import check_places, checkpoint_parts, run_parser
 from contrastive_text.training.trainer_options import answering
 
@@ -68,26 +65,6 @@ def configured(
     return parser, parsed
 
 
-def perform(command: str, run: Run, folder: Path | None = None) -> Path | None:
-    """Does what a command says with a run.
-
-    Args:
-        command: ``fit``, ``validate``, ``test`` or ``predict``.
-        run: The run.
-        folder: Where predictions go; None for the run's folder.
-
-    Returns:
-        Where they went.
-    """
-    if command == "fit":
-        run.fit()
-    elif command == "predict":
-        return write_outputs(run, folder)
-    else:
-        run.call(pl.Trainer.validate if command == "validate" else pl.Trainer.test)
-    return folder
-
-
 def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
     """Returns a configuration with the words' files over it, and the options that are left to the parser.
 
@@ -100,11 +77,10 @@ def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
         )
     layers = [below]
     options: list[list[str]] = []
-    rest = iter(words)
-    for word in rest:
+    for word, file in with_values(words, "--config"):
         name, joined, value = word.partition("=")
-        if name == "--config":
-            if not (file := value if joined else next(rest, "")):
+        if file is not None:
+            if not file:
                 raise InvalidValueError("--config: expected a YAML file, got none; name one after it")
             layers = [*layers, read_config(file)]
         elif word.startswith("--") or not options or len(options[-1]) == 2:
@@ -120,14 +96,3 @@ def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
         else:
             config = laid
     return config, left
-
-
-def option_value(words: Sequence[str], name: str) -> str | None:
-    """Returns the value of an option among the words; None if it isn't there."""
-    return next(iter(option_values(words, name)), None)
-
-
-def option_values(words: Sequence[str], name: str) -> list[str]:
-    """Returns all values of an option among the words."""
-    following = [words[i + 1] for i, word in enumerate(words[:-1]) if word == name]
-    return following + [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]

@@ -1,0 +1,67 @@
+"""Options that are picked out of the words of the shell before a parser reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from contrastive_text.recipes import recipe_files
+
+
+def with_values(words: Sequence[str], *names: str) -> Iterator[tuple[str, str | None]]:
+    """Yields each word with None, but options of some names with their value, joined by ``=`` or the next word.
+
+    Example:
+        >>> list(with_values(["a", "--b", "1", "--b=2", "--b"], "--b"))
+        [('a', None), ('--b', '1'), ('--b', '2'), ('--b', '')]
+    """
+    rest = iter(words)
+    for word in rest:
+        name, joined, value = word.partition("=")
+        yield (name, value if joined else next(rest, "")) if name in names else (word, None)
+
+
+def option_value(words: Sequence[str], name: str) -> str | None:
+    """Returns the value of an option among the words; None if it isn't there."""
+    return next(iter(option_values(words, name)), None)
+
+
+def option_values(words: Sequence[str], name: str) -> list[str]:
+    """Returns all values of an option among the words."""
+    following = [words[i + 1] for i, word in enumerate(words[:-1]) if word == name]
+    return following + [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
+
+
+def expand_recipes(words: Sequence[str]) -> list[str]:
+    """Puts ``--config FILE``, one or two, where ``--recipe NAME`` stands, so that what follows overrides it.
+
+    Raises:
+        ValueError: An unknown recipe, or none named.
+
+    Example:
+        >>> from pathlib import Path
+        >>> [Path(word).name for word in expand_recipes(["fit", "--recipe", "simcse"])]
+        ['fit', '--config', 'simcse.yaml']
+    """
+    expanded: list[str] = []
+    for word, recipe in with_values(words, "--recipe"):
+        if recipe is None:
+            expanded.append(word)
+        else:
+            expanded += [part for file in recipe_files(recipe) for part in ("--config", str(file))]
+    return expanded
+
+
+def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the modules after ``--trust``, and the other words.
+
+    Raises:
+        ValueError: No module after it.
+
+    Example:
+        >>> take_trust(["--trust", "my_views", "--ckpt_path", "a.ckpt", "--trust=more"])
+        (['my_views', 'more'], ['--ckpt_path', 'a.ckpt'])
+    """
+    end = words.index("--") if "--" in words else len(words)
+    found = list(with_values(words[:end], "--trust"))
+    trusted = [module for _, module in found if module is not None]
+    return trusted, [*(word for word, module in found if module is None), *words[end:]]
