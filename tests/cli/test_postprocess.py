@@ -58,7 +58,7 @@ def test_wrong_inputs_are_answered_before_anything_is_encoded(
     model: str, files: dict[str, str], answer: Answer
 ) -> None:
     words = ["postprocess", model, files["texts"]]
-    one = "expected one of it and --remove_components, got"
+    one = "expected --whiten or --remove_components, got"
     assert f"{one} neither" in answer([*words, "out"])
     assert f"{one} both" in answer([*words, "out", "--whiten", "--remove_components", "2"])
     assert "--features: expected it with --whiten" in answer(
