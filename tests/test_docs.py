@@ -90,7 +90,7 @@ def test_every_code_block_of_a_page_runs(page: Path, workplace: Path, capsys: py
         if language == "python":
             exec(compile(block, str(page), "exec"), {"__name__": "page"})
         elif language == "bash":
-            for line in block.splitlines():
+            for line in block.replace("\\\n", "").splitlines():
                 shell(line)
         else:
             assert language == "yaml" and named, f"{page.name}: a {language} block that no test runs"
