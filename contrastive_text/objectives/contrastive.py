@@ -18,8 +18,9 @@ from contrastive_text.heads import Head, check_train_only
 from contrastive_text.losses import InfoNCE, Loss, cosine_similarity_matrix
 from contrastive_text.losses.comparisons import Triples
 from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.batch_pairs import BatchPairs
 from contrastive_text.objectives.between import Between, named_between
-from contrastive_text.objectives.pair_labels import LabelledPairs, PairLabels
+from contrastive_text.objectives.pair_labels import PairLabels
 from contrastive_text.objectives.queue import Queue
 
 _LOGGED_ROWS = 256
@@ -206,7 +207,7 @@ class Contrastive(Objective):
         local = replace(mine, anchor=local.anchor, positive=local.positive, negative=local.negative)
         queue = self.queues[name] if self.training and self.queue else None
         assert queue is None or isinstance(queue, Queue)
-        pairs = LabelledPairs(local, every, offset, texts=texts, queue=queue)
+        pairs = BatchPairs(local, every, offset, texts=texts, queue=queue)
         if self.pair_labels is None:
             logs = _health(local, every, offset)
             terms = pairs.terms(self.loss, local, every, offset)

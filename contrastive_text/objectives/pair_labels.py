@@ -4,73 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.losses import Comparison, Loss, reduce_terms
-from contrastive_text.losses.comparisons import FurtherNegatives, Triples
+from contrastive_text.losses import Loss, reduce_terms
+from contrastive_text.losses.comparisons import FurtherNegatives
 from contrastive_text.objectives.base import Terms
-from contrastive_text.objectives.queue import Queue
-
-POSITIVE = 1
-"""The label of a pair that belongs together, 1; its opposite is 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class LabelledPairs:
-    """The pairs of a batch; where they have labels, those are the ``classes``.
-
-    Args:
-        local: This rank's n pairs.
-        every: The N pairs of all ranks, in rank order.
-        offset: Place of the first local pair among all.
-        texts: Id of each anchor's text, (N,): equal for equal texts, even if those are no duplicates to
-            ``every``.
-        queue: Past columns; None for none.
-    """
-
-    local: Triples
-    every: Triples
-    offset: int
-    texts: Tensor
-    queue: Queue | None = None
-
-    @property
-    def positive(self) -> Tensor:
-        """True for a positive pair, (N,)."""
-        assert self.every.classes is not None
-        return self.every.classes == POSITIVE
-
-    @property
-    def local_positive(self) -> Tensor:
-        """True for a positive pair of this rank, (n,)."""
-        return self.positive[self.offset : self.offset + len(self.local.anchor)]
-
-    def positives(self) -> tuple[Triples, Triples, int]:
-        """Returns the positive pairs of this rank, those of all ranks, and the place of the first local one."""
-        mine, all_of_them = self.local_positive, self.positive
-        local = self.local.map(lambda rows: rows[mine])
-        every = self.every.map(lambda rows: rows[all_of_them])
-        return local, every, int(all_of_them[: self.offset].sum())
-
-    def comparisons(
-        self, loss: Loss, local: Triples, every: Triples, offset: int, further: FurtherNegatives | None = None
-    ) -> list[Comparison]:
-        """Arranges pairs into blocks, as ``Loss.comparisons`` does, before the columns of the queue."""
-        if self.queue is None:
-            return loss.comparisons(local, every, offset, further=further)
-        return self.queue.comparisons(loss, local, every, offset, further=further)
-
-    def terms(
-        self, loss: Loss, local: Triples, every: Triples, offset: int, further: FurtherNegatives | None = None
-    ) -> Terms:
-        """Returns the loss of pairs that belong together, under its own reduction."""
-        terms = loss.compare(self.comparisons(loss, local, every, offset, further=further))
-        return Terms(total=terms.sum(), count=len(terms), reduction=loss.reduction)
+from contrastive_text.objectives.batch_pairs import BatchPairs
 
 
 class PairLabels(ABC):
@@ -85,7 +29,7 @@ class PairLabels(ABC):
     takes_queue: ClassVar[bool] = False
 
     @abstractmethod
-    def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
+    def terms(self, loss: Loss, pairs: BatchPairs) -> Terms:
         """Returns the terms of this rank's pairs.
 
         Where one number of rows can't be the divisor of all of them, the total comes divided by counts of
@@ -109,7 +53,7 @@ class PositivesOnly(PairLabels):
     note: ClassVar[str] = "negative pairs left out"
     takes_queue: ClassVar[bool] = True
 
-    def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
+    def terms(self, loss: Loss, pairs: BatchPairs) -> Terms:
         """Returns the loss of the positive pairs alone."""
         return pairs.terms(loss, *pairs.positives())
 
@@ -134,7 +78,7 @@ class NegativesAsHard(PairLabels):
     note: ClassVar[str] = "second texts of negative pairs are hard negatives"
     takes_queue: ClassVar[bool] = True
 
-    def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
+    def terms(self, loss: Loss, pairs: BatchPairs) -> Terms:
         """Returns the loss of the positive pairs, with the negative pairs' second texts as columns."""
         negative = ~pairs.positive
         further = FurtherNegatives(
@@ -196,7 +140,7 @@ class SignedPairs(PairLabels):
         self.weight = weight
         self.bound = bound
 
-    def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
+    def terms(self, loss: Loss, pairs: BatchPairs) -> Terms:
         """Returns the difference of the two means (of sums, under ``sum``), divided already."""
         n, count = len(pairs.local.anchor), len(pairs.every.anchor)
         compared = 2 * count - 1 if loss.same_side else count

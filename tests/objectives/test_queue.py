@@ -34,7 +34,7 @@ from contrastive_text.objectives import (
     SignedPairs,
     Terms,
 )
-from contrastive_text.objectives.pair_labels import LabelledPairs
+from contrastive_text.objectives.batch_pairs import BatchPairs
 from contrastive_text.objectives.queue import Queue
 from contrastive_text.training import PCGrad
 from contrastive_text.training.initial_weights import load_initial_weights
@@ -467,7 +467,7 @@ class Unaware(PairLabels):
 
     note: ClassVar[str] = "all pairs are positive"
 
-    def terms(self, loss: Loss, pairs: LabelledPairs) -> Terms:
+    def terms(self, loss: Loss, pairs: BatchPairs) -> Terms:
         terms = loss.compare(loss.comparisons(pairs.local, pairs.every, pairs.offset))
         return Terms(total=terms.sum(), count=len(terms), reduction=loss.reduction)
 

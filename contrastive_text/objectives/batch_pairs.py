@@ -1,0 +1,65 @@
+"""The pairs of a batch, of this rank and of all: rows against columns, and those of a queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from contrastive_text.losses import Comparison, Loss
+from contrastive_text.losses.comparisons import FurtherNegatives, Triples
+from contrastive_text.objectives.base import Terms
+from contrastive_text.objectives.queue import Queue
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPairs:
+    """The pairs of a batch; where they have labels, those are the ``classes``.
+
+    Args:
+        local: This rank's n pairs.
+        every: The N pairs of all ranks, in rank order.
+        offset: Place of the first local pair among all.
+        texts: Id of each anchor's text, (N,): equal for equal texts, even if those are no duplicates to
+            ``every``.
+        queue: Past columns; None for none.
+    """
+
+    local: Triples
+    every: Triples
+    offset: int
+    texts: Tensor
+    queue: Queue | None = None
+
+    @property
+    def positive(self) -> Tensor:
+        """True for a positive pair, whose label is 1, (N,)."""
+        assert self.every.classes is not None
+        return self.every.classes == 1
+
+    @property
+    def local_positive(self) -> Tensor:
+        """True for a positive pair of this rank, (n,)."""
+        return self.positive[self.offset : self.offset + len(self.local.anchor)]
+
+    def positives(self) -> tuple[Triples, Triples, int]:
+        """Returns the positive pairs of this rank, those of all ranks, and the place of the first local one."""
+        mine, all_of_them = self.local_positive, self.positive
+        local = self.local.map(lambda rows: rows[mine])
+        every = self.every.map(lambda rows: rows[all_of_them])
+        return local, every, int(all_of_them[: self.offset].sum())
+
+    def comparisons(
+        self, loss: Loss, local: Triples, every: Triples, offset: int, further: FurtherNegatives | None = None
+    ) -> list[Comparison]:
+        """Arranges pairs into blocks, as ``Loss.comparisons`` does, before the columns of the queue."""
+        if self.queue is None:
+            return loss.comparisons(local, every, offset, further=further)
+        return self.queue.comparisons(loss, local, every, offset, further=further)
+
+    def terms(
+        self, loss: Loss, local: Triples, every: Triples, offset: int, further: FurtherNegatives | None = None
+    ) -> Terms:
+        """Returns the loss of pairs that belong together, under its own reduction."""
+        terms = loss.compare(self.comparisons(loss, local, every, offset, further=further))
+        return Terms(total=terms.sum(), count=len(terms), reduction=loss.reduction)
