@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contrastive_text.cli.commands import Export
 from contrastive_text.core.checkpoints import best_checkpoint
-from contrastive_text.core.locks import alone_with
+from contrastive_text.core.disk import alone_with
 from contrastive_text.core.terminal import say
 from contrastive_text.training.module import ContrastiveModule
 

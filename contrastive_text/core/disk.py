@@ -1,35 +1,26 @@
-"""Files and folders that are whole or not there, locks on names, and what killed processes leave behind."""
+"""Files and folders that are whole or not there, and locks on names."""
 
 from __future__ import annotations
 
 import errno
 import os
-import platform
 import re
 import secrets
-import shutil
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from contrastive_text.core.errors import ContrastiveTextError, DiskError
+from contrastive_text.core.errors import ContrastiveTextError, DiskError, InvalidValueError
+from contrastive_text.core.temporaries import is_temporary, remove_abandoned, temporary_in
 
-_TEMPORARY = re.compile(r"\.contrastive-text\.(?P<host>.+)\.(?P<space>\d+)\.(?P<process>\d+)\.[0-9a-f]+\.tmp")
-# The target's name is no part of it: SLURM's auto-requeue reads numbers out of every name with "hpc_ckpt_" in it.
 _MOVES = "contrastive-text"
 """Name in a folder whose lock is held while files move into it; those who write a folder may hold its own."""
 _INSIDE = ".folder.lock"
-_UNTOUCHED = 3600.0
-"""Seconds after which a temporary that nobody has written to is given up, whoever made it."""
 _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # not on all systems
 _WINDOWS = os.name == "nt"
 _OF_RUST = re.compile(r"\(os error (\d+)\)")
-TEMPORARIES = ".contrastive-text.*.tmp"
-"""Pattern of the names under which something is written until it is whole."""
-_in_use: set[str] = set()
 
 
 @contextmanager
@@ -53,7 +44,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         ...     Path(folder, "a.txt").read_text()
         'whole'
     """
-    with _told(path), _temporary_in(path.parent) as temporary:
+    with _told(path), temporary_in(path.parent) as temporary:
         with os.fdopen(os.open(temporary, _FLAGS | os.O_EXCL, 0o666), "w+b") as file:
             yield file
             file.flush()
@@ -95,7 +86,7 @@ def replacing_folder(
     """
     path = path.resolve() if path.is_dir() else path
     remove_abandoned(path)
-    with _told(path), _temporary_in(path if path.is_dir() else path.parent) as temporary:
+    with _told(path), temporary_in(path if path.is_dir() else path.parent) as temporary:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir(mode=0o700)
         yield temporary
@@ -197,6 +188,32 @@ def held(path: Path, wait: bool = False) -> Iterator[bool]:
             _let_go(descriptor, place)
 
 
+@contextmanager
+def alone_with(path: Path) -> Iterator[None]:
+    """Keeps other processes from writing an output meanwhile.
+
+    Args:
+        path: A file or a folder; the folders around it are made.
+
+    Raises:
+        OSError: The folder around it can't be written to.
+        ValueError: Another process is writing it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, alone_with(Path(folder, "v.npy")):
+        ...     Path(folder, "v.npy").write_text("one writer")
+        10
+    """
+    with held(Path(os.path.realpath(path))) as mine:
+        if not mine:
+            raise InvalidValueError(
+                f"{path}: expected to be alone with it, got another process that is writing it; let that one "
+                "end, or name another"
+            )
+        yield
+
+
 def _take_lock(place: Path, wait: bool) -> int | None:
     while True:
         descriptor = os.open(place, _FLAGS, 0o666)
@@ -228,75 +245,6 @@ def _flock(descriptor: int, wait: bool) -> bool:
         return False
     except (ImportError, OSError):  # Windows and some network file systems have no such locks
         return True
-    return True
-
-
-def remove_abandoned(folder: Path) -> list[Path]:
-    """Removes what killed processes left unfinished in a folder, and nothing else; gives what it removed.
-
-    Args:
-        folder: Where ``replacing`` or ``replacing_folder`` wrote; it may be missing.
-    """
-    abandoned = [path for path in folder.glob(TEMPORARIES) if _is_abandoned(path)]
-    for path in abandoned:
-        _remove(path)
-    return abandoned
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)  # another process may remove it too
-    else:
-        path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _temporary_in(folder: Path) -> Iterator[Path]:
-    """Yields a new name in a folder that tells who writes it: this program, machine and process."""
-    name = f".contrastive-text.{platform.node()}.{_process_space()}.{os.getpid()}.{secrets.token_hex(8)}.tmp"
-    _in_use.add(name)
-    try:
-        yield folder / name
-    finally:
-        if os.path.lexists(folder / name):
-            _remove(folder / name)
-        _in_use.discard(name)
-
-
-def _process_space() -> int:
-    """Returns the number of the namespace that processes are numbered in; 0 where the system has one alone.
-
-    Containers of one machine may share its name and a folder, but don't see each other's processes.
-    """
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return 0
-
-
-def _is_abandoned(path: Path) -> bool:
-    named = _TEMPORARY.fullmatch(path.name)
-    if named is None or path.name in _in_use:
-        return False
-    visible = named["host"] == platform.node() and int(named["space"]) == _process_space()
-    if visible and not _is_alive(int(named["process"])):
-        return True
-    try:
-        return time.time() - path.lstat().st_mtime > _UNTOUCHED
-    except FileNotFoundError:
-        return False
-
-
-def _is_alive(process: int) -> bool:
-    """Whether a process of this machine runs; of this very one only what it writes now counts."""
-    if process == os.getpid():
-        return False
-    if _WINDOWS:
-        return True  # there signal 0 would end it
-    try:
-        os.kill(process, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -333,7 +281,7 @@ def _is_near(filename: str | bytes, path: Path) -> bool:
     """Whether a name is of a place, of what is around it, or of what is written for it."""
     place = Path(os.fsdecode(filename))
     near = place.parent == path.parent or path.is_relative_to(place)
-    return near or _TEMPORARY.fullmatch(place.name) is not None
+    return near or is_temporary(place.name)
 
 
 def _flush_folder(folder: Path) -> None:

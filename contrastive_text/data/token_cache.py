@@ -18,9 +18,10 @@ import tokenizers
 from rich.progress import track
 from transformers import PreTrainedTokenizerFast
 
-from contrastive_text.core.disk import held, remove_abandoned, replacing_folder
+from contrastive_text.core.disk import held, replacing_folder
 from contrastive_text.core.errors import DiskError, InvalidTypeError
 from contrastive_text.core.manifests import MANIFEST, Manifest
+from contrastive_text.core.temporaries import remove_abandoned
 from contrastive_text.core.types import Row, Tokens
 from contrastive_text.data.tokenizing import TextTokenizer
 

@@ -16,8 +16,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
-from contrastive_text.core.disk import remove_abandoned, replacing
+from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import DiskError, InvalidTypeError, InvalidValueError
+from contrastive_text.core.temporaries import remove_abandoned
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 _KEY_BYTES = 16

@@ -13,8 +13,9 @@ import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from contrastive_text.core.checkpoints import END_SIZE, ends_plainly, seal, verify_checkpoint
-from contrastive_text.core.disk import remove_abandoned, replacing
+from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
+from contrastive_text.core.temporaries import remove_abandoned
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

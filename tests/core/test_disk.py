@@ -2,7 +2,6 @@
 
 import errno
 import os
-import platform
 import stat
 import subprocess
 import sys
@@ -14,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from contrastive_text.core import disk
-from contrastive_text.core.disk import held, remove_abandoned, replacing, replacing_folder
+from contrastive_text.core import disk, temporaries
+from contrastive_text.core.disk import held, replacing, replacing_folder
 from contrastive_text.core.errors import DiskError
 
 
@@ -193,10 +192,10 @@ def test_the_next_save_removes_what_a_killed_one_left_in_the_folder(
 ) -> None:
     write_model(tmp_path, "old")
     kill_at(3, monkeypatch, lambda: write_model(tmp_path, "new"))
-    disk._in_use.clear()  # as in another process
-    left = [path.name for path in tmp_path.glob(disk.TEMPORARIES)]
+    temporaries._in_use.clear()  # as in another process
+    left = [path.name for path in tmp_path.glob(temporaries.TEMPORARIES)]
     write_model(tmp_path, "newer")
-    assert (len(left), list(tmp_path.glob(disk.TEMPORARIES))) == (1, [])
+    assert (len(left), list(tmp_path.glob(temporaries.TEMPORARIES))) == (1, [])
 
 
 def test_of_two_saves_at_once_the_files_are_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +271,7 @@ def kill_at(stop: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]
         for name in ("fsync", "replace", "unlink"):
             patch.setattr(os, name, counted(getattr(os, name)))
         patch.setattr(Path, "unlink", counted(Path.unlink))
-        patch.setattr(disk.shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(temporaries.shutil, "rmtree", lambda *_, **__: None)
         try:
             work()
         except Killed:
@@ -310,58 +309,3 @@ def test_where_an_open_file_cannot_be_removed_a_lock_ends_without_an_error(
         with held(tmp_path / "b"):
             steps.clear()
         assert steps == ["close", "unlink"]
-
-
-def test_only_what_a_dead_process_left_is_removed(tmp_path: Path) -> None:
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    with replacing(tmp_path / "a"):
-        own = next(tmp_path.glob(".contrastive-text.*"))
-        left = tmp_path / own.name.replace(f".{os.getpid()}.", f".{dead.pid}.")
-        left.write_text("half")
-        (tmp_path / ".contrastive-text.notes").write_text("a user's")
-        assert remove_abandoned(tmp_path) == [left]
-        assert own.exists()
-    assert remove_abandoned(tmp_path / "none") == []
-
-
-def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    dead, host, old = ended.pid, platform.node(), time.time() - 2 * 3600
-    space = disk._process_space()
-    stale = [
-        f".contrastive-text.{host}.{space}.{dead}.0.tmp",
-        f".contrastive-text.{host}.{space}.{os.getpid()}.999999.tmp",  # of a process before that had our number
-        ".contrastive-text.elsewhere.0.1.0.tmp",
-        f".contrastive-text.{host}.{space}.{os.getppid()}.1.tmp",
-    ]
-    kept = [
-        f".contrastive-text.{host}.{space + 1}.{dead}.0.tmp",  # of a container whose processes can't be seen
-        ".contrastive-text.elsewhere.0.7.0.tmp",  # another machine may be writing it
-        f".contrastive-text.{host}.{space}.{os.getppid()}.0.tmp",  # of a living process
-        ".contrastive-text.tmp",
-        ".notes.tmp",
-        "a.ckpt",
-    ]
-    for name in stale + kept:
-        (tmp_path / name).write_text("x")
-    for name in stale[2:] + kept[3:]:
-        os.utime(tmp_path / name, (old, old))
-    folder = tmp_path / f".contrastive-text.{host}.{space}.{dead}.3.tmp"
-    (folder / "1_Pooling").mkdir(parents=True)
-    with replacing(tmp_path / "b.ckpt") as file:
-        file.write(b"being written")
-        removed = remove_abandoned(tmp_path)
-        assert sorted(path.name for path in removed) == sorted([*stale, folder.name])
-        assert len(list(tmp_path.iterdir())) == len(kept) + 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "b.ckpt"])
-
-
-def test_a_temporary_names_its_process_and_not_its_target(tmp_path: Path) -> None:
-    with replacing(tmp_path / "hpc_ckpt_1.ckpt"):
-        (temporary,) = tmp_path.iterdir()
-        assert temporary.name.startswith(
-            f".contrastive-text.{platform.node()}.{disk._process_space()}.{os.getpid()}."
-        )
-        assert "hpc_ckpt" not in temporary.name  # Lightning takes every number after that for a version

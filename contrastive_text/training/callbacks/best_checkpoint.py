@@ -10,8 +10,8 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from contrastive_text.core.disk import remove_abandoned
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.temporaries import remove_abandoned
 from contrastive_text.data import TextDataModule
 from contrastive_text.training.checkpoint_io import copy_checkpoint, local_path
 

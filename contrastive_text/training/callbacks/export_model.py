@@ -10,7 +10,7 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
 from contrastive_text.core.checkpoints import verify_checkpoint
 from contrastive_text.core.console import console
-from contrastive_text.core.disk import remove_abandoned
+from contrastive_text.core.temporaries import remove_abandoned
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.folder_modules import check_loadable
 from contrastive_text.training.callbacks.best_checkpoint import BestCheckpoint
