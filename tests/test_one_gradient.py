@@ -173,9 +173,13 @@ def test_clipping_and_accumulation_in_chunks_are_those_of_whole_batches(
 # What the product has
 
 
-def parts_of(room: Any, *bases: type) -> set[type]:  # Any: a module
-    """Returns the classes of those kinds that a room exports."""
-    exported = [getattr(room, name) for name in room.__all__] if "__all__" in vars(room) else vars(room).values()
+def parts_of(package: Any, *bases: type) -> set[type]:  # Any: a module
+    """Returns the classes of those kinds that a package exports."""
+    exported = (
+        [getattr(package, name) for name in package.__all__]
+        if "__all__" in vars(package)
+        else vars(package).values()
+    )
     return {
         each
         for each in exported

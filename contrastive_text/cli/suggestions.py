@@ -25,8 +25,10 @@ def part_classes() -> dict[str, type]:
     from contrastive_text.data import mixture
     from contrastive_text.training import optim
 
-    rooms = (encoders, heads, losses, mixture, objectives, optim, pairings, poolers, views)
-    found = {name: value for room in rooms for name, value in vars(room).items() if inspect.isclass(value)}
+    packages = (encoders, heads, losses, mixture, objectives, optim, pairings, poolers, views)
+    found = {
+        name: value for package in packages for name, value in vars(package).items() if inspect.isclass(value)
+    }
     ours = {name: cls for name, cls in found.items() if cls.__module__.startswith("contrastive_text.")}
     return {name: cls for name, cls in ours.items() if not cls.__module__.startswith("contrastive_text.core.")}
 

@@ -2,8 +2,8 @@
 
     python docs/api/write.py
 
-A room with ``__all__`` shows those names; a room of one file shows what it defines without an underscore. A name
-has its place on one page; the others, the package's own among them, link there.
+A package with ``__all__`` shows those names; a package of one file shows what it defines without an underscore. A
+name has its place on one page; the others, the package's own among them, link there.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class Entry(NamedTuple):
         return f"[`{self.name}`]({self.page}.md#{self.anchor})"
 
 
-def rooms() -> dict[str, ModuleType]:
-    """Returns the public rooms by name, without the package itself."""
+def packages() -> dict[str, ModuleType]:
+    """Returns the public packages by name, without the package itself."""
     names = sorted(found.name for found in pkgutil.iter_modules(contrastive_text.__path__))
     modules = {name: importlib.import_module(f"{TOP}.{name}") for name in names if name not in INTERNAL}
     return {name: module for name, module in modules.items() if _public(module)}
 
 
 def _public(module: ModuleType) -> list[str]:
-    """Returns the public names of a room; none of a folder that promises nothing."""
+    """Returns the public names of a package; none of a folder that promises nothing."""
     if "__all__" in vars(module) or "__path__" in vars(module):
         return [*vars(module).get("__all__", ())]
     own = {name for name, value in vars(module).items() if vars_of(value).get("__module__") == module.__name__}
@@ -101,9 +101,9 @@ def _targets(node: ast.stmt) -> list[str]:
 
 
 def entries() -> dict[str, Entry]:
-    """Returns every public name with its one place, the room that is first by the alphabet."""
+    """Returns every public name with its one place, the package that is first by the alphabet."""
     found: dict[str, Entry] = {}
-    for page, module in rooms().items():
+    for page, module in packages().items():
         anchors: list[str] = []
         for name in _public(module):
             base = name.lower()
@@ -115,19 +115,21 @@ def entries() -> dict[str, Entry]:
     return found
 
 
-def _home(room: ModuleType, name: str, value: object) -> ModuleType:
+def _home(package: ModuleType, name: str, value: object) -> ModuleType:
     """Returns the file that defines a name."""
     if "__module__" in vars_of(value):
         return sys.modules[vars_of(value)["__module__"]]
-    files = [module for key, module in sorted(sys.modules.items()) if key.startswith(room.__name__)]
-    return next((module for module in files if _note(module, name)[0]), room)
+    files = [module for key, module in sorted(sys.modules.items()) if key.startswith(package.__name__)]
+    return next((module for module in files if _note(module, name)[0]), package)
 
 
 def pages() -> dict[str, str]:
     """Returns the pages by the names of their files."""
     known = entries()
     links = {name: entry.link for name, entry in known.items()}
-    each = {name: _page(name, [known[own] for own in _public(module)], links) for name, module in rooms().items()}
+    each = {
+        name: _page(name, [known[own] for own in _public(module)], links) for name, module in packages().items()
+    }
     index = [
         "# The library's names",
         "",
@@ -136,7 +138,7 @@ def pages() -> dict[str, str]:
         "| package | what it holds |",
         "| --- | --- |",
         f"| [`{TOP}`]({TOP}.md) | {summary(contrastive_text.__doc__, links)} |",
-        *(f"| [`{name}`]({name}.md) | {summary(module.__doc__, links)} |" for name, module in rooms().items()),
+        *(f"| [`{name}`]({name}.md) | {summary(module.__doc__, links)} |" for name, module in packages().items()),
     ]
     top = [f"# {TOP}", "", *prose(sections(contrastive_text.__doc__)[""], links), ""]
     top += ["| name | what it is |", "| --- | --- |"]
@@ -146,12 +148,12 @@ def pages() -> dict[str, str]:
     return {f"{name}.md": text for name, text in each.items()}
 
 
-def _page(room: str, own: Sequence[Entry], links: Mapping[str, str]) -> str:
-    about = sections(rooms()[room].__doc__)[""]
-    lines = [f"# {TOP}.{room}", "", *prose(about, links), "", "| name | what it is |", "| --- | --- |"]
+def _page(package: str, own: Sequence[Entry], links: Mapping[str, str]) -> str:
+    about = sections(packages()[package].__doc__)[""]
+    lines = [f"# {TOP}.{package}", "", *prose(about, links), "", "| name | what it is |", "| --- | --- |"]
     lines += [f"| {entry.link} | {summary(_docstring(entry), links)} |" for entry in own]
     for entry in own:
-        if entry.page == room:
+        if entry.page == package:
             lines += ["", f"## {entry.name}", "", *_entry(entry, links)]
     return "\n".join(lines) + "\n"
 
@@ -257,7 +259,7 @@ def _default(value: object) -> str:
 
 
 def main() -> None:
-    """Writes the pages, and removes those of rooms that are gone."""
+    """Writes the pages, and removes those of packages that are gone."""
     written = pages()
     for name, text in written.items():
         (FOLDER / name).write_text(text, encoding="utf-8")
