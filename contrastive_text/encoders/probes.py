@@ -42,11 +42,11 @@ def why_not_packed(model: PreTrainedModel, limit: int | None, first_position: in
     name, own = model.config.model_type, model.config._attn_implementation
     if not model.is_backend_compatible():  # type: ignore[no-untyped-call]  # theirs
         return f"{name} takes no other attention function"
-    lengths = torch.tensor([_trial_length(model, limit), 2, 2])
-    ids = torch.arange(5, 5 + int(lengths.sum())) % model.config.vocab_size
-    places, mask = natural_positions(lengths) + first_position, token_mask(lengths)
-    padded = {"input_ids": pad(ids, mask, fill=model.config.pad_token_id or 0), "attention_mask": mask.long()}
-    try:
+    try:  # a damaged limit, too, is refused with the first text
+        lengths = torch.tensor([_trial_length(model, limit), 2, 2])
+        ids = torch.arange(5, 5 + int(lengths.sum())) % model.config.vocab_size
+        places, mask = natural_positions(lengths) + first_position, token_mask(lengths)
+        padded = {"input_ids": pad(ids, mask, fill=model.config.pad_token_id or 0), "attention_mask": mask.long()}
         with _trying(model), quiet():
             expected = model(**padded).last_hidden_state[mask]
             model.set_attn_implementation(ATTENTION)

@@ -170,7 +170,13 @@ MALICIOUS = (
             "c.ckpt",
         )
         for name, command in COMMANDS.items()
-        if name not in ("ensemble", "fit from its weights")
+        if name not in ("ensemble", "fit from its weights", "export")  # these take nothing of the data
+    ),
+    right(
+        "a checkpoint whose columns call subprocess.Popen, whose model alone is exported",
+        COMMANDS["export"],
+        {"c.ckpt": put("datamodule_hyper_parameters", "columns", value={"text": CALL})},
+        "saved to out",
     ),
     answer(
         "a view in a checkpoint that calls subprocess.Popen",
