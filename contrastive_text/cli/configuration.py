@@ -35,8 +35,8 @@ def configured(
 ) -> tuple[LightningArgumentParser, Namespace]:
     """Returns the parser of a command and what it makes of the words, of which a ``Run`` is made.
 
-    A checkpoint given by ``--ckpt_path`` brings the parts it was trained with; files lie over it and over each
-    other, and options over all. One given by ``--init_from`` brings weights alone.
+    A checkpoint given by ``--ckpt_path`` brings the parts it was trained with; files override it and each
+    other, and options override all. One given by ``--init_from`` brings weights alone.
 
     Args:
         command: ``fit``, ``validate``, ``test``, ``predict`` or ``views``.

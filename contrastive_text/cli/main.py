@@ -50,7 +50,7 @@ _USAGE = f"""usage: contrastive-text COMMAND [options]
 recipes: {", ".join(recipe_names())}
 Options of a command: contrastive-text COMMAND --help. The configuration that a run would use: --print_config.
 A file may name parts of your own where you trust their module: COMMAND --trust my_views ...
-Later files lie over earlier ones, recipes and --config FILE alike; options lie over all files."""
+Later files override earlier ones, recipes and --config FILE alike; options override all files."""
 COMMANDS = re.findall(r"^  (\w+) ", _USAGE, flags=re.MULTILINE)
 _OF_A_RUN = """usage: contrastive-text {command} [options]
 

@@ -28,7 +28,7 @@ def recipe_names() -> list[str]:
 
 
 def recipe_files(name: str) -> list[Path]:
-    """Returns the files of a recipe, to be laid over each other: those whose names it goes on from, then its own.
+    """Returns the files of a recipe, each of which overrides the one before: those it extends, then its own.
 
     Raises:
         ValueError: No recipe of that name.

@@ -21,7 +21,7 @@ def build_from_recipe(part: type[T], place: str, recipe: str, above: Config) -> 
         part: Its class.
         place: Where its arguments stand in the recipe, such as ``model``.
         recipe: Name of a shipped recipe, or path of a YAML file.
-        above: Arguments to lay over the recipe's.
+        above: Arguments that override the recipe's.
 
     Raises:
         ValueError: No such recipe, or arguments that the class doesn't take.

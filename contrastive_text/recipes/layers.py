@@ -1,4 +1,4 @@
-"""Configurations laid over each other: recipe, files, single lists.
+"""Configurations that override each other: recipe, files, single lists.
 
 A later layer replaces lists and parts of another class as a whole, and merges what is left key by key; where it
 names tasks, views, objectives, weights, columns or labels, those that it names are all there are. Left to itself

@@ -53,7 +53,7 @@ def run_parser(
         dump_header=[f"pytorch_lightning=={version('pytorch-lightning')}"],
         exit_on_error=False,
     )
-    parser.add_argument("-c", "--config", action="config", help="a YAML file; later ones lie over earlier")
+    parser.add_argument("-c", "--config", action="config", help="a YAML file; later ones override earlier")
     parser.add_argument("--seed_everything", type=bool | int, default=42, help="one seed for all; true draws one")
     for place in ("trainer", *(name for name in PLACES if name != "trainer")):
         parser.add_class_arguments(
