@@ -23,34 +23,13 @@ from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.compare.measure import check_some
-from contrastive_text.evaluation.results import ScoreTable, written_together
-from contrastive_text.evaluation.senteval.classifiers import CLASSIFIERS, PROTOCOLS
-from contrastive_text.evaluation.senteval.declutr import SuiteData, check_declutr, score_declutr
-from contrastive_text.evaluation.senteval.probing import PROBING_TASKS
-from contrastive_text.evaluation.senteval.transfer import (
-    SIMCSE_TASKS,
-    check_folds,
-    find_tasks,
-    outcomes,
-    scores,
-)
-from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS
-from contrastive_text.evaluation.sts.cosine import (
-    check_setting,
-    score_table,
-    score_tasks,
-    warnings_named,
-)
-from contrastive_text.evaluation.sts.data import STSPairs, find_sts
-from contrastive_text.evaluation.sts.trained import find_trained, score_trained
+from contrastive_text.evaluation.results import written_together
+from contrastive_text.evaluation.sts.cosine import score_table, warnings_named
+from contrastive_text.evaluation.sts.data import STSPairs
+from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suites, trained_splits
 
-_CLASSIFIED: Mapping[str, Sequence[str] | None] = {
-    "transfer": SIMCSE_TASKS,
-    "probing": None,
-    "declutr": ("Downstream (-SNLI)",),
-}
-"""Suite that trains classifiers -> what the papers average; None for all its tasks."""
+_CLASSIFIED = ("transfer", "probing", "declutr")
+"""Suites that train classifiers."""
 _SUITES: Sequence[str] = get_args(Suite)
 _READ_BY: Mapping[str, Sequence[str]] = {
     "columns": ("files",),
@@ -58,8 +37,8 @@ _READ_BY: Mapping[str, Sequence[str]] = {
     "data": _SUITES,
     "setting": ("sts",),
     "subsets": ("sts",),
-    "protocol": tuple(_CLASSIFIED),
-    "classifier": tuple(_CLASSIFIED),
+    "protocol": _CLASSIFIED,
+    "classifier": _CLASSIFIED,
     "format": _SUITES,
     "output": _SUITES,
 }
@@ -133,59 +112,17 @@ def _evaluate_files(options: Evaluate) -> None:
 
 def _evaluate_suites(options: Evaluate) -> None:
     """Prints the tables to the terminal or a file, and all else to standard error."""
+    protocol = SuiteProtocol(
+        options.setting or "all", options.protocol or "standard", options.classifier or "torch"
+    )
     with redirect_stdout(sys.stderr):
-        data = _suite_data(options)
+        data = read_suites(options.data or "", options.suite, protocol)
+        for name, pairs in (*data.sts.items(), *trained_splits(data).items()):
+            if isinstance(pairs, STSPairs):
+                say(f"{name}: {pairs.understood}")
         embed = _load(options)
         with warnings_as_notes():
-            tables: dict[str, ScoreTable] = {
-                suite: _table(suite, embed, data, options) for suite in options.suite
-            }
+            tables = {suite: SUITES[suite].table(options.model, embed, data, protocol) for suite in options.suite}
         _say_encoded(embed)
     further = tables["sts"].subsets() if options.subsets else {}
     print_or_write(written_together(tables | further, options.format or "text"), options.output, "scores")
-
-
-def _suite_data(options: Evaluate) -> SuiteData:
-    """Reads and checks what all the suites need, before minutes of encoding, and prints how it was read."""
-    folder, suites, protocol = options.data or "", set(options.suite), PROTOCOLS[options.protocol or "standard"]
-    data = SuiteData(
-        sts=find_sts(folder) if suites & {"sts", "declutr"} else {},
-        trained=find_trained(folder) if suites & {"trained-sts", "declutr"} else {},
-        transfer=find_tasks(folder, TRANSFER_TASKS) if suites & {"transfer", "declutr"} else {},
-        probing=find_tasks(folder, PROBING_TASKS) if suites & {"probing", "declutr"} else {},
-    )
-    check_some("--data", {**data.sts, **_trained_splits(data), **data.transfer, **data.probing})
-    if "sts" in suites:
-        check_setting(
-            options.setting or "all", [pairs for pairs in data.sts.values() if isinstance(pairs, STSPairs)]
-        )
-    if "declutr" in suites:
-        check_declutr(data, protocol)
-    check_folds(data.transfer, protocol)
-    trained = _trained_splits(data)
-    for name, pairs in (*data.sts.items(), *trained.items()):
-        if isinstance(pairs, STSPairs):
-            say(f"{name}: {pairs.understood}")
-    return data
-
-
-def _trained_splits(data: SuiteData) -> dict[str, STSPairs | str]:
-    """Returns the pairs of each split, or what is missing, under one name."""
-    return {f"{task}, {split}": pairs for task, splits in data.trained.items() for split, pairs in splits.items()}
-
-
-def _table(suite: str, embed: CachedEncoder, data: SuiteData, options: Evaluate) -> ScoreTable:
-    setting = options.setting or "all"
-    if suite == "sts":
-        return ScoreTable(f"Spearman x 100, {setting}", {options.model: score_tasks(embed, data.sts, setting)})
-    if suite == "trained-sts":
-        return ScoreTable("Spearman x 100, trained", {options.model: score_trained(embed, data.trained)})
-    trained, name = options.protocol or "standard", options.classifier or "torch"
-    protocol, classifier = PROTOCOLS[trained], CLASSIFIERS[name]
-    if suite == "declutr":
-        found = score_declutr(embed, data, protocol, classifier)
-    else:
-        rows = data.transfer if suite == "transfer" else data.probing
-        found = scores(rows, outcomes(embed, rows, protocol, classifier))
-    title = f"{suite} x 100, {trained}, {name}"
-    return ScoreTable(title, {options.model: found}, averaged=_CLASSIFIED[suite])

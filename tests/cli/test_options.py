@@ -24,6 +24,7 @@ from contrastive_text.evaluation.diagnosis import LIMIT
 from contrastive_text.evaluation.results import FORMATS
 from contrastive_text.evaluation.senteval.classifiers import CLASSIFIERS, PROTOCOLS
 from contrastive_text.evaluation.sts.cosine import SETTINGS
+from contrastive_text.evaluation.suites import SUITES
 from contrastive_text.inference.encoding import BLOCK_SIZE
 from contrastive_text.inference.onnx_export import OPSET
 from contrastive_text.inference.quantization import PRECISIONS
@@ -81,6 +82,7 @@ def test_the_usage_lists_every_command() -> None:
         ("EncodingCommand", "dtype", _DTYPES),
         ("Embed", "precision", PRECISIONS),
         ("Search", "format", SEARCHED),
+        ("Evaluate", "suite", SUITES),
         ("Evaluate", "setting", SETTINGS),
         ("Evaluate", "protocol", PROTOCOLS),
         ("Evaluate", "classifier", CLASSIFIERS),

@@ -1,0 +1,178 @@
+"""Suites of tasks: the data that they read, what is checked before a text is encoded, and what a model scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.compare.measure import check_some
+from contrastive_text.evaluation.results import ScoreTable, TaskScore
+from contrastive_text.evaluation.senteval.classifiers import CLASSIFIERS, PROTOCOLS
+from contrastive_text.evaluation.senteval.declutr import (
+    DOWNSTREAM_TASKS,
+    SuiteData,
+    aggregate,
+    check_declutr,
+    score_declutr,
+)
+from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
+from contrastive_text.evaluation.senteval.probing import PROBING_TASKS
+from contrastive_text.evaluation.senteval.transfer import (
+    SIMCSE_TASKS,
+    check_folds,
+    find_tasks,
+    outcomes,
+    scores,
+)
+from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS
+from contrastive_text.evaluation.sts.cosine import check_setting, score_tasks
+from contrastive_text.evaluation.sts.data import STSPairs, find_sts
+from contrastive_text.evaluation.sts.trained import find_trained, score_trained
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteProtocol:
+    """How the suites measure.
+
+    Args:
+        setting: How the sub-sets of a year of STS are joined: see ``aggregate`` of ``sts.cosine``.
+        protocol: Name of the classifiers' protocol, in ``PROTOCOLS``.
+        classifier: Name of what trains them, in ``CLASSIFIERS``.
+    """
+
+    setting: str = "all"
+    protocol: str = "standard"
+    classifier: str = "torch"
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Tasks that are scored together.
+
+    Args:
+        title: Of its table, with the fields of ``SuiteProtocol`` in braces.
+        missing: Returns each task, and what is missing of its data; empty where nothing is.
+        score: Returns what a model scores on each of them.
+        averaged: Tasks that the papers average; None for all.
+    """
+
+    title: str
+    missing: Callable[[SuiteData], dict[str, str]]
+    score: Callable[[CachedEncoder, SuiteData, SuiteProtocol], list[TaskScore]]
+    averaged: Sequence[str] | None = None
+
+    def table(self, name: str, embed: CachedEncoder, data: SuiteData, protocol: SuiteProtocol) -> ScoreTable:
+        """Returns the scores as a table of one model.
+
+        Args:
+            name: The model's.
+            embed: Gives its vectors.
+            data: What ``read_suites`` has read.
+            protocol: How to measure.
+        """
+        scored = {name: self.score(embed, data, protocol)}
+        return ScoreTable(self.title.format(**asdict(protocol)), scored, averaged=self.averaged)
+
+
+def read_suites(
+    folder: str | Path, suites: Sequence[str], protocol: SuiteProtocol = SuiteProtocol()
+) -> SuiteData:
+    """Reads and checks what suites need, before minutes of encoding.
+
+    Args:
+        folder: Where the data sets are; ``hub`` for STS from the hub.
+        suites: Names, of ``SUITES``.
+        protocol: How they will measure.
+
+    Raises:
+        FileNotFoundError: No such folder.
+        ValueError: No data of any task, a file that is not what it should be, too few rows for the folds, or a
+            setting that the pairs don't allow.
+    """
+    asked = set(suites)
+    data = SuiteData(
+        sts=find_sts(folder) if asked & {"sts", "declutr"} else {},
+        trained=find_trained(folder) if asked & {"trained-sts", "declutr"} else {},
+        transfer=find_tasks(folder, TRANSFER_TASKS) if asked & {"transfer", "declutr"} else {},
+        probing=find_tasks(folder, PROBING_TASKS) if asked & {"probing", "declutr"} else {},
+    )
+    check_some("--data", {**data.sts, **trained_splits(data), **data.transfer, **data.probing})
+    if "sts" in asked:
+        check_setting(protocol.setting, [pairs for pairs in data.sts.values() if isinstance(pairs, STSPairs)])
+    if "declutr" in asked:
+        check_declutr(data, PROTOCOLS[protocol.protocol])
+    check_folds(data.transfer, PROTOCOLS[protocol.protocol])
+    return data
+
+
+def trained_splits(data: SuiteData) -> dict[str, STSPairs | str]:
+    """Returns the pairs of each split of the trained tasks, or what is missing, under one name."""
+    return {f"{task}, {split}": pairs for task, splits in data.trained.items() for split, pairs in splits.items()}
+
+
+def _missing(found: Mapping[str, object]) -> dict[str, str]:
+    return {task: rows if isinstance(rows, str) else "" for task, rows in found.items()}
+
+
+def _missing_trained(data: SuiteData) -> dict[str, str]:
+    return {
+        task: next((pairs for pairs in splits.values() if isinstance(pairs, str)), "")
+        for task, splits in data.trained.items()
+    }
+
+
+def _missing_declutr(data: SuiteData) -> dict[str, str]:
+    known = {
+        **_missing(data.transfer), **_missing_trained(data), **_missing(data.sts), **_missing(data.probing)
+    }  # fmt: skip
+    tasks = [
+        TaskScore(task, "", math.nan, parts={"dev": math.nan}, missing=known.get(task, "no figures of images"))
+        for task in (*DOWNSTREAM_TASKS, *PROBING_TASKS)
+    ]
+    return {score.task: score.missing for score in (*tasks, *aggregate(tasks))}
+
+
+def _score_declutr(embed: CachedEncoder, data: SuiteData, protocol: SuiteProtocol) -> list[TaskScore]:
+    return score_declutr(embed, data, PROTOCOLS[protocol.protocol], CLASSIFIERS[protocol.classifier])
+
+
+def _classified(
+    found: Mapping[str, LabelledTexts | str], embed: CachedEncoder, protocol: SuiteProtocol
+) -> list[TaskScore]:
+    classifier = CLASSIFIERS[protocol.classifier]
+    return scores(found, outcomes(embed, found, PROTOCOLS[protocol.protocol], classifier))
+
+
+SUITES: Mapping[str, Suite] = {
+    "sts": Suite(
+        title="Spearman x 100, {setting}",
+        missing=lambda data: _missing(data.sts),
+        score=lambda embed, data, protocol: score_tasks(embed, data.sts, protocol.setting),
+    ),
+    "trained-sts": Suite(
+        title="Spearman x 100, trained",
+        missing=_missing_trained,
+        score=lambda embed, data, _: score_trained(embed, data.trained),
+    ),
+    "transfer": Suite(
+        title="transfer x 100, {protocol}, {classifier}",
+        missing=lambda data: _missing(data.transfer),
+        score=lambda embed, data, protocol: _classified(data.transfer, embed, protocol),
+        averaged=SIMCSE_TASKS,
+    ),
+    "probing": Suite(
+        title="probing x 100, {protocol}, {classifier}",
+        missing=lambda data: _missing(data.probing),
+        score=lambda embed, data, protocol: _classified(data.probing, embed, protocol),
+    ),
+    "declutr": Suite(
+        title="declutr x 100, {protocol}, {classifier}",
+        missing=_missing_declutr,
+        score=_score_declutr,
+        averaged=("Downstream (-SNLI)",),
+    ),
+}
+"""Name in the shell -> suite."""
