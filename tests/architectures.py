@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from contrastive_text.core.types import Batch, Slot
+from contrastive_text.core.batch import Batch
+from contrastive_text.core.types import Slot
 from contrastive_text.encoders import TransformerEncoder
 
 SIZE = {

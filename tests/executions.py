@@ -25,9 +25,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
+from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import rank, sum_over_ranks, world_size
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import NO_LABEL, Batch, Role, Slot
+from contrastive_text.core.types import NO_LABEL, Role, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.losses import CoSENT, InfoNCE, NTXent, SupCon, streaming

@@ -14,7 +14,7 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from torchmetrics import MeanMetric
 
-from contrastive_text.core.types import StepBatch
+from contrastive_text.core.batch import StepBatch
 from contrastive_text.data import AllTasks, BatchRoundRobin, Fusion, Mixture, TextTask
 from contrastive_text.objectives import (
     Contrastive,

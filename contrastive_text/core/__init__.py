@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from contrastive_text.core.lazy_imports import importing
 
 if TYPE_CHECKING:
+    from contrastive_text.core.batch import Batch, StepBatch, StepKind
     from contrastive_text.core.distributed import (
         gather_rows,
         gather_sizes,
@@ -40,14 +41,11 @@ if TYPE_CHECKING:
         NO_LABEL,
         NO_WORD,
         Alter,
-        Batch,
         Encoded,
         Example,
         Hidden,
         Row,
         Slot,
-        StepBatch,
-        StepKind,
         Text,
         Tokens,
         Vocabulary,

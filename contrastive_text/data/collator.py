@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, fold_each, generator, text_id
-from contrastive_text.core.types import NO_LABEL, Batch, Example, Role, Row, Slot, StepBatch, Text, Tokens
+from contrastive_text.core.types import NO_LABEL, Example, Role, Row, Slot, Text, Tokens
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.pairings import Pairing
 from contrastive_text.views import ViewPlan

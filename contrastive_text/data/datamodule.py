@@ -10,11 +10,11 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
+from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.checkpoints import load_options
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.specs import part_spec, to_plain
 from contrastive_text.core.text_files import Bounds
-from contrastive_text.core.types import Batch, StepBatch
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.loader import ResumableLoader, check_own_batches, epoch_loader

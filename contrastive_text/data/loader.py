@@ -14,9 +14,9 @@ import torch
 from pytorch_lightning.callbacks import BatchSizeFinder
 from torch.utils.data import DataLoader
 
+from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.types import Batch, StepBatch
 from contrastive_text.data.collator import KeyedRow
 from contrastive_text.data.mixture import Step
 from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, Rows

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from contrastive_text.core.batch import StepKind
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import generator
 from contrastive_text.core.specs import describe
-from contrastive_text.core.types import Row, Slot, StepKind
+from contrastive_text.core.types import Row, Slot
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.mixture import Step, TaskSize
 from contrastive_text.data.needs import DataNeeds

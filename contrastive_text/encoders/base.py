@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.types import Alter, Batch, Hidden
+from contrastive_text.core.types import Alter, Hidden
 from contrastive_text.encoders.layouts import FixedLayout
 
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.batch import Batch
 from contrastive_text.core.random import seed_torch
-from contrastive_text.core.types import NO_LABEL, Alter, Batch
+from contrastive_text.core.types import NO_LABEL, Alter
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.layouts import split_rows
 from contrastive_text.poolers import Pooler

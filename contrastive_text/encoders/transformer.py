@@ -10,9 +10,10 @@ from tokenizers import AddedToken
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import quiet
-from contrastive_text.core.types import Alter, Batch, Hidden
+from contrastive_text.core.types import Alter, Hidden
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.dropout import replace_dropouts
 from contrastive_text.encoders.embedding_hook import altered_embeddings, embedding_module

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.batch import Batch
 from contrastive_text.core.class_paths import trusting
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.similarity import at_least_float32, cosine_similarity_matrix
-from contrastive_text.core.types import Batch
 from contrastive_text.data import TextTokenizer
 from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder

@@ -12,6 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from contrastive_text.core.batch import StepBatch
 from contrastive_text.core.checkpoints import (
     Checkpoint,
     best_checkpoint,
@@ -22,7 +23,7 @@ from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import ExistingFileError, InvalidValueError, MissingFileError
 from contrastive_text.core.records import Record, inside
 from contrastive_text.core.targets import Target
-from contrastive_text.core.types import Row, StepBatch
+from contrastive_text.core.types import Row
 from contrastive_text.data import Collator, KeyedRow, TextDataModule
 from contrastive_text.data.tasks import files_of
 from contrastive_text.pairings import Pairing, SameText

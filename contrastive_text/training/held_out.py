@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
+from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
-from contrastive_text.core.types import Batch, Encoded, StepBatch
+from contrastive_text.core.types import Encoded
 from contrastive_text.data import Collator
 from contrastive_text.data.collator import StepCollator
 from contrastive_text.encoders.embedder import Embedder

@@ -11,6 +11,7 @@ import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
+from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.checkpoints import load_options
 from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.misspelt import parsing
@@ -18,7 +19,7 @@ from contrastive_text.core.random import fold, seed_torch, text_id
 from contrastive_text.core.setting import SETTING, current_setting
 from contrastive_text.core.similarity import new_in_full_precision
 from contrastive_text.core.specs import stored_arguments
-from contrastive_text.core.types import Batch, Encoded, StepBatch
+from contrastive_text.core.types import Encoded
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.needs import DataNeeds
 from contrastive_text.data.tokenizing import wrap_tokenizer

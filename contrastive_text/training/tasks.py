@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from contrastive_text.core.batch import StepKind
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Target
-from contrastive_text.core.types import StepKind
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.needs import DataNeeds, TaskNeeds
 from contrastive_text.data.tasks import ONLY

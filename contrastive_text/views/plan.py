@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import ROLES, Alter, Batch, Role, Slot, Tokens, Vocabulary
+from contrastive_text.core.types import ROLES, Alter, Role, Slot, Tokens, Vocabulary
 from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View
 from contrastive_text.views.network import FixedDropout
 

@@ -10,8 +10,9 @@ from sheet import LABELS, LINE, MARGIN, PAD, ROW, SMALL, WIDTH, Sheet
 from stand_ins import Noisy
 from torch import Tensor
 
+from contrastive_text.core.batch import Batch
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import Batch, Slot
+from contrastive_text.core.types import Slot
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.training.forward_pass import Embedder, encode_views
 from contrastive_text.views import Adversarial, EmbeddingView, FixedDropout, ViewPlan

@@ -21,6 +21,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
+from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import (
     gather_rows,
     gather_sizes,
@@ -30,7 +31,7 @@ from contrastive_text.core.distributed import (
     world_size,
 )
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import NO_LABEL, Batch, Encoded, Slot
+from contrastive_text.core.types import NO_LABEL, Encoded, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms

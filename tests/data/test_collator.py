@@ -10,8 +10,9 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from contrastive_text.core.batch import Batch
 from contrastive_text.core.random import text_id
-from contrastive_text.core.types import NO_LABEL, Batch, Example, Row, Slot, Tokens
+from contrastive_text.core.types import NO_LABEL, Example, Row, Slot, Tokens
 from contrastive_text.data import Collator, KeyedRow, TextTokenizer
 from contrastive_text.data.collator import collate_texts
 from contrastive_text.pairings import Given, Pairing, SameText

@@ -11,8 +11,9 @@ import pytorch_lightning as pl
 import tiny
 import torch
 
+from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.errors import ContrastiveTextError
-from contrastive_text.core.types import Batch, Example, Row, Slot, StepBatch
+from contrastive_text.core.types import Example, Row, Slot
 from contrastive_text.data import TextTask, read_pairs
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.evaluation import evaluate_pairs

@@ -10,8 +10,9 @@ import pytest
 import tiny
 import torch
 
+from contrastive_text.core.batch import Batch
 from contrastive_text.core.random import text_id
-from contrastive_text.core.types import NO_LABEL, Batch, Example, Role, Row, Slot, Tokens
+from contrastive_text.core.types import NO_LABEL, Example, Role, Row, Slot, Tokens
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.objectives import Contrastive, MaskedLM

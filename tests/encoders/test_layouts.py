@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
-from contrastive_text.core.types import Alter, Batch
+from contrastive_text.core.batch import Batch
+from contrastive_text.core.types import Alter
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.layouts import (

@@ -22,7 +22,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from contrastive_text.core.types import Batch, Hidden
+from contrastive_text.core.batch import Batch
+from contrastive_text.core.types import Hidden
 from contrastive_text.encoders import Encoder, TransformerEncoder
 
 DECODERS = ("qwen2", "llama")

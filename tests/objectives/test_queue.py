@@ -19,8 +19,9 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from safetensors import safe_open
 from torch import Tensor
 
-from contrastive_text.core.types import Batch as RaggedBatch
-from contrastive_text.core.types import Encoded, Slot, StepBatch
+from contrastive_text.core.batch import Batch as RaggedBatch
+from contrastive_text.core.batch import StepBatch
+from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms

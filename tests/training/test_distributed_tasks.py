@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from two_ranks import of_two_ranks
 
+from contrastive_text.core.batch import StepBatch
 from contrastive_text.core.distributed import sum_over_ranks, world_size
-from contrastive_text.core.types import StepBatch
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.losses import CoSENT

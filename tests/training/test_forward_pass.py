@@ -12,8 +12,9 @@ import torch
 from architectures import PAIR, encoder_of, ragged
 from torch import Tensor, nn
 
+from contrastive_text.core.batch import Batch
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import NO_LABEL, ROLES, Batch, Encoded, Slot
+from contrastive_text.core.types import NO_LABEL, ROLES, Encoded, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.layouts import Layout, token_mask

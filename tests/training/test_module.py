@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from contrastive_text.cli import run
-from contrastive_text.core.types import Batch, Encoded, Hidden, Tokens
+from contrastive_text.core.batch import Batch
+from contrastive_text.core.types import Encoded, Hidden, Tokens
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.inference.sentence_encoder import SentenceEncoder

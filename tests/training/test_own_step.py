@@ -11,7 +11,7 @@ import tiny
 import torch
 from torch import Tensor
 
-from contrastive_text.core.types import Batch, StepBatch
+from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.data import Fusion
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.training import Combine, ConstantSchedule, PCGrad, Uncertainty

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from contrastive_text.core.batch import Batch
 from contrastive_text.core.random import RowRandom, generator
-from contrastive_text.core.types import Batch, Slot, Tokens, Vocabulary
+from contrastive_text.core.types import Slot, Tokens, Vocabulary
 from contrastive_text.views import (
     DeleteTokens,
     EmbeddingView,

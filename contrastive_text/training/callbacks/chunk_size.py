@@ -10,10 +10,11 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import least_over_ranks
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
-from contrastive_text.core.types import Batch, Slot
+from contrastive_text.core.types import Slot
 from contrastive_text.training.module import ContrastiveModule
 
 RESERVE = 0.4

@@ -1,0 +1,66 @@
+"""A batch: parts of it, roles, devices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contrastive_text.core.batch import Batch
+from contrastive_text.core.types import Role, Slot
+
+SLOTS = (Slot("anchor", 0), Slot("positive", 0), Slot("positive", 1))
+
+
+def batch(lengths: list[int], extras: bool = True) -> Batch:
+    """A batch whose token ids tell row and place: 100 * row + place."""
+    ids = torch.tensor([100 * row + i for row, n in enumerate(lengths) for i in range(n)], dtype=torch.long)
+    return Batch(
+        ids=ids,
+        lengths=torch.tensor(lengths),
+        slots=SLOTS,
+        row_slots=torch.arange(len(SLOTS)).repeat_interleave(len(lengths) // len(SLOTS)),
+        draw_keys=torch.arange(len(lengths)) + 1000,
+        text_ids=torch.arange(len(lengths)) + 2000,
+        seed=5,
+        positions=ids + 1 if extras else None,
+        labels=ids + 2 if extras else None,
+        target=torch.arange(len(lengths) // len(SLOTS)) if extras else None,
+    )
+
+
+@given(lengths=st.lists(st.integers(0, 4), min_size=6, max_size=6), rows=st.lists(st.integers(0, 5), max_size=7))
+def test_a_split_carries_every_list_of_its_rows(lengths: list[int], rows: list[int]) -> None:
+    whole = batch(lengths)
+    part = whole.split(torch.tensor(rows, dtype=torch.long))
+    assert len(part) == len(rows)
+    assert part.ids.tolist() == [100 * row + i for row in rows for i in range(lengths[row])]
+    assert part.lengths.tolist() == [lengths[row] for row in rows]
+    assert part.row_slots.tolist() == [row // 2 for row in rows]
+    assert part.draw_keys.tolist() == [1000 + row for row in rows]
+    assert part.text_ids.tolist() == [2000 + row for row in rows]
+    assert part.positions is not None
+    assert part.labels is not None
+    assert torch.equal(part.positions, part.ids + 1)
+    assert torch.equal(part.labels, part.ids + 2)
+    for role in ("anchor", "positive"):
+        wanted = {"anchor": (0, 1), "positive": (2, 3, 4, 5)}[role]
+        assert sorted(part.by_role(role).tolist()) == [i for i, row in enumerate(rows) if row in wanted]
+
+
+@pytest.mark.parametrize(
+    ("role", "rows"), [("anchor", [0, 1]), ("positive", [2, 3, 4, 5]), ("negative", []), ("original", [])]
+)
+def test_rows_of_a_role_come_slot_by_slot(role: Role, rows: list[int]) -> None:
+    assert batch([1] * 6).by_role(role).tolist() == rows
+
+
+def test_moving_a_batch_moves_every_tensor_and_keeps_the_rest() -> None:
+    moved = batch([1, 2, 3, 4, 5, 6]).to("meta")
+    for name, value in vars(moved).items():
+        if isinstance(value, torch.Tensor):
+            assert value.device.type == "meta", name
+    assert (moved.slots, moved.seed) == (SLOTS, 5)
+    bare = batch([1] * 6, extras=False).to("meta")
+    assert (bare.positions, bare.labels, bare.target) == (None, None, None)
