@@ -11,7 +11,11 @@ import tiny
 from contrastive_text.recipes import recipe_files
 from contrastive_text.recipes.layers import merge, read_config
 
-INFERENCE = [f"consert_{stage}_{size}" for stage in ("sup", "joint") for size in ("base", "large")]
+INFERENCE = [
+    f"consert_{stage.format(size)}"
+    for stage in ("sup_{}", "joint_{}", "joint_{}_paper")
+    for size in ("base", "large")
+]
 
 
 def config_of(name: str) -> dict[str, Any]:  # Any: what YAML can hold

@@ -257,6 +257,22 @@ def test_c11_c12_clear_predicts_the_original_and_uses_cls_without_the_projection
 
 
 @pytest.mark.parametrize(
+    ("name", "rate", "batch"),
+    [
+        ("bert_base", 3e-5, 64),
+        ("bert_large", 1e-5, 64),
+        ("roberta_base", 1e-5, 512),
+        ("roberta_large", 3e-5, 512),
+    ],
+)
+def test_unsupervised_simcse_has_the_settings_of_its_readme(name: str, rate: float, batch: int) -> None:
+    config = config_of(f"simcse_unsup_{name}")
+    encoder = name.replace("_", "-") + ("-uncased" if name.startswith("bert") else "")
+    assert config["model"]["encoder"]["init_args"] == {"model_name_or_path": encoder, "max_length": 32}
+    assert (config["model"]["optimizer"]["init_args"]["lr"], config["data"]["batch_size"]) == (rate, batch)
+
+
+@pytest.mark.parametrize(
     ("name", "encoder", "rate"),
     [
         ("simcse_sup_bert_base", "bert-base-uncased", 5e-5),
@@ -306,13 +322,14 @@ def test_consert_s_first_stages_have_the_settings_of_their_scripts(
     name: str, built: Callable[[str], ContrastiveModule]
 ) -> None:
     module, config = built(name), config_of(name)
-    joint = name.startswith("consert_joint")
+    joint, paper = name.startswith("consert_joint"), name.endswith("_paper")
     assert module.weights == {"inference": 1.0} | ({"contrastive": 0.15} if joint else {})
     assert module.objectives["inference"].classes == NLI_CLASSES
-    assert module.objectives["inference"].scorer.linear.in_features == 4 * module.encoder.features
+    features = module.objectives["inference"].scorer.linear.in_features / module.encoder.features
+    assert features == (3 if paper else 4)
     assert module.optimizer.lr == 2e-5 and not module.optimizer.bias_correction
-    assert set(module.encoder.dropout_in_effect.values()) == {0.1}
-    assert module.encoder.max_length == (40 if name == "consert_joint_large" else 64)
+    assert set(module.encoder.dropout_in_effect.values()) == {0.0 if paper else 0.1}
+    assert module.encoder.max_length == (40 if "joint_large" in name else 64)
     assert config["trainer"]["max_epochs"] == 1 and config["trainer"]["callbacks"] == []
     assert config["data"]["batch_size"] == 96
     if not joint:
@@ -320,12 +337,12 @@ def test_consert_s_first_stages_have_the_settings_of_their_scripts(
         return
     contrastive = module.objectives["contrastive"]
     assert (contrastive.between, contrastive.loss.temperature, contrastive.loss.reduction) == (
-        "views", 0.1, "two_sided",
+        "views", 0.1, "mean" if paper else "two_sided",
     )  # fmt: skip
     altered = {slot: module.plan.chain_name(slot) for slot in map(Slot, ("anchor", "positive") * 2, (0, 0, 1, 1))}
     assert [name for name in altered.values() if name] == ["anchor_2", "positive_2"]
     assert [describe(view) for _, view in module.plan.views_with_places()] == [
-        "TokenCutoff(rate=0.1, specials=True)"
+        f"TokenCutoff(rate={0.15 if paper else 0.1}, specials=True)"
     ] * 2
     assert module.objectives["inference"].view == 1  # unaltered
 

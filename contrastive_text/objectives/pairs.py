@@ -22,7 +22,7 @@ class PairClassification(Supervised[Classes]):
     """Cross entropy of the classes of pairs: SBERT's on inference data, ConSERT's joint training.
 
     Source: Reimers & Gurevych 2019, Sentence-BERT (https://arxiv.org/abs/1908.10084), section 3,
-    "classification objective"; Yan et al. 2021, ConSERT (https://arxiv.org/abs/2105.11741), section 3.4,
+    "classification objective"; Yan et al. 2021, ConSERT (https://arxiv.org/abs/2105.11741), section 3.3,
     which adds 0.15 times the contrastive loss of each side. With two classes ``BilinearScorer`` makes it
     the binary cross entropy of the CS224N report.
 
