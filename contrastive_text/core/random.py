@@ -12,6 +12,7 @@ import hashlib
 import math
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -226,7 +227,25 @@ def draw_spans(units: int, spans: int, length: int, rng: np.random.Generator) ->
         The first unit of each span.
     """
     if spans * length <= units:
-        # With each span shortened to its first unit, placings without overlap are choices of distinct units.
-        places = sorted(rng.permutation(units - spans * (length - 1))[:spans].tolist())
-        return [place + before * (length - 1) for before, place in enumerate(places)]
+        return [span.start for span in draw_disjoint_spans(units, [length] * spans, rng)]
     return sorted(rng.integers(units - length + 1, size=spans).tolist())
+
+
+def draw_disjoint_spans(units: int, lengths: Sequence[int], rng: np.random.Generator) -> list[range]:
+    """Draws spans of given lengths that don't overlap, in the order of the text; all placings are equally likely.
+
+    Args:
+        units: Length of the text, at least that of all spans together.
+        lengths: Units in each span, in the order of the text.
+
+    Example:
+        >>> draw_disjoint_spans(9, [2, 3], generator(1))
+        [range(0, 2), range(5, 8)]
+    """
+    # With each span shortened to its first unit, placings without overlap are choices of distinct units.
+    places = sorted(rng.permutation(units - sum(lengths) + len(lengths))[: len(lengths)].tolist())
+    spans, longer = [], 0
+    for place, length in zip(places, lengths, strict=True):
+        spans.append(range(place + longer, place + longer + length))
+        longer += length - 1
+    return spans

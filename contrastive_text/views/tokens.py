@@ -7,12 +7,13 @@ Python. A sentence of 13 tokens takes 4 to 14 us with its generator; with arrays
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from operator import and_
 from typing import Literal, get_args
 
 import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import draw_spans
+from contrastive_text.core.random import draw_disjoint_spans
 from contrastive_text.core.types import NO_LABEL, Tokens, Vocabulary
 from contrastive_text.views.base import TokenView, check_rate
 
@@ -54,6 +55,29 @@ def unit_places(bounds: Sequence[int], units: Sequence[int]) -> Sequence[int]:
     return [place for unit in units for place in range(bounds[unit], bounds[unit + 1])]
 
 
+def some_spans(units: int, covered: int, most: int, rng: np.random.Generator) -> list[range]:
+    """Draws spans of units that don't overlap and whose lengths differ by one at most, in the order of the text.
+
+    Args:
+        units: Units of the text.
+        covered: Units in all spans together.
+        most: Number of spans; fewer where ``covered`` is less.
+
+    Example:
+        >>> sorted(map(len, some_spans(39, covered=10, most=4, rng=np.random.default_rng(0))))
+        [2, 2, 3, 3]
+    """
+    spans = min(most, covered)
+    if spans == 0:
+        return []
+    length, longer = divmod(covered, spans)
+    lengths = [length] * spans
+    if longer:
+        for i in rng.permutation(spans)[:longer].tolist():
+            lengths[i] += 1
+    return draw_disjoint_spans(units, lengths, rng)
+
+
 def delete(tokens: Tokens, gone: Collection[int], mark: int | None = None) -> Tokens:
     """Returns the tokens that are left, and a mark for each run of deleted ones.
 
@@ -76,9 +100,24 @@ def delete(tokens: Tokens, gone: Collection[int], mark: int | None = None) -> To
         marked[place] = True
     if mark is None:
         return tokens.take([place for place, is_gone in enumerate(marked) if not is_gone])
+    if mark in tokens.ids:
+        marked = [is_gone or token == mark for is_gone, token in zip(marked, tokens.ids, strict=True)]
+    return _with_marks(tokens, marked, mark)
+
+
+def merge_marks(tokens: Tokens, mark: int) -> Tokens:
+    """Returns the tokens with one mark in the place of each run of marks.
+
+    Example:
+        >>> merge_marks(Tokens(ids=(9, 9, 7), words=(0, 3, 2)), mark=9).ids
+        (9, 7)
+    """
+    marked = [token == mark for token in tokens.ids]
+    return _with_marks(tokens, marked, mark) if any(map(and_, marked, marked[1:])) else tokens
+
+
+def _with_marks(tokens: Tokens, marked: Sequence[bool], mark: int) -> Tokens:
     ids, words, positions, labels = tokens.ids, tokens.words, tokens.positions, tokens.labels
-    if mark in ids:
-        marked = [is_gone or token == mark for is_gone, token in zip(marked, ids, strict=True)]
     left = [i for i, is_marked in enumerate(marked) if not (is_marked and i and marked[i - 1])]
     return Tokens(
         ids=tuple([mark if marked[i] else ids[i] for i in left]),
@@ -116,8 +155,8 @@ class _Deletion(TokenView):
 class DeleteTokens(_Deletion):
     """Deletes a share of the tokens or words, chosen at random.
 
-    ``round(rate * n)`` of n units go. Without a mark they leave no trace, and the last unit left stays; a
-    mark stands for each run of deleted units, and for the whole text if all go. Source: word deletion of
+    ``round(rate * n)`` of n units go, but never the last one left: of 1, 2 or 3 units at a rate of 0.7 none, 1
+    and 2. A mark stands for each run of deleted units; without one they leave no trace. Source: word deletion of
     Wu et al. 2020, CLEAR (https://arxiv.org/abs/2012.15466), section 3.3 (rate 0.7, mark [DEL], tokens), and
     of Gao et al. 2021, SimCSE (https://arxiv.org/abs/2104.08821), table 1 (no mark, words).
 
@@ -147,9 +186,8 @@ class DeleteTokens(_Deletion):
         bounds = unit_bounds(tokens, self.unit)
         units = len(bounds) - 1
         # A binomial number of units, all choices equally likely, is one independent draw per unit.
-        count = round(self.rate * units) if self.exact else int(rng.binomial(units, self.rate))
-        if self.mark is None:
-            count = min(count, units - 1)
+        drawn = round(self.rate * units) if self.exact else int(rng.binomial(units, self.rate))
+        count = min(drawn, units - 1)
         if count <= 0:
             return tokens
         return self._without(tokens, bounds, rng.permutation(units)[:count].tolist())
@@ -158,14 +196,16 @@ class DeleteTokens(_Deletion):
 class DeleteSpans(_Deletion):
     """Deletes some spans of the text, chosen at random.
 
-    Each has ``max(1, int(rate * n))`` of n units; they don't overlap unless the text is too short for all
-    of them. Marks, or none, as in ``DeleteTokens``. Source: span deletion of Wu et al. 2020, CLEAR
-    (https://arxiv.org/abs/2012.15466), section 3.3, which leaves open what a text of under 20 tokens loses:
-    here single tokens, up to 5.
+    All spans together have ``round(spans * rate * n)`` of n units, at least one and never all. They don't
+    overlap, and their lengths differ by one at most; a text that loses fewer units than there are spans loses
+    single ones. Marks, or none, as in ``DeleteTokens``. Source: span deletion of Wu et al. 2020, CLEAR
+    (https://arxiv.org/abs/2012.15466), section 3.3, 5 spans of 5 %, which leaves open how a share becomes a
+    number. Each span rounded down would take 13 % of 39 tokens, and one token at least each all of 5; here 39
+    lose 26 %, and 5 lose 20 %.
 
     Args:
         spans: Number of spans.
-        rate: Length of each span, as a share of the text; 0 deletes nothing.
+        rate: Mean length of a span, as a share of the text; 0 deletes nothing.
         mark: Token that stands for what is deleted; None for none.
         unit: Whether spans are counted in tokens or in whole words.
 
@@ -191,14 +231,11 @@ class DeleteSpans(_Deletion):
         """Returns the tokens that are left, in their order, and the marks."""
         bounds = unit_bounds(tokens, self.unit)
         units = len(bounds) - 1
-        if units == 0 or self.rate == 0:
+        share = self.spans * self.rate
+        if share == 0 or units < 2:
             return tokens
-        length = max(1, int(self.rate * units))
-        starts = draw_spans(units, self.spans, length=length, rng=rng)
-        gone = [unit for start in starts for unit in range(start, start + length)]
-        if self.mark is None and len(set(gone)) == units:
-            kept = int(rng.integers(units))
-            gone = [unit for unit in range(units) if unit != kept]
+        covered = min(max(round(share * units), 1), units - 1)
+        gone = [unit for span in some_spans(units, covered, most=self.spans, rng=rng) for unit in span]
         return self._without(tokens, bounds, gone)
 
 
