@@ -26,6 +26,7 @@ types: $(VENV)/dev.stamp
 pages: $(VENV)/dev.stamp
 	$(BIN)/python docs/api/write.py
 	$(BIN)/python docs/parts/draw.py
+	$(BIN)/python docs/papers/write.py
 
 # Tests that compare bits or digits, with one factor varied at a time; tests/bits.py tells which they are.
 BITS := -m pytest -m 'bits and not slow and not network and not gpu' --numprocesses auto --dist loadfile --no-loadscope-reorder

@@ -234,6 +234,13 @@ class Ensemble:
     runs: Annotated[Sequence[str], ReadPath(), "folders of runs, or .ckpt files"]
 
 
+@dataclass(frozen=True)
+class Paper:
+    """Print every table and figure of a paper, with the commands that make it."""
+
+    name: Annotated[str, "simcse, declutr, clear, consert or cs224n"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
     """A grid of runs: fit with every combination of values, under every seed; other options are those of fit."""
@@ -256,8 +263,8 @@ class Sweep:
 
 
 _RECORDS = (
-    Ensemble, Export, Sweep, Evaluate, Diagnose, Compare, Report, Embed, Search, Duplicates, Postprocess, Onnx,
-    Verify,
+    Ensemble, Export, Sweep, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search, Duplicates, Postprocess,
+    Onnx, Verify,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {record.__name__.lower(): record for record in _RECORDS}
 """Command -> its record; the options of the other commands are those of a run."""

@@ -34,6 +34,7 @@ _USAGE = f"""usage: contrastive-text COMMAND [options]
   export     the model of a checkpoint, as a folder: contrastive-text export CHECKPOINT.ckpt FOLDER
   views      show altered texts side by side: contrastive-text views --recipe simcse --data.train TEXTS.txt
   sweep      a grid of runs: contrastive-text sweep --vary model.views.positive=none,CropTokens ...
+  paper      the tables and figures of a paper, and what makes them: contrastive-text paper simcse
 
   evaluate   score a model: contrastive-text evaluate FOLDER PAIRS.tsv, or --suite sts --data DATASETS
   diagnose   how its vectors lie in space: contrastive-text diagnose FOLDER TEXTS.txt

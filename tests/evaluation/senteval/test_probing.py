@@ -8,38 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from senteval_files import PROBING_FILES as FILES
+from senteval_files import probing_line as line
+from senteval_files import write_probing as write
 from torch import Tensor
 
 from contrastive_text.evaluation.senteval.classifiers import FAST, SklearnClassifier
 from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
 from contrastive_text.evaluation.senteval.probing import PROBING_TASKS, probing_data
 from contrastive_text.evaluation.senteval.transfer import transfer_scores
-
-FILES = {
-    "Length": "sentence_length.txt",
-    "WordContent": "word_content.txt",
-    "Depth": "tree_depth.txt",
-    "TopConstituents": "top_constituents.txt",
-    "BigramShift": "bigram_shift.txt",
-    "Tense": "past_present.txt",
-    "SubjNumber": "subj_number.txt",
-    "ObjNumber": "obj_number.txt",
-    "OddManOut": "odd_man_out.txt",
-    "CoordinationInversion": "coordination_inversion.txt",
-}
-"""As data/probing of SentEval has them."""
-WORDS = ("I saw it .", "I see it .")
-
-
-def line(part: str, number: int) -> str:
-    return f"{part}\t{('PAST', 'PRES')[number % 2]}\tno. {number} {WORDS[number % 2]}"
-
-
-def write(path: Path, test: int = 10) -> None:
-    """Writes a file whose parts are mixed, as no reader may take their order for granted."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [line(part, n) for n in range(test) for part in ("te", "tr", "va", "tr")]
-    path.write_text("".join(f"{each}\n" for each in lines), encoding="utf-8")
 
 
 class Reader:

@@ -1,0 +1,100 @@
+"""Every command of the papers' pages runs, in two steps with a tiny encoder; the pages are what the files say."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import paper_files
+import pytest
+
+from contrastive_text.cli import run
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.recipes.papers import Item, broken, paper_names, read_paper
+from contrastive_text.runs.sweeps import parse_vary
+
+DOCS = Path(__file__).parents[2] / "docs" / "papers"
+ITEMS = {
+    f"{paper}: {item.name}": item for paper in paper_names() for item in read_paper(paper).items if item.commands
+}
+BY_DEFAULT: tuple[str, ...] = ()
+"""One of each kind of command; the others are slow."""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny file for each stand-in, for all items."""
+    return paper_files.write_all(tmp_path_factory.mktemp("papers"))
+
+
+@pytest.fixture
+def workplace(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An own folder in which every stand-in lies."""
+    for path in files.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("NLTK_DATA", str(files / "nltk_data"))
+    yield tmp_path
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in BY_DEFAULT else pytest.mark.slow) for name in ITEMS]
+)
+def test_the_commands_of_an_item_run(name: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ITEMS[name].commands:
+        words = shlex.split(command)[1:]
+        if words[0] == "sweep":  # the whole grid is checked, its corners run
+            dry = paper_files.small(words, workplace)
+            assert run([*dry, "--dry_run"]) == 0, (command, capsys.readouterr().err)
+            words = corners(words)
+        assert run(paper_files.small(words, workplace)) == 0, (command, capsys.readouterr().err)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def corners(words: list[str]) -> list[str]:
+    """Returns the words of a sweep with the first and the last value of each axis."""
+    kept = list(words)
+    for place, word in enumerate(words):
+        if place and words[place - 1] == "--vary":
+            axis = parse_vary(word)
+            labels = [*axis.values]
+            ends = dict.fromkeys((labels[0], labels[-1]))
+            kept[place] = f"{axis.name}={','.join(ends)}"
+    return kept
+
+
+def test_the_pages_are_what_the_files_say() -> None:
+    there = {path.stem: path.read_text(encoding="utf-8") for path in DOCS.glob("*.md")}
+    assert there.keys() == set(paper_names())
+    for name, text in there.items():
+        assert text == f"{read_paper(name).markdown()}\n", f"{name}: run make pages"
+
+
+@pytest.mark.parametrize("name", paper_names())
+def test_the_shell_prints_the_page(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["paper", name]) == 0
+    assert capsys.readouterr().out == (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("paper", paper_names())
+def test_commands_name_known_stand_ins_only(paper: str) -> None:
+    for item in read_paper(paper).items:
+        used = {part for command in item.commands for part in paper_files.stand_ins(command)}
+        assert used == set(item.needs), f"{paper}, {item.name}"
+
+
+def test_an_item_has_commands_or_a_reason() -> None:
+    with pytest.raises(InvalidValueError, match="Table 1: expected commands, or why_not, got neither"):
+        Item(name="Table 1", shows="scores")
+    with pytest.raises(InvalidValueError, match="Table 1: expected contrastive-text"):
+        Item(name="Table 1", shows="scores", commands=["python train.py"])
+
+
+def test_a_broken_command_is_the_same_command() -> None:
+    for item in ITEMS.values():
+        for command in item.commands:
+            assert shlex.split(broken(command).replace("\\\n", "")) == shlex.split(command)
+            assert all(len(line) <= 100 or " --" not in line.strip() for line in broken(command).splitlines())
