@@ -43,7 +43,7 @@ def resume_words(words: Sequence[str]) -> list[str]:
     checkpoint = _latest(folder, config)
     say(f"Resuming {checkpoint.described}")
     given = ["--config", str(file), "--ckpt_path", str(checkpoint.path), "--init_from", "null"]
-    given += ["--weights_only", "true"]  # whatever the file says
+    given += ["--keep_heads", "false", "--weights_only", "true"]  # whatever the file says
     return ["fit", *given, *others]
 
 

@@ -15,7 +15,18 @@ _OPTION = re.compile(
     r"|does not accept option '(?P<e>[\w.]+)'"
 )
 _ABSTRACT = re.compile(r"Expected an instantiatable class, but [\w.]*?(?P<kind>\w+) is abstract")
-_WORDS = ("model", "data", "trainer", "config", "recipe", "ckpt_path", "init_from", "chunk", "oversubscribe")
+_WORDS = (
+    "model",
+    "data",
+    "trainer",
+    "config",
+    "recipe",
+    "ckpt_path",
+    "init_from",
+    "keep_heads",
+    "chunk",
+    "oversubscribe",
+)
 _CLASS = re.compile(r"Expected a dot import path string: (?P<a>[\w.]+)|No module named '(?P<b>[\w.]+)'")
 
 

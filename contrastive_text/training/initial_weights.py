@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.core.checkpoints import best_checkpoint, read_checkpoint
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.model_files import MODULES
+from contrastive_text.core.targets import Classes
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders.loading import load_tokenizer
 from contrastive_text.inference.model_folder import read_folder
@@ -27,10 +29,11 @@ class _Start:
     Args:
         described: Where it comes from.
         weights: Name of a weight, as the module has it -> its value.
-        left_out: What is not taken over.
+        left_out: What is not taken over in any case.
         tokenizer: What the weights were trained with; None if it can't be found any more.
         named: Its name, for messages.
         learned: As JSON, where it was learned from a corpus.
+        objectives: Name of an objective -> its arguments, as a configuration has them.
     """
 
     described: str
@@ -39,18 +42,21 @@ class _Start:
     tokenizer: PreTrainedTokenizerBase | None
     named: str
     learned: str | None = None
+    objectives: Mapping[str, Any] = field(default_factory=dict)  # Any: what YAML can hold
 
 
-def load_initial_weights(module: ContrastiveModule, path: str | Path) -> str:
+def load_initial_weights(module: ContrastiveModule, path: str | Path, keep_heads: bool = False) -> str:
     """Loads the weights of an earlier run into a module, before it is trained.
 
     The encoder's weights come, those of the module's head and of its token head where both have one, and the
     vocabulary that was learned from a corpus. The objectives keep the weights they were built with: the heads of
-    the first stage are thrown away.
+    the first stage are thrown away, unless they are to be kept.
 
     Args:
         module: What a second stage will train; of the encoder's architecture.
         path: A ``.ckpt`` file; the folder of a run, for its best checkpoint; or a saved model.
+        keep_heads: Whether an objective that both stages have, by its name, goes on with its weights: its head,
+            its layers, a temperature that it learns.
 
     Returns:
         What was loaded, what starts at random and what was left out, for ``RunSummary(starts_from=...)``.
@@ -58,60 +64,139 @@ def load_initial_weights(module: ContrastiveModule, path: str | Path) -> str:
     Raises:
         FileNotFoundError: There is nothing at the path.
         ValueError: A damaged file, a folder without a run or with several, or weights of another architecture, of
-            other widths or of another vocabulary.
+            other widths or of another vocabulary. Or heads to keep where no objective has any, or one has others.
     """
     saved_model = Path(path, MODULES).is_file()
     start = _saved_model(Path(path)) if saved_model else _checkpoint(best_checkpoint(path, _WHERE))
-    own = {name: weight for name, weight in module.state_dict().items() if _place(name) in _KEPT}
-    optional = {place for place in _KEPT[1:] if not (_of(place, own) and _of(place, start.weights))}
-    wanted = {name: weight for name, weight in own.items() if _place(name) not in optional}
-    given = {name: weight for name, weight in start.weights.items() if _place(name) not in optional}
-    _check_shapes(given, wanted, start.described, module.encoder.vocabulary_size)
+    given = _fitting(module, start, keep_heads)
     said = _take_vocabulary(module, start)
     module.load_state_dict(given, strict=False)
-    loaded = [_NAMES[place] for place in _KEPT if _of(place, given)]
-    fresh = [_NAMES[place] for place in _KEPT if place in optional and _of(place, own)]
-    fresh += [f"objective {name}" for name, part in module.objective_parts().items() if _has_weights(part)]
-    left = [_NAMES[place] for place in _KEPT if place in optional and _of(place, start.weights)]
-    left += start.left_out
+    taken = {*map(_place, given)}
+    own, theirs = (dict.fromkeys(map(_place, weights)) for weights in (module.state_dict(), start.weights))
+    loaded = [_named(place) for place in own if place in taken]
+    fresh = [_named(place) for place in own if place not in taken and _has_weights(module, place)]
+    left = [_named(place) for place in theirs if place not in taken] + [*start.left_out]
     lines = [start.described, f"loaded: {', '.join(loaded + said)}"]
     lines += [f"starts anew: {', '.join(fresh)}"] if fresh else []
     lines += [f"left out of it: {', '.join(left)}"] if left else []
     return "\n".join(lines)
 
 
+def check_initial_weights(module: ContrastiveModule, first: ContrastiveModule, keep_heads: bool = False) -> None:
+    """Checks that a module can start from what another one will have learned, before that is trained.
+
+    Args:
+        module: Of the second stage.
+        first: Of the first.
+        keep_heads: As in ``load_initial_weights``.
+
+    Raises:
+        ValueError: What ``load_initial_weights`` would refuse of a checkpoint of the first.
+    """
+    start = _Start(
+        described="the stage before",
+        weights=_tensors(first.state_dict()),
+        left_out=(),
+        tokenizer=first.encoder.tokenizer,
+        named="in the stage before",
+        objectives=first.hparams["objectives"] or {},
+    )
+    _fitting(module, start, keep_heads)
+    if start.tokenizer is not None:  # else one is learned from the corpus, and comes along
+        _take_vocabulary(module, start)
+
+
+def _fitting(module: ContrastiveModule, start: _Start, keep_heads: bool) -> dict[str, Tensor]:
+    """Returns the weights that a module takes over, all of which it has in the same shapes."""
+    own = _tensors(module.state_dict())
+    wanted = {name for name in _KEPT if _at(name, own) and _at(name, start.weights)} | {"encoder"}
+    wanted |= _heads(module, own, start) if keep_heads else set()
+    for place in sorted(wanted):
+        _check_shapes(_at(place, start.weights), _at(place, own), start, place, module.encoder.vocabulary_size)
+    return {name: weight for name, weight in start.weights.items() if _place(name) in wanted}
+
+
+def _heads(module: ContrastiveModule, own: Mapping[str, Tensor], start: _Start) -> set[str]:
+    """Returns the places of the objectives that both stages have with weights, of the same classes."""
+    mine, theirs = (
+        {_place(name) for name in weights if name.startswith(_OBJECTIVES)} for weights in (own, start.weights)
+    )
+    if not mine & theirs:
+        names = [", ".join(sorted(map(_named, each))) or "none" for each in (theirs, mine)]
+        raise InvalidValueError(
+            f"--keep_heads: expected an objective with weights of the same name in both stages, got {names[0]} "
+            f"in {start.described} and {names[1]} here; name the run and not its model, or leave --keep_heads out"
+        )
+    for place in sorted(mine & theirs):
+        name = place.removeprefix(_OBJECTIVES)
+        before, now = _classes(start.objectives, name), _classes(module.hparams["objectives"], name)
+        if before != now:
+            raise InvalidValueError(
+                f"--keep_heads: expected the classes of objective {name} as they were before, {before}, got "
+                f"{now}; give it those, or another name to let its head start anew"
+            )
+    return mine & theirs
+
+
+def _classes(objectives: object, name: str) -> tuple[str, ...] | None:
+    """Returns the classes of an objective's outputs, in their order; None where it has none."""
+    for part in (name, "init_args", "classes"):
+        objectives = objectives.get(part) if isinstance(objectives, Mapping) else None
+    if not isinstance(objectives, int | list):
+        return None
+    return Classes.of(objectives, f"{_OBJECTIVES}{name}.classes").names
+
+
 _TOKEN_HEAD = "encoder.token_head"
 _KEPT = ("encoder", "head", _TOKEN_HEAD)
+_OBJECTIVES = "objectives."
 _NAMES = {"encoder": "encoder", "head": "head in use", _TOKEN_HEAD: "token head"}
 
 
 def _place(name: str) -> str:
+    """Returns the part of the module that a weight belongs to: of ``_KEPT``, or an objective."""
+    if name.startswith(_OBJECTIVES):
+        return ".".join(name.split(".")[:2])
     return _TOKEN_HEAD if name.startswith(f"{_TOKEN_HEAD}.") else name.partition(".")[0]
 
 
-def _of(place: str, weights: Mapping[str, Tensor]) -> bool:
-    return any(_place(name) == place for name in weights)
+def _named(place: str) -> str:
+    return _NAMES.get(place, place.replace(_OBJECTIVES, "objective "))
 
 
-def _has_weights(part: nn.Module) -> bool:
-    return next(part.parameters(), None) is not None
+def _at(place: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: weight for name, weight in weights.items() if _place(name) == place}
+
+
+def _has_weights(module: ContrastiveModule, place: str) -> bool:
+    return place in _KEPT or (
+        place.startswith(_OBJECTIVES) and next(module.get_submodule(place).parameters(), None) is not None
+    )
+
+
+def _tensors(state: Mapping[str, object]) -> dict[str, Tensor]:
+    """Returns the weights of a module without what belongs to a run: the queues of objectives."""
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 
 def _checkpoint(path: Path) -> _Start:
     read = read_checkpoint(path)
-    others = [name for name in read.weights if _place(name) not in _KEPT]
-    objectives = dict.fromkeys(name.split(".")[1] for name in others if name.startswith("objectives."))
-    left_out = [f"objective {name}" for name in objectives]
-    left_out += dict.fromkeys(_place(name) for name in others if not name.startswith("objectives."))
+    weights = {
+        name: weight
+        for name, weight in _tensors(read.weights).items()
+        if _place(name) in _KEPT or name.startswith(_OBJECTIVES)
+    }
+    others = [place for place in map(_place, read.weights) if not _at(place, weights)]
     encoder = read.model.get("encoder", {}).get("init_args", {})
     named = str(encoder.get("tokenizer_name_or_path") or encoder.get("model_name_or_path"))
     return _Start(
         described=read.described,
-        weights={name: weight for name, weight in read.weights.items() if _place(name) in _KEPT},
-        left_out=tuple(left_out),
+        weights=weights,
+        left_out=tuple(dict.fromkeys(map(_named, others))),
         tokenizer=_found(named) if read.tokenizer is None else wrap_tokenizer(read.tokenizer),
         named=named if read.tokenizer is None else "one learned from the corpus",
         learned=read.tokenizer,
+        objectives=read.model.get("objectives") or {},
     )
 
 
@@ -137,27 +222,28 @@ def _saved_model(path: Path) -> _Start:
 
 
 def _check_shapes(
-    given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], described: str, vocabulary: int
+    given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], start: _Start, place: str, vocabulary: int
 ) -> None:
+    advice = "set model.encoder and model.head as they were there"
+    if place.startswith(_OBJECTIVES):
+        advice = f"build {_named(place)} as it was there, or give it another name to let it start anew"
     other = [name for name in wanted if name not in given] + [name for name in given if name not in wanted]
     if other:
         raise InvalidValueError(
-            f"{_WHERE}: expected weights of the same architecture in {described}, got {len(other)} that only one "
-            f"of the two has ({', '.join(other[:3])}{', ...' if len(other) > 3 else ''}); set model.encoder and "
-            "model.head as they were there"
+            f"{_WHERE}: expected weights of the same architecture in {start.described}, got {len(other)} that "
+            f"only one of the two has ({', '.join(other[:3])}{', ...' if len(other) > 3 else ''}); {advice}"
         )
     for name, weight in wanted.items():
         shape, came = tuple(weight.shape), tuple(given[name].shape)
         if shape == came:
             continue
-        advice = "set model.encoder and model.head as they were there"
         if shape and shape[0] == vocabulary and shape[1:] == came[1:]:
             advice = (
                 "the vocabularies differ: views such as DeleteTokens(mark=...) add tokens. Keep those views, or "
                 "start from the run's model folder with --model.encoder.model_name_or_path"
             )
         raise InvalidValueError(
-            f"{_WHERE}: expected {name} of shape {shape}, got {came} in {described}; {advice}"
+            f"{_WHERE}: expected {name} of shape {shape}, got {came} in {start.described}; {advice}"
         )
 
 

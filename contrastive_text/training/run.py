@@ -101,8 +101,8 @@ class Run:
             encoder: Folder or hub name in place of the recipe's; or an encoder.
             config: Dotted name -> value, as the shell's options have them: ``{"model.optimizer.lr": 3e-5}``.
             options: Arguments of ``TextDataModule``, ``ContrastiveModule`` and ``pl.Trainer`` by their names, and
-                ``seed``, ``chunk``, ``init_from`` and ``ckpt_path``. Values may be parts, which are written into
-                the configuration.
+                ``seed``, ``chunk``, ``init_from``, ``keep_heads`` and ``ckpt_path``. Values may be parts, which
+                are written into the configuration.
 
         Raises:
             ValueError: No such recipe, an unknown name, or a value that its place doesn't take.
@@ -176,7 +176,11 @@ class Run:
                     "got both; drop one of them, or set init_from to null"
                 )
             # Before a vocabulary is learned.
-            self._summary.starts_from = load_initial_weights(self.module, parts["init_from"])
+            self._summary.starts_from = load_initial_weights(self.module, parts["init_from"], parts["keep_heads"])
+        elif parts["keep_heads"] and parts["ckpt_path"] is None:
+            raise InvalidValueError(
+                "--keep_heads: expected it with --init_from, got it alone; name the run whose heads to keep"
+            )
         self.call(pl.Trainer.fit)
         parts["ckpt_path"] = None  # from here on the weights are the run's own
         self._trained = True

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytorch_lightning as pl
+from jsonargparse import ActionYesNo
 from pytorch_lightning.cli import LightningArgumentParser
 
 from contrastive_text.core.checkpoints import read_checkpoint
@@ -28,7 +29,7 @@ PLACES = {
     "resumable": SaveWhenStopped,
 }
 """Places of a configuration that hold the arguments of a class."""
-VALUES = ("seed_everything", "init_from", "chunk", "oversubscribe", "ckpt_path", "weights_only")
+VALUES = ("seed_everything", "init_from", "keep_heads", "chunk", "oversubscribe", "ckpt_path", "weights_only")
 """What stands beside them: a plain value each."""
 _METHODS = ("fit", "validate", "test", "predict")
 """Methods of the trainer that a run calls."""
@@ -65,6 +66,13 @@ def run_parser(
         type=str | None,
         default=None,
         help="fit: start from the weights of a .ckpt file, of a run's best checkpoint, or of a saved model",
+    )
+    parser.add_argument(
+        "--keep_heads",
+        action=ActionYesNo,
+        nargs="?",
+        default=False,
+        help="fit: with --init_from, go on with the weights of objectives that the run before has by these names",
     )
     parser.add_argument(
         "--chunk",

@@ -15,8 +15,8 @@ from contrastive_text.cli import run
 from contrastive_text.core.checkpoints import best_checkpoint
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
-from contrastive_text.objectives import Contrastive, MaskedLM
-from contrastive_text.training.initial_weights import load_initial_weights
+from contrastive_text.objectives import Contrastive, MaskedLM, Objective, TextClassification
+from contrastive_text.training.initial_weights import check_initial_weights, load_initial_weights
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, MaskTokens
 
@@ -191,6 +191,55 @@ def test_a_learned_vocabulary_comes_along_and_no_other_is_learned(tmp_path: Path
     assert "tokenizer" in torch.load(tmp_path / "second.ckpt", weights_only=True)
 
 
+# Heads that are kept
+
+
+def test_an_objective_of_the_same_name_keeps_its_head_where_that_is_asked_for(
+    finished: dict[str, str], other: str
+) -> None:
+    objectives = {"contrastive": Contrastive(head=TanhHead()), "new": TextClassification(classes=2)}
+    module = tiny.module(other, objectives=objectives)
+    said = load_initial_weights(module, finished["folder"], keep_heads=True)
+    assert said.splitlines()[1:] == ["loaded: encoder, objective contrastive", "starts anew: objective new"]
+    saved = weights(finished["checkpoint"])
+    heads = [name for name in saved if name.startswith("objectives.contrastive.head.")]
+    assert heads
+    assert all(torch.equal(module.state_dict()[name], saved[name]) for name in heads)
+
+
+def test_heads_that_cannot_be_kept_are_refused_by_name(finished: dict[str, str], other: str) -> None:
+    def refused(said: str, path: str = finished["folder"], **objectives: Objective) -> None:
+        with pytest.raises(ValueError, match=said):
+            load_initial_weights(tiny.module(other, objectives=objectives), path, keep_heads=True)
+
+    head = Contrastive(head=MLPHead(out_features=4))
+    refused(
+        r"only one of the two has \(objectives\.contrastive.*build objective contrastive as it", contrastive=head
+    )
+    refused("got objective contrastive in .* and none here", contrastive=Contrastive())
+    refused("and objective c here; name the run", c=Contrastive(head=TanhHead()))
+    refused("a saved model and objective contrastive here", finished["model"], contrastive=head)
+
+
+def test_two_stages_are_checked_before_the_first_is_trained(other: str) -> None:
+    def kinds(*names: str) -> ContrastiveModule:
+        return tiny.module(other, objectives={"kind": TextClassification(list(names))})
+
+    first = kinds("good", "bad")
+    check_initial_weights(kinds("good", "bad"), first, keep_heads=True)
+    check_initial_weights(kinds("bad", "good"), first)
+    with pytest.raises(
+        ValueError, match=r"classes of objective kind as they were before, \('good', 'bad'\), got \('b"
+    ):
+        check_initial_weights(kinds("bad", "good"), first, keep_heads=True)
+    wider = tiny.module(other, objectives={"kind": Contrastive(head=MLPHead(out_features=4))})
+    narrow = tiny.module(other, objectives={"kind": Contrastive(head=MLPHead(out_features=3))})
+    with pytest.raises(
+        ValueError, match=r"objectives\.kind\..* of shape \(4, 16\), got \(3, 16\) in the stage before"
+    ):
+        check_initial_weights(wider, narrow, keep_heads=True)
+
+
 # The best checkpoint of a run
 
 
@@ -235,11 +284,14 @@ def test_wrong_paths_are_answered(
         assert said in answer([*second, "--init_from", path])
 
 
-def test_two_sources_of_weights_and_other_commands_are_answered(finished: dict[str, str], answer: Answer) -> None:
+def test_two_sources_of_weights_and_other_commands_are_answered(
+    finished: dict[str, str], second: list[str], answer: Answer
+) -> None:
     words = ["--init_from", finished["folder"], "--ckpt_path", finished["checkpoint"]]
     words += ["--trainer.accelerator", "cpu"]
     assert "--init_from: expected none beside --ckpt_path" in answer(["fit", *words])
     assert "--init_from: expected it with fit, got it with test" in answer(["test", *words])
+    assert "--keep_heads: expected it with --init_from, got it alone" in answer([*second, "--keep_heads"])
 
 
 def test_another_architecture_width_or_vocabulary_is_refused_by_name(
