@@ -12,18 +12,30 @@ from torch.utils.data import DataLoader
 
 from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.checkpoints import load_options
-from contrastive_text.core.distributed import world_size
 from contrastive_text.core.specs import part_spec, to_plain
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.files.readers import Table
-from contrastive_text.data.loader import ResumableLoader, check_own_batches, epoch_loader
-from contrastive_text.data.mixture import AllTasks, Mixture, TaskSize, consecutive_steps, describe_steps
+from contrastive_text.data.loader import (
+    ResumableLoader,
+    check_own_batches,
+    epoch_loader,
+    loader_in_order,
+    prediction_loader,
+)
+from contrastive_text.data.mixture import AllTasks, Mixture, describe_steps
 from contrastive_text.data.needs import BatchConsumer, DataNeeds, as_consumer
 from contrastive_text.data.preparation import TrainingSet, check_turns, learned_tokenizer, prepare
 from contrastive_text.data.run_tables import RunTables
-from contrastive_text.data.sampler import KeyedRows, RowKey
-from contrastive_text.data.tasks import ONLY, Paths, TextTask, check_least, check_paths, check_tasks
+from contrastive_text.data.tasks import (
+    ALONE,
+    ONLY,
+    Paths,
+    TextTask,
+    check_least,
+    check_paths,
+    check_tasks,
+)
 from contrastive_text.data.tokenizing import single_threaded_tokenizers
 from contrastive_text.pairings import Given, Pairing, SameText
 from contrastive_text.recipes.building import build_from_recipe
@@ -54,8 +66,12 @@ class TextDataModule(pl.LightningDataModule):
         labels: Label of the training file -> class of the objective, where they differ.
         eval_columns: As ``columns``, for the files of scored pairs.
         pairing: Which texts of a row belong together; None for ``SameText``.
-        tasks: Name -> data set, where there are several, in place of ``train``, ``columns``, ``labels``
-            and ``pairing``.
+        limit: How many rows are trained on, drawn by the seed alone: 100 are among the 1,000 of the same seed;
+            None for all.
+        repeat: Steps of an epoch, for which the rows come again as often as needed, each time altered anew and in
+            another order; None for one pass over them.
+        tasks: Name -> data set, where there are several, in place of ``train`` and of the options from
+            ``columns`` to here.
         mixture: In which order the batches of several tasks arrive; None for ``AllTasks``.
         batch_size: Rows of a step, over all ranks together; of each task where there are several.
         eval_batch_size: Rows of a batch outside training, per rank.
@@ -85,6 +101,8 @@ class TextDataModule(pl.LightningDataModule):
         labels: dict[str, str] | None = None,
         eval_columns: dict[str, str] | None = None,
         pairing: Pairing | None = None,
+        limit: int | None = None,
+        repeat: int | None = None,
         tasks: dict[str, TextTask] | None = None,
         mixture: Mixture | None = None,
         batch_size: int = 64,
@@ -103,8 +121,6 @@ class TextDataModule(pl.LightningDataModule):
         check_least("originals", originals, 1)
         check_least("eval_batch_size", eval_batch_size, 1)
         check_least("num_workers", num_workers, 0)
-        alone = {"train": train, "columns": columns, "labels": labels, "pairing": pairing}
-        check_tasks(tasks or {}, alone)
         self.train = train
         self.validation = validation
         self.test = test
@@ -113,6 +129,8 @@ class TextDataModule(pl.LightningDataModule):
         self.labels = labels
         self.eval_columns = eval_columns
         self.pairing = pairing
+        self.limit = limit
+        self.repeat = repeat
         self.tasks = tasks
         self.mixture = mixture
         self.batch_size = batch_size
@@ -123,6 +141,7 @@ class TextDataModule(pl.LightningDataModule):
         self.originals = originals
         self.cache_dir = cache_dir
         self.bounds = bounds
+        check_tasks(tasks or {}, self._alone)
         # Plain data and the one instantiator that Lightning allows: the module is made again from a checkpoint.
         named = {"_instantiator": "pytorch_lightning.cli.instantiate_module"}
         self.save_hyperparameters({**part_spec(self, "data")["init_args"], **named})
@@ -172,10 +191,13 @@ class TextDataModule(pl.LightningDataModule):
         return loaded
 
     @property
+    def _alone(self) -> TextTask:
+        return TextTask(**{name: vars(self)[name] for name in ALONE})
+
+    @property
     def each_task(self) -> dict[str, TextTask]:
         """The tasks by name; ``train`` where there is one."""
-        alone = TextTask(train=self.train, columns=self.columns, labels=self.labels, pairing=self.pairing)
-        return self.tasks or {ONLY: alone}
+        return self.tasks or {ONLY: self._alone}
 
     def setup(self, stage: str) -> None:
         """Reads what the stage needs, once, and checks it against the module's objectives and views.
@@ -199,12 +221,8 @@ class TextDataModule(pl.LightningDataModule):
             name: prepare(table, self.each_task[name], name, needs, self.seed, self.cache_dir)
             for name, table in self.table("train").items()
         }
-        sizes = {
-            name: TaskSize(len(data.rows), self.each_task[name].batch_size or self.batch_size)
-            for name, data in tasks.items()
-        }
-        steps = (self.mixture or AllTasks()).steps(sizes, self.drop_last)
-        return TrainingSet(tasks, sizes, steps, named=bool(self.tasks))
+        mixture = self.mixture or AllTasks()
+        return TrainingSet.arranged(tasks, mixture, self.batch_size, self.drop_last, named=bool(self.tasks))
 
     def _with_learned_tokenizer(self, needs: DataNeeds) -> DataNeeds:
         """Returns the needs of the module after it was handed what the first process learns from the texts."""
@@ -291,24 +309,15 @@ class TextDataModule(pl.LightningDataModule):
         return self._scored("test")
 
     def _scored(self, part: str) -> list[ResumableLoader]:
-        loaders = []
-        for name, table in self.table(part).items():
-            size = TaskSize(len(table), self.eval_batch_size * world_size())
-            steps = consecutive_steps({name: size}, drop_last=False)
-            collate = self._plain_collator(name, table)
-            loaders.append(epoch_loader({name: table.rows}, steps, collate, seed=self.seed, shuffle=False))
-        return loaders
+        return [
+            loader_in_order(name, table.rows, self.eval_batch_size, self._plain_collator(name, table))
+            for name, table in self.table(part).items()
+        ]
 
     def predict_dataloader(self) -> list[DataLoader[KeyedRow]]:
         """Returns the texts to embed and those to predict, a loader for each table, in file order."""
-        # Torch's own batch sampler over keys: Lightning makes the loaders of a prediction anew.
         return [
-            DataLoader(
-                KeyedRows({name: table.rows}),
-                sampler=[RowKey(0, number, name) for number in range(len(table))],
-                batch_size=self.eval_batch_size,
-                collate_fn=self._plain_collator(name, table),
-            )
+            prediction_loader(name, table.rows, self.eval_batch_size, self._plain_collator(name, table))
             for name, table in self.table("predict").items()
         ]
 

@@ -18,8 +18,8 @@ from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.collator import KeyedRow
-from contrastive_text.data.mixture import Step
-from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, Rows
+from contrastive_text.data.mixture import Step, TaskSize, consecutive_steps
+from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey, Rows
 
 
 class ResumableLoader(DataLoader[KeyedRow]):
@@ -103,6 +103,22 @@ def epoch_loader(
         same_order=same_order,
     )
     return ResumableLoader(KeyedRows(rows), order, collate, num_workers=num_workers)
+
+
+def loader_in_order(
+    name: str, rows: Rows, batch_size: int, collate: Callable[[Sequence[KeyedRow]], Batch | StepBatch]
+) -> ResumableLoader:
+    """Returns batches of so many rows a rank in the order of the file, the last one smaller."""
+    steps = consecutive_steps({name: TaskSize(len(rows), batch_size * world_size())}, drop_last=False)
+    return epoch_loader({name: rows}, steps, collate, seed=0, shuffle=False)
+
+
+def prediction_loader(
+    name: str, rows: Rows, batch_size: int, collate: Callable[[Sequence[KeyedRow]], Batch | StepBatch]
+) -> DataLoader[KeyedRow]:
+    """Returns the same with torch's own batch sampler over keys: Lightning makes loaders of a prediction anew."""
+    keys = [RowKey(0, number, name) for number in range(len(rows))]
+    return DataLoader(KeyedRows({name: rows}), sampler=keys, batch_size=batch_size, collate_fn=collate)
 
 
 def check_own_batches(trainer: pl.Trainer, stage: str) -> None:

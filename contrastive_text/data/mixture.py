@@ -79,7 +79,8 @@ def consecutive_steps(sizes: Mapping[str, TaskSize], drop_last: bool) -> list[St
         named = next(task for task, size in sizes.items() if size is shortest) if len(sizes) > 1 else ""
         raise InvalidValueError(
             f"batch_size: expected at most the number of rows, {shortest.rows}, got {shortest.batch_size}"
-            f"{f' for {named}' if named else ''}; lower batch_size or give more text"
+            f"{f' for {named}' if named else ''}; lower batch_size, give more text, or let its "
+            "rows come again with repeat"
         )
     return steps
 
@@ -248,5 +249,6 @@ def describe_steps(steps: Sequence[Step], sizes: Mapping[str, TaskSize]) -> str:
         used = max((stop for _, stop in parts), default=0)
         least = max((stop - start for start, stop in parts), default=0)
         others = ", others each time" if used < size.rows else ""
-        lines.append(f"{task}: {used:,} of {size.rows:,} rows an epoch, {least:,} a step{others}")
+        taken = f"{used:,} of {size.rows:,} rows" if used <= size.rows else f"{size.rows:,} rows as {used:,}"
+        lines.append(f"{task}: {taken} an epoch, {least:,} a step{others}")
     return "\n".join(lines)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
+
+from torch.utils.data import Subset
 
 from contrastive_text.core.batch import StepKind
 from contrastive_text.core.errors import InvalidValueError
@@ -13,10 +15,10 @@ from contrastive_text.core.random import generator
 from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Row, Slot
 from contrastive_text.data.files.readers import Table
-from contrastive_text.data.mixture import Step, TaskSize
+from contrastive_text.data.mixture import Mixture, Step, TaskSize
 from contrastive_text.data.needs import DataNeeds
 from contrastive_text.data.sampler import Rows
-from contrastive_text.data.selection import check_roles, served
+from contrastive_text.data.selection import check_roles, drawn, served
 from contrastive_text.data.tasks import TextTask
 from contrastive_text.data.token_cache import TokenTable, tokenize_documents
 from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
@@ -31,32 +33,34 @@ class TrainingData(NamedTuple):
 
     Args:
         name: Its name.
+        task: What was asked for.
         table: What was read.
         pairing: Which texts of a row belong together.
-        rows: The rows that the pairing can serve.
+        rows: The rows that are trained on: those that the pairing can serve, or some of them.
+        texts: The same rows, none of them tokenised.
         chosen: How they were chosen; empty where they are all there are.
         slots: The slots of its examples.
         examples_per_row: How many examples a row gives.
     """
 
     name: str
+    task: TextTask
     table: Table
     pairing: Pairing
     rows: Rows
+    texts: Sequence[Row]
     chosen: str
     slots: tuple[Slot, ...]
     examples_per_row: int
 
     def facts(self) -> dict[str, str]:
         """Returns what a reader of the results should know of the data set."""
-        # Tokenised rows are read from disk one by one: their texts are in the table.
-        rows = self.table.rows if self.pairing.reads_tokens else [self.rows[i] for i in range(len(self.rows))]
         first = self.pairing.reads[0]
-        repeated = len(rows) - len({row[first] for row in rows})
+        repeated = len(self.texts) - len({row[first] for row in self.texts})
         facts = {
             "training data": self.table.understood,
             "pairing": describe(self.pairing),
-            "duplicates": f"{repeated:,} of {len(rows):,} rows repeat the {first} of another",
+            "duplicates": f"{repeated:,} of {len(self.texts):,} rows repeat the {first} of another",
         }
         return facts | ({"rows": self.chosen} if self.chosen else {})
 
@@ -68,7 +72,7 @@ class TrainingSet:
     Args:
         tasks: Name -> what is ready to be trained on; ``train`` where there is one without a name.
         sizes: Name -> the rows of a task, and of a step.
-        steps: Those of every epoch.
+        steps: Those of every epoch; one of more rows than there are takes some of them again.
         named: Whether the tasks have names.
     """
 
@@ -76,6 +80,28 @@ class TrainingSet:
     sizes: Mapping[str, TaskSize]
     steps: Sequence[Step]
     named: bool
+
+    @classmethod
+    def arranged(
+        cls, tasks: Mapping[str, TrainingData], mixture: Mixture, batch_size: int, drop_last: bool, named: bool
+    ) -> TrainingSet:
+        """Returns tasks with the steps in which a mixture arranges what an epoch takes of them.
+
+        Args:
+            tasks: By name.
+            mixture: In which order their batches arrive.
+            batch_size: Rows of a step of a task that has no number of its own.
+            drop_last: Whether last, smaller batches are left out.
+            named: Whether the tasks have names.
+        """
+        sizes = {
+            name: TaskSize(len(data.rows), data.task.batch_size or batch_size) for name, data in tasks.items()
+        }
+        taken = {
+            name: replace(size, rows=tasks[name].task.rows_an_epoch(size.rows, size.batch_size))
+            for name, size in sizes.items()
+        }
+        return cls(tasks, sizes, mixture.steps(taken, drop_last), named)
 
     def of(self, task: str | None = None) -> TrainingData:
         """Returns what a task is trained on; None for the only one.
@@ -104,16 +130,28 @@ class TrainingSet:
         facts = {
             f"{fact}, {name}" if self.named else fact: said
             for name, data in self.tasks.items()
-            for fact, said in data.facts().items()
+            for fact, said in (data.facts() | self._repeats(name)).items()
         }
-        tables = [data.table for data in self.tasks.values() if not data.pairing.reads_tokens]
-        texts = [text for table in tables for text in _texts(table)]
+        rows = [row for data in self.tasks.values() if not data.pairing.reads_tokens for row in data.texts]
+        texts = list(_texts(rows))
         if tokenizer is None or tokenizer.room is None or not texts:
             return facts
         sample = [texts[i] for i in generator(seed).permutation(len(texts))[:_SAMPLE]]
         cut = sum(len(tokens) > tokenizer.room for tokens in tokenizer(sample))
         said = f"{cut / len(sample):.1%} of {len(sample):,} sampled texts are longer and will be cut"
         return facts | {"length limit": f"{tokenizer.max_length} tokens with special ones; {said}"}
+
+    def _repeats(self, task: str) -> dict[str, str]:
+        """Says how often the rows of a task come in an epoch, where they do so more than once."""
+        rows, step = len(self.tasks[task].rows), self.rows_per_step(task)
+        taken = max((each.parts[task][1] for each in self.steps if task in each.parts), default=0)
+        if taken <= rows:
+            return {}
+        said = f"{taken:,} an epoch: each of the {rows:,} comes some {taken / rows:,.1f} times, altered anew"
+        if step > rows:
+            said += f"; a step of {step:,} has each some {step / rows:,.1f} times, and copies of a text are "
+            said += "negatives of each other only with mask_duplicates: false"
+        return {"repeated rows": said + ("; without it the loss is 0" if rows == 1 else "")}
 
 
 def prepare(
@@ -126,22 +164,32 @@ def prepare(
         task: Says which texts of a row belong together.
         name: The task's.
         needs: What the module needs.
-        seed: Of the first row's examples.
+        seed: Of the first row's examples, and of the rows that are drawn.
         cache_dir: Where the tokens of documents are kept, for pairings that read tokens.
 
     Raises:
-        ValueError: Rows that the pairing can't serve, or roles that it doesn't give.
+        ValueError: Rows that the pairing can't serve, fewer than its limit, or roles that it doesn't give.
     """
     pairing = task.pairing or SameText()
-    arranged, chosen = pairing.arrange(table.files)
-    rows: Rows = arranged
+    texts, said = pairing.arrange(table.files)
+    rows: Rows = texts
+    numbers: Sequence[int] = range(len(texts))
     if pairing.reads_tokens:
         assert needs.tokenizer is not None
-        rows, chosen = served(_tokenised(arranged, needs.tokenizer, cache_dir), pairing)
+        rows = tokens = _tokenised(texts, needs.tokenizer, cache_dir)
+        numbers, said = served(tokens, pairing)
+    chosen = [said] if said else []
+    if task.limit is not None:
+        numbers, said = drawn(numbers, task.limit, seed, name)
+        chosen.append(said)
+    if len(numbers) < len(texts):
+        rows, texts = Subset(rows, numbers), [texts[number] for number in numbers]  # type: ignore[arg-type]  # indexed alone
     examples = pairing(rows[0], generator(seed))
     its = needs.tasks[name]
     slots = check_roles(pairing, examples, its.plan, its.roles, its.predicts_pairs)
-    return TrainingData(name, table, pairing, rows, chosen, slots, examples_per_row=len(examples))
+    return TrainingData(
+        name, task, table, pairing, rows, texts, "; ".join(chosen), slots, examples_per_row=len(examples)
+    )
 
 
 def _tokenised(rows: Sequence[Row], tokenizer: TextTokenizer, cache_dir: str | None) -> TokenTable:
@@ -172,5 +220,5 @@ def check_turns(steps: Sequence[Step], objectives: Sequence[str]) -> None:
         raise InvalidValueError(f"{place}: expected every objective in a turn, got none for {idle[0]}; add it")
 
 
-def _texts(table: Table) -> Iterator[str]:
-    return (text for row in table for text in row.values() if isinstance(text, str))
+def _texts(rows: Iterable[Row]) -> Iterator[str]:
+    return (text for row in rows for text in row.values() if isinstance(text, str))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from contrastive_text.core.errors import InvalidValueError
@@ -24,7 +25,10 @@ class Rows(Protocol):
 
 
 class RowKey(NamedTuple):
-    """Which row of which data set, in which pass over it, and for which objectives."""
+    """Which row of which data set, in which epoch, and for which objectives.
+
+    Of a data set of n rows that come again within an epoch, number i is row i % n, in its pass i // n.
+    """
 
     epoch: int
     number: int
@@ -46,7 +50,8 @@ class KeyedRows(Dataset[KeyedRow]):
         return sum(map(len, self.rows.values()))
 
     def __getitem__(self, key: RowKey) -> KeyedRow:
-        row = self.rows[key.task][key.number]
+        rows = self.rows[key.task]
+        row = rows[key.number % len(rows)]
         return KeyedRow(epoch=key.epoch, number=key.number, row=row, task=key.task, objectives=key.objectives)
 
 
@@ -54,7 +59,8 @@ class EpochBatchSampler:
     """Yields the rows of each step of an epoch; every rank takes its own part of the same global batches.
 
     No row is repeated to even out ranks: a repeated row is a false negative of itself. Ranks may differ by
-    one row of each task. Lightning finds ``set_epoch`` on ``batch_sampler.sampler``, hence ``sampler``.
+    one row of each task. Steps beyond a task's rows take them again, in passes with orders and keys of their own.
+    Lightning finds ``set_epoch`` on ``batch_sampler.sampler``, hence ``sampler``.
 
     Args:
         sizes: Task -> number of its rows.
@@ -133,15 +139,22 @@ class EpochBatchSampler:
     def __iter__(self) -> Iterator[list[RowKey]]:
         epoch, skip, self.skip = self.epoch, self.skip, 0
         drawn = 0 if self.same_order else epoch
-        orders = {
-            task: generator(fold(self.seed, text_id(task), drawn)).permutation(size)
-            if self.shuffle
-            else np.arange(size)
-            for task, size in self.sizes.items()
-        }
+        orders = {task: self._order(task, drawn) for task in self.sizes}
         for step in [step for step in self.steps if self._has_rows(step)][skip:]:
             yield [
                 RowKey(epoch=epoch, number=int(number), task=task, objectives=step.objectives)
                 for task, (start, stop) in step.parts.items()
                 for number in np.array_split(orders[task][start:stop], self.world_size)[self.rank]
             ]
+
+    def _order(self, task: str, epoch: int) -> npt.NDArray[np.int64]:
+        """Returns the numbers of a task's rows in the order of an epoch, as many passes as the steps take."""
+        size = self.sizes[task]
+        taken = max((step.parts[task][1] for step in self.steps if task in step.parts), default=0)
+        passes = range(max(1, -(-taken // size)))
+        if not self.shuffle:
+            return np.arange(len(passes) * size)
+        key = (self.seed, text_id(task), epoch)
+        # Without a number for the first pass: the keys of runs in which nothing comes again.
+        orders = [generator(fold(*key, *[number][:number])).permutation(size) for number in passes]
+        return np.concatenate([order + number * size for number, order in enumerate(orders)])

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch.utils.data import Subset
+import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.random import fold, generator, text_id
 from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Example, Role, Slot
 from contrastive_text.data.collator import example_slots
-from contrastive_text.data.sampler import Rows
+from contrastive_text.data.tasks import ONLY
 from contrastive_text.data.token_cache import TokenTable
 from contrastive_text.pairings import Pairing
 from contrastive_text.views import ViewPlan
 
+_LIMIT = -1
+"""Takes the place of the epoch in the key of the rows that are drawn for a whole run."""
 
-def served(table: TokenTable, pairing: Pairing) -> tuple[Rows, str]:
-    """Leaves out the documents that a pairing can't serve, by their number of tokens, and says how many.
+
+def served(table: TokenTable, pairing: Pairing) -> tuple[list[int], str]:
+    """Returns the numbers of the documents that a pairing can serve, by their tokens, and says how many.
 
     Raises:
         ValueError: It can serve none of them.
@@ -34,7 +38,38 @@ def served(table: TokenTable, pairing: Pairing) -> tuple[Rows, str]:
         said += f", {len(table) - len(kept):,} left out"
     if shrunk := sum(pairing.shrinks(lengths[number]) for number in kept):
         said += f", {shrunk:,} of them only with shorter spans"
-    return Subset(table, kept), f"{said}; {table.source}"  # type: ignore[arg-type]  # indexed alone
+    return kept, f"{said}; {table.source}"
+
+
+def drawn(numbers: Sequence[int], limit: int, seed: int, task: str) -> tuple[list[int], str]:
+    """Draws some of the rows, whatever the batches and the processes, and says how many.
+
+    With the same seed a smaller limit draws some of those that a larger one draws.
+
+    Args:
+        numbers: Those of the rows to draw from.
+        limit: How many.
+        seed: The run's.
+        task: Name of the data set, which is part of the key.
+
+    Returns:
+        The numbers of the rows that were drawn, in the order of the file, and a line for the run's summary.
+
+    Raises:
+        ValueError: Fewer rows than that.
+
+    Example:
+        >>> [drawn(range(100), limit, seed=1, task="train")[0] for limit in (2, 4)]
+        [[30, 73], [30, 54, 73, 80]]
+    """
+    if limit > len(numbers):
+        where = "data" if task == ONLY else f"data.tasks.{task}"
+        raise InvalidValueError(
+            f"{where}.limit: expected at most the {len(numbers):,} rows that there are, got {limit:,}; give more "
+            "text, or leave it out for all"
+        )
+    chosen = np.sort(generator(fold(seed, text_id(task), _LIMIT)).permutation(len(numbers))[:limit])
+    return [numbers[i] for i in chosen], f"{limit:,} of {len(numbers):,} rows, drawn by seed {seed}"
 
 
 def check_roles(

@@ -19,6 +19,8 @@ from contrastive_text.pairings import Pairing, SameText
 Paths: TypeAlias = str | list[str]
 ONLY = "train"
 """Name of the data set of a run that has one."""
+ALONE = ("train", "columns", "labels", "pairing", "limit", "repeat")
+"""What a run of one data set is told of it, beside what it is told in any case."""
 _TAKEN = (ONLY, "overall", "spearman", *ROLES)
 """Names that mean something else among scores, tables and views."""
 SPLITS = {"train": "train", "validation": "dev", "test": "test", "predict": "all"}
@@ -38,6 +40,9 @@ class TextTask:
         labels: Label of the files -> class of the objective, where they differ.
         pairing: Which texts of a row belong together; None for ``SameText``.
         batch_size: Rows of a step, over all ranks together; None for the run's.
+        limit: How many rows are trained on, drawn by the seed; None for all.
+        repeat: Steps of an epoch, for which the rows come again as often as needed; None for one pass over them.
+        fraction: Share of the rows that an epoch takes, others each time; None for all.
     """
 
     train: Paths | None = None
@@ -48,6 +53,9 @@ class TextTask:
     labels: dict[str, str] | None = None
     pairing: Pairing | None = None
     batch_size: int | None = None
+    limit: int | None = None
+    repeat: int | None = None
+    fraction: float | None = None
 
     def __post_init__(self) -> None:
         for part in SPLITS:
@@ -57,6 +65,17 @@ class TextTask:
         """Returns the files of ``train``, ``validation``, ``test`` or ``predict``."""
         parts = {"train": self.train, "validation": self.validation, "test": self.test, "predict": self.predict}
         return files_of(parts[part])
+
+    def rows_an_epoch(self, rows: int, batch_size: int) -> int:
+        """Returns how many rows an epoch takes of so many: more than there are where they come again.
+
+        Example:
+            >>> TextTask(repeat=10).rows_an_epoch(1, batch_size=96)
+            960
+        """
+        if self.repeat is not None:
+            return self.repeat * batch_size
+        return rows if self.fraction is None else max(1, round(self.fraction * rows))
 
 
 def files_of(paths: Paths | None) -> list[str]:
@@ -97,12 +116,12 @@ def check_paths(where: str, given: object) -> None:
             )
 
 
-def check_tasks(tasks: Mapping[str, TextTask], alone: Mapping[str, object]) -> None:
-    """Checks the names and batch sizes of tasks, and that nothing is given that belongs to a run of one.
+def check_tasks(tasks: Mapping[str, TextTask], alone: TextTask) -> None:
+    """Checks the names and numbers of tasks, and that nothing is given that belongs to a run of one.
 
     Args:
         tasks: By name.
-        alone: What a run of one task is told of it, by name.
+        alone: What a run of one task is told of it.
 
     Raises:
         ValueError: The first of these.
@@ -113,13 +132,30 @@ def check_tasks(tasks: Mapping[str, TextTask], alone: Mapping[str, object]) -> N
                 f"data.tasks.{name}: expected a name of letters, digits and dashes, other than "
                 f"{', '.join(_TAKEN)}, got {name!r}; call it something else"
             )
-        if task.batch_size is not None:
-            check_least(f"tasks.{name}.batch_size", task.batch_size, 2)
-    for name, given in alone.items():
+        _check_rows(f"tasks.{name}.", task)
+    for name, given in vars(alone).items():
         if tasks and given is not None:
             raise InvalidValueError(
                 f"data.{name}: expected none beside tasks, got one; give each task its own under data.tasks"
             )
+    _check_rows("", alone)
+
+
+def _check_rows(where: str, task: TextTask) -> None:
+    """Checks how many rows are asked for: in all, of a step and of an epoch."""
+    for name, least in (("batch_size", 2), ("limit", 1), ("repeat", 1)):
+        if (number := vars(task)[name]) is not None:
+            check_least(f"{where}{name}", number, least)
+    if task.fraction is not None and not 0 < task.fraction <= 1:
+        raise InvalidValueError(
+            f"data.{where}fraction: expected a share of the rows, above 0 and at most 1, got {task.fraction}; "
+            "such as 0.06"
+        )
+    if task.fraction is not None and task.repeat is not None:
+        raise InvalidValueError(
+            f"data.{where}repeat: expected none beside fraction, got {task.repeat}; an epoch takes a part of the "
+            "rows, or takes them again"
+        )
 
 
 def check_least(name: str, number: int, least: int) -> None:

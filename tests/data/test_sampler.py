@@ -98,6 +98,32 @@ def test_the_order_depends_on_the_seed_and_not_on_the_batch_size() -> None:
     assert flat[0] == flat[1]
 
 
+@given(case=sizes(), rows=st.integers(1, 12), passes=st.integers(1, 4))
+def test_rows_come_again_in_passes_of_their_own_on_any_number_of_ranks(
+    case: tuple[int, int, int], rows: int, passes: int
+) -> None:
+    world, batch_size, _ = case
+    steps = consecutive_steps({"train": TaskSize(max(rows * passes, batch_size), batch_size)}, drop_last=True)
+    orders = [
+        EpochBatchSampler({"train": rows}, steps, seed=7, rank=rank, world_size=world) for rank in range(world)
+    ]
+    flat = [key.number for step in zip(*orders, strict=True) for part in step for key in part]
+    assert len(set(flat)) == len(flat) == len(steps) * batch_size
+    for number in range(len(flat) // rows):
+        assert sorted(flat[number * rows : (number + 1) * rows]) == list(
+            range(number * rows, (number + 1) * rows)
+        )
+    assert flat[:rows] == [key.number for key in next(iter(sampler(rows, rows)))][: len(flat)]
+
+
+def test_each_pass_has_an_order_of_its_own_and_the_rows_are_those_of_the_first() -> None:
+    (keys,) = EpochBatchSampler({"train": 20}, [Step({"train": (0, 40)})], seed=7)
+    first, second = keys[:20], keys[20:]
+    assert [key.number for key in first] != [key.number - 20 for key in second]
+    rows = KeyedRows({"train": [{"text": str(i)} for i in range(20)]})
+    assert {rows[key].row["text"] for key in first} == {rows[key].row["text"] for key in second}
+
+
 def test_tasks_have_orders_of_their_own() -> None:
     steps = [Step({"a": (0, 40), "b": (0, 40)})]
     (keys,) = EpochBatchSampler({"a": 40, "b": 40}, steps, seed=7)

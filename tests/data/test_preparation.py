@@ -1,0 +1,122 @@
+"""Which rows are trained on, and how often: a limit, rows that come again, a fraction of them in each epoch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import several
+import tiny
+import torch
+
+from contrastive_text.data import EpochRoundRobin, TextTask
+from contrastive_text.data.datamodule import TextDataModule
+from contrastive_text.losses import InfoNCE
+from contrastive_text.objectives import Contrastive
+from contrastive_text.pairings import Neighbours
+from contrastive_text.training.module import ContrastiveModule
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.write_texts(tmp_path_factory.mktemp("texts") / "texts.txt")
+
+
+def ready(module: ContrastiveModule, data: TextDataModule) -> TextDataModule:
+    data.attach(module)
+    data.setup("fit")
+    return data
+
+
+def test_a_limit_draws_the_same_rows_whatever_the_batches_and_smaller_ones_among_them(
+    bert: str, texts: str
+) -> None:
+    module = tiny.module(bert)
+
+    def rows(**options: Any) -> list[str]:
+        training = ready(module, tiny.data(texts, **options)).training.of()
+        return [str(row["text"]) for row in training.texts]
+
+    drawn = rows(limit=10)
+    assert len(set(drawn)) == 10
+    assert rows(limit=10, batch_size=3) == drawn
+    assert set(drawn) < set(rows(limit=20))
+    assert set(drawn) != set(rows(limit=10, seed=7))
+    assert rows(limit=40) == list(tiny.TEXTS)  # all of them, in the order of the file
+    neighbours = rows(limit=10, pairing=Neighbours())
+    assert set(neighbours) < set(tiny.TEXTS[:-1])
+    with pytest.raises(ValueError, match=r"data\.limit: expected at most the 40 rows that there are, got 41"):
+        rows(limit=41)
+
+
+def test_rows_that_come_again_are_altered_anew_and_it_is_said(bert: str, texts: str) -> None:
+    module = tiny.module(bert)
+    data = ready(module, tiny.data(texts, limit=3, repeat=2, batch_size=8))
+    batches = list(data.train_dataloader())
+    assert [len(batch) for batch in batches] == [16, 16]
+    assert len(torch.cat([batch.draw_keys for batch in batches]).unique()) == 32
+    anchors = [ids for batch in batches for ids in batch.text_ids[batch.by_role("anchor")].tolist()]
+    assert sorted(anchors.count(text) for text in set(anchors)) == [5, 5, 6]
+    facts = data.facts()
+    assert facts["rows"] == "3 of 40 rows, drawn by seed 42"
+    assert facts["duplicates"] == "0 of 3 rows repeat the text of another"
+    assert facts["repeated rows"] == (
+        "16 an epoch: each of the 3 comes some 5.3 times, altered anew; a step of 8 has each some 2.7 times, and "
+        "copies of a text are negatives of each other only with mask_duplicates: false"
+    )
+    few = ready(module, tiny.data(texts, limit=1, repeat=1)).facts()["repeated rows"]
+    assert few.endswith("only with mask_duplicates: false; without it the loss is 0")
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_one_text_alone_teaches_only_where_its_copies_are_negatives(
+    bert: str, texts: str, masked: bool, tmp_path: Path
+) -> None:
+    objective = Contrastive(InfoNCE(temperature=0.05), mask_duplicates=masked)
+    module = tiny.module(bert, dropout=0.1, objectives={"contrastive": objective})
+    trainer = tiny.trainer(tmp_path, max_steps=1)
+    trainer.fit(module, datamodule=tiny.data(texts, limit=1, repeat=1))
+    assert (float(trainer.callback_metrics["train/loss"]) == 0) == masked
+
+
+def test_a_fraction_is_drawn_anew_each_epoch(tmp_path: Path, bert: str) -> None:
+    tasks = several.fewer(several.write_tasks(tmp_path))
+    data = ready(several.module(bert), several.data(tasks, EpochRoundRobin()))
+    seen = []
+    for number in range(2):
+        loader = data.train_dataloader()
+        loader.order.set_epoch(number)
+        quora = [batch["quora"] for batch in (step.batches for step in loader) if "quora" in batch]
+        seen.append({text for batch in quora for text in batch.text_ids[batch.by_role("anchor")].tolist()})
+    assert len(seen[0]) == len(seen[1]) == 18  # of 40, in three whole batches of the 20
+    assert seen[0] != seen[1]
+    assert data.facts()["mixture"].splitlines()[1:] == [
+        "sst: 5 rows as 18 an epoch, 6 a step",
+        "quora: 18 of 40 rows an epoch, 6 a step, others each time",
+        "sts: 18 of 18 rows an epoch, 6 a step",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": 0}, r"data\.limit: expected 1 or more, got 0"),
+        ({"repeat": 0}, r"data\.repeat: expected 1 or more, got 0"),
+        ({"tasks": {"a": TextTask(limit=0)}, "train": None}, r"data\.tasks\.a\.limit: expected 1 or more"),
+        ({"tasks": {"a": TextTask()}, "train": None, "repeat": 3}, r"data\.repeat: expected none beside tasks"),
+        ({"tasks": {"a": TextTask(fraction=6)}, "train": None}, r"data\.tasks\.a\.fraction: expected a share"),
+        (
+            {"tasks": {"a": TextTask(fraction=0.5, repeat=2)}, "train": None},
+            r"data\.tasks\.a\.repeat: expected none beside fraction, got 2",
+        ),
+    ],
+)
+def test_numbers_of_rows_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TextDataModule(**{"train": "texts.txt", **options})
