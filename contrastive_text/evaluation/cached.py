@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from torch import Tensor
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import DiskError, InvalidTypeError, InvalidValueError
 from contrastive_text.core.temporaries import remove_abandoned
+from contrastive_text.inference.readings import vectors_of_each
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 _KEY_BYTES = 16
@@ -86,6 +88,7 @@ class CachedEncoder:
         self.encoded = 0
         self.truncated = 0
         self.truncated_earlier = 0
+        self._beside = [self]
         self._places: dict[bytes, int] = {}
         self._blocks: list[npt.NDArray[np.float32]] = []
         for path in () if self.folder is None else _files(self.folder):
@@ -98,6 +101,29 @@ class CachedEncoder:
                 continue
             self._add(keys, vectors)
             self.truncated_earlier += truncated
+
+    @classmethod
+    def each(
+        cls,
+        models: Mapping[str, SentenceEncoder],
+        folder: str | Path | None = None,
+        batch_size: int = 64,
+        show_progress_bar: bool = False,
+    ) -> dict[str, Self]:
+        """Returns an encoder for each of several readings of one network, which share its passes.
+
+        What one of them encodes the others know too, but for those that know some of the texts already.
+
+        Args:
+            models: By name, as ``inference.readings.readings`` gives them.
+            folder: As for each of them.
+            batch_size: As for each of them.
+            show_progress_bar: As for each of them.
+        """
+        found = {name: cls(model, folder, batch_size, show_progress_bar) for name, model in models.items()}
+        for embed in found.values():
+            embed._beside = list(found.values())
+        return found
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
         """Returns the vectors of texts in their order, (N, D), float32, on the CPU.
@@ -116,17 +142,25 @@ class CachedEncoder:
         return torch.from_numpy(self._blocks[0][[self._places[key] for key in keys]])
 
     def _encode(self, keys: list[bytes], texts: list[str]) -> None:
-        vectors = np.asarray(
-            self.model.encode(texts, batch_size=self.batch_size, show_progress_bar=self.show_progress_bar),
-            dtype=np.float32,
+        those = [self, *(embed for embed in self._beside if embed is not self and not embed._knows(keys))]
+        vectors, truncated = vectors_of_each(
+            [embed.model for embed in those], texts, self.batch_size, self.show_progress_bar
         )
-        self.encoded += len(texts)
-        self.truncated += self.model.truncated
+        for embed, found in zip(those, vectors, strict=True):
+            embed._take(keys, found.numpy(), truncated)
+
+    def _knows(self, keys: list[bytes]) -> bool:
+        """Whether some of the texts are here."""
+        return any(key in self._places for key in keys)
+
+    def _take(self, keys: list[bytes], vectors: npt.NDArray[np.float32], truncated: int) -> None:
+        self.encoded += len(keys)
+        self.truncated += truncated
         named = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(-1, _KEY_BYTES)
         self._add(named, vectors)
         if self.folder is not None:
-            metadata = {_TRUNCATED: str(self.model.truncated), _MODEL: self.model.identity}
-            content = save({"keys": named, "vectors": vectors}, metadata)
+            metadata = {_TRUNCATED: str(truncated), _MODEL: self.model.identity}
+            content = save({"keys": named, "vectors": np.ascontiguousarray(vectors)}, metadata)
             with replacing(self.folder / f"{_digest(content)}.safetensors") as file:
                 file.write(content)
 

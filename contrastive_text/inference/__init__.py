@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         with_layer,
     )
     from contrastive_text.inference.quantization import quantize, value_ranges
+    from contrastive_text.inference.readings import vectors_by_pooler
     from contrastive_text.inference.search import Hit, connected_groups, near_duplicates, top_k
     from contrastive_text.inference.sentence_encoder import SentenceEncoder
     from contrastive_text.inference.vector_files import EmbeddingRun, VectorIndex, VectorRecord, write_vectors
@@ -38,6 +39,7 @@ __all__ = [
     "top_k",
     "unnormalised",
     "value_ranges",
+    "vectors_by_pooler",
     "with_layer",
     "write_vectors",
 ]

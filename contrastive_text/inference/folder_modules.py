@@ -5,7 +5,6 @@ Written are the names of sentence-transformers' older versions, read are these a
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +29,7 @@ from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.loading import load_model
 from contrastive_text.inference.blocks import evaluating
 from contrastive_text.inference.model_parts import ModelParts
+from contrastive_text.inference.pooling import make_pooler
 from contrastive_text.poolers import CLSPooler, MaxPooler, MeanPooler, Pooler
 
 _POOLERS: dict[str, tuple[str, type[Pooler]]] = {
@@ -201,14 +201,7 @@ def _own_pooler(class_path: str, path: Path) -> Pooler:
             f"{where}: expected Transformer, Pooling, Dense, Normalize or a pooler of yours, got {class_path}; "
             "load this model with sentence-transformers"
         )
-    cls, arguments = resolve(class_path, Pooler, str(where)), read_record(path).values
-    try:
-        inspect.signature(cls).bind(**arguments)
-    except TypeError as error:
-        raise InvalidValueError(f"{path}: expected the arguments of {class_path}, got {error}; {TODO}") from error
-    if inspect.isabstract(cls):
-        raise InvalidValueError(f"{where}: expected a pooler, got the base class {class_path}; {TODO}")
-    return cls(**arguments)
+    return make_pooler(resolve(class_path, Pooler, str(where)), read_record(path).values, str(path), TODO)
 
 
 def _dense_of(parts: ModelParts) -> list[tuple[nn.Linear, nn.Module]]:

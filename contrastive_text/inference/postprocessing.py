@@ -8,6 +8,7 @@ head, so that every use of the saved model has it, in sentence-transformers too.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -135,14 +136,8 @@ def _with_head(model: SentenceEncoder, head: nn.Sequential | None, normalize: bo
             f"postprocessing.model: expected one that keeps its {model.features} features, got truncate_dim: "
             f"{model.truncate_dim}; set it to None, and let fit_whitening(features=...) choose fewer"
         )
-    return SentenceEncoder(
-        encoder=model.encoder,
-        pooler=model.pooler,
-        head=head,
-        normalize=normalize,
-        max_length=model.max_length,
-        prompt=model.prompt,
-    ).eval()
+    parts = replace(model.parts, head=head, normalize=normalize, truncate_dim=None)
+    return SentenceEncoder.of(parts).eval()
 
 
 def _principal_axes(where: str, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:

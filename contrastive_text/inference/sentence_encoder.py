@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Self
 
@@ -24,9 +23,10 @@ from contrastive_text.inference.blocks import BlockEncoder, TextBlock, VectorBlo
 from contrastive_text.inference.encoding import Device, Encoding, Vectors
 from contrastive_text.inference.model_folder import local_folder, read_folder, write_folder
 from contrastive_text.inference.model_parts import ModelParts
+from contrastive_text.inference.pooling import pooler_name, read_with
 from contrastive_text.inference.quantization import Precision, check_ranges, quantize
 from contrastive_text.inference.search import Hit, hits
-from contrastive_text.poolers import MeanPooler, Pooler
+from contrastive_text.poolers import Pooler
 
 _AT_ONCE = 8192
 """Tokens that go through the network together, however many texts are asked for at once."""
@@ -46,6 +46,7 @@ class SentenceEncoder(nn.Module):
         truncate_dim: Features that ``encode`` keeps, the first ones, unless it is given another number.
 
     Attributes:
+        pooling: Which pooler the model is read with and why, in words: its own, or one in place of it.
         truncated: Number of texts that the last call of ``encode``, or of ``encode_blocks`` as far as it was
             read, cut to ``max_length``.
 
@@ -81,6 +82,7 @@ class SentenceEncoder(nn.Module):
         self.tokenizer = TextTokenizer(encoder.tokenizer, self.max_length)
         self.prompt = prompt
         self.truncate_dim = truncate_dim
+        self.pooling = pooler_name(pooler)
         self.truncated = 0
         self._measured: tuple[Pooler, nn.Sequential | None, int] | None = None
         self._kept(truncate_dim)
@@ -89,7 +91,7 @@ class SentenceEncoder(nn.Module):
     def from_pretrained(
         cls,
         model_name_or_path: str | Path,
-        pooler: Pooler | None = None,
+        pooler: Pooler | str | None = None,
         max_length: int | None = None,
         device: str | None = None,
         dtype: torch.dtype = torch.float32,
@@ -100,7 +102,9 @@ class SentenceEncoder(nn.Module):
 
         Args:
             model_name_or_path: Local folder or hub name.
-            pooler: For a plain Transformers model, which names none; None for the mean, with a warning.
+            pooler: What to read the model with, or its name: ``CLSPooler``, ``FirstLastPooler(first=block_1)``; a
+                head that was trained on another pooler is then left out, with a warning. None for the model's
+                own; of a plain Transformers model, which names none, the mean, with a warning.
             max_length: Where to cut texts, in tokens with special ones; None for the model's own limit.
             device: Where to put the model; None for the GPU if there is one, else the CPU.
             dtype: Of the network's weights, whatever the folder's are. ``torch.bfloat16`` is about twice as fast
@@ -111,36 +115,35 @@ class SentenceEncoder(nn.Module):
 
         Raises:
             ValueError: No such model, a damaged folder, one that names a class of a module that isn't trusted, a
-                pooler other than the folder's own, a length beyond the model's limit, or more features to keep
-                than there are.
+                name that no pooler has, a length beyond the model's limit, or more features to keep than there
+                are.
         """
         with trusting(trust):
             parts = read_folder(local_folder(str(model_name_or_path)))
-        if parts.pooler is not None and pooler is not None and type(parts.pooler) is not type(pooler):
-            raise InvalidValueError(
-                f"from_pretrained.pooler: expected none, for {model_name_or_path} was saved with "
-                f"{type(parts.pooler).__name__}, got {type(pooler).__name__}; its scores would not be comparable"
-            )
-        if parts.pooler is None and pooler is None:
-            warnings.warn(
-                f"{model_name_or_path} names no pooler: taking the mean over tokens; give pooler=... to choose",
-                stacklevel=2,
-            )
+        parts = read_with(parts, pooler, name=str(model_name_or_path))
         limit = parts.encoder.limit
         if max_length is not None and limit is not None and max_length > limit:
             raise InvalidValueError(
                 f"from_pretrained.max_length: expected at most {limit} tokens, got {max_length}"
             )
-        model = cls(
-            encoder=parts.encoder,
-            pooler=parts.pooler or pooler or MeanPooler(),
-            head=parts.head,
-            normalize=parts.normalize,
-            max_length=max_length or parts.max_length,
-            prompt=parts.prompt,
-            truncate_dim=parts.truncate_dim if truncate_dim is None else truncate_dim,
-        )
+        kept = parts.truncate_dim if truncate_dim is None else truncate_dim
+        model = cls.of(replace(parts, max_length=max_length or parts.max_length, truncate_dim=kept))
         return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"), dtype).eval()
+
+    @classmethod
+    def of(cls, parts: ModelParts) -> Self:
+        """Returns the model of its parts, which are not copied."""
+        assert parts.pooler is not None
+        arguments = {field.name: getattr(parts, field.name) for field in fields(parts)}
+        pooling = arguments.pop("pooling")
+        model = cls(**arguments)
+        model.pooling = pooling or model.pooling
+        return model
+
+    @property
+    def parts(self) -> ModelParts:
+        """What the model is made of, not copied."""
+        return ModelParts(**{field.name: getattr(self, field.name) for field in fields(ModelParts)})
 
     @property
     def device(self) -> torch.device:
@@ -153,19 +156,7 @@ class SentenceEncoder(nn.Module):
 
         Vectors on disk carry it, so that those of one model are never taken for another's.
         """
-        return self._parts.identity
-
-    @property
-    def _parts(self) -> ModelParts:
-        return ModelParts(
-            encoder=self.encoder,
-            pooler=self.pooler,
-            head=self.head,
-            normalize=self.normalize,
-            max_length=self.max_length,
-            prompt=self.prompt,
-            truncate_dim=self.truncate_dim,
-        )
+        return self.parts.identity
 
     def encode(
         self,
@@ -346,4 +337,4 @@ class SentenceEncoder(nn.Module):
 
     def save_pretrained(self, path: str | Path) -> None:
         """Saves a folder that ``from_pretrained`` and sentence-transformers load with equal vectors."""
-        write_folder(Path(path), self._parts)
+        write_folder(Path(path), self.parts)

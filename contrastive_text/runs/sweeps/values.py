@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.notation import expression, part_of, typed_part
 from contrastive_text.recipes.yaml_files import read_yaml
 
 _CALL = re.compile(r"[\w.]+\(.*\)", flags=re.DOTALL)
@@ -133,9 +134,10 @@ def _value(label: str, where: str, chain: bool) -> str:
     if label.startswith("@"):
         return json.dumps(_read(label[1:], where))
     if chain and label[0] not in "[{":
-        return json.dumps(_chain(_parsed(label, where), where))
+        place = f"--vary {where}"
+        return json.dumps(_chain(expression(label, place, _EXPECTED), place))
     if not chain and _CALL.fullmatch(label):
-        return json.dumps(_part(_parsed(label, where), where))
+        return json.dumps(typed_part(label, f"--vary {where}"))
     return label
 
 
@@ -145,46 +147,10 @@ def _read(path: str, where: str) -> Any:  # Any: what YAML can hold
     return read_yaml(Path(path), f"--vary {where}")
 
 
-def _parsed(label: str, where: str) -> ast.expr:
-    try:
-        return ast.parse(label, mode="eval").body
-    except SyntaxError as error:
-        raise InvalidValueError(f"--vary {where}: {_EXPECTED}, got {label!r}") from error
-
-
 _EXPECTED = "expected a part such as Class or Class(rate=0.3), or a chain of views such as Class+Class"
 
 
 def _chain(node: ast.expr, where: str) -> list[dict[str, Any]]:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _chain(node.left, where) + _chain(node.right, where)
-    return [_part(node, where)]
-
-
-def _part(node: ast.expr, where: str) -> dict[str, Any]:
-    """Returns a part as a configuration names it."""
-    called = node.func if isinstance(node, ast.Call) else node
-    if not isinstance(called, ast.Name | ast.Attribute):
-        raise InvalidValueError(f"--vary {where}: {_EXPECTED}, got {ast.unparse(node)!r}")
-    spec: dict[str, Any] = {"class_path": ast.unparse(called)}
-    if not isinstance(node, ast.Call):
-        return spec
-    arguments = {keyword.arg: keyword.value for keyword in node.keywords}
-    if node.args or None in arguments:
-        raise InvalidValueError(f"--vary {where}: expected arguments with their names, got {ast.unparse(node)!r}")
-    return spec | {"init_args": {str(name): _argument(value, where) for name, value in arguments.items()}}
-
-
-def _argument(node: ast.expr, where: str) -> Any:  # Any: what YAML can hold
-    if isinstance(node, ast.Call):
-        return _part(node, where)
-    if isinstance(node, ast.Name):
-        return node.id  # a word without quotes, as in YAML
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_argument(item, where) for item in node.elts]
-    try:
-        return ast.literal_eval(node)
-    except ValueError as error:
-        raise InvalidValueError(
-            f"--vary {where}: expected a plain value or a part, got {ast.unparse(node)!r}"
-        ) from error
+    return [part_of(node, where)]
