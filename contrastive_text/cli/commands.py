@@ -119,6 +119,11 @@ class Evaluate(TextsCommand):
         {"metavar": "NAME=COLUMN"},
         "anchor=..., positive=..., target=..., where the names in the files aren't usual ones",
     ] = None
+    pooler: Annotated[
+        Sequence[str],
+        {"metavar": "NAME"},
+        "what to read the model with: CLSPooler, FirstLastPooler(first=block_1), ...; several share one pass",
+    ] = ()
     suite: Annotated[Sequence[Suite], "suites of tasks, instead of files"] = ()
     data: Annotated[str | None, ReadPath(), "folder of the suites' data sets; hub: STS from the hub"] = None
     setting: Annotated[Setting | None, "how sub-sets of a year of STS are joined; all"] = None
@@ -155,6 +160,9 @@ class Diagnose(TextsCommand):
     model: Model
     texts: Annotated[Texts, f"{_FILES}; some 1,000 texts or more"]
     _: KW_ONLY
+    pooler: Annotated[str | None, {"metavar": "NAME"}, "what to read the model with, as in evaluate; its own"] = (
+        None
+    )
     pairs: Annotated[Texts | None, "scored pairs: alignment, correlation and frequency bias too"] = None
     format: Literal["text", "json"] = "text"
     output: Output = None

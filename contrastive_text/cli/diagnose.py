@@ -32,7 +32,7 @@ def diagnose(options: Diagnose) -> None:
     if not as_json:
         say("\n".join(each.understood for each in (table, pairs) if each is not None))
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # standard output is JSON and nothing else
-        model = load_model(options.model, device=options.device)
+        model = load_model(options.model, device=options.device, pooler=options.pooler)
         embed = CachedEncoder(model, batch_size=options.batch_size, show_progress_bar=not as_json)
         texts = [str(row["text"]) for row in table]
         found = measure(embed, texts, pairs=pairs, limit=options.limit, seed=options.seed)
@@ -41,9 +41,7 @@ def diagnose(options: Diagnose) -> None:
     if as_json:
         said = json.dumps(found.to_dict(), indent=2)
     else:
-        head = (
-            f"{options.model}: {type(model.pooler).__name__}, {found.texts:,} different texts of {len(texts):,}"
-        )
+        head = f"{options.model}: {model.pooling}, {found.texts:,} different texts of {len(texts):,}"
         said = _as_text(head, found, mean=takes_mean(model))
     print_or_write(said, options.output, "Diagnosis")
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from contrastive_text.cli.commands import Evaluate, Suite
-from contrastive_text.cli.models import load_model, warnings_as_notes
+from contrastive_text.cli.models import load_readings, warnings_as_notes
 from contrastive_text.cli.options import check_read
 from contrastive_text.cli.tables import print_or_write
 from contrastive_text.core.console import console
@@ -75,17 +75,23 @@ def _check(options: Evaluate) -> None:
         )
 
 
-def _load(options: Evaluate) -> CachedEncoder:
-    model = load_model(options.model, device=options.device)
-    say(f"{options.model}: {type(model.pooler).__name__}, at most {model.max_length} tokens")
+def _load(options: Evaluate) -> dict[str, CachedEncoder]:
+    """Returns what gives the vectors of the model, by its name; of each reading where poolers are named."""
+    models = load_readings(options.model, options.device, options.pooler)
     with warnings_as_notes():
-        return CachedEncoder(model, folder=options.cache, batch_size=options.batch_size, show_progress_bar=True)
+        return CachedEncoder.each(models, options.cache, options.batch_size, show_progress_bar=True)
 
 
-def _say_encoded(embed: CachedEncoder) -> None:
+def _say_encoded(embeds: Mapping[str, CachedEncoder]) -> None:
+    said = {name: _encoded(embed) for name, embed in embeds.items()}
+    alike = len(set(said.values())) == 1  # but where a cache has the texts of one and not of another
+    say(next(iter(said.values())) if alike else "\n".join(f"{name}: {each}" for name, each in said.items()))
+
+
+def _encoded(embed: CachedEncoder) -> str:
     limit = embed.model.max_length
     earlier = f", {embed.truncated_earlier:,} of earlier runs" if embed.truncated_earlier else ""
-    say(f"{embed.encoded:,} distinct texts encoded; {embed.truncated:,} cut to {limit} tokens{earlier}")
+    return f"{embed.encoded:,} distinct texts encoded; {embed.truncated:,} cut to {limit} tokens{earlier}"
 
 
 def _evaluate_files(options: Evaluate) -> None:
@@ -93,20 +99,23 @@ def _evaluate_files(options: Evaluate) -> None:
     tables = {path: read_pairs(path, columns=options.columns, bounds=bounds) for path in options.files}
     for table in tables.values():
         say(table.understood)
-    embed = _load(options)
+    embeds = _load(options)
     shown = Table("file", "sub-set", "pairs", "Spearman x 100", title="cosine similarity against gold score")
+    if len(embeds) > 1:
+        shown.add_column("model")
     names = Counter(Path(path).name for path in tables)
     with warnings_as_notes():
         for path, table in tables.items():
-            with warnings_named(path):
-                found = score_table(embed, table)
             name = Path(path).name
-            for score in found:
-                figure = "n/a" if math.isnan(score.spearman) else f"{score.spearman:.2f}"
-                shown.add_row(
-                    Text(name if names[name] == 1 else path), Text(score.subset), f"{score.pairs:,}", figure
-                )
-    _say_encoded(embed)
+            label = name if names[name] == 1 else path
+            with warnings_named(path):
+                found = {model: score_table(embed, table) for model, embed in embeds.items()}
+            for rows in zip(*found.values(), strict=True):
+                for model, score in zip(found, rows, strict=True):
+                    figure = "n/a" if math.isnan(score.spearman) else f"{score.spearman:.2f}"
+                    cells = [label, score.subset, f"{score.pairs:,}", figure, model]
+                    shown.add_row(*map(Text, cells[: len(shown.columns)]))
+    _say_encoded(embeds)
     console().print(shown)
 
 
@@ -120,9 +129,9 @@ def _evaluate_suites(options: Evaluate) -> None:
         for name, pairs in (*data.sts.items(), *trained_splits(data).items()):
             if isinstance(pairs, STSPairs):
                 say(f"{name}: {pairs.understood}")
-        embed = _load(options)
+        embeds = _load(options)
         with warnings_as_notes():
-            tables = {suite: SUITES[suite].table(options.model, embed, data, protocol) for suite in options.suite}
-        _say_encoded(embed)
+            tables = {suite: SUITES[suite].table(embeds, data, protocol) for suite in options.suite}
+        _say_encoded(embeds)
     further = tables["sts"].subsets() if options.subsets else {}
     print_or_write(written_together(tables | further, options.format or "text"), options.output, "scores")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
+from contrastive_text.inference.model_folder import local_folder, read_folder
+from contrastive_text.inference.readings import readings
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 
@@ -40,11 +42,35 @@ def warnings_as_notes() -> Iterator[None]:
                 say(f"note: {note}")
 
 
-def load_model(path: str, device: str | None) -> SentenceEncoder:
+def load_model(path: str, device: str | None, pooler: str | None = None) -> SentenceEncoder:
     """Loads a model and prints what is to be known of it, such as a pooler that its folder doesn't name."""
     check_device(device)
     with warnings_as_notes():
-        return SentenceEncoder.from_pretrained(path, device=device)
+        return SentenceEncoder.from_pretrained(path, device=device, pooler=pooler)
+
+
+def load_readings(path: str, device: str | None, poolers: Sequence[str]) -> dict[str, SentenceEncoder]:
+    """Loads a model, to be read with each of several poolers, and prints how its vectors are pooled.
+
+    Args:
+        path: Folder or hub name.
+        device: Where to put it; None for the GPU if there is one.
+        poolers: Their names; none for the model's own.
+
+    Returns:
+        The model under its path; or, where poolers are named, each reading under path and pooler.
+    """
+    if poolers:
+        check_device(device)
+        with warnings_as_notes():
+            read = readings(read_folder(local_folder(path)), poolers, name=path)
+        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        found = {f"{path} ({pooler})": model.to(place).eval() for pooler, model in read.items()}
+    else:
+        found = {path: load_model(path, device)}
+    for model in found.values():
+        say(f"{path}: {model.pooling}, at most {model.max_length} tokens")
+    return found
 
 
 def say_truncated(model: SentenceEncoder, texts: int) -> None:

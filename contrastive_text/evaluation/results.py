@@ -125,16 +125,13 @@ class ScoreTable:
 
     def subsets(self) -> dict[str, ScoreTable]:
         """Returns a table of the sub-sets of each task that has some, by its title."""
-        tables = [
-            ScoreTable(
-                f"{score.task}, sub-sets",
-                {name: [TaskScore(part, score.metric, figure) for part, figure in score.parts.items()]},
-            )
-            for name, scores in self.rows.items()
-            for score in scores
-            if score.parts
-        ]
-        return {table.title: table for table in tables}
+        found: dict[str, dict[str, list[TaskScore]]] = {}
+        for name, scores in self.rows.items():
+            for score in scores:
+                if score.parts:
+                    parts = [TaskScore(part, score.metric, figure) for part, figure in score.parts.items()]
+                    found.setdefault(f"{score.task}, sub-sets", {})[name] = parts
+        return {title: ScoreTable(title, rows) for title, rows in found.items()}
 
     def _lines(self) -> Iterator[list[object]]:
         for name, scores in self.rows.items():

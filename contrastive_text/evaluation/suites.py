@@ -64,16 +64,15 @@ class Suite:
     score: Callable[[CachedEncoder, SuiteData, SuiteProtocol], list[TaskScore]]
     averaged: Sequence[str] | None = None
 
-    def table(self, name: str, embed: CachedEncoder, data: SuiteData, protocol: SuiteProtocol) -> ScoreTable:
-        """Returns the scores as a table of one model.
+    def table(self, embeds: Mapping[str, CachedEncoder], data: SuiteData, protocol: SuiteProtocol) -> ScoreTable:
+        """Returns the scores as a table, with a row for each model.
 
         Args:
-            name: The model's.
-            embed: Gives its vectors.
+            embeds: Name of a model -> what gives its vectors.
             data: What ``read_suites`` has read.
             protocol: How to measure.
         """
-        scored = {name: self.score(embed, data, protocol)}
+        scored = {name: self.score(embed, data, protocol) for name, embed in embeds.items()}
         return ScoreTable(self.title.format(**asdict(protocol)), scored, averaged=self.averaged)
 
 

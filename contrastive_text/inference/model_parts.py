@@ -27,7 +27,7 @@ class ModelParts:
         max_length: Longest text in tokens with special ones; None for the network's limit.
         prompt: Put before every text unless another is given.
         truncate_dim: Features that are kept unless another number is asked for; None for all.
-        pooling: Which pooler it is read with and why, in words; empty where a folder is as it was saved.
+        pooling: Which pooler it is read with and why, in words; empty until that is settled.
     """
 
     encoder: TransformerEncoder

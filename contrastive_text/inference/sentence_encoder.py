@@ -23,7 +23,7 @@ from contrastive_text.inference.blocks import BlockEncoder, TextBlock, VectorBlo
 from contrastive_text.inference.encoding import Device, Encoding, Vectors
 from contrastive_text.inference.model_folder import local_folder, read_folder, write_folder
 from contrastive_text.inference.model_parts import ModelParts
-from contrastive_text.inference.pooling import pooler_name, read_with
+from contrastive_text.inference.pooling import read_with
 from contrastive_text.inference.quantization import Precision, check_ranges, quantize
 from contrastive_text.inference.search import Hit, hits
 from contrastive_text.poolers import Pooler
@@ -46,7 +46,7 @@ class SentenceEncoder(nn.Module):
         truncate_dim: Features that ``encode`` keeps, the first ones, unless it is given another number.
 
     Attributes:
-        pooling: Which pooler the model is read with and why, in words: its own, or one in place of it.
+        pooling: Which pooler a loaded model is read with and why, in words: its own, or one in place of it.
         truncated: Number of texts that the last call of ``encode``, or of ``encode_blocks`` as far as it was
             read, cut to ``max_length``.
 
@@ -82,7 +82,7 @@ class SentenceEncoder(nn.Module):
         self.tokenizer = TextTokenizer(encoder.tokenizer, self.max_length)
         self.prompt = prompt
         self.truncate_dim = truncate_dim
-        self.pooling = pooler_name(pooler)
+        self.pooling = ""
         self.truncated = 0
         self._measured: tuple[Pooler, nn.Sequential | None, int] | None = None
         self._kept(truncate_dim)
@@ -137,7 +137,7 @@ class SentenceEncoder(nn.Module):
         arguments = {field.name: getattr(parts, field.name) for field in fields(parts)}
         pooling = arguments.pop("pooling")
         model = cls(**arguments)
-        model.pooling = pooling or model.pooling
+        model.pooling = pooling
         return model
 
     @property

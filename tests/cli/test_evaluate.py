@@ -24,6 +24,7 @@ from contrastive_text.evaluation.senteval.transfer import transfer_scores
 from contrastive_text.evaluation.sts import data as sts_data
 from contrastive_text.evaluation.sts import trained as trained_sts
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.poolers import CLSPooler
 
 Answer = Callable[[Sequence[str]], str]
 
@@ -69,7 +70,7 @@ def test_the_table_is_all_of_standard_output(
     assert [cell.strip() for cell in row.split("|")] == [files["bert"], *figures]
     assert "STS15: sts15.test.tsv:" in err and "5 rows without a gold label left out; 3,000 were published" in err
     assert "40 distinct texts encoded; 0 cut to 32 tokens" in err
-    assert "MeanPooler, at most 32 tokens" in err
+    assert "MeanPooler, for it names none, at most 32 tokens" in err
     assert "note:" in err and "names no pooler: taking the mean over tokens" in err
 
 
@@ -176,6 +177,22 @@ def test_the_suites_of_classifiers_get_protocol_and_classifier(
     # a row may lie on the border of the classes in one batch and beyond it in another
     assert float(found["score"]) == pytest.approx(expected.score, abs=2.5)
     assert "40 distinct texts encoded" in err
+
+
+def test_several_poolers_are_rows_of_each_table(files: dict[str, str], data: Path, said: Any, here: Path) -> None:
+    with warnings.catch_warnings(action="ignore"):
+        SentenceEncoder.from_pretrained(files["bert"], pooler=CLSPooler()).save_pretrained(here / "cls")
+    words = ["cls", "--pooler", "MeanPooler", "CLSPooler"]
+    out, err = said([*words, "--suite", "sts", "--data", str(data), "--subsets"])
+    names = ["cls (MeanPooler)", "cls (CLSPooler)"]
+    first, *years = [[line.split("|")[0].strip() for line in table.splitlines()] for table in out.split("\n\n")]
+    assert first[2:] == names and [year[2:] for year in years] == 5 * [names]
+    assert "cls: MeanPooler, asked for in place of its own CLSPooler, at most" in err
+    assert "cls: CLSPooler, at most" in err and err.count("40 distinct texts encoded") == 1
+    (alone,) = said(["cls", "--suite", "sts", "--data", str(data)])[0].splitlines()[2:]
+    assert alone.split()[1:] == out.splitlines()[3].split()[2:]
+    pairs = said(["cls", files["pairs"], *words[1:]])[0]
+    assert all(f"│ {name} " in pairs for name in names)
 
 
 # Files

@@ -431,16 +431,6 @@ def test_a_plain_transformers_folder_takes_the_mean_and_says_so(bert: str, model
     assert np.array_equal(guessed.encode(tiny.TEXTS), model.encode(tiny.TEXTS))
 
 
-def test_another_pooler_than_the_saved_one_is_refused(model: SentenceEncoder, tmp_path: Path) -> None:
-    model.save_pretrained(tmp_path)
-    with pytest.raises(
-        ValueError, match="was saved with MeanPooler, got CLSPooler; its scores would not be comp"
-    ):
-        SentenceEncoder.from_pretrained(tmp_path, pooler=CLSPooler())
-    same = SentenceEncoder.from_pretrained(tmp_path, pooler=MeanPooler())
-    assert np.array_equal(same.encode(tiny.TEXTS), model.encode(tiny.TEXTS))
-
-
 @pytest.mark.parametrize("name", ["no/such-model", "/no/such/folder"])
 def test_a_model_that_is_not_there_is_refused_in_words(name: str) -> None:
     with pytest.raises(ValueError, match=f"model: expected .*folder.*{name}"):
