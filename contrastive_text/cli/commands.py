@@ -171,6 +171,16 @@ class Diagnose(TextsCommand):
 
 
 @dataclass(frozen=True)
+class Corpus:
+    """Write the training texts of a paper, one a line; consert: those of the STS data sets without scores."""
+
+    name: Literal["consert"]
+    _: KW_ONLY
+    data: Annotated[str, ReadPath(), "SentEval's data folder"]
+    output: Annotated[Path, WrittenFile(), ".txt"]
+
+
+@dataclass(frozen=True)
 class Postprocess(TextsCommand):
     """Whiten a model, or remove its top components, and save it with that."""
 
@@ -271,8 +281,8 @@ class Sweep:
 
 
 _RECORDS = (
-    Ensemble, Export, Sweep, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search, Duplicates, Postprocess,
-    Onnx, Verify,
+    Ensemble, Export, Corpus, Sweep, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search, Duplicates,
+    Postprocess, Onnx, Verify,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {record.__name__.lower(): record for record in _RECORDS}
 """Command -> its record; the options of the other commands are those of a run."""

@@ -33,6 +33,7 @@ _USAGE = f"""usage: contrastive-text COMMAND [options]
   ensemble   for each task the best of several runs: contrastive-text ensemble OUT --runs RUN RUN
   export     the model of a checkpoint, as a folder: contrastive-text export CHECKPOINT.ckpt FOLDER
   views      show altered texts side by side: contrastive-text views --recipe simcse --data.train TEXTS.txt
+  corpus     the training texts of ConSERT: contrastive-text corpus consert --data SENTEVAL --output TEXTS.txt
   sweep      a grid of runs: contrastive-text sweep --vary model.views.positive=none,CropTokens ...
   paper      the tables and figures of a paper, and what makes them: contrastive-text paper simcse
 

@@ -26,6 +26,7 @@ WORDS: Mapping[str, Sequence[str]] = {
     "diagnose": ("model", TEXTS, "--pairs", PAIRS, "--output", "OUT.txt"),
     "report": ("run", "--pairs", PAIRS, "--texts", TEXTS, "--output", "OUT"),
     "postprocess": ("model", TEXTS, "OUT", "--pairs", PAIRS, "--whiten"),
+    "corpus": ("consert", "--data", "data", "--output", "OUT.txt"),
     "export": ("run", "OUT"),
     "onnx": ("model", "OUT"),
     "ensemble": ("OUT", "--runs", "run"),

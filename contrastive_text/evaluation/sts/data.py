@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from contrastive_text.data.files.formats import counted, listed, reading_error
 from contrastive_text.data.files.hub import PREFIX
 
 _SUFFIXES = [f"{suffix}{packed}" for suffix in (".tsv", ".csv", ".jsonl") for packed in ("", ".gz")]
+_HUB_COLUMNS = {"anchor": "sentence1", "positive": "sentence2", "target": "score"}
 _TABLES = ("", "sts")
 _SENTEVAL = ("", "downstream", "data/downstream")
 """Where in a folder plain tables lie, and where SentEval's folders."""
@@ -31,7 +33,7 @@ class STSPairs:
     Args:
         first: The first text of each pair, n of them.
         second: Its partner.
-        gold: Scores, (n,), float64.
+        gold: Scores, (n,), float64; NaN where they weren't asked for.
         subsets: Name of each pair's sub-set; empty where it isn't known.
         understood: How the files were understood, how many rows were left out, and the published number of pairs
             where it is another.
@@ -49,7 +51,7 @@ class STSPairs:
         return cls(
             first=[str(row["anchor"]) for row in table],
             second=[str(row["positive"]) for row in table],
-            gold=torch.tensor([float(str(row["target"])) for row in table], dtype=torch.float64),
+            gold=torch.tensor([float(str(row.get("target", "nan"))) for row in table], dtype=torch.float64),
             subsets=[str(row.get("subset", "")) for row in table],
             understood=table.understood,
         )
@@ -127,8 +129,8 @@ def find_sts(folder: str | Path) -> dict[str, STSPairs | str]:
     return {task: find_pairs(task, folder) for task in STS_TASKS}
 
 
-def find_pairs(task: str, folder: str | Path, split: str = "test") -> STSPairs | str:
-    """Returns the scored pairs of a split of a task, or what is missing and where to get it.
+def find_pairs(task: str, folder: str | Path, split: str = "test", scored: bool = True) -> STSPairs | str:
+    """Returns the pairs of a split of a task, or what is missing and where to get it.
 
     They are looked for as
 
@@ -144,7 +146,8 @@ def find_pairs(task: str, folder: str | Path, split: str = "test") -> STSPairs |
         task: One of ``STS_TASKS``.
         folder: A folder, or ``hub`` for MTEB's copies on the hub, which have no sub-sets; ``hub:PLACE`` for those
             of another user of the hub, or of a folder.
-        split: ``train``, ``dev`` or ``test``; the years have ``test`` alone.
+        split: One of ``sts_splits(task)``.
+        scored: Whether the scores are read; without them every pair counts, and has the score NaN.
 
     Raises:
         FileNotFoundError: No such folder.
@@ -154,7 +157,7 @@ def find_pairs(task: str, folder: str | Path, split: str = "test") -> STSPairs |
     data = _DATA_SETS[task]
     name, _, place = str(folder).partition(":")
     if name == "hub":
-        return _on_hub(task, f"{place or 'mteb'}/{data.hub}", split)
+        return _on_hub(task, f"{place or 'mteb'}/{data.hub}", split, scored)
     root = Path(folder)
     if not root.is_dir():
         raise MissingFileError(f"{root}: expected a folder of data sets, found none; check its name")
@@ -163,7 +166,7 @@ def find_pairs(task: str, folder: str | Path, split: str = "test") -> STSPairs |
     if len(tables) > 1:
         raise reading_error(str(tables[0]), f"one table of {task}", f"{tables[1]} too", "take one of them away")
     if tables:
-        return _read_table(task, str(tables[0]), split)
+        return _read_table(task, str(tables[0]), split, scored)
     theirs = next((path for place in _SENTEVAL if (path := root / place / data.folder).is_dir()), None)
     if theirs is None:
         looked = f"{names[0]} (.csv, .jsonl, .gz) or SentEval's {data.folder} in {root}"
@@ -171,7 +174,7 @@ def find_pairs(task: str, folder: str | Path, split: str = "test") -> STSPairs |
         scores = [theirs / name for name in data.files[split]]
         gone = [str(path) for path in (*scores, *map(_texts_of, scores)) if not path.is_file()]
         if not gone:
-            return _read_senteval(task, scores, split)
+            return _read_senteval(task, scores, split, scored)
         looked = listed(gone)
     return (
         f"expected {looked}, found none; fetch it with SentEval's data/downstream/get_transfer_data.bash "
@@ -179,27 +182,38 @@ def find_pairs(task: str, folder: str | Path, split: str = "test") -> STSPairs |
     )
 
 
-def _on_hub(task: str, name: str, split: str) -> STSPairs | str:
+def sts_splits(task: str) -> Sequence[str]:
+    """Returns the splits of a task; the years have ``test`` alone.
+
+    Example:
+        >>> sts_splits("STS12"), sts_splits("SICK-R")
+        (('test',), ('train', 'dev', 'test'))
+    """
+    return tuple(_DATA_SETS[task].files)
+
+
+def _on_hub(task: str, name: str, split: str, scored: bool) -> STSPairs | str:
     path = f"{PREFIX}{name}:{'validation' if split == 'dev' else split}"
     try:
-        return _read_table(
-            task, path, split, columns={"anchor": "sentence1", "positive": "sentence2", "target": "score"}
-        )
+        return _read_table(task, path, split, scored, _HUB_COLUMNS)
     except ValueError as error:
         return f"{error}; or give a folder with the files"
 
 
-def _read_table(task: str, path: str, split: str, columns: Mapping[str, str] | None = None) -> STSPairs:
-    table = read_rows(path, reads=("anchor", "positive", "target"), columns=columns, target=_Gold())
-    pairs = STSPairs.of_table(table)
+def _read_table(
+    task: str, path: str, split: str, scored: bool, columns: Mapping[str, str] | None = None
+) -> STSPairs:
+    reads = ("anchor", "positive", "target") if scored else ("anchor", "positive")
+    own = None if columns is None else {name: columns[name] for name in reads}
+    pairs = STSPairs.of_table(read_rows(path, reads=reads, columns=own, target=_Gold() if scored else None))
     return replace(
         pairs,
         subsets=pairs.subsets if _DATA_SETS[task].is_year else [task] * len(pairs),
-        understood=pairs.understood + _unpublished(task, split, len(pairs)),
+        understood=pairs.understood + (_unpublished(task, split, len(pairs)) if scored else ""),
     )
 
 
-def _read_senteval(task: str, files: Sequence[Path], split: str) -> STSPairs:
+def _read_senteval(task: str, files: Sequence[Path], split: str, scored: bool) -> STSPairs:
     """Reads SentEval's files; a text is its tokens joined by blanks, as SimCSE's copy of SentEval gives them."""
     data = _DATA_SETS[task]
     first, second, gold, subsets = [], [], [], []
@@ -211,7 +225,7 @@ def _read_senteval(task: str, files: Sequence[Path], split: str) -> STSPairs:
                 raise reading_error(where, "two texts and a score", "fewer columns", "fetch the file again")
             score, *texts = (" ".join(cells[place].split()) for place in data.columns)
             try:
-                number = _Gold().read(score)
+                number = _Gold().read(score) if scored else math.nan
             except ValueError as error:
                 raise InvalidValueError(f"{where}: {error}") from None
             if number is None:
@@ -225,12 +239,13 @@ def _read_senteval(task: str, files: Sequence[Path], split: str) -> STSPairs:
     if not gold:
         raise reading_error(source, "pairs with a gold score", "none", "fetch the files again")
     left_out = f"; {counted(empty, 'row')} without a gold label left out" if empty else ""
+    unpublished = _unpublished(task, split, len(gold)) if scored else ""
     return STSPairs(
         first=first,
         second=second,
         gold=torch.tensor(gold, dtype=torch.float64),
         subsets=subsets,
-        understood=f"{source}: {counted(len(gold), 'row')}{left_out}{_unpublished(task, split, len(gold))}",
+        understood=f"{source}: {counted(len(gold), 'row')}{left_out}{unpublished}",
     )
 
 
