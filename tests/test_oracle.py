@@ -259,7 +259,7 @@ def consert(oracle: Oracle, batch: Any, texts: Texts) -> Tensor:
 
 def declutr(oracle: Oracle, batch: Any, texts: Texts) -> Tensor:  # noqa: ARG001  # the spans are the library's
     ids, labels = split(batch.ids, batch), split(batch.labels, batch)
-    spans = batch.text_ids.view(len(batch.slots), -1).tolist()
+    spans = batch.text_ids[:, 0].view(len(batch.slots), -1).tolist()  # before masking
     compared = [*map(frozenset, zip(spans[0], strict=True)), *map(frozenset, zip(*spans[1:], strict=True))]
     assert len(set(compared)) == len(compared)  # none twice, which would be no negative
     views = [oracle.mean(rows) for rows in ids["positive"]]

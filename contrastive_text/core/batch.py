@@ -27,7 +27,8 @@ class Batch:
         slots: The slots, in row order.
         row_slots: Index into ``slots`` of each row, (S,).
         draw_keys: Key of every random draw for the row, (S,), int64.
-        text_ids: 64-bit hash of the text before any view, (S,): equal texts have equal ids.
+        text_ids: 64-bit hash of the text before any view, (S,): equal texts have equal ids. Where views edit
+            texts also that of the token ids after them, (S, 2).
         seed: Seed of the step's dropout masks.
         positions: Positions of the tokens, (T,), or None for the natural order.
         labels: Labels for masked language modelling, (T,), or None.

@@ -145,6 +145,29 @@ def _mix_tensor(z: Tensor) -> Tensor:
     return z ^ ((z >> 31) & ((1 << 33) - 1))
 
 
+def hash_rows(ids: Tensor, lengths: Tensor) -> Tensor:
+    """Returns a 64-bit hash of the token ids of each row, on their device: equal rows have equal ones.
+
+    Args:
+        ids: Token ids of all rows, one row after another, (T,).
+        lengths: Tokens of each row, (S,).
+
+    Returns:
+        (S,), int64.
+
+    Example:
+        >>> one, other, same = hash_rows(torch.tensor([5, 6, 6, 5, 5, 6]), torch.tensor([2, 2, 2])).tolist()
+        >>> one == same, one == other
+        (True, False)
+    """
+    numbers = torch.arange(len(lengths), device=ids.device)
+    rows = torch.repeat_interleave(numbers, lengths, output_size=len(ids))
+    places = torch.arange(len(ids), device=ids.device) - (lengths.cumsum(0) - lengths)[rows]
+    # A sum of hashes wraps and has no order: the rows' lengths and the ranks of a device's threads don't matter.
+    hashes = _mix_tensor(_mix_tensor((places + 1) * _signed(_GAMMA)) + ids)
+    return _mix_tensor(torch.zeros_like(lengths).index_add_(0, rows, hashes) + lengths)
+
+
 class RowRandom:
     """Draws for n rows at once, each from its own key.
 

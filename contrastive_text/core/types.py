@@ -157,7 +157,8 @@ class Encoded:
     Args:
         embeddings: Sentence vectors, (S, D), row = slot * N + example.
         slots: The slots, in row order.
-        text_ids: 64-bit hash of each row's text, (S,).
+        text_ids: 64-bit hash of each row's text before any view, (S,); where views edit texts also that of the
+            token ids after them, (S, 2). Texts that agree in either are no negatives of each other.
         target: Label or score of each example, (N,), in at least float32, or None.
         masked_hidden: Last-layer vectors of the tokens that have a label, (M, D), or None.
         masked_labels: Their labels, (M,), or None.
@@ -185,7 +186,7 @@ class Encoded:
         return self._of(role, self.embeddings)
 
     def role_ids(self, role: Role) -> Tensor:
-        """Returns the text ids of a role, (N, slots of the role)."""
+        """Returns the text ids of a role, (N, slots of the role), or of two ids each (N, slots of it, 2)."""
         return self._of(role, self.text_ids)
 
     def _of(self, role: Role, rows: Tensor) -> Tensor:

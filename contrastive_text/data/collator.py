@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold, fold_each, generator, text_id
+from contrastive_text.core.random import fold, fold_each, generator, hash_rows, text_id
 from contrastive_text.core.types import NO_LABEL, Example, Role, Row, Slot, Text, Tokens
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.pairings import Pairing
@@ -193,13 +193,17 @@ def assemble(
         for i, (text, name) in enumerate(zip(altered, names, strict=True))
     ]
     ids = {text: text_id(text) for text in dict.fromkeys(text for text in texts if isinstance(text, str))}
+    token_ids, lengths = _flat([row.ids for row in rows]), _flat([[len(row.ids) for row in rows]])
+    text_ids = _flat([[ids[text] if isinstance(text, str) else _span_id(text) for text in texts]])
+    if plan.text_chains or plan.token_chains:  # editing can make other texts equal
+        text_ids = torch.stack([text_ids, hash_rows(token_ids, lengths)], dim=1)
     return Batch(
-        ids=_flat([row.ids for row in rows]),
-        lengths=_flat([[len(row.ids) for row in rows]]),
+        ids=token_ids,
+        lengths=lengths,
         slots=slots,
         row_slots=torch.arange(len(slots)).repeat_interleave(examples),
         draw_keys=torch.from_numpy(keys),
-        text_ids=_flat([[ids[text] if isinstance(text, str) else _span_id(text) for text in texts]]),
+        text_ids=text_ids,
         seed=fold(*draw_keys[:examples]),
         positions=_flat([row.positions or range(len(row.ids)) for row in rows])
         if any(row.positions is not None for row in rows)

@@ -107,7 +107,7 @@ class Loss(nn.Module, ABC):
             places = own_place.unsqueeze(1) * k + torch.arange(k, device=own_place.device)
             own.append(sum(map(len, sides)) + places)
             sides.append(every.negative.flatten(0, 1))
-            side_ids.append(every.negative_ids.flatten())
+            side_ids.append(every.negative_ids.flatten(0, 1))
         if further is not None:
             own.append(torch.where(further.own < 0, further.own, sum(map(len, sides)) + further.own))
             sides.append(further.vectors)

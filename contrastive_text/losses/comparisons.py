@@ -19,22 +19,35 @@ class Forbid:
     """Which columns a row must not see, by integer ids: itself, and texts equal to it or to its target.
 
     A column is forbidden for a row if its id is among the row's ids, unless it is the row's target. Ids
-    take O(R + C) memory where a mask takes O(R * C).
+    take O(R + C) memory where a mask takes O(R * C). Texts may have an id of each of K kinds, such as of what a
+    view has left of them; they are equal if they agree in one.
 
     Args:
-        rows: Ids of each row, (R, ids per row): of its own text, then of its target.
-        columns: Id of each column, (C,).
+        rows: Ids of each row, of its own text, then of its target: (R, 2), or (R, 2, K).
+        columns: Id of each column, (C,), or (C, K).
     """
 
     rows: Tensor
     columns: Tensor
 
+    @property
+    def kinds(self) -> list[tuple[Tensor, Tensor]]:
+        """The ids of rows and columns of each kind, (R, 2) and (C,)."""
+        if self.columns.ndim == 1:
+            return [(self.rows, self.columns)]
+        return list(zip(self.rows.unbind(2), self.columns.unbind(1), strict=True))
+
+    def tile(self, down: slice, across: slice) -> Tensor:
+        """Returns True where a column has an id of the row's, targets included, (rows, columns) of a tile."""
+        same = torch.zeros((), dtype=torch.bool, device=self.columns.device)
+        for rows, columns in self.kinds:
+            for ids in rows[down].T:
+                same = same | (ids.unsqueeze(1) == columns[across])
+        return same
+
     def mask(self, target: Tensor) -> Tensor:
         """Returns True where a column is forbidden, (R, C), for targets (R,)."""
-        same: Tensor = self.rows[:, :1] == self.columns
-        for ids in self.rows.T[1:]:
-            same |= ids.unsqueeze(1) == self.columns
-        return same.scatter_(1, target.unsqueeze(1), False)
+        return self.tile(slice(None), slice(None)).scatter_(1, target.unsqueeze(1), False)
 
     def places(self, target: Tensor, most: int) -> tuple[Tensor, Tensor] | None:
         """Returns the rows and the columns of what ``mask`` marks, in O((R + C) log C) time.
@@ -46,19 +59,22 @@ class Forbid:
         Returns:
             Rows and columns, some perhaps twice.
         """
-        ordered, order = self.columns.sort()
-        ids = self.rows.contiguous()
-        first = torch.searchsorted(ordered, ids)
-        counts = (torch.searchsorted(ordered, ids, right=True) - first).flatten()
-        found = int(counts.sum())
-        if found > most:
-            return None
-        before = counts.cumsum(0) - counts
-        which = torch.repeat_interleave(counts, output_size=found)
-        places = torch.arange(found, device=which.device) + (first.flatten() - before)[which]
-        rows, columns = which // ids.shape[1], order[places]
-        kept = columns != target[rows]
-        return rows[kept], columns[kept]
+        listed = []
+        for ids, column_ids in self.kinds:
+            ordered, order = column_ids.sort()
+            first = torch.searchsorted(ordered, ids.contiguous())
+            counts = (torch.searchsorted(ordered, ids.contiguous(), right=True) - first).flatten()
+            found = int(counts.sum())
+            if found > most:
+                return None
+            before = counts.cumsum(0) - counts
+            which = torch.repeat_interleave(counts, output_size=found)
+            places = torch.arange(found, device=which.device) + (first.flatten() - before)[which]
+            rows, columns = which // ids.shape[1], order[places]
+            kept = columns != target[rows]
+            listed.append((rows[kept], columns[kept]))
+        rows, columns = (torch.cat(each) for each in zip(*listed, strict=True))
+        return rows, columns
 
     def hide(self, logits: Tensor, target: Tensor) -> Tensor:
         """Returns the logits with -inf where a column is forbidden, in place, (R, C), for targets (R,).
@@ -72,6 +88,21 @@ class Forbid:
         if places is None:
             return logits.masked_fill_(self.mask(target), -torch.inf)
         return logits.index_put_(places, logits.new_tensor(-torch.inf))
+
+
+def count_alike(ids: Tensor) -> Tensor:
+    """Returns how many further texts agree with another one in the second of two ids alone, a scalar.
+
+    Args:
+        ids: Two ids of each text, (M, 2).
+
+    Example:
+        >>> count_alike(torch.tensor([[1, 7], [1, 7], [2, 7], [3, 7], [4, 8]]))  # 2 and 3 with 1
+        tensor(2)
+    """
+    ordered = ids[ids[:, 0].argsort()]
+    first, second = ordered[ordered[:, 1].argsort(stable=True)].unbind(1)
+    return ((second[1:] == second[:-1]) & (first[1:] != first[:-1])).sum()
 
 
 NO_CLASS = -1
@@ -122,7 +153,7 @@ class FurtherNegatives:
 
     Args:
         vectors: (H, D).
-        ids: (H,).
+        ids: (H,), or (H, kinds).
         own: For each local example the places of its own ones among them, (n, J), -1 where it has fewer.
     """
 
@@ -133,15 +164,15 @@ class FurtherNegatives:
 
 @dataclass(frozen=True, slots=True)
 class Triples:
-    """Vectors of N examples with an id for every text; equal ids mark equal texts.
+    """Vectors of N examples with an id for every text, or one of each kind; equal ids mark equal texts.
 
     Args:
         anchor: (N, D).
         positive: (N, D).
         negative: (N, K, D), or None.
-        anchor_ids: (N,).
-        positive_ids: (N,).
-        negative_ids: (N, K), or None.
+        anchor_ids: (N,), or (N, kinds).
+        positive_ids: (N,), or (N, kinds).
+        negative_ids: (N, K), or (N, K, kinds), or None.
         classes: Class of each example, 0 or more, (N,), or None.
     """
 

@@ -119,8 +119,7 @@ class Tiling:
         forbid, _ = self.ids
         rows, columns = self.target.within(down, across)
         kept = tile[rows, columns]
-        for ids in forbid.rows[down].T:
-            tile.masked_fill_(ids.unsqueeze(1) == forbid.columns[across], value)
+        tile.masked_fill_(forbid.tile(down, across), value)
         return tile.index_put_((rows, columns), kept)
 
     def add_own(self, logits: Tensor, down: slice, across: slice) -> Tensor:

@@ -16,7 +16,7 @@ from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.types import Encoded
 from contrastive_text.heads import Head, check_train_only
 from contrastive_text.losses import InfoNCE, Loss, cosine_similarity_matrix
-from contrastive_text.losses.comparisons import Triples
+from contrastive_text.losses.comparisons import Triples, count_alike
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.batch_pairs import BatchPairs
 from contrastive_text.objectives.between import Between, named_between
@@ -44,7 +44,9 @@ class Contrastive(Objective):
     reads nor fills it.
 
     Differs: a text that occurs twice in a batch is a false negative, which the authors' codes keep and
-    dropout hides; here its columns are left out, unless ``mask_duplicates`` is off.
+    dropout hides; here its columns are left out, unless ``mask_duplicates`` is off. So are those of other texts
+    that views of text or tokens have made equal to it, such as two of which [DEL] and one word are left;
+    ``edited_alike`` is logged: how many of the step's texts views made equal to another one.
 
     Args:
         loss: The formula; None for ``InfoNCE``.
@@ -199,7 +201,7 @@ class Contrastive(Objective):
 
     def _terms(self, name: str, local: Triples) -> Terms:
         every, offset = self._gather(local)
-        texts = every.anchor_ids
+        texts = every.anchor_ids if every.anchor_ids.ndim == 1 else every.anchor_ids[:, 0]
         if not self.mask_duplicates:
             distinct = Triples.distinct(every.anchor, every.positive, every.negative)
             every = replace(distinct, classes=every.classes)
@@ -215,6 +217,10 @@ class Contrastive(Objective):
             _, positives, _ = pairs.positives()
             logs = _health(positives, positives, 0)
             terms = self.pair_labels.terms(self.loss, pairs)
+        if every.anchor_ids.ndim == 2:
+            every_ids = [every.anchor_ids, every.positive_ids]
+            every_ids += [] if every.negative_ids is None else [every.negative_ids.flatten(0, 1)]
+            logs["edited_alike"] = count_alike(torch.cat(every_ids)).to(local.anchor)
         if self.loss.learned is not None:
             logs["temperature"] = self.loss.learned().detach().squeeze()
         return replace(terms, logs=logs)

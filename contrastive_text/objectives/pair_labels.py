@@ -150,8 +150,9 @@ class SignedPairs(PairLabels):
             guesses.append(block.rows.new_full((len(block.rows),), math.log(compared + past)))
             past = 0  # only the first block's columns have the queue's after them
             block_sides = len(block.rows) // max(n, 1)
-            positive = pairs.local_positive.repeat(block_sides).unsqueeze(1)
-            ids = torch.where(positive, block.forbid.rows, block.forbid.rows[:, :1])
+            ids = block.forbid.rows
+            positive = pairs.local_positive.repeat(block_sides).reshape(-1, *[1] * (ids.ndim - 1))
+            ids = torch.where(positive, ids, ids[:, :1])
             blocks.append(replace(block, forbid=replace(block.forbid, rows=ids)))
             sides += block_sides
         terms, positive = loss.compare(blocks), pairs.local_positive.repeat(sides)

@@ -21,7 +21,7 @@ class _Columns:
 
     Args:
         vectors: As they were compared, before normalisation, (C, D).
-        ids: (C,).
+        ids: (C,), or (C, kinds).
         classes: (C,), or None where examples have none.
     """
 

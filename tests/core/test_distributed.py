@@ -155,11 +155,14 @@ def queue_step(model: nn.ModuleDict, name: str, number: int, total: int, part: s
     noise = torch.Generator().manual_seed(100 * total + number)
     x = torch.randn(len(slots), total, 5, generator=noise, dtype=torch.float64)[:, part]
     # Twenty texts for all steps: some of a step occur again in it and in others.
-    ids = torch.randint(20, (len(slots), total), generator=noise)[:, part]
+    ids = torch.randint(20, (len(slots), total), generator=noise)[:, part].flatten()
     target = torch.randint(2, (total,), generator=noise)[part].double()
+    edited = torch.randint(40, (len(slots), total), generator=noise)[:, part].flatten()
     model.zero_grad()
     terms = model["objective"](
-        Encoded(model["encoder"](x.flatten(0, 1)), slots, text_ids=ids.flatten(), target=target)
+        Encoded(
+            model["encoder"](x.flatten(0, 1)), slots, text_ids=torch.stack([ids, edited], dim=1), target=target
+        )
     )
     count = sum_over_ranks(torch.tensor(float(terms.count))).clamp(min=1)
     loss = reduce_terms(terms.total * world_size(), count, terms.reduction)

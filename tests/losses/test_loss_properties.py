@@ -156,6 +156,20 @@ def test_columns_equal_to_a_rows_own_text_or_to_its_positive_are_forbidden_and_i
     ]
 
 
+@given(SEEDS)
+def test_texts_with_two_ids_are_equal_where_they_agree_in_either(seed: int) -> None:
+    noise = torch.Generator().manual_seed(seed)
+    ids, target = torch.randint(4, (6, 2), generator=noise), torch.randint(6, (5,), generator=noise)
+    own = torch.randint(4, (5, 2), generator=noise)
+    both = Forbid(torch.stack([own, ids[target]], dim=1), ids)
+    each = [Forbid(rows, columns) for rows, columns in both.kinds]
+    mask = both.mask(target)
+    assert torch.equal(mask, each[0].mask(target) | each[1].mask(target))
+    rows, columns = both.places(target, most=100)  # type: ignore[misc]
+    assert set(zip(rows.tolist(), columns.tolist(), strict=True)) == {(int(r), int(c)) for r, c in mask.nonzero()}
+    assert both.places(target, most=-1) is None
+
+
 @pytest.mark.parametrize("loss", [InfoNCE(temperature=0.5), NTXent(temperature=0.5)])
 def test_a_batch_of_one_text_repeated_has_no_negatives_and_no_loss(loss: Loss) -> None:
     rows = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

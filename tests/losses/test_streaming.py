@@ -44,7 +44,10 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def examples(n: int, hard: int = 0, ids: int | None = None, classes: int | None = None, seed: int = 0) -> Triples:
-    """Random vectors; texts of that many ids, None for one each; examples of that many classes, None for none."""
+    """Random vectors; texts of that many ids, None for one each; examples of that many classes, None for none.
+
+    An odd number of ids is one of two kinds.
+    """
     noise = torch.Generator().manual_seed(seed)
 
     def vectors(*shape: int) -> Tensor:
@@ -52,11 +55,12 @@ def examples(n: int, hard: int = 0, ids: int | None = None, classes: int | None 
 
     triples = Triples.distinct(vectors(n), vectors(n), vectors(n, hard) if hard else None)
     if ids is not None:
+        kinds = (2,) if ids % 2 else ()
         triples = replace(
             triples,
-            anchor_ids=torch.randint(ids, (n,), generator=noise),
-            positive_ids=torch.randint(ids, (n,), generator=noise),
-            negative_ids=torch.randint(ids, (n, hard), generator=noise) if hard else None,
+            anchor_ids=torch.randint(ids, (n, *kinds), generator=noise),
+            positive_ids=torch.randint(ids, (n, *kinds), generator=noise),
+            negative_ids=torch.randint(ids, (n, hard, *kinds), generator=noise) if hard else None,
         )
     if classes is not None:
         triples = replace(triples, classes=torch.randint(classes, (n,), generator=noise))

@@ -130,6 +130,25 @@ def test_duplicates_stay_negatives_when_they_are_not_to_be_masked(case: tuple[En
         assert reached == pytest.approx(expected, abs=ROUNDING)
 
 
+@pytest.mark.parametrize("loss", [InfoNCE(0.2), NTXent(0.2)])
+def test_texts_that_views_made_equal_are_not_pushed_apart(loss: Loss) -> None:
+    # Two texts that differ; what is left of the second's positive is the first's anchor.
+    rows = replace(encoded(2), text_ids=torch.tensor([[1, 5], [2, 6], [1, 7], [2, 5]]))
+    terms = Contrastive(loss=loss)(rows)
+    plain = replace(rows, text_ids=rows.text_ids[:, 0])
+    assert terms.logs["edited_alike"] == 1
+    assert "edited_alike" not in Contrastive(loss=loss)(plain).logs
+    if not loss.same_side:  # the first anchor sees its own positive alone, the second both
+        second = Contrastive(loss=loss)(plain).total - terms.total
+        anchor, positive, other = (rows.embeddings[i] for i in (0, 2, 3))
+        cosines = torch.stack([torch.cosine_similarity(anchor, each, dim=0) / 0.2 for each in (positive, other)])
+        assert float(second) == pytest.approx(float(cosines.logsumexp(0) - cosines[0]), abs=ROUNDING)
+    everywhere = replace(rows, text_ids=torch.tensor([[1, 5], [2, 5], [1, 5], [2, 5]]))
+    assert float(Contrastive(loss=loss)(everywhere).total) == 0.0
+    kept = Contrastive(loss=loss, mask_duplicates=False)(everywhere)
+    assert float(kept.total) == pytest.approx(float(Contrastive(loss=loss)(plain).total), abs=ROUNDING)
+
+
 def test_the_order_of_an_examples_positives_does_not_matter() -> None:
     # Both examples have the positives 2 and 3; the second example gives them in another order.
     rows = replace(encoded(2, positives=2), text_ids=torch.tensor([0, 1, 2, 2, 3, 3]))

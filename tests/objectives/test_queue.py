@@ -242,6 +242,28 @@ def test_a_copy_of_a_past_text_is_left_out_unless_duplicates_are_kept() -> None:
         assert fill(kept) == [2 * past]
 
 
+def test_a_past_text_that_views_made_equal_is_left_out() -> None:
+    steps = [batch(2, 0, ids=[1, 2, 3, 4]), batch(2, 1, ids=[5, 6, 7, 8])]
+    first, second = (step.encoded for step in steps)
+    left = torch.tensor([[11, 12, 13, 14], [15, 16, 17, 13]])  # of the last positive what was left of the third
+    edited = [
+        replace(e, text_ids=torch.stack([e.text_ids, ids], 1))
+        for e, ids in zip((first, second), left, strict=True)
+    ]
+    same = [replace(first, text_ids=torch.tensor([1, 2, 8, 4])), second]
+    totals = []
+    for run in (edited, same, [first, second]):
+        objective = Contrastive(InfoNCE(T), queue=8)
+        objective(run[0])
+        objective.finish_step()
+        totals.append(float(objective(run[1]).total))
+        objective.finish_step()
+        restored = Contrastive(InfoNCE(T), queue=8)
+        restored.load_state_dict(objective.state_dict())
+        assert torch.equal(restored(run[1]).total, objective(run[1]).total)
+    assert totals[0] == totals[1] != totals[2]
+
+
 # Labels and views
 
 
