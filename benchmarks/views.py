@@ -180,7 +180,7 @@ def collator_table(options: argparse.Namespace) -> list[dict[str, Any]]:
             continue  # the same parts as their method's, around another network
         module = ContrastiveModule.from_recipe(recipe, options.encoder)
         documents = recipe.startswith("declutr")
-        pairing = Spans(positives=0 if "mlm_only" in recipe else 2) if documents else None
+        pairing = Spans(positives=0 if "mlm_only" in recipe else 2, too_long="cut") if documents else None
         data = TextDataModule(
             train=options.documents if documents else options.texts,
             pairing=pairing,

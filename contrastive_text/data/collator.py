@@ -19,8 +19,15 @@ from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.pairings import Pairing
 from contrastive_text.views import ViewPlan
 
-_PAIRING = -1
+PAIRING = -1
 """Takes the place of the example's number in the key of a pairing's draws."""
+
+
+def row_keys(
+    seed: int, task: str, epochs: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Returns the keys of rows of a task, on which all their draws depend."""
+    return fold_each(seed, text_id(task), epochs, numbers)
 
 
 class KeyedRow(NamedTuple):
@@ -93,8 +100,8 @@ class Collator:
             ValueError: Rows that give different numbers of examples, positives or negatives, or none.
         """
         epochs, numbers = np.array([(item.epoch, item.number) for item in items], dtype=np.int64).T
-        row_keys = fold_each(self.seed, text_id(self.task), epochs, numbers)
-        drawn = zip(items, fold_each(row_keys, _PAIRING).tolist(), strict=True)
+        of_rows = row_keys(self.seed, self.task, epochs, numbers)
+        drawn = zip(items, fold_each(of_rows, PAIRING).tolist(), strict=True)
         rows = [self.pairing(item.row, generator(key)) for item, key in drawn]
         examples = [example for row in rows for example in row]
         texts = [example_texts(example, self.originals) for example in examples]
@@ -103,7 +110,7 @@ class Collator:
             self._refuse(rows)
         slots = tuple(slot for slot, _ in example_slots(examples[0], self.originals))
         places = np.arange(len(slots))[:, np.newaxis, np.newaxis]
-        keys = fold_each(row_keys[:, np.newaxis], np.arange(len(rows[0])), places)
+        keys = fold_each(of_rows[:, np.newaxis], np.arange(len(rows[0])), places)
         targets = [
             _target(item.row) if example.target is None else example.target
             for item, row in zip(items, rows, strict=True)

@@ -14,6 +14,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import generator
 from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Row, Slot
+from contrastive_text.data.cuts import cut_spans, cut_texts
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.mixture import Mixture, Step, TaskSize
 from contrastive_text.data.needs import DataNeeds
@@ -23,9 +24,6 @@ from contrastive_text.data.tasks import TextTask
 from contrastive_text.data.token_cache import TokenTable, tokenize_documents
 from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
 from contrastive_text.pairings import Pairing, SameText
-
-_SAMPLE = 1000
-"""Texts that are tokenised before training to say how many the length limit will cut."""
 
 
 class TrainingData(NamedTuple):
@@ -126,20 +124,21 @@ class TrainingSet:
         return max((stop - start for start, stop in parts), default=0)
 
     def facts(self, tokenizer: TextTokenizer | None, seed: int) -> dict[str, str]:
-        """Returns the facts of all tasks, and how many texts the length limit cuts, as a sample of them tells."""
+        """Returns the facts of all tasks, and how many texts and spans the length limit cuts."""
         facts = {
             f"{fact}, {name}" if self.named else fact: said
             for name, data in self.tasks.items()
             for fact, said in (data.facts() | self._repeats(name)).items()
         }
-        rows = [row for data in self.tasks.values() if not data.pairing.reads_tokens for row in data.texts]
-        texts = list(_texts(rows))
-        if tokenizer is None or tokenizer.room is None or not texts:
+        if tokenizer is None or tokenizer.room is None:
             return facts
-        sample = [texts[i] for i in generator(seed).permutation(len(texts))[:_SAMPLE]]
-        cut = sum(len(tokens) > tokenizer.room for tokens in tokenizer(sample))
-        said = f"{cut / len(sample):.1%} of {len(sample):,} sampled texts are longer and will be cut"
-        return facts | {"length limit": f"{tokenizer.max_length} tokens with special ones; {said}"}
+        room = tokenizer.room
+        reading = {name: data for name, data in self.tasks.items() if data.pairing.reads_tokens}
+        rows = [row for name, data in self.tasks.items() if name not in reading for row in data.texts]
+        texts = list(_texts(rows))
+        said = [cut_texts(texts, room, tokenizer, seed)] if texts else []
+        said += [cut_spans(data.rows, data.pairing, room, name, seed) for name, data in reading.items()]
+        return facts | {"length limit": f"{tokenizer.max_length} tokens with special ones; {'; '.join(said)}"}
 
     def _repeats(self, task: str) -> dict[str, str]:
         """Says how often the rows of a task come in an epoch, where they do so more than once."""
@@ -176,6 +175,8 @@ def prepare(
     numbers: Sequence[int] = range(len(texts))
     if pairing.reads_tokens:
         assert needs.tokenizer is not None
+        if needs.tokenizer.room is not None:
+            pairing.check_room(needs.tokenizer.room)
         rows = tokens = _tokenised(texts, needs.tokenizer, cache_dir)
         numbers, said = served(tokens, pairing)
     chosen = [said] if said else []

@@ -56,6 +56,18 @@ class Pairing(ABC):
         """Whether a text of so many tokens is served with less than was asked for; these are counted."""
         return False
 
+    def check_room(self, room: int) -> None:  # noqa: B027  # the contract: what is longer is cut
+        """Checks that a row of the encoder has room for the texts of the pairing.
+
+        Asked only with ``reads_tokens``.
+
+        Args:
+            room: Tokens of a row beside the special ones, at most.
+
+        Raises:
+            ValueError: They may be longer, and the pairing was not told to have them cut.
+        """
+
     @abstractmethod
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
         """Returns the examples of a row; all randomness comes from ``rng``."""

@@ -22,6 +22,9 @@ Start = Literal["grid", "uniform"]
 TooShort = Literal["error", "skip", "shrink"]
 """What becomes of a document without room for its anchors."""
 
+TooLong = Literal["error", "cut"]
+"""What becomes of a span that is longer than a row of the encoder."""
+
 
 def span_length(beta: Sequence[float], shortest: int, longest: int, rng: np.random.Generator) -> int:
     """Draws the length of a span, ``floor(Beta(a, b) * (longest - shortest) + shortest)``."""
@@ -117,9 +120,10 @@ class Spans(Pairing):
     ``adjacent`` over its left and its right neighbour, which are no longer than the wider side.
 
     Differs: spans are slices of token ids; the authors' go back to text and are tokenised again. Theirs end
-    the run at a short document. Theirs refuse a left neighbour at token 0, and fail where no right one fits
-    either; that is taken here even with ``adjacent_at_start`` off. Where neither side has room for
-    ``min_length``, which a single anchor may meet, the neighbour fills the wider one.
+    the run at a short document, and cut spans to the encoder's limit without a word. Theirs refuse a left
+    neighbour at token 0, and fail where no right one fits either; that is taken here even with
+    ``adjacent_at_start`` off. Where neither side has room for ``min_length``, which a single anchor may meet,
+    the neighbour fills the wider one.
 
     Args:
         anchors: Anchors of a document, A.
@@ -133,6 +137,11 @@ class Spans(Pairing):
         too_short: What becomes of a document of fewer than ``2 * anchors * max_length`` tokens: ``error``
             ends the run, ``skip`` leaves it out, ``shrink`` lowers ``max_length`` for it alone to what it has
             room for, and leaves it out if that isn't above ``min_length``.
+        too_long: What becomes of spans above the encoder's own ``max_length`` less its special tokens: ``error``
+            refuses such a ``max_length`` here before the first step, ``cut`` has them cut at their end. The
+            run's summary says how many.
+        min_document_tokens: Tokens that a document must have even where the spans need fewer: with 2,048, one
+            anchor sees the same documents as two. None for what they need.
         adjacent_at_start: Whether a left neighbour may start at token 0; off as in the authors' code.
 
     Raises:
@@ -158,6 +167,8 @@ class Spans(Pairing):
         strategy: Strategy = "any",
         start: Start = "grid",
         too_short: TooShort = "skip",
+        too_long: TooLong = "error",
+        min_document_tokens: int | None = None,
         adjacent_at_start: bool = True,
     ) -> None:
         for name, number, least in (
@@ -177,6 +188,7 @@ class Spans(Pairing):
             ("strategy", strategy, Strategy),
             ("start", start, Start),
             ("too_short", too_short, TooShort),
+            ("too_long", too_long, TooLong),
         ):
             if word not in get_args(choice):
                 raise InvalidValueError(
@@ -191,27 +203,53 @@ class Spans(Pairing):
         self.strategy: Strategy = strategy
         self.start: Start = start
         self.too_short: TooShort = too_short
+        self.too_long: TooLong = too_long
+        self.min_document_tokens = min_document_tokens
         self.adjacent_at_start = adjacent_at_start
+        least = self._room_for_anchors
+        if min_document_tokens is not None and min_document_tokens < least:
+            raise InvalidValueError(
+                f"Spans.min_document_tokens: expected {least:,} or more, which the anchors need, got "
+                f"{min_document_tokens:,}; leave it out, or lower anchors or max_length"
+            )
+
+    @property
+    def _room_for_anchors(self) -> int:
+        least = min(self.max_length, self.min_length + 1) if self.too_short == "shrink" else self.max_length
+        return 2 * self.anchors * least
 
     @property
     def min_tokens(self) -> int:
         """Tokens that a document must have."""
-        least = min(self.max_length, self.min_length + 1) if self.too_short == "shrink" else self.max_length
-        return 2 * self.anchors * least
+        return self.min_document_tokens or self._room_for_anchors
 
     def serves(self, tokens: int) -> bool:
-        """Whether a document of so many tokens has room for the anchors.
+        """Whether a document of so many tokens has room for the anchors, and ``min_document_tokens``.
 
         Raises:
             ValueError: It hasn't, and ``too_short`` is ``error``.
         """
         if tokens < self.min_tokens and self.too_short == "error":
+            why = "2 x anchors x max_length" if self.min_document_tokens is None else "min_document_tokens"
             raise InvalidValueError(
-                f"Spans.too_short: expected documents of {self.min_tokens:,} tokens or more (2 x anchors x "
-                f"max_length), got one of {tokens:,}; set skip to leave it out or shrink to take shorter spans "
-                "of it, or lower anchors or max_length"
+                f"Spans.too_short: expected documents of {self.min_tokens:,} tokens or more ({why}), got one of "
+                f"{tokens:,}; set skip to leave it out or shrink to take shorter spans of it, or lower "
+                "min_document_tokens, anchors or max_length"
             )
         return tokens >= self.min_tokens
+
+    def check_room(self, room: int) -> None:
+        """Checks that a row of the encoder holds the longest span.
+
+        Raises:
+            ValueError: It doesn't, and ``too_long`` is ``error``.
+        """
+        if self.max_length > room and self.too_long == "error":
+            raise InvalidValueError(
+                f"Spans.max_length: expected spans that the encoder's max_length holds, {room:,} tokens beside "
+                f"the special ones, got up to {self.max_length:,}; raise model.encoder.max_length by "
+                f"{self.max_length - room:,}, lower data.pairing.max_length, or set data.pairing.too_long: cut"
+            )
 
     def shrinks(self, tokens: int) -> bool:
         """Whether a document of so many tokens gets spans below ``max_length``."""

@@ -158,6 +158,11 @@ def test_d2_a_document_has_room_for_twice_the_anchors(vectors: dict[str, Any]) -
     assert pairing.serves(least)
     assert not Spans(anchors=1).serves(1023)
     assert Spans(anchors=1).serves(1024)
+    # So that one anchor sees the documents that two see.
+    assert [Spans(a, min_document_tokens=2048).min_tokens for a in (1, 2)] == [2048, 2048]
+    assert not Spans(anchors=1, min_document_tokens=2048).serves(2047)
+    with pytest.raises(ValueError, match=r"Spans.min_document_tokens: expected 2,048 or more, .* got 2,047"):
+        Spans(anchors=2, min_document_tokens=2047)
 
 
 def test_d2_a_short_document_ends_the_run_if_asked() -> None:
@@ -504,6 +509,7 @@ def test_d14_a_text_meets_62_negatives_the_other_anchor_of_its_document_among_th
         ({"strategy": WRONG}, "Spans.strategy: expected one of any, subsuming, adjacent, got 'sideways'"),
         ({"start": WRONG}, "Spans.start: expected one of grid, uniform, got 'sideways'"),
         ({"too_short": WRONG}, "Spans.too_short: expected one of error, skip, shrink, got 'sideways'"),
+        ({"too_long": WRONG}, "Spans.too_long: expected one of error, cut, got 'sideways'"),
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments: dict[str, Any], said: str) -> None:
@@ -527,6 +533,8 @@ def test_a_checkpoint_makes_the_pairing_again() -> None:
         "strategy": "adjacent",
         "start": "uniform",
         "too_short": "error",
+        "too_long": "cut",
+        "min_document_tokens": 4096,
         "adjacent_at_start": False,
     }
     spec = part_spec(Spans(**arguments), "pairing")
