@@ -25,6 +25,7 @@ from runs import (
     RESULTS,
     ROOT,
     command,
+    configurations,
     do,
     drop_weights,
     held,
@@ -266,7 +267,13 @@ class Benchmark:
         with held(self.options.out / "table"):
             rows = self.rows()
             first = rows_of(self.place(name, self.options.seeds[0]) for name in PRETRAINING)
-            publish("cs224n", table(rows, first, self.options), rows, folder=self.options.results)
+            publish(
+                "cs224n",
+                table(rows, first, self.options),
+                rows,
+                configurations(self.folder),
+                folder=self.options.results,
+            )
 
 
 def scores(folder: Path, prefix: str) -> dict[str, float]:

@@ -205,7 +205,7 @@ def main() -> None:
     if options.quick and options.out is None:
         print("\n".join(lines))
     else:
-        print(publish("embed", lines, [found], folder=options.out or RESULTS).name)
+        print(publish("embed", lines, [found], vars(options), folder=options.out or RESULTS).name)
     if not killed["same bytes"]:
         raise SystemExit("the output of the killed runs differs")
 

@@ -292,7 +292,7 @@ def main() -> None:
     if options.quick and options.out is None:
         print("\n".join(lines))
         return
-    print(publish("encode", lines, [found], folder=options.out or RESULTS).name)
+    print(publish("encode", lines, [found], vars(options), folder=options.out or RESULTS).name)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import multiprocessing
 import platform
 import statistics
@@ -26,11 +25,11 @@ from typing import Any
 import psutil
 import torch
 import torch.nn.functional as F
+from runs import publish
 from torch import Tensor
 
 from contrastive_text.losses import NTXent
 
-ROOT = Path(__file__).parents[1]
 FEATURES = 384
 TEMPERATURE = 0.05
 ROWS = (128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 65_536)
@@ -214,8 +213,6 @@ def write(found: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """Writes the dated table and its JSON."""
     today = datetime.date.today().isoformat()
     suffix = "" if options.device == "cpu" else f"-{options.device}"
-    path = ROOT / "benchmarks" / "results" / f"{today}-loss{suffix}.md"
-    path.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
     where = f"CPU ({platform.machine()}), {options.threads} threads"
     if options.device == "cuda":
         where = torch.cuda.get_device_name()
@@ -237,8 +234,7 @@ def write(found: list[dict[str, Any]], options: argparse.Namespace) -> None:
             cells = {row["form"]: cell(row) for row in found if row["rows"] == rows}
             lines.append(f"| {rows:,} | {' | '.join(cells.get(form, '') for form in FORMS)} |")
         lines.append("")
-    path.write_text("\n".join(lines).rstrip() + "\n")
-    print(path.read_text())
+    print(publish(f"loss{suffix}", lines[:-1], found, vars(options)).read_text())
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from runs import (
     RESULTS,
     ROOT,
     command,
+    configurations,
     do,
     drop_weights,
     held,
@@ -219,7 +220,13 @@ class Benchmark:
         places = [self.place(name, seed) for name in SETUPS for seed in seeds]
         with held(options.out / "table"):
             rows = rows_of([*(options.out / name for name in STARTS), *places])
-            publish("nli", table(rows, options, self.texts), rows, folder=options.results)
+            publish(
+                "nli",
+                table(rows, options, self.texts),
+                rows,
+                configurations(self.folder),
+                folder=options.results,
+            )
 
 
 WHAT = """\

@@ -139,13 +139,51 @@ def machine() -> str:
     return f"torch {torch.__version__}, CPU, {cores}, {threads} thread{'s' if threads > 1 else ''} a run"
 
 
-def publish(what: str, lines: Sequence[str], rows: Sequence[Mapping[str, Any]], folder: Path = RESULTS) -> Path:
-    """Writes a dated table and its JSON, each in one go."""
+def configurations(folder: Path) -> dict[str, Any]:
+    """Returns the whole configuration of every run of a folder, by its place there."""
+    files = sorted(folder.rglob("version_*/config.yaml"))
+    return {str(file.parent.relative_to(folder)): yaml.safe_load(file.read_text()) for file in files}
+
+
+def publish(
+    what: str,
+    lines: Sequence[str],
+    rows: object,
+    configuration: Mapping[str, Any],
+    folder: Path = RESULTS,
+) -> Path:
+    """Writes a dated table and its JSON, each in one go.
+
+    Args:
+        what: Of the file's name, what stands after the date.
+        lines: The table.
+        rows: Its figures.
+        configuration: All that made them: the options of a script, or what ``configurations`` found of its runs.
+            Of files and folders their names alone are kept.
+        folder: Where both are written.
+    """
     path = folder / f"{datetime.date.today().isoformat()}-{what}.md"
     folder.mkdir(parents=True, exist_ok=True)
     _write(path, "\n".join(lines) + "\n")
-    _write(path.with_suffix(".json"), json.dumps(rows, indent=1) + "\n")
+    kept = {"configuration": nameless(configuration), "rows": rows}
+    _write(path.with_suffix(".json"), json.dumps(kept, indent=1) + "\n")
     return path
+
+
+def nameless(value: Any) -> Any:  # Any: what JSON holds, and paths
+    """Returns a configuration whose absolute paths have lost their folders.
+
+    Example:
+        >>> nameless({"train": ["/data/texts.txt"], "rate": 0.1, "encoder": Path("/models/bert")})
+        {'train': ['texts.txt'], 'rate': 0.1, 'encoder': 'bert'}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): nameless(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [nameless(each) for each in value]
+    if isinstance(value, str | Path) and Path(value).is_absolute():
+        return Path(value).name
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def _write(path: Path, text: str) -> None:

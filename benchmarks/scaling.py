@@ -358,7 +358,7 @@ def main() -> None:
     if options.quick and options.out is None:
         print("\n".join(lines))
         return
-    print(publish("scaling", lines, rows, folder=options.out or RESULTS).name)
+    print(publish("scaling", lines, rows, vars(options), folder=options.out or RESULTS).name)
 
 
 def trained_parameters(encoder: str) -> int:

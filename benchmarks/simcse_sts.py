@@ -22,6 +22,7 @@ import warnings
 from pathlib import Path
 
 import torch
+from runs import configurations, publish
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.data import read_pairs
@@ -86,7 +87,7 @@ def main() -> None:
                 kept.write_text(json.dumps(row))
             rows.append(json.loads(kept.read_text()))
             print(rows[-1], flush=True)
-    write(rows, options.encoder)
+    write(rows, options.encoder, options.out)
 
 
 def measure(name: str, seed: int, words: list[str], options: argparse.Namespace) -> dict[str, object]:
@@ -107,12 +108,9 @@ def measure(name: str, seed: int, words: list[str], options: argparse.Namespace)
     return {"set-up": name, "seed": seed, **scores, **run}
 
 
-def write(rows: list[dict[str, object]], encoder: str) -> None:
+def write(rows: list[dict[str, object]], encoder: str, out: Path) -> None:
     """Writes the dated table and its JSON."""
     today = datetime.date.today().isoformat()
-    path = ROOT / "benchmarks" / "results" / f"{today}-simcse-sts.md"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
     columns = ("start dev", "start test", "best dev", "test of the best")
     lines = ["# SimCSE on STS-B (Spearman x 100)", ""]
     lines += [
@@ -131,8 +129,7 @@ def write(rows: list[dict[str, object]], encoder: str) -> None:
             f"**{statistics.mean(v):.2f}** ± {statistics.stdev(v):.2f}" for v in values if len(v) > 1
         )
         lines.append(f"| {name} | mean ± sd | {said} | | |")
-    path.write_text("\n".join(lines) + "\n")
-    print(path.read_text())
+    print(publish("simcse-sts", lines, rows, configurations(out)).read_text())
 
 
 if __name__ == "__main__":

@@ -268,7 +268,7 @@ def write(found: dict[str, list[list[Mark]]], options: argparse.Namespace) -> No
         for name, turns in found.items()
         for number, marks in enumerate(turns, start=1)
     ]
-    print(publish("start_up", lines, rows).read_text())
+    print(publish("start_up", lines, rows, vars(options)).read_text())
 
 
 def _part(turns: Sequence[Sequence[Mark]], i: int, kind: str) -> float:

@@ -229,7 +229,7 @@ def main() -> None:
     if options.quick or not options.rounds:
         print("\n".join(lines))
         return
-    print(publish("sts", lines, [found], folder=options.out or RESULTS).name)
+    print(publish("sts", lines, [found], vars(options), folder=options.out or RESULTS).name)
 
 
 if __name__ == "__main__":

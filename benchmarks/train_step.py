@@ -480,7 +480,7 @@ def main() -> None:
     if options.quick and options.out is None:
         print("\n".join(lines))
         return
-    print(publish("train-step", lines, rows, folder=options.out or RESULTS).name)
+    print(publish("train-step", lines, rows, vars(options), folder=options.out or RESULTS).name)
 
 
 if __name__ == "__main__":

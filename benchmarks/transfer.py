@@ -119,7 +119,7 @@ def main() -> None:
         {"name": row["name"], "seconds": row["seconds"], "scores": {s.task: s.score for s in row["scores"]}}
         for row in rows
     ]
-    print(publish("transfer", lines, [first, second, *kept], folder=options.out or RESULTS).name)
+    print(publish("transfer", lines, [first, second, *kept], vars(options), folder=options.out or RESULTS).name)
 
 
 if __name__ == "__main__":

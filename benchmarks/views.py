@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from runs import publish
 
 from contrastive_text import ContrastiveModule
 from contrastive_text.core.random import RowRandom, generator
@@ -52,7 +53,6 @@ from contrastive_text.views import (
 )
 from contrastive_text.views.words.wordnet import WordNetSynonyms
 
-ROOT = Path(__file__).parents[1]
 ROUNDS = 5
 ROWS = 512
 
@@ -219,10 +219,7 @@ def collator_table(options: argparse.Namespace) -> list[dict[str, Any]]:
 def write(tables: dict[str, list[dict[str, Any]]], options: argparse.Namespace) -> None:
     """Writes the dated tables and their JSON."""
     today = datetime.date.today().isoformat()
-    path = ROOT / "benchmarks" / "results" / f"{today}-views.md"
-    kept = json.dumps(tables, indent=1).replace(options.nltk, "FOLDER")
-    path.with_suffix(".json").write_text(kept + "\n")
-    tables = json.loads(kept)
+    tables = json.loads(json.dumps(tables).replace(options.nltk, "FOLDER"))
     lines = [
         "# Throughput of views",
         "",
@@ -234,8 +231,7 @@ def write(tables: dict[str, list[dict[str, Any]]], options: argparse.Namespace) 
         for row in rows:
             cells = [f"{value:,.1f}" if isinstance(value, float) else str(value) for value in row.values()]
             lines.append(f"| {' | '.join(cells)} |")
-    path.write_text("\n".join(lines) + "\n")
-    print(path.read_text())
+    print(publish("views", lines, tables, vars(options)).read_text())
 
 
 if __name__ == "__main__":

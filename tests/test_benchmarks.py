@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import multiprocessing
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-SCRIPTS = ("timing", "train_step", "memory", "encode", "scaling", "sts", "transfer", "embed")
+SCRIPTS = ("timing", "train_step", "memory", "encode", "scaling", "sts", "transfer", "embed", "runs")
 
 
 @pytest.fixture
@@ -35,6 +36,24 @@ def test_the_examples_of_a_benchmark_hold(scripts: dict[str, ModuleType], name: 
     outcome = doctest.testmod(scripts[name])
     assert outcome.failed == 0
     assert outcome.attempted or name in ("memory", "transfer")
+
+
+def test_a_result_holds_the_configuration_of_its_runs_without_the_folders_of_a_machine(
+    scripts: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    runs = scripts["runs"]
+    for seed in ("1", "2"):
+        run = tmp_path / "runs" / "any" / seed / "version_0"
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text(f"seed_everything: {seed}\ndata: {{train: [{tmp_path}/texts.txt]}}\n")
+    found = runs.configurations(tmp_path / "runs")
+    table = runs.publish("grid", ["# A grid"], [{"seed": 1}], found, folder=tmp_path / "results")
+    assert table.name.endswith("-grid.md") and table.read_text() == "# A grid\n"
+    kept = json.loads(table.with_suffix(".json").read_text())
+    assert kept["rows"] == [{"seed": 1}]
+    assert kept["configuration"] == {
+        f"any/{seed}/version_0": {"seed_everything": seed, "data": {"train": ["texts.txt"]}} for seed in (1, 2)
+    }
 
 
 def test_forward_flops_are_those_that_torch_counts(scripts: dict[str, ModuleType]) -> None:
