@@ -127,6 +127,12 @@ class Evaluate(TextsCommand):
     suite: Annotated[Sequence[Suite], "suites of tasks, instead of files"] = ()
     data: Annotated[str | None, ReadPath(), "folder of the suites' data sets; hub: STS from the hub"] = None
     setting: Annotated[Setting | None, "how sub-sets of a year of STS are joined; all"] = None
+    without_frequent: Annotated[
+        Sequence[int],
+        {"metavar": "K"},
+        "STS without the K most frequent tokens in the mean; several share one pass",
+    ] = ()
+    frequencies: Annotated[Texts | None, "texts whose tokens are counted for it; else those of STS"] = None
     subsets: Annotated[bool, "a table of sub-sets for each year of STS"] = False
     protocol: Annotated[Protocol | None, "of classifiers, as in SentEval; standard"] = None
     classifier: Annotated[Literal["torch", "sklearn"] | None, "what trains them; torch"] = None

@@ -21,8 +21,9 @@ from contrastive_text.core.console import console
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
-from contrastive_text.data import read_pairs
+from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.frequency import frequency_table
 from contrastive_text.evaluation.results import written_together
 from contrastive_text.evaluation.sts.cosine import score_table, warnings_named
 from contrastive_text.evaluation.sts.data import STSPairs
@@ -36,6 +37,8 @@ _READ_BY: Mapping[str, Sequence[str]] = {
     "bounds": ("files",),
     "data": _SUITES,
     "setting": ("sts",),
+    "without_frequent": ("sts",),
+    "frequencies": ("sts",),
     "subsets": ("sts",),
     "protocol": _CLASSIFIED,
     "classifier": _CLASSIFIED,
@@ -68,6 +71,13 @@ def _check(options: Evaluate) -> None:
     check_read(options, _READ_BY, asked=options.suite or ["files"])
     if options.suite and not options.data:
         raise InvalidValueError("--data: expected the folder of the suites' data sets, got none; give it")
+    if options.without_frequent and (len(options.suite) > 1 or options.cache):
+        more = "--cache" if options.cache else "other suites"
+        raise InvalidValueError(
+            f"--without_frequent: expected --suite sts by itself, got {more} too; leave it out"
+        )
+    if options.frequencies and not options.without_frequent:
+        raise InvalidValueError("--frequencies: expected --without_frequent, which reads it, got none; give K")
     if options.subsets and options.format in ("csv", "json"):
         raise InvalidValueError(
             f"--subsets: expected text, markdown or latex, got {options.format}, which holds sub-sets anyway; "
@@ -129,9 +139,24 @@ def _evaluate_suites(options: Evaluate) -> None:
         for name, pairs in (*data.sts.items(), *trained_splits(data).items()):
             if isinstance(pairs, STSPairs):
                 say(f"{name}: {pairs.understood}")
+        corpus = _counted(options)
         embeds = _load(options)
         with warnings_as_notes():
-            tables = {suite: SUITES[suite].table(embeds, data, protocol) for suite in options.suite}
-        _say_encoded(embeds)
+            if options.without_frequent:
+                tables = {
+                    "sts": frequency_table(embeds, data.sts, options.without_frequent, corpus, protocol.setting)
+                }
+            else:
+                tables = {suite: SUITES[suite].table(embeds, data, protocol) for suite in options.suite}
+                _say_encoded(embeds)
     further = tables["sts"].subsets() if options.subsets else {}
     print_or_write(written_together(tables | further, options.format or "text"), options.output, "scores")
+
+
+def _counted(options: Evaluate) -> list[str] | None:
+    """Returns the texts whose tokens are counted; None for those of the tasks."""
+    if options.frequencies is None:
+        return None
+    table = read_rows(options.frequencies, reads=("text",))
+    say(table.understood)
+    return [str(row["text"]) for row in table]

@@ -195,6 +195,21 @@ def test_several_poolers_are_rows_of_each_table(files: dict[str, str], data: Pat
     assert all(f"│ {name} " in pairs for name in names)
 
 
+def test_frequent_tokens_are_left_out_by_several_numbers_in_one_pass(
+    files: dict[str, str], data: Path, said: Any
+) -> None:
+    words = [files["bert"], "--suite", "sts", "--data", str(data)]
+    (plain,) = said(words)[0].splitlines()[2:]
+    out, _ = said([*words, "--without_frequent", "0", "3"])
+    rows = [line.split("|") for line in out.splitlines()[2:]]
+    assert [row[0].split()[-2:] for row in rows] == [["without", "0"], ["without", "3"]]
+    # rounding, of sums in another order
+    figures = [[float(cell) for cell in row[1:]] for row in (*rows, plain.split("|"))]
+    assert figures[0] == pytest.approx(figures[2], abs=0.011) and figures[1] != pytest.approx(figures[2], abs=0.1)
+    out, err = said([*words, "--without_frequent", "3", "--frequencies", files["texts"]])
+    assert "texts.txt: " in err and "tokens of 40 texts" in out
+
+
 # Files
 
 
@@ -283,6 +298,9 @@ def altered(folder: Path, copy: Path, value: float) -> Path:
         (["m", "pairs.tsv", "--output", "x"], "--output: expected something that reads it, got files"),
         (["m", "--suite", "sts", "--data", "d", "--subsets", "--format", "csv"], "got csv, which holds sub-sets"),
         (["m", "--suite", "sts", "--data", "d", "--subsets", "--format", "json"], "json, which holds sub-sets"),
+        (["m", "--suite", "sts", "--data", "d", "--without_frequent", "2", "--cache", "c"], "got --cache too"),
+        (["m", "--suite", "sts", "--data", "d", "--frequencies", "t"], "expected --without_frequent"),
+        (["m", "one.tsv", "--without_frequent", "2"], "--without_frequent: expected something that reads it"),
         (["m", "--suite", "sts", "--data", "nowhere"], "nowhere: expected a folder of data sets, found none"),
         (["m", "empty.tsv"], "empty.tsv: expected at least one row with text, got an empty file"),
         (["m", "--suite", "sts", "--data", "."], "--data: expected the data of one task or more, got none"),

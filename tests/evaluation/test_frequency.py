@@ -1,8 +1,10 @@
 """Without frequent tokens in the mean: against a mean that is taken text by text."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
+import sts_files
 import tiny
 import torch
 from scipy import stats
@@ -10,7 +12,16 @@ from scipy import stats
 from contrastive_text import SentenceEncoder
 from contrastive_text.data import Table, read_pairs
 from contrastive_text.evaluation import evaluate_pairs
-from contrastive_text.evaluation.frequency import frequency_bias, takes_mean, vectors_without
+from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.frequency import (
+    frequency_bias,
+    scores_without,
+    takes_mean,
+    token_counts,
+    vectors_without,
+)
+from contrastive_text.evaluation.sts.cosine import score_tasks
+from contrastive_text.evaluation.sts.data import STSPairs, find_sts
 from contrastive_text.heads import MLPHead, build_head
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MaxPooler, MeanPooler, Pooler
 
@@ -33,12 +44,15 @@ def model(bert: str, pooler: Pooler) -> SentenceEncoder:
     return SentenceEncoder.from_pretrained(bert, pooler=pooler, device="cpu")
 
 
-def slow_vectors(encoder: SentenceEncoder, texts: list[str], removed: int) -> torch.Tensor:
+def leaving(encoder: SentenceEncoder, texts: list[str], removed: int) -> list[int]:
+    """The ids of the most frequent tokens."""
+    counts = Counter(token for text in texts for token in encoder.encoder.tokenizer(text)["input_ids"])
+    return sorted(counts, key=lambda token: (-counts[token], token))[:removed]
+
+
+def slow_vectors(encoder: SentenceEncoder, texts: list[str], frequent: list[int]) -> torch.Tensor:
     """Each text by itself through Transformers' model; a mean over its tokens that are left."""
-    tokenizer = encoder.encoder.tokenizer
-    rows = [tokenizer(text)["input_ids"] for text in texts]
-    counts = Counter(token for row in rows for token in row)
-    frequent = sorted(counts, key=lambda token: (-counts[token], token))[:removed]
+    rows = [encoder.encoder.tokenizer(text)["input_ids"] for text in texts]
     vectors = []
     for row in rows:
         with torch.no_grad():
@@ -55,11 +69,13 @@ def test_vectors_are_the_means_over_the_tokens_that_are_left(bert: str, pooler: 
     encoder = model(bert, pooler)
     encoder.encoder.layout = layout
     texts = [*tiny.TEXTS[:12], "a", "the bird sings"]  # of "a" nothing is left
-    found = vectors_without(encoder, texts, (0, 2, 5))
+    found = vectors_without(encoder, texts, (0, 2, 5), token_counts(encoder, texts))
     assert list(found) == [0, 2, 5]
     for removed, vectors in found.items():
         # Sums in another order, in float32 over values of some units.
-        torch.testing.assert_close(vectors, slow_vectors(encoder, texts, removed), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            vectors, slow_vectors(encoder, texts, leaving(encoder, texts, removed)), rtol=0, atol=1e-5
+        )
 
 
 def test_without_removal_vectors_and_score_are_those_of_encode(bert: str, pairs: Table) -> None:
@@ -67,7 +83,7 @@ def test_without_removal_vectors_and_score_are_those_of_encode(bert: str, pairs:
     encoder.head = build_network(encoder.encoder.features)
     encoder.prompt = "a bird "
     texts = [str(row["anchor"]) for row in pairs]
-    (vectors,) = vectors_without(encoder, texts, (0,)).values()
+    (vectors,) = vectors_without(encoder, texts, (0,), token_counts(encoder, texts)).values()
     torch.testing.assert_close(vectors, torch.as_tensor(encoder.encode(texts)), rtol=0, atol=1e-5)
     ((number, score),) = frequency_bias(encoder, pairs, (0,))
     assert number == 0
@@ -84,13 +100,42 @@ def test_the_score_is_the_correlation_of_the_vectors_that_are_left(bert: str, pa
     encoder = model(bert, MeanPooler())
     texts = [str(row[side]) for side in ("anchor", "positive") for row in pairs]
     for removed, score in frequency_bias(encoder, pairs, (2, 6)):
-        u, v = slow_vectors(encoder, texts, removed).split(len(pairs))
+        u, v = slow_vectors(encoder, texts, leaving(encoder, texts, removed)).split(len(pairs))
         expected = stats.spearmanr(torch.cosine_similarity(u, v), [row["target"] for row in pairs]).statistic
         assert score == pytest.approx(100 * expected, abs=1e-3)
 
 
 def test_numbers_that_would_leave_no_token_are_dropped(bert: str, pairs: Table) -> None:
     assert [number for number, _ in frequency_bias(model(bert, MeanPooler()), pairs, (0, 4, 10_000))] == [0, 4]
+
+
+def test_the_suite_is_scored_once_for_each_number_with_the_frequencies_of_a_corpus(
+    bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, tasks = model(bert, MeanPooler()), find_sts(sts_files.write_senteval(tmp_path))
+    corpus = [
+        "bird bird bird bird",
+        "dog",
+    ]  # after the two special tokens "bird" is the most frequent, then "dog"
+    passes: list[int] = []
+    counting = encoder.encoder.forward
+    monkeypatch.setattr(encoder.encoder, "forward", lambda *a, **b: (passes.append(1), counting(*a, **b))[1])
+    found = scores_without(encoder, tasks, (0, 2, 3), corpus)
+    assert len(passes) <= 2  # the groups of one pass over all texts
+    assert [score.score for score in found[0]] == pytest.approx(
+        [score.score for score in score_tasks(CachedEncoder(encoder), tasks, "all")], abs=1e-3
+    )
+    counts = token_counts(encoder, corpus)
+    bird, dog, unk = (encoder.encoder.tokenizer.convert_tokens_to_ids(word) for word in ("bird", "dog", "[UNK]"))
+    assert (int(counts[bird]), int(counts[dog]), int(counts.sum())) == (4, 1, 9) and bird != unk
+    pairs = tasks["STS13"]
+    assert isinstance(pairs, STSPairs)
+    vectors = [slow_vectors(encoder, texts, leaving(encoder, corpus, 3)) for texts in (pairs.first, pairs.second)]
+    expected = stats.spearmanr(torch.cosine_similarity(*vectors), pairs.gold).statistic
+    assert found[3][1].score == pytest.approx(100 * expected, abs=1e-3)
+    for wrong in ((4,), (-1,), (1, 1)):
+        with pytest.raises(ValueError, match="from 0 to 3, of the 4"):
+            scores_without(encoder, tasks, wrong, corpus)
 
 
 @pytest.mark.parametrize("pooler", [CLSPooler(), MaxPooler()], ids=lambda pooler: type(pooler).__name__)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
 
@@ -20,17 +20,20 @@ from contrastive_text.evaluation.sts.data import STSPairs, find_sts
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.metrics import pair_similarity, spearman
 
+Embed: TypeAlias = Callable[[Sequence[str]], Tensor]
+"""From N texts to their vectors, (N, D): a ``CachedEncoder``, or what else knows them."""
+
 SETTINGS = ("all", "mean", "wmean")
 """How the sub-sets of a year become one score: see ``aggregate``."""
 
 
-def pair_vectors(embed: CachedEncoder, pairs: STSPairs) -> tuple[Tensor, Tensor]:
+def pair_vectors(embed: Embed, pairs: STSPairs) -> tuple[Tensor, Tensor]:
     """Returns the vectors of the first texts and of the second, (n, D) each, encoded together."""
     vectors = embed([*pairs.first, *pairs.second])
     return vectors[: len(pairs)], vectors[len(pairs) :]
 
 
-def pair_cosines(embed: CachedEncoder, pairs: STSPairs) -> Tensor:
+def pair_cosines(embed: Embed, pairs: STSPairs) -> Tensor:
     """Returns the cosine of the two vectors of each pair, (n,), float64.
 
     A vector of zeros has similarity 0, as in SentEval; NaN stays, and no score is made of it.
@@ -128,7 +131,7 @@ def sts_scores(embed: CachedEncoder, folder: str | Path, setting: str = "all") -
     return score_tasks(embed, find_sts(folder), setting)
 
 
-def score_tasks(embed: CachedEncoder, tasks: Mapping[str, STSPairs | str], setting: str) -> list[TaskScore]:
+def score_tasks(embed: Embed, tasks: Mapping[str, STSPairs | str], setting: str) -> list[TaskScore]:
     """Returns the scores of tasks that ``find_sts`` has found."""
     check_setting(setting, [pairs for pairs in tasks.values() if isinstance(pairs, STSPairs)])
     return [
@@ -139,7 +142,7 @@ def score_tasks(embed: CachedEncoder, tasks: Mapping[str, STSPairs | str], setti
     ]
 
 
-def _task_score(embed: CachedEncoder, task: str, pairs: STSPairs, setting: str) -> TaskScore:
+def _task_score(embed: Embed, task: str, pairs: STSPairs, setting: str) -> TaskScore:
     cosines = pair_cosines(embed, pairs)
     with warnings_named(task):
         score, parts = aggregate(cosines, pairs, setting)
