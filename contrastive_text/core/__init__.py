@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         Row,
         Slot,
         Text,
+        TextPair,
         Tokens,
         Vocabulary,
     )
@@ -69,6 +70,7 @@ __all__ = [
     "StepKind",
     "Target",
     "Text",
+    "TextPair",
     "Tokens",
     "Vocabulary",
     "at_least_float32",

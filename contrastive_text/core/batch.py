@@ -31,6 +31,8 @@ class Batch:
             texts also that of the token ids after them, (S, 2).
         seed: Seed of the step's dropout masks.
         positions: Positions of the tokens, (T,), or None for the natural order.
+        types: Which of two texts of a row each token is of, (T,), as the tokenizer numbers them; None where rows
+            hold one text, or the tokenizer has no types.
         labels: Labels for masked language modelling, (T,), or None.
         target: Label or score of each example, (N,), float64, or None.
         truncated: Number of rows that were cut to the length limit.
@@ -46,6 +48,7 @@ class Batch:
         text_ids: Tensor,
         seed: int = 0,
         positions: Tensor | None = None,
+        types: Tensor | None = None,
         labels: Tensor | None = None,
         target: Tensor | None = None,
         truncated: int = 0,
@@ -58,6 +61,7 @@ class Batch:
         self.text_ids = text_ids
         self.seed = seed
         self.positions = positions
+        self.types = types
         self.labels = labels
         self.target = target
         self.truncated = truncated
@@ -94,6 +98,7 @@ class Batch:
             draw_keys=self.draw_keys[rows],
             text_ids=self.text_ids[rows],
             positions=None if self.positions is None else self.positions[tokens],
+            types=None if self.types is None else self.types[tokens],
             labels=None if self.labels is None else self.labels[tokens],
         )
 
@@ -129,6 +134,7 @@ class Batch:
             draw_keys=move(self.draw_keys),
             text_ids=move(self.text_ids),
             positions=None if self.positions is None else move(self.positions),
+            types=None if self.types is None else move(self.types),
             labels=None if self.labels is None else move(self.labels),
             target=None if self.target is None else move(self.target),
         )

@@ -78,8 +78,15 @@ class Tokens:
         )
 
 
-Text: TypeAlias = str | Tokens
-"""What a slot holds: a string, or a span that is already tokenised."""
+class TextPair(NamedTuple):
+    """Two texts that stand in one sequence, one after the other."""
+
+    first: str
+    second: str
+
+
+Text: TypeAlias = str | Tokens | TextPair
+"""What a slot holds: a string, a span that is already tokenised, or two strings for one sequence."""
 
 Row: TypeAlias = Mapping[str, Text | float]
 """One record of a data file, under the library's column names (``text``, ``anchor``, ``target``, ...).

@@ -14,7 +14,7 @@ from torch import Tensor
 from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, fold_each, generator, hash_rows, text_id
-from contrastive_text.core.types import NO_LABEL, Example, Role, Row, Slot, Text, Tokens
+from contrastive_text.core.types import NO_LABEL, Example, Role, Row, Slot, Text, TextPair, Tokens
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.pairings import Pairing
 from contrastive_text.views import ViewPlan
@@ -199,9 +199,9 @@ def assemble(
         )
         for i, (text, name) in enumerate(zip(altered, names, strict=True))
     ]
-    ids = {text: text_id(text) for text in dict.fromkeys(text for text in texts if isinstance(text, str))}
+    ids = {text: _content_id(text) for text in dict.fromkeys(texts) if not isinstance(text, Tokens)}
     token_ids, lengths = _flat([row.ids for row in rows]), _flat([[len(row.ids) for row in rows]])
-    text_ids = _flat([[ids[text] if isinstance(text, str) else _span_id(text) for text in texts]])
+    text_ids = _flat([[_span_id(text) if isinstance(text, Tokens) else ids[text] for text in texts]])
     if plan.text_chains or plan.token_chains:  # editing can make other texts equal
         text_ids = torch.stack([text_ids, hash_rows(token_ids, lengths)], dim=1)
     return Batch(
@@ -214,6 +214,9 @@ def assemble(
         seed=fold(*draw_keys[:examples]),
         positions=_flat([row.positions or range(len(row.ids)) for row in rows])
         if any(row.positions is not None for row in rows)
+        else None,
+        types=_flat([row.types or (0,) * len(row.ids) for row in rows])
+        if any(row.types is not None for row in rows)
         else None,
         labels=_flat([row.labels or (NO_LABEL,) * len(row.ids) for row in rows])
         if any(row.labels is not None for row in rows)
@@ -229,6 +232,7 @@ class _Row(NamedTuple):
     ids: Sequence[int]
     truncated: bool
     positions: Sequence[int] | None = None
+    types: Sequence[int] | None = None
     labels: Sequence[int] | None = None
 
 
@@ -237,10 +241,11 @@ class _Tokenised:
 
     def __init__(self, texts: Iterable[Text], tokenizer: TextTokenizer, with_words: bool) -> None:
         self.tokenizer = tokenizer
-        strings = list(dict.fromkeys(text for text in texts if isinstance(text, str)))
+        strings = list(dict.fromkeys(string for text in texts for string in _strings(text)))
         self._tokens = dict(zip(strings, tokenizer(strings), strict=True)) if with_words else {}
         ids = [each.ids for each in self._tokens.values()] if with_words else tokenizer.ids(strings)
-        self._plain = dict(zip(strings, map(self._row, ids), strict=True))
+        self._ids: dict[str, Sequence[int]] = dict(zip(strings, ids, strict=True))
+        self._plain: dict[str, _Row] = {}
 
     def _row(self, ids: Sequence[int]) -> _Row:
         row = self.tokenizer.row(ids)
@@ -248,10 +253,18 @@ class _Tokenised:
 
     def plain(self, text: Text) -> _Row:
         """Returns the row of a text that stays as it is."""
-        return self._plain[text] if isinstance(text, str) else self._row(text.ids)
+        if isinstance(text, TextPair):
+            pair = self.tokenizer.pairs.row(self._ids[text.first], self._ids[text.second])
+            return _Row(pair.ids, pair.truncated, types=pair.types)
+        if isinstance(text, Tokens):
+            return self._row(text.ids)
+        if text not in self._plain:
+            self._plain[text] = self._row(self._ids[text])
+        return self._plain[text]
 
     def tokens(self, text: Text) -> Tokens:
         """Returns the tokens of a text, uncut and without special ones."""
+        assert not isinstance(text, TextPair)  # refused with the pairing
         return self._tokens[text] if isinstance(text, str) else text
 
 
@@ -267,6 +280,16 @@ def _altered(
 
 def _flat(rows: Sequence[Sequence[int]]) -> Tensor:
     return torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=sum(map(len, rows))))
+
+
+def _strings(text: Text) -> tuple[str, ...]:
+    if isinstance(text, TextPair):
+        return text
+    return (text,) if isinstance(text, str) else ()
+
+
+def _content_id(text: str | TextPair) -> int:
+    return text_id(text) if isinstance(text, str) else fold(*map(text_id, text))
 
 
 def _span_id(span: Tokens) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from contrastive_text.core.random import fold_each, generator
+from contrastive_text.core.types import TextPair
 from contrastive_text.data.collator import PAIRING, row_keys
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.tokenizing import TextTokenizer
@@ -16,10 +17,10 @@ _SAMPLE = 1000
 """Texts or documents that are counted, where there are more."""
 
 
-def cut_texts(texts: Sequence[str], room: int, tokenizer: TextTokenizer, seed: int) -> str:
-    """Returns what share of the texts has more tokens than there is room for, as a sample of them tells."""
+def cut_texts(texts: Sequence[str | TextPair], tokenizer: TextTokenizer, seed: int) -> str:
+    """Returns what share of the texts, two in a sequence together, the limit cuts, as a sample of them tells."""
     sample = [texts[i] for i in generator(seed).permutation(len(texts))[:_SAMPLE]]
-    cut = sum(len(ids) > room for ids in tokenizer.ids(sample))
+    cut = sum(map(tokenizer.cuts, sample))
     return f"{cut / len(sample):.1%} of {len(sample):,} sampled texts are longer and will be cut"
 
 

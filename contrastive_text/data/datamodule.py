@@ -323,8 +323,12 @@ class TextDataModule(pl.LightningDataModule):
 
     def _plain_collator(self, name: str, table: Table) -> Collator | StepCollator:
         """Returns the collator of rows that stand as they are: no spans, no neighbours, no view."""
-        collator = self._collator(name, Given() if "anchor" in table[0] else SameText(), ViewPlan())
-        return StepCollator({name: collator}) if name in (self.tasks or {}) else collator
+        task = (self.tasks or {}).get(name)
+        pairing: Pairing = Given() if "anchor" in table[0] else SameText()
+        if task is not None and task.pairing is not None and task.pairing.joins:
+            pairing = task.pairing
+        collator = self._collator(name, pairing, ViewPlan())
+        return collator if task is None else StepCollator({name: collator})
 
     def collator(self, task: str | None = None) -> Collator:
         """Returns the collator of a task's training data, after ``setup("fit")``; None for the only one."""

@@ -13,7 +13,7 @@ from contrastive_text.core.batch import StepKind
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import generator
 from contrastive_text.core.specs import describe
-from contrastive_text.core.types import Row, Slot
+from contrastive_text.core.types import Row, Slot, TextPair
 from contrastive_text.data.cuts import cut_spans, cut_texts
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.mixture import Mixture, Step, TaskSize
@@ -50,6 +50,14 @@ class TrainingData(NamedTuple):
     chosen: str
     slots: tuple[Slot, ...]
     examples_per_row: int
+
+    def strings(self) -> Iterator[str | TextPair]:
+        """Yields the texts of all rows, two in one sequence together."""
+        if self.pairing.joins:
+            rng = generator(0)
+            pairs = (example.anchor for row in self.texts for example in self.pairing(row, rng))
+            return (pair for pair in pairs if isinstance(pair, TextPair))
+        return _texts(self.texts)
 
     def facts(self) -> dict[str, str]:
         """Returns what a reader of the results should know of the data set."""
@@ -132,12 +140,10 @@ class TrainingSet:
         }
         if tokenizer is None or tokenizer.room is None:
             return facts
-        room = tokenizer.room
         reading = {name: data for name, data in self.tasks.items() if data.pairing.reads_tokens}
-        rows = [row for name, data in self.tasks.items() if name not in reading for row in data.texts]
-        texts = list(_texts(rows))
-        said = [cut_texts(texts, room, tokenizer, seed)] if texts else []
-        said += [cut_spans(data.rows, data.pairing, room, name, seed) for name, data in reading.items()]
+        texts = [text for name, data in self.tasks.items() if name not in reading for text in data.strings()]
+        said = [cut_texts(texts, tokenizer, seed)] if texts else []
+        said += [cut_spans(data.rows, data.pairing, tokenizer.room, name, seed) for name, data in reading.items()]
         return facts | {"length limit": f"{tokenizer.max_length} tokens with special ones; {'; '.join(said)}"}
 
     def _repeats(self, task: str) -> dict[str, str]:
@@ -180,6 +186,8 @@ def prepare(
         rows = tokens = _tokenised(texts, needs.tokenizer, cache_dir)
         numbers, said = served(tokens, pairing)
     chosen = [said] if said else []
+    if pairing.joins and needs.tokenizer is not None:
+        chosen.append(f"two texts in a sequence: {needs.tokenizer.pairs.describe()}")
     if task.limit is not None:
         numbers, said = drawn(numbers, task.limit, seed, name)
         chosen.append(said)

@@ -108,6 +108,11 @@ def check_roles(
                 f"({', '.join(sorted({*given, 'original'}))}), got {chain}; give the data such texts or drop "
                 "the views"
             )
+    if pairing.joins and (editing := [*plan.text_chains, *plan.token_chains]):
+        raise InvalidValueError(
+            f"views.{editing[0]}: expected no views of words or tokens on two texts in one sequence, got some "
+            f"under pairing {name}; leave them out (views of embeddings may stay), or set pairing: Given"
+        )
     repeating = [
         (text, each.anchor, plan.chain_name(slot)) for each in examples for slot, text in example_slots(each)
     ]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.types import NO_LABEL, NO_WORD, Text, Tokens, Vocabulary
+from contrastive_text.core.types import NO_LABEL, NO_WORD, Text, TextPair, Tokens, Vocabulary
+from contrastive_text.data.pair_template import PairTemplate
 
 _SPECIALS = {
     "pad_token": "[PAD]",
@@ -101,12 +103,29 @@ class TextTokenizer:
         return encoding
 
     def text(self, text: Text) -> str:
-        """Returns a span of tokens as the string that it stands for; a string as it is."""
+        """Returns the string that tokens stand for; a string as it is; two strings with a bar between."""
+        if isinstance(text, TextPair):
+            return f"{text.first} | {text.second}"
         return text if isinstance(text, str) else str(self.tokenizer.decode(list(text.ids)))
+
+    @cached_property
+    def pairs(self) -> PairTemplate:
+        """How two texts stand in one row.
+
+        Raises:
+            ValueError: A tokenizer that puts nothing between them, or a limit that leaves no room for both.
+        """
+        return PairTemplate(self.tokenizer, self.max_length)
 
     def cut(self, tokens: Tokens) -> Tokens:
         """Returns at most as many tokens as there is room for, from the start."""
         return tokens if self.room is None or len(tokens) <= self.room else tokens.take(range(self.room))
+
+    def cuts(self, text: str | TextPair) -> bool:
+        """Whether the limit cuts a text, or one of two in a sequence."""
+        if isinstance(text, TextPair):
+            return self.pairs.row(*self.ids(text)).truncated
+        return self.room is not None and len(self.ids([text])[0]) > self.room
 
     def row(self, ids: Sequence[int]) -> list[int]:
         """Returns the ids of the row that enters the encoder: those there is room for, and the special ones."""
@@ -156,7 +175,8 @@ def learn_vocabulary(
         ValueError: A size that the characters alone exceed.
 
     Returns:
-        A tokenizer that puts [CLS] before and [SEP] after a text.
+        A tokenizer that puts [CLS] before and [SEP] after a text, and another [SEP] after a second one, whose
+        tokens have type 1.
 
     Example:
         >>> tokenizer = learn_vocabulary(["a bird sings", "a bird flies"], vocabulary_size=40)
@@ -199,7 +219,9 @@ def learn_vocabulary(
             f"{tokenizer.get_vocab_size()}, got {vocabulary_size}; give a larger vocab_size"
         )
     ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
     return wrap_tokenizer(tokenizer.to_str())
 
 

@@ -26,6 +26,7 @@ class Encoder(nn.Module, ABC):
         max_length: Longest row in training, in tokens with special ones; None for ``limit``.
         limit: Longest row that the network takes; None for no limit.
         takes_embedding_views: Whether there is an embedding output that ``alter`` can reach.
+        takes_types: Whether it reads ``Batch.types``: which of two texts of a row a token is of.
         dropout_in_effect: Dropout probabilities by name, as the run's summary prints them.
     """
 
@@ -35,6 +36,7 @@ class Encoder(nn.Module, ABC):
     max_length: int | None = None
     limit: int | None = None
     takes_embedding_views: bool = False
+    takes_types: bool = False
     dropout_in_effect: Mapping[str, float] = MappingProxyType({})
 
     @abstractmethod

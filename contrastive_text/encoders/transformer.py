@@ -102,6 +102,8 @@ class TransformerEncoder(Encoder):
         self._first_position = _first_position(self.model)
         self.token_head: TokenHead | None = None
         self.takes_embedding_views = embedding_module(self.model) is not None
+        # RoBERTa has a table of one type, and DistilBERT, MPNet and DeBERTa have none.
+        self.takes_types = architecture.to_dict().get("type_vocab_size", 0) > 1
         self._why_not_packed = self._take_our_attention()
         if compiled:
             for block in next(part for part in self.model.modules() if isinstance(part, nn.ModuleList)):
@@ -178,6 +180,7 @@ class TransformerEncoder(Encoder):
     ) -> dict[int, Tensor]:
         """Returns the token vectors of each layer, (T, D)."""
         places = natural_positions(batch.lengths) if batch.positions is None else batch.positions
+        types = batch.types if self.takes_types else None
         with packed(packing):
             outputs = self._run(
                 alter,
@@ -185,6 +188,7 @@ class TransformerEncoder(Encoder):
                 layers,
                 input_ids=batch.ids.unsqueeze(0),
                 position_ids=(places + self._first_position).unsqueeze(0),
+                **({} if types is None else {"token_type_ids": types.unsqueeze(0)}),
             )
         return {layer: vectors.squeeze(0) for layer, vectors in outputs.items()}
 
@@ -192,6 +196,8 @@ class TransformerEncoder(Encoder):
         mask = token_mask(batch.lengths)
         fill = self.model.config.pad_token_id or 0
         inputs = {"input_ids": pad(batch.ids, mask, fill=fill), "attention_mask": mask.long()}
+        if self.takes_types and batch.types is not None:
+            inputs["token_type_ids"] = pad(batch.types, mask)
         if batch.positions is not None:
             natural = torch.arange(mask.shape[1], device=mask.device)
             places = torch.where(mask, pad(batch.positions, mask), natural)

@@ -1,7 +1,7 @@
 """Choose: which texts belong together."""
 
-from contrastive_text.pairings.base import Given, Neighbours, Pairing, SameText
+from contrastive_text.pairings.base import Given, Neighbours, OneSequence, Pairing, SameText
 from contrastive_text.pairings.nli import NLITriples
 from contrastive_text.pairings.spans import Spans
 
-__all__ = ["Given", "NLITriples", "Neighbours", "Pairing", "SameText", "Spans"]
+__all__ = ["Given", "NLITriples", "Neighbours", "OneSequence", "Pairing", "SameText", "Spans"]

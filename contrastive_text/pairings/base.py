@@ -11,7 +11,7 @@ import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Target
-from contrastive_text.core.types import Example, Row
+from contrastive_text.core.types import Example, Row, TextPair
 
 
 class Pairing(ABC):
@@ -24,11 +24,13 @@ class Pairing(ABC):
         reads: The columns that a file must have.
         target: How the pairing itself understands the labels of a file; None where it reads none.
         reads_tokens: Whether the texts come tokenised, as ``Tokens`` without special tokens and uncut.
+        joins: Whether it puts texts into one sequence, which is then done with held-out rows too.
     """
 
     reads: tuple[str, ...] = ("text",)
     target: Target | None = None
     reads_tokens: ClassVar[bool] = False
+    joins: ClassVar[bool] = False
 
     def arrange(self, files: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
         """Returns the rows to draw batches from, and what there is to say of them; asked once, before sampling.
@@ -123,6 +125,27 @@ class Given(Pairing):
                 views_per_text=self.views_per_text,
             )
         ]
+
+
+class OneSequence(Pairing):
+    """Two texts of a row in one sequence, as BERT is fine-tuned on pairs: attention sees both.
+
+    Special tokens and token types are those of the tokenizer for pairs: ``[CLS] first [SEP] second [SEP]`` for
+    BERT (Devlin et al. 2019, https://arxiv.org/abs/1810.04805, section 3.2), ``<s> first </s></s> second </s>``
+    for RoBERTa. What is too long is cut from the longer text. It gives anchors alone, for ``TextClassification``.
+
+    Example:
+        >>> example, = OneSequence()({"anchor": "It rains.", "positive": "Is it wet?"}, np.random.default_rng(0))
+        >>> example.anchor, example.positives
+        (TextPair(first='It rains.', second='Is it wet?'), ())
+    """
+
+    reads = ("anchor", "positive")
+    joins = True
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
+        """Returns one example, a pair of texts as its anchor."""
+        return [Example(anchor=TextPair(str(row["anchor"]), str(row["positive"])))]
 
 
 class Neighbours(Pairing):

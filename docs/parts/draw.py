@@ -37,6 +37,9 @@ PICTURES: dict[str, Callable[[], Sheet]] = {
     "SameText": lambda: pairing(pairings.SameText(), {"text": SENTENCE}),
     "Given": lambda: pairing(pairings.Given(), GIVEN),
     "NLITriples": lambda: pairing(pairings.NLITriples(), GIVEN),
+    "OneSequence": lambda: pairing(
+        pairings.OneSequence(), {"anchor": "a man dances", "positive": "somebody is dancing"}
+    ),
     "Neighbours": lambda: pairing(pairings.Neighbours(), {"text": SENTENCE, "next": "people stop to watch him"}),
     "Spans": lambda: spans(key=5),
     "SwapWords": lambda: text_view(views.SwapWords(rate=0.3), key=3),

@@ -13,7 +13,7 @@ from sheet import BOX, GAP, LABELS, LINE, MARGIN, PAD, ROW, SMALL, WIDTH, Box, K
 from torch.nn.functional import one_hot
 
 from contrastive_text.core.random import RowRandom, generator
-from contrastive_text.core.types import NO_LABEL, NO_WORD, Encoded, Row, Tokens, Vocabulary
+from contrastive_text.core.types import NO_LABEL, NO_WORD, Encoded, Row, TextPair, Tokens, Vocabulary
 from contrastive_text.objectives import MaskedLM, Terms
 from contrastive_text.pairings import Pairing, Spans
 from contrastive_text.pairings.spans import Strategy
@@ -113,7 +113,8 @@ def token_view(view: TokenView, key: int) -> Sheet:
 def pairing(part: Pairing, row: Row) -> Sheet:
     """Draws a row of the data and the example that a pairing makes of it."""
     (example,) = part(row, generator(0))
-    roles = [("anchor", example.anchor), *(("positive", text) for text in example.positives)]
+    anchor = " [SEP] ".join(example.anchor) if isinstance(example.anchor, TextPair) else example.anchor
+    roles = [("anchor", anchor), *(("positive", text) for text in example.positives)]
     roles += [("negative", text) for text in example.negatives]
     said = "; ".join(f"{role}: {text}" for role, text in roles)
     sheet = Sheet(f"{type(part).__name__}: {said}", call(part))

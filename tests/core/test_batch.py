@@ -25,6 +25,7 @@ def batch(lengths: list[int], extras: bool = True) -> Batch:
         text_ids=torch.arange(len(lengths)) + 2000,
         seed=5,
         positions=ids + 1 if extras else None,
+        types=ids + 3 if extras else None,
         labels=ids + 2 if extras else None,
         target=torch.arange(len(lengths) // len(SLOTS)) if extras else None,
     )
@@ -42,8 +43,10 @@ def test_a_split_carries_every_list_of_its_rows(lengths: list[int], rows: list[i
     assert part.text_ids.tolist() == [2000 + row for row in rows]
     assert part.positions is not None
     assert part.labels is not None
+    assert part.types is not None
     assert torch.equal(part.positions, part.ids + 1)
     assert torch.equal(part.labels, part.ids + 2)
+    assert torch.equal(part.types, part.ids + 3)
     for role in ("anchor", "positive"):
         wanted = {"anchor": (0, 1), "positive": (2, 3, 4, 5)}[role]
         assert sorted(part.by_role(role).tolist()) == [i for i, row in enumerate(rows) if row in wanted]
@@ -63,4 +66,4 @@ def test_moving_a_batch_moves_every_tensor_and_keeps_the_rest() -> None:
             assert value.device.type == "meta", name
     assert (moved.slots, moved.seed) == (SLOTS, 5)
     bare = batch([1] * 6, extras=False).to("meta")
-    assert (bare.positions, bare.labels, bare.target) == (None, None, None)
+    assert (bare.positions, bare.types, bare.labels, bare.target) == (None,) * 4

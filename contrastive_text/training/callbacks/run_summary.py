@@ -73,9 +73,12 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
         f"every {interval} batches" if isinstance(interval, int) else "by share of an epoch, or by the clock"
     )
     merged = trainer.accumulate_grad_batches > 1 and len(data.training.step_kinds()) > 1
+    joined = any(task.pairing.joins for task in data.training.tasks.values())
+    types = "of which text a token is" if module.encoder.takes_types else "not read: the encoder has none"
     turns = ", so that turns of the mixture share an optimiser step" if merged else ""
     return {
         "negatives": "\n".join(negatives) or "none",
+        **({"token types": types} if joined else {}),
         "validated": f"{validated}; {monitored(data)}" if data.table("validation") else "never",
         "step": (
             f"{rows} over {world_size()} process{'es' if world_size() > 1 else ''}, "
