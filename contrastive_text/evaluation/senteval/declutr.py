@@ -1,4 +1,4 @@
-"""DeCLUTR's aggregate of SentEval: one figure for 18 downstream tasks, one for 10 probing tasks."""
+"""DeCLUTR's aggregate of SentEval: means over 18 downstream tasks, over 10 probing tasks, over all 28."""
 
 from __future__ import annotations
 
@@ -26,7 +26,23 @@ DOWNSTREAM_TASKS = (*TRANSFER_TASKS, *TRAINED_TASKS, COCO, *_YEARS)
 """The 18 tasks of the downstream mean."""
 WITHOUT_SNLI = tuple(task for task in DOWNSTREAM_TASKS if task != "SNLI")
 """The 17 of DeCLUTR's final tables: the models it is compared with were trained on SNLI."""
-_MEANS = {"Downstream": DOWNSTREAM_TASKS, "Downstream (-SNLI)": WITHOUT_SNLI, "Probing": PROBING_TASKS}
+_ALL = (*DOWNSTREAM_TASKS, *PROBING_TASKS)
+
+
+def _without_coco(tasks: Sequence[str]) -> tuple[str, ...]:
+    return tuple(task for task in tasks if task != COCO)
+
+
+MEANS: Mapping[str, Sequence[str]] = {
+    "Downstream": DOWNSTREAM_TASKS,
+    "Downstream (-SNLI)": WITHOUT_SNLI,
+    "Downstream without COCO": _without_coco(DOWNSTREAM_TASKS),
+    "Downstream (-SNLI) without COCO": _without_coco(WITHOUT_SNLI),
+    "Probing": PROBING_TASKS,
+    "All 28": _ALL,
+    "All 27 without COCO": _without_coco(_ALL),
+}
+"""Name of a mean -> the tasks in it. The paper's have COCO in them, those without it need no images."""
 
 
 class SuiteData(NamedTuple):
@@ -65,7 +81,7 @@ def declutr_scores(
         given: What tasks that were measured elsewhere add, in place of ours: ``image_retrieval``.
 
     Returns:
-        28 tasks and three means, as ``contributions`` and ``aggregate`` give them.
+        28 tasks and seven means, as ``contributions`` and ``aggregate`` give them.
 
     Raises:
         FileNotFoundError: No such folder.
@@ -100,11 +116,11 @@ def score_declutr(
     ]
     added = contributions(found)
     here = {score.task: score for score in (*added, *given)}
-    missing = "the downstream means need COCO's figures: in Python, declutr_scores(given=...)"
-    tasks = [
-        here.get(task) or TaskScore.absent(task, "mean recall", missing)
-        for task in (*DOWNSTREAM_TASKS, *PROBING_TASKS)
-    ]
+    missing = (
+        "means with COCO need its figures, which are of images: in Python, declutr_scores(given=...); those "
+        "without it say so in their names"
+    )
+    tasks = [here.get(task) or TaskScore.absent(task, "mean recall", missing) for task in _ALL]
     return [*tasks, *aggregate(tasks)]
 
 
@@ -125,7 +141,7 @@ def contributions(scores: Sequence[TaskScore]) -> list[TaskScore]:
         >>> [(score.score, score.parts["dev"]) for score in contributions([mrpc])]
         [(79.0, 74.0)]
     """
-    wanted = {*DOWNSTREAM_TASKS, *PROBING_TASKS}
+    wanted = set(_ALL)
     return [score if score.missing else _contribution(score) for score in scores if score.task in wanted]
 
 
@@ -153,7 +169,7 @@ def image_retrieval(image_to_text: Sequence[float], text_to_image: Sequence[floa
 
 
 def aggregate(contributed: Sequence[TaskScore]) -> list[TaskScore]:
-    """Returns the means over the downstream tasks, over these without SNLI, and over the probing tasks.
+    """Returns the means over the downstream tasks, these without SNLI, the probing tasks, all, and without COCO.
 
     A mean is over all its tasks or there is none, and the reason names what is missing.
 
@@ -161,16 +177,16 @@ def aggregate(contributed: Sequence[TaskScore]) -> list[TaskScore]:
         contributed: What the tasks add, as ``contributions`` gives it.
 
     Returns:
-        ``Downstream``, ``Downstream (-SNLI)`` and ``Probing``: ``score`` on test, the part ``dev`` on dev.
+        The means of ``MEANS``: ``score`` on test, the part ``dev`` on dev.
 
     Example:
         >>> scores = [TaskScore(task, "accuracy", 70.0, parts={"dev": 80.0}) for task in PROBING_TASKS]
-        >>> [(mean.task, mean.score) for mean in aggregate(scores)]
-        [('Downstream', nan), ('Downstream (-SNLI)', nan), ('Probing', 70.0)]
+        >>> [(mean.task, mean.score) for mean in aggregate(scores) if not mean.missing]
+        [('Probing', 70.0)]
     """
     here = {score.task: score for score in contributed if not score.missing}
     means = []
-    for name, tasks in _MEANS.items():
+    for name, tasks in MEANS.items():
         if gone := [task for task in tasks if task not in here]:
             missing = (
                 f"expected {len(tasks)} tasks, got none of {', '.join(gone)}; no mean over the others is given"

@@ -15,6 +15,7 @@ from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.evaluation.senteval.classifiers import FAST
 from contrastive_text.evaluation.senteval.declutr import (
     DOWNSTREAM_TASKS,
+    MEANS,
     WITHOUT_SNLI,
     aggregate,
     contributions,
@@ -91,7 +92,11 @@ def test_the_means_are_those_of_the_rules_written_out() -> None:
     for name, tasks in (
         ("Downstream", THEIRS),
         ("Downstream (-SNLI)", THEIRS - {"SNLI"}),
+        ("Downstream without COCO", THEIRS - {"COCO"}),
+        ("Downstream (-SNLI) without COCO", THEIRS - {"SNLI", "COCO"}),
         ("Probing", PROBING_TASKS),
+        ("All 28", THEIRS | {*PROBING_TASKS}),
+        ("All 27 without COCO", (THEIRS | {*PROBING_TASKS}) - {"COCO"}),
     ):
         assert means[name].score == pytest.approx(sum(test[task] for task in tasks) / len(tasks))
         assert means[name].parts["dev"] == pytest.approx(sum(dev[task] for task in tasks) / len(tasks))
@@ -108,8 +113,13 @@ def test_a_missing_task_leaves_no_mean_and_is_named(gone: str) -> None:
     expected = {
         "Downstream": gone in DOWNSTREAM_TASKS,
         "Downstream (-SNLI)": gone in WITHOUT_SNLI,
+        "Downstream without COCO": gone in DOWNSTREAM_TASKS and gone != "COCO",
+        "Downstream (-SNLI) without COCO": gone in WITHOUT_SNLI and gone != "COCO",
         "Probing": gone in PROBING_TASKS,
+        "All 28": True,
+        "All 27 without COCO": gone != "COCO",
     }
+    assert list(expected) == list(means)
     for name, missing in expected.items():
         assert math.isnan(means[name].score) == missing
         assert (f"got none of {gone};" in means[name].missing) == missing
@@ -128,15 +138,13 @@ def test_scores_of_a_folder_are_gathered_and_coco_is_given_or_missing(tmp_path: 
     (tmp_path / "sts12.test.tsv").write_text("\n".join(["score\tsubset\tsentence1\tsentence2", *pairs, ""]))
     scores = declutr_scores(embed, tmp_path, FAST)
     assert [score.task for score in scores] == [
-        *DOWNSTREAM_TASKS, *PROBING_TASKS, "Downstream", "Downstream (-SNLI)", "Probing"
+        *DOWNSTREAM_TASKS, *PROBING_TASKS, *MEANS
     ]  # fmt: skip
     found = {score.task: score for score in scores}
     assert {task for task, score in found.items() if not score.missing} == {"STS12", "Tense"}
     years = found["STS12"]
     assert years.score == years.parts["dev"] == pytest.approx((years.parts["a"] + years.parts["b"]) / 2)  # mean
-    assert found["COCO"].missing == (
-        "the downstream means need COCO's figures: in Python, declutr_scores(given=...)"
-    )
+    assert found["COCO"].missing.startswith("means with COCO need its figures, which are of images: in Python")
     assert "COCO" in found["Downstream"].missing
     coco = image_retrieval((30.0, 60.0, 75.0), (24.0, 54.0, 69.0), dev_sum=330.0)
     given = {score.task: score for score in declutr_scores(embed, tmp_path, FAST, given=[coco])}
