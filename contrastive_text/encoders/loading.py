@@ -243,6 +243,28 @@ def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[Pr
     return model, name is not None and not lacking
 
 
+def load_pooler(name: str) -> nn.Sequential:
+    """Returns the layer over [CLS] that a checkpoint of BERT's kind has, and its tanh; the encoder is without it.
+
+    Args:
+        name: Folder of the checkpoint.
+
+    Raises:
+        ValueError: None there, or not all of its weights.
+    """
+    _check_files(name)
+    model, report = _fetched(
+        _MODEL, name, lambda: AutoModel.from_pretrained(name, dtype=torch.float32, output_loading_info=True)
+    )
+    found = dict(model.named_modules()).get("pooler.dense")
+    lacking = [key for key in report["missing_keys"] if key.startswith("pooler.")]
+    if not isinstance(found, nn.Linear) or lacking:
+        raise InvalidValueError(
+            f"{name}: expected a checkpoint with the layer over [CLS] (pooler.dense), got none; name a pooler"
+        )
+    return nn.Sequential(found, nn.Tanh())
+
+
 def _load(
     kind: type[AutoModel | AutoModelForMaskedLM], name: str | None, architecture: PreTrainedConfig
 ) -> tuple[PreTrainedModel, list[str], list[str]]:

@@ -30,7 +30,7 @@ from contrastive_text.encoders.loading import load_model
 from contrastive_text.inference.blocks import evaluating
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.pooling import make_pooler
-from contrastive_text.poolers import CLSPooler, MaxPooler, MeanPooler, Pooler
+from contrastive_text.poolers import CLSPooler, LastTwoPooler, MaxPooler, MeanPooler, Pooler
 
 _POOLERS: dict[str, tuple[str, type[Pooler]]] = {
     "cls": ("pooling_mode_cls_token", CLSPooler),
@@ -38,6 +38,8 @@ _POOLERS: dict[str, tuple[str, type[Pooler]]] = {
     "max": ("pooling_mode_max_tokens", MaxPooler),
 }
 """Name of a pooling mode -> the name of its flag in older versions, and what it is here."""
+_CONSERT_S = "pooling_mode_mean_last_2_tokens"
+"""The flag that ConSERT's copy of sentence-transformers has beside them: the mean over the last two layers."""
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     f"{cls.__module__}.{cls.__qualname__}": cls for cls in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.Sigmoid)
 }
@@ -184,6 +186,8 @@ def _pooling(path: Path) -> Pooler:
     modes = [named] if isinstance(named, str) else config.texts("pooling_mode", [])
     flags = [key for key in config if key.startswith("pooling_mode_")]
     modes = modes or [key for key in flags if config.flag(key, False)]
+    if modes == [_CONSERT_S]:
+        return LastTwoPooler()
     known = [cls for mode, (flag, cls) in _POOLERS.items() if modes in ([mode], [flag])]
     if not known:
         raise InvalidValueError(

@@ -13,6 +13,7 @@ from contrastive_text.core.misspelt import no_class
 from contrastive_text.core.notation import typed_part
 from contrastive_text.core.specs import describe, part_spec
 from contrastive_text.inference.model_parts import ModelParts
+from contrastive_text.inference.published import authors_pooling
 from contrastive_text.poolers import MeanPooler, Pooler
 
 _ASKED = "pooler"
@@ -96,10 +97,7 @@ def read_with(parts: ModelParts, pooler: Pooler | str | None, name: str) -> Mode
     """
     own = parts.pooler
     if pooler is None and own is None:
-        warnings.warn(
-            f"{name} names no pooler: taking the mean over tokens; give pooler=... to choose", stacklevel=3
-        )
-        return replace(parts, pooler=MeanPooler(), pooling="MeanPooler, for it names none")
+        return _unnamed(parts, name)
     asked = own if pooler is None else pooler_of(pooler)
     assert asked is not None
     said = pooler_name(asked)
@@ -114,6 +112,21 @@ def read_with(parts: ModelParts, pooler: Pooler | str | None, name: str) -> Mode
     left_out = f"its head belongs to {pooler_name(own)} and is left out"
     warnings.warn(f"{name} is read with {pooler_name(asked)}: {left_out}", stacklevel=3)
     return replace(parts, pooler=asked, head=None, truncate_dim=None, pooling=f"{said}; {left_out}")
+
+
+def _unnamed(parts: ModelParts, name: str) -> ModelParts:
+    """Returns the parts of a model that names no pooler, with that of its authors, or the mean."""
+    folder = str(parts.encoder.model_name_or_path)
+    authors = authors_pooling(name, folder)
+    chosen = MeanPooler() if authors is None else authors.pooler()
+    said, why = pooler_name(chosen), "for it names none"
+    if authors is not None:
+        said += " and the checkpoint's layer over [CLS]" if authors.keeps_head else ""
+        why = f"the pooling of its authors ({authors.source})"
+    taken = "the mean over tokens" if authors is None else f"{said}, {why}"
+    warnings.warn(f"{name} names no pooler: taking {taken}; give pooler=... to choose", stacklevel=4)
+    head = parts.head if authors is None else authors.head(folder)
+    return replace(parts, pooler=chosen, head=head, pooling=f"{said}, {why}")
 
 
 def _check_layers(pooler: Pooler, parts: ModelParts) -> None:
