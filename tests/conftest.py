@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="contrastive_text_cache_")  # never the user's
 
 import pytest
+import tiny
 from bits import compares_bits
 from hypothesis import settings
 from transformers import PreTrainedTokenizerFast
@@ -103,6 +104,12 @@ def nltk_data() -> Path:
 def corpus() -> tuple[str, ...]:
     """Eight short sentences."""
     return CORPUS
+
+
+@pytest.fixture(scope="session")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder of a random BERT, which all tests read and none changes."""
+    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="session")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import pytest
 
 Combination = TypeVar("Combination", bound=tuple[str, ...])
 
-Pair = tuple[tuple[int, str], tuple[int, str]]
+Choice = tuple[int, str]
+Pair = tuple[Choice, Choice]
 
 
 def rest_slow(values: Iterable[Any], quick: int = 1) -> list[Any]:  # Any: what parametrize takes
@@ -26,10 +27,20 @@ def pairs(combination: tuple[str, ...]) -> set[Pair]:
     return set(itertools.combinations(enumerate(combination), 2))
 
 
-def covering(every: Sequence[Combination]) -> list[Combination]:
-    """Returns combinations in which every two choices meet that meet in any, chosen greedily; always the same."""
-    numbers: dict[Pair, int] = {}
-    sets = [sum(1 << numbers.setdefault(pair, len(numbers)) for pair in pairs(each)) for each in every]
+def choices(combination: tuple[str, ...]) -> set[Choice]:
+    """Returns every choice of a combination, with the number of its axis."""
+    return set(enumerate(combination))
+
+
+def covering(
+    every: Sequence[Combination], of: Callable[[tuple[str, ...]], set[Any]] = pairs
+) -> list[Combination]:  # Any: pairs or choices
+    """Returns combinations in which every two choices meet that meet in any, chosen greedily; always the same.
+
+    With ``choices`` in the place of ``pairs`` they have every choice, whatever it meets.
+    """
+    numbers: dict[Any, int] = {}
+    sets = [sum(1 << numbers.setdefault(found, len(numbers)) for found in of(each)) for each in every]
     left, chosen = (1 << len(numbers)) - 1, []
     while left:
         # One bit for each pair: 5,000 combinations are searched in 2 ms.

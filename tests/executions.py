@@ -63,7 +63,8 @@ from contrastive_text.views import (
 )
 
 EXAMPLES = 12
-STEPS = 4
+STEPS = 2
+"""The second one starts from what the first leaves: weights, a momentum, a queue."""
 LAYOUTS = ("padded", "bucketed", "packed")
 PARTS = ("whole", "chunked")
 FORMS = ("dense", "streamed")

@@ -36,7 +36,7 @@ from contrastive_text.training import Combine
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import FeatureCutoff, MaskTokens
 
-# The promise in float64: max |dg| <= 1e-10 max |g|, and after four steps weights within 1e-9.
+# The promise in float64: max |dg| <= 1e-10 max |g|, and after some steps weights within 1e-9.
 PROMISE = 1e-10
 AFTER_STEPS = 1e-9
 COVERING = covering(EVERY)

@@ -41,11 +41,6 @@ class Watch(pl.Callback):
         self.scores += outputs["target"].tolist()
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
-
-
 @pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "32-true", "64-true"])
 def test_no_precision_rounds_classes_or_scores(bert: str, tmp_path: Path, precision: str) -> None:
     rows = [f"{tiny.TEXTS[i % 40]}\t{label}" for i, label in enumerate(TRAINED)]

@@ -34,11 +34,6 @@ FUSION = Fusion([["sentiment", "paraphrase", "similarity"], ["contrastive"]])
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TextTask]:
     return several.write_tasks(tmp_path_factory.mktemp("tasks"))
 

@@ -52,10 +52,7 @@ def expand_recipes(words: Sequence[str]) -> list[str]:
 
 
 def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the modules after ``--trust``, and the other words.
-
-    Raises:
-        ValueError: No module after it.
+    """Returns the modules after ``--trust``, an empty one where none follows it, and the other words.
 
     Example:
         >>> take_trust(["--trust", "my_views", "--ckpt_path", "a.ckpt", "--trust=more"])

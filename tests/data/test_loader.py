@@ -13,11 +13,6 @@ from pytorch_lightning.callbacks import BatchSizeFinder
 from contrastive_text.core.errors import InvalidValueError
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
-
-
 class Texts(pl.Callback):
     """Notes the texts of each batch."""
 

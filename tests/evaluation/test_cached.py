@@ -18,11 +18,6 @@ from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.poolers import CLSPooler, MeanPooler
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("cached") / "bert")
-
-
 def model(bert: str) -> SentenceEncoder:
     return SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
 

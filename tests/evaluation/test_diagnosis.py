@@ -33,11 +33,6 @@ class Given(CachedEncoder):
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("geometry") / "bert")
-
-
-@pytest.fixture(scope="module")
 def cls(bert: str) -> SentenceEncoder:
     return SentenceEncoder.from_pretrained(bert, pooler=CLSPooler(), device="cpu")
 

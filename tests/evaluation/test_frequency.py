@@ -29,11 +29,6 @@ POOLERS = (MeanPooler(), LastTwoPooler(), FirstLastPooler("embeddings"))
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("frequency") / "bert")
-
-
-@pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Table:
     return read_pairs(
         tiny.write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.tsv")

@@ -26,11 +26,6 @@ TEXTS = list(tiny.TEXTS[:5])
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="module")
 def other_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny.save_bert(tmp_path_factory.mktemp("other"), seed=1, num_hidden_layers=1)
 

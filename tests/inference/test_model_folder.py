@@ -37,11 +37,6 @@ POOLERS = {"cls": CLSPooler(), "mean": MeanPooler(), "max": MaxPooler()}
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="module")
 def theirs() -> SimpleNamespace:
     """sentence-transformers' names, where versions 5 and 6 have them."""
     pytest.importorskip("sentence_transformers", reason="the comparison needs sentence-transformers (dev extra)")

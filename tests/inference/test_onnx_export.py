@@ -68,11 +68,6 @@ def extra() -> None:
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="module")
 def every(bert: str) -> SentenceEncoder:
     """A model in training mode with all poolers."""
     return SentenceEncoder(TransformerEncoder(bert), Every()).train()

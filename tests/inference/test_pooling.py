@@ -18,11 +18,6 @@ from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, 
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("pooling"))
-
-
-@pytest.fixture(scope="module")
 def saved(bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of [CLS] with a head that keeps 5 features, of which 3 are given."""
     folder = tmp_path_factory.mktemp("saved") / "model"

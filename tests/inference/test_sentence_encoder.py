@@ -26,11 +26,6 @@ ROUNDING = 1e-5
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="module")
 def model(bert: str) -> SentenceEncoder:
     return SentenceEncoder.from_pretrained(bert, pooler=MeanPooler())
 

@@ -183,11 +183,6 @@ def test_a_batch_without_labels_and_a_block_of_nothing_are_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny.write_texts(tmp_path_factory.mktemp("texts") / "texts.txt")
 

@@ -526,11 +526,6 @@ def test_another_device_takes_the_past_columns_along() -> None:
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny.write_texts(tmp_path_factory.mktemp("texts") / "texts.txt")
 

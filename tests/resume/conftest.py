@@ -6,16 +6,10 @@ from pathlib import Path
 
 import pytest
 import several
-import tiny
 from resume.runs import run
 from torch import Tensor
 
 from contrastive_text.data import TextTask
-
-
-@pytest.fixture(scope="session")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import several
-import tiny
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -124,11 +123,6 @@ def work(number: int, bert: str, folder: str) -> dict[str, list[dict[str, Tensor
 
 
 Results = list[dict[str, list[dict[str, Tensor]]]]
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="module")

@@ -21,11 +21,6 @@ from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStoppe
 from contrastive_text.training.module import ContrastiveModule
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
-
-
 @pytest.fixture
 def texts(tmp_path: Path) -> str:
     return tiny.write_texts(tmp_path / "texts.txt")

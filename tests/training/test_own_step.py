@@ -34,11 +34,6 @@ class Decayed(ContrastiveModule):
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny.write_texts(tmp_path_factory.mktemp("texts") / "texts.txt")
 

@@ -70,11 +70,6 @@ def flat(module: torch.nn.Module) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("files")
     return {
