@@ -90,6 +90,10 @@ def small(words: Sequence[str], folder: Path) -> list[str]:
     if kept[0] in ("fit", "sweep"):
         kept += ["--trainer.max_steps", "2", "--trainer.accelerator", "cpu"]
         kept += ["--trainer.val_check_interval", "1"] if "--data.validation" in kept else []
-    if kept[0] == "sweep":
+    if kept[0] == "sweep":  # every stage of a chain
+        added = kept[len(words) :]
+        kept[len(words) :] = [
+            word.replace("--", "--all.", 1) if word.startswith("--") else word for word in added
+        ]
         kept += ["--seeds", "1"]
     return kept

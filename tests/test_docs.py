@@ -66,13 +66,15 @@ def shell(line: str) -> None:
     """Runs a line of a page, cut down to the tiny data."""
     words = [word for typed in shlex.split(line) for word in (sorted(glob(typed)) if "*" in typed else [typed])]
     assert words[0] == "contrastive-text", line
+    count = len(words)
     if words[1] in ("fit", "views", "sweep"):
         words += ["--data.batch_size", "8", "--data.num_workers", "0", "--model.encoder.max_length", "16"]
     if words[1] in ("fit", "sweep"):
         steps = "3" if "--ckpt_path" in words else "2"  # a resumed run has a step to go
         words += ["--trainer.max_steps", steps, "--trainer.accelerator", "cpu"]
         words += ["--trainer.val_check_interval", "1"] if "--data.validation" in words else []
-    if words[1] == "sweep":  # a grid of more than four cells is checked and not run
+    if words[1] == "sweep":  # in every stage; a grid of more than four cells is checked and not run
+        words[count:] = [f"--all.{word[2:]}" if word.startswith("--") else word for word in words[count:]]
         words += ["--seeds", "1"] if line.count(",") < 4 else ["--dry_run"]
     assert run(words[1:]) == 0, line
 

@@ -274,12 +274,31 @@ class Sweep:
         {"action": "append", "nargs": None, "metavar": "KEY=VALUE,VALUE,..."},
         "what varies; a value is a number, a word, none, Class(rate=0.3), Class+Class or @FILE.yaml",
     ] = ()
+    then: Annotated[
+        Sequence[str],
+        ReadPath(),
+        {"action": "append", "nargs": None, "metavar": "STAGE"},
+        "a further stage from the weights of the one before: a recipe or a YAML file; its options: --stage2.KEY",
+    ] = ()
     seeds: Annotated[Sequence[int], "how many; or which, of two or more"] = (3,)
     output: Annotated[Path, WrittenFolder(key="plan.json", around_inputs=True), "of this sweep alone"] = Path(
         "runs/sweep"
     )
-    score: Annotated[str | None, "figure of the table; what chooses the best checkpoint"] = None
+    select: Annotated[
+        str | None, {"metavar": "val/FIGURE"}, "what chooses the validation and the weights that count"
+    ] = None
     take: Annotated[Literal["best", "last"], "which validation of a run counts"] = "best"
+    report: Annotated[
+        Sequence[str],
+        {"action": "append", "nargs": None, "metavar": "FIGURE"},
+        "what the table shows: val/FIGURE, SUITE:TASK, SUITE:mean or diagnose:FIGURE; what chooses, without it",
+    ] = ()
+    report_data: Annotated[str | None, ReadPath(), "folder of the suites' data sets; hub: STS from the hub"] = (
+        None
+    )
+    report_pooler: Annotated[
+        str | None, {"metavar": "NAME"}, "what the best weights are measured with, as in evaluate; their own"
+    ] = None
     format: Annotated[Literal["markdown", "csv", "json"], "of the printed table"] = "markdown"
     dry_run: Annotated[bool, "check all configurations and run nothing"] = False
     keep_weights: Annotated[bool, "keep checkpoints and model of every run"] = False

@@ -10,17 +10,17 @@ from typing import Literal
 from contrastive_text.cli.commands import Sweep
 from contrastive_text.cli.options import paths_of
 from contrastive_text.cli.paths import RUN_READS, check_paths
-from contrastive_text.cli.sweep_checks import check_cells, check_words, validated
-from contrastive_text.cli.sweep_runs import Job, run_all
+from contrastive_text.cli.sweep_checks import check_cells, check_words, chosen_by, noted
+from contrastive_text.cli.sweep_job import Job, check_weights
+from contrastive_text.cli.sweep_runs import run_all
+from contrastive_text.cli.sweep_scores import SweepScores, check_reports
 from contrastive_text.cli.train import quieten
 from contrastive_text.cli.words import option_values
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.terminal import say
-from contrastive_text.recipes.layers import Config
 from contrastive_text.runs.report.heat_map import heat_map, picture, points
-from contrastive_text.runs.sweeps import SweepFolder, SweepTable, parse_vary, plan
-from contrastive_text.training.callbacks import PAIR_SCORE, TASK_SCORE
+from contrastive_text.runs.sweeps import Cell, SweepFolder, SweepTable, parse_vary, plan
 
 _FORMATS: Mapping[str, tuple[str, Callable[[SweepTable], str]]] = {
     "markdown": ("table.md", SweepTable.markdown),
@@ -40,29 +40,33 @@ def sweep(options: Sweep) -> None:
     """
     quieten()
     axes = [parse_vary(typed) for typed in options.vary]
-    cells, seeds = plan(axes), read_seeds(options.seeds)
-    check_words(options.fit, axes)
+    cells, seeds = plan(axes, options.then), read_seeds(options.seeds)
+    check_reports(options)
+    check_words(options.fit, axes, cells, options.select)
     configs = check_cells(cells, options.fit)
-    for config in configs.values():
-        values = {**config, "output": options.output, "config": option_values(options.fit, "--config")}
-        check_paths(RUN_READS | paths_of(Sweep), values)
-    first = configs[cells[0].name]
-    score = options.score or _chosen_by(first)
-    if not score.startswith("val/"):
-        raise InvalidValueError(f"--score: expected a figure of the validation such as {PAIR_SCORE}, got {score}")
-    job = Job(options.fit, SweepFolder(options.output), options.keep_weights)
-    say(f"{len(cells)} cells x {len(seeds)} seeds = {len(cells) * len(seeds)} runs, in {options.output}")
+    for cell in cells:
+        for stage, config in zip(cell.stages, configs[cell.name], strict=True):
+            files = option_values(cell.words(options.fit, stage), "--config")
+            check_paths(RUN_READS | paths_of(Sweep), {**config, **vars(options), "config": files})
+    last = {name: stages[-1] for name, stages in configs.items()}
+    first = last[cells[0].name]
+    select, mode = options.select or chosen_by(first), first["checkpoint"]["mode"]
+    scores = SweepScores(options, select, mode)
+    scores.check(last)
+    job = Job(options.fit, SweepFolder(options.output), options.keep_weights, options.select, scores, last)
+    _say_grid(cells, seeds, options.output)
     if options.dry_run:
-        for cell in cells:
-            say(f"  {cell.name}:\n    contrastive-text {shlex.join(job.words(cell, seeds[0]))}")
+        _say_commands(job, cells, seeds[0])
         return
     names = [axis.name for axis in axes]
-    job.folder.check_plan(names, configs)
+    notes = [noted(cell, configs[cell.name], select) for cell in cells]
+    job.folder.check_plan(names, {name: config for note in notes for name, config in note.items()})
+    check_weights(job, cells, seeds)
 
     def tabulate() -> SweepTable:
         found = [job.folder.read(cell, seed) for cell in cells for seed in seeds]
         runs = [run for run in found if run is not None]
-        table = SweepTable(names, cells, runs, seeds, score, options.take, first["checkpoint"]["mode"])
+        table = SweepTable(names, cells, runs, seeds, select, options.take, mode, scores.reports)
         for name, made in _FORMATS.values():
             with replacing(options.output / name) as file:
                 file.write(f"{made(table)}\n".encode())
@@ -77,6 +81,28 @@ def sweep(options: Sweep) -> None:
             f"sweep: {len(failures)} of {len(cells) * len(seeds)} runs failed, the first, "
             f"{' | '.join(failures[0].labels)}, with: {failures[0].error}; the same command tries them again"
         )
+
+
+def _say_grid(cells: Sequence[Cell], seeds: Sequence[int], output: Path) -> None:
+    numbers = sorted({len(cell.stages) for cell in cells})
+    stages = f" of {' or '.join(map(str, numbers))} stages" if numbers != [1] else ""
+    counts = [
+        _counted(len(cells), "cell"),
+        _counted(len(seeds), "seed"),
+        _counted(len(cells) * len(seeds), "run"),
+    ]
+    say(f"{counts[0]} x {counts[1]} = {counts[2]}{stages}, in {output}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _say_commands(job: Job, cells: Sequence[Cell], seed: int) -> None:
+    for cell in cells:
+        say(f"  {cell.name}:")
+        for stage in cell.stages:
+            say(f"    contrastive-text {shlex.join(job.words(cell, seed, stage))}")
 
 
 def read_seeds(given: Sequence[int]) -> list[int]:
@@ -98,16 +124,13 @@ def read_seeds(given: Sequence[int]) -> list[int]:
     return seeds
 
 
-def _chosen_by(config: Config) -> str:
-    """Returns the figure by which ``fit`` chooses the best checkpoint."""
-    return str(config["checkpoint"]["monitor"] or (TASK_SCORE if validated(config) == "tasks" else PAIR_SCORE))
-
-
 def draw(table: SweepTable, folder: Path) -> None:
-    """Draws the heat map of two keys, or the points of one, as PNG and SVG; three or more have tables only."""
-    figures = {cell.labels: table.mean_and_sd(cell) for cell in table.cells}
+    """Draws the first report: as a heat map of two keys, or the points of one; three or more have tables only."""
+    column = table.columns()[0]
+    figures = {cell.labels: column.spread(cell) for cell in table.cells}
     labels = [list(dict.fromkeys(each)) for each in zip(*figures, strict=True)]
-    title = f"{table.score}, mean ± sd over {len(table.seeds)} seeds" if len(table.seeds) > 1 else table.score
+    over = f", mean ± sd over {len(table.seeds)} seeds" if len(table.seeds) > 1 else ""
+    title = f"{column.report.title}{over}"
     if len(labels) > 2:
         return
     try:
@@ -118,7 +141,7 @@ def draw(table: SweepTable, folder: Path) -> None:
         else:
             name = "heat_map"
             rows, columns = labels
-            each = [[[figures[row, column][i] for column in columns] for row in rows] for i in (0, 1)]
+            each = [[[figures[row, label][i] for label in columns] for row in rows] for i in (0, 1)]
             figure = heat_map(each[0], each[1], rows, columns, (table.axes[0], table.axes[1]), title)
     except ImportError as error:
         say(f"note: no figure: {error}")

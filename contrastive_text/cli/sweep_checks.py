@@ -18,6 +18,9 @@ from contrastive_text.cli.words import expand_recipes
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.recipes.layers import Config
 from contrastive_text.runs.sweeps import Axis, Cell
+from contrastive_text.runs.sweeps.stages import split_stage
+from contrastive_text.training.callbacks import PAIR_SCORE, TASK_SCORE
+from contrastive_text.training.initial_weights import check_initial_weights
 from contrastive_text.training.run import Run
 
 _OURS = {
@@ -30,10 +33,21 @@ _OURS = {
     "trainer.logger": "nothing, for the table is made of the CSV files that runs write by default",
 }
 """Option of ``fit`` that a sweep sets itself -> what to give in its place."""
+_OF_THE_FIRST = {
+    "init_from": "nothing, for a further stage begins with the weights of the one before",
+    "recipe": "--then, or --vary then=...",
+}
+"""The same of every stage but the first."""
 
 
-def check_words(words: Sequence[str], axes: Sequence[Axis]) -> None:
-    """Checks for options that a sweep sets itself, and for options inside a part that varies.
+def check_words(words: Sequence[str], axes: Sequence[Axis], cells: Sequence[Cell], select: str | None) -> None:
+    """Checks for options that a sweep sets itself, of stages that no cell has, or inside a part that varies.
+
+    Args:
+        words: Options of ``fit`` that all cells share.
+        axes: What varies.
+        cells: The grid.
+        select: What chooses, where it is given.
 
     Raises:
         ValueError: Such an option, or several processes of one sweep.
@@ -43,10 +57,19 @@ def check_words(words: Sequence[str], axes: Sequence[Axis]) -> None:
             "sweep: expected to be started once, got several processes; each run starts its own"
         )
     given = [word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")]
-    varied = [key for axis in axes for key in axis.name.split(",")]
+    varied = [key for axis in axes for key in axis.name.split(",") if key != "then"]
+    ends = {cell.stages[-1] for cell in cells}
     for key in (*given, *varied):
-        if key in _OURS:
-            raise InvalidValueError(f"--{key}: expected none, for a sweep sets it, got one; give {_OURS[key]}")
+        stage, plain = split_stage(key)
+        ours = _OURS if stage == 1 else _OURS | _OF_THE_FIRST
+        if select is not None and (stage in ends or stage is None):
+            ours = ours | {"checkpoint.monitor": f"{select} with --select alone"}
+        if plain in ours:
+            raise InvalidValueError(f"--{key}: expected none, for a sweep sets it, got one; give {ours[plain]}")
+        if stage is not None and stage > max(ends):
+            raise InvalidValueError(
+                f"--{key}: expected a stage up to {max(ends)}, got one more; add it with --then"
+            )
     for option in given:
         for key in varied:
             if _plain(option).startswith(f"{_plain(key)}."):
@@ -60,47 +83,90 @@ def _plain(key: str) -> str:
     return key.replace(".init_args", "")
 
 
-def check_cells(cells: Sequence[Cell], words: Sequence[str]) -> dict[str, Config]:
-    """Returns the configuration of every cell by its name, once all are parsed and then all are built.
+def check_cells(cells: Sequence[Cell], words: Sequence[str]) -> dict[str, list[Config]]:
+    """Returns the configurations of every cell's stages by its name, once all are parsed and then all are built.
 
     Args:
         cells: The grid.
         words: Options of ``fit`` that all cells share.
 
     Raises:
-        ValueError: A cell that ``fit`` would refuse, two cells of one configuration, one without validation, or a
-            logger.
+        ValueError: A stage that ``fit`` would refuse, or that can't begin with the weights of the one before; two
+            cells of one configuration, one without validation, or a logger.
     """
-    configs: dict[str, Config] = {}
-    parsed: list[tuple[LightningArgumentParser, Namespace]] = []
+    configs: dict[str, list[Config]] = {}
+    parsed: list[list[tuple[LightningArgumentParser, Namespace]]] = []
     for cell in cells:
-        with _named(cell):
-            parser, namespace = configured("views", expand_recipes(cell.words(words)))
-        parsed.append((parser, namespace))
-        config = get_loader("yaml")(parser.dump(namespace, skip_none=False))
-        for apart in ("n", "seed_everything"):  # of the command ``views``; and what differs from run to run
-            del config[apart]
-        if not validated(config):
-            raise InvalidValueError(
-                f"data.validation: expected a file to score the runs on, got none for {cell.name}; give "
-                "--data.validation PAIRS.tsv"
-            )
-        if config["trainer"]["logger"] not in (None, True):
-            raise InvalidValueError(
-                f"trainer.logger: expected none, got one for {cell.name}; leave it out, for the table is made of "
-                "the CSV files that runs write by default"
-            )
-        same = next((name for name, known in configs.items() if known == config), None)
+        stages = []
+        for stage in cell.stages:
+            with _named(cell, stage):
+                stages.append(configured("views", expand_recipes(cell.words(words, stage))))
+        parsed.append(stages)
+        read = [_config(parser, namespace) for parser, namespace in stages]
+        _check_config(cell, read)
+        same = next((name for name, known in configs.items() if known == read), None)
         if same is not None:
             raise InvalidValueError(
                 f"--vary: expected different runs, got one configuration for {same} and {cell.name}; drop a "
                 "value, or the option that overrides it"
             )
-        configs[cell.name] = config
-    for cell, (parser, namespace) in zip(cells, parsed, strict=True):
-        with _named(cell):
-            Run(parser, namespace)
+        configs[cell.name] = read
+    for cell, stages in zip(cells, parsed, strict=True):
+        before: Run | None = None
+        for stage, (parser, namespace) in zip(cell.stages, stages, strict=True):
+            with _named(cell, stage):
+                run = Run(parser, namespace)
+                if before is not None:
+                    check_initial_weights(run.module, before.module, keep_heads=namespace["keep_heads"])
+            before = run
     return configs
+
+
+def _config(parser: LightningArgumentParser, namespace: Namespace) -> Config:
+    config: Config = get_loader("yaml")(parser.dump(namespace, skip_none=False))
+    for apart in ("n", "seed_everything"):  # of the command ``views``; and what differs from run to run
+        del config[apart]
+    return config
+
+
+def _check_config(cell: Cell, stages: Sequence[Config]) -> None:
+    if not validated(stages[-1]):
+        option = "--data.validation" if len(stages) == 1 else f"--stage{len(stages)}.data.validation"
+        raise InvalidValueError(
+            f"data.validation: expected a file to score the runs on, got none for {cell.name}; give "
+            f"{option} PAIRS.tsv"
+        )
+    for config in stages:
+        if config["trainer"]["logger"] not in (None, True):
+            raise InvalidValueError(
+                f"trainer.logger: expected none, got one for {cell.name}; leave it out, for the table is made of "
+                "the CSV files that runs write by default"
+            )
+
+
+def noted(cell: Cell, stages: Sequence[Config], select: str) -> dict[str, Config]:
+    """Returns what the plan of a sweep notes of a cell: a name and a configuration for each stage.
+
+    What chooses the weights is written out, so that an option that says what would be chosen anyway is no change.
+
+    Args:
+        cell: A place of the grid.
+        stages: The configurations of its stages.
+        select: What chooses the weights of the last one.
+    """
+    names = [cell.name, *(f"{cell.name}, stage {stage}" for stage in cell.stages[1:])]
+    monitors = [*map(chosen_by, stages[:-1]), select]
+    found = {
+        name: {**config, "checkpoint": {**config["checkpoint"], "monitor": monitor}}
+        for name, config, monitor in zip(names, stages, monitors, strict=True)
+    }
+    found[cell.name]["then"] = [*cell.then]
+    return found
+
+
+def chosen_by(config: Config) -> str:
+    """Returns the figure by which ``fit`` chooses the best checkpoint."""
+    return str(config["checkpoint"]["monitor"] or (TASK_SCORE if validated(config) == "tasks" else PAIR_SCORE))
 
 
 def validated(config: Config) -> str:
@@ -112,17 +178,18 @@ def validated(config: Config) -> str:
 
 
 @contextlib.contextmanager
-def _named(cell: Cell) -> Iterator[None]:
-    """Keeps quiet what parsing or building a cell says; what is wrong is said with the cell's name."""
+def _named(cell: Cell, stage: int) -> Iterator[None]:
+    """Keeps quiet what parsing or building a stage says; what is wrong is said with the name of the cell."""
     said = io.StringIO()
+    place = f"in the cell {cell.name}" + (f", stage {stage}" if len(cell.stages) > 1 else "")
     try:
         with speaking_to(said):
             yield
     except SystemExit as error:  # the parser's answer
         reason = said.getvalue().rpartition("error: ")[2].strip()
-        raise InvalidValueError(f"in the cell {cell.name}: {reason}") from error
+        raise InvalidValueError(f"{place}: {reason}") from error
     except ValueError as error:
-        raise InvalidValueError(f"in the cell {cell.name}: {constructor_answer(str(error)) or error}") from error
+        raise InvalidValueError(f"{place}: {constructor_answer(str(error)) or error}") from error
 
 
 @contextlib.contextmanager

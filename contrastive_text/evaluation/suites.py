@@ -107,6 +107,29 @@ def read_suites(
     return data
 
 
+def task_scores(
+    suite: str, embed: CachedEncoder, data: SuiteData, protocol: SuiteProtocol, tasks: Sequence[str]
+) -> list[TaskScore]:
+    """Returns what a model scores on some tasks of a suite, without scoring others where that can be done.
+
+    Args:
+        suite: Its name, of ``SUITES``.
+        embed: Gives the model's vectors.
+        data: What ``read_suites`` has read.
+        protocol: How to measure.
+        tasks: Names, of those that ``Suite.missing`` gives.
+    """
+    only = SuiteData(
+        sts={task: pairs for task, pairs in data.sts.items() if task in tasks},
+        trained={task: splits for task, splits in data.trained.items() if task in tasks},
+        transfer={task: rows for task, rows in data.transfer.items() if task in tasks},
+        probing={task: rows for task, rows in data.probing.items() if task in tasks},
+    )
+    alone = sum(map(len, only)) == len(tasks)  # a mean of the suite, such as DeCLUTR's, needs all of it
+    scored = SUITES[suite].score(embed, only if alone else data, protocol)
+    return [score for score in scored if score.task in tasks]
+
+
 def trained_splits(data: SuiteData) -> dict[str, STSPairs | str]:
     """Returns the pairs of each split of the trained tasks, or what is missing, under one name."""
     return {f"{task}, {split}": pairs for task, splits in data.trained.items() for split, pairs in splits.items()}

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from contrastive_text.runs.sweeps import (
         Axis,
         Cell,
+        Report,
         SeedDifference,
         SweepFolder,
         SweepRun,
@@ -25,6 +26,7 @@ __all__ = [
     "Cell",
     "Choice",
     "Found",
+    "Report",
     "SeedDifference",
     "SweepFolder",
     "SweepRun",

@@ -173,7 +173,8 @@ def _in_record(path: Path) -> Iterator[Found]:
 
 def _is_of_a_sweep(path: Path) -> bool:
     plan = path.name == "plan.json" and (path.parent / "cells").is_dir()
-    return path.is_file() and (plan or (path.name == "cell.json" and path.parent.name.startswith("seed-")))
+    run, stage = path.parent.name.startswith("seed-"), path.parent.name.startswith("stage-")
+    return path.is_file() and (plan or (path.name, True) in (("cell.json", run), ("stage.json", stage)))
 
 
 KINDS = (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from contrastive_text.cli import run, sweep_runs
+from contrastive_text.cli import run, sweep_job, sweep_runs
 from contrastive_text.cli.sweep import draw
 from contrastive_text.runs.sweeps import Cell, SweepFolder, SweepRun, SweepTable, read_validations
 
@@ -22,7 +22,7 @@ GRID = [
     "--vary",
     "model.views.anchor=none,FeatureCutoff(rate=0.5)",
     "--vary",
-    "model.pooler=CLSPooler,MeanPooler",
+    "model.pooler=CLSPooler",
 ]
 
 
@@ -47,26 +47,26 @@ def test_a_grid_is_run_once_and_a_lost_cell_again(
     assert run(command) == 0
     said = capsys.readouterr().out
     grid = here / "grid"
-    assert "4 cells x 1 seeds = 4 runs, in grid" in said
-    assert "CLSPooler, seed 1: val/spearman" in said
-    assert "; 3 runs left, about " in said
+    assert "2 cells x 1 seed = 2 runs, in grid" in said
+    assert "none | CLSPooler, seed 1: val/spearman" in said
+    assert "; 1 run left, about " in said
     assert (grid / "table.md").read_text() in said
     tables = {path.name: path.read_bytes() for path in grid.iterdir() if path.suffix in (".md", ".png", ".svg")}
     assert set(tables) == {"table.md", "heat_map.png", "heat_map.svg"}
     before = state(grid)
-    assert len(before) == 4
+    assert len(before) == 2
     assert not [*grid.rglob("*.ckpt"), *grid.rglob("*.safetensors")]
     kept = [json.loads(content) for _, content in before.values()]
     scores = {each["validations"][-1]["val/spearman"] for each in kept}
-    assert len(scores) == 4  # the values had an effect
+    assert len(scores) == 2  # the values had an effect
 
     lost = next(iter(before))
     Path(lost).unlink()
     assert run(command) == 0
-    assert "3 of them finished before" in capsys.readouterr().out
+    assert "1 of them finished before" in capsys.readouterr().out
     after = state(grid)
     assert {path for path in before if before[path] != after[path]} == {lost}
-    assert [path.name for path in Path(lost).parent.glob("version_*")] == ["version_0"]  # started anew
+    assert [path.name for path in Path(lost).parent.glob("stage-1/version_*")] == ["version_0"]  # started anew
     assert {name: (grid / name).read_bytes() for name in tables} == tables
 
 
@@ -121,7 +121,7 @@ def test_a_dry_run_checks_and_runs_nothing(
 ) -> None:
     assert run([*words, *GRID, "--dry_run"]) == 0
     said = capsys.readouterr().out
-    assert "4 cells x 3 seeds = 12 runs, in runs/sweep" in said
+    assert "2 cells x 3 seeds = 6 runs, in runs/sweep" in said
     assert "'--model.views.anchor=[]' --model.pooler=CLSPooler --seed_everything=1" in said
     assert list(here.iterdir()) == []
 
@@ -145,7 +145,7 @@ ONE = "model.pooler=MaxPooler"
         ("seed_everything=1,2", "--seed_everything: expected none, for a sweep sets it, got one; give --seeds"),
         (f"{ONE} --export.dirpath x", "--export.dirpath: expected none"),
         (f"{ONE} --data.validation null", "data.validation: expected a file to score the runs on"),
-        (f"{ONE} --score train/loss", "--score: expected a figure of the validation"),
+        (f"{ONE} --select train/loss", "--select: expected a figure of the validation"),
         (f"{ONE} --seeds 0", "--seeds: expected a number of 1 or more, or different seeds, got 0"),
         (f"{ONE} --seeds 2 2", "different seeds, got 2 2"),
     ],
@@ -178,11 +178,11 @@ def test_the_folder_of_another_plan_is_refused(words: list[str], here: Path, ans
 
 def test_an_unknown_score_ends_the_sweep_at_its_first_run(words: list[str], here: Path, answer: Answer) -> None:
     said = answer(
-        [*words, "--vary", "model.pooler=MeanPooler,MaxPooler", "--score", "val/sperman", "--output", "out"]
+        [*words, "--vary", "model.pooler=MeanPooler,MaxPooler", "--select", "val/sperman", "--output", "out"]
     )
-    assert "--score: expected one of val/" in said
+    assert "--select: expected a figure of the validation (val/" in said
     assert "val/spearman" in said
-    assert len(state(here / "out")) == 1
+    assert state(here / "out") == {}
 
 
 def test_a_run_of_another_process_is_waited_for(
@@ -219,13 +219,13 @@ def test_a_killed_sweep_goes_on(words: list[str], here: Path, capsys: pytest.Cap
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)
     assert len(before) == 1
-    assert len([*(here / "out").glob("cells/*/seed-1/fit.log")]) <= 3
+    assert len([*(here / "out").glob("cells/*/seed-1/stage-1/fit.log")]) <= 3
     assert run(command) == 0
     assert "of them finished before" in capsys.readouterr().out
     after = state(here / "out")
     assert len(after) == 3
     assert before.items() <= after.items()
-    assert all(len([*Path(path).parent.glob("version_*")]) == 1 for path in after)
+    assert all(len([*Path(path).parent.glob("stage-1/version_*")]) == 1 for path in after)
 
 
 @pytest.mark.parametrize("by", [130, 1], ids=["after a step", "before the first"])
@@ -239,7 +239,7 @@ def test_a_run_that_is_stopped_ends_the_sweep_and_is_not_kept(
         except KeyboardInterrupt:
             raise SystemExit(by)  # noqa: B904  # as Lightning does
 
-    monkeypatch.setattr(sweep_runs, "run", stopped)
+    monkeypatch.setattr(sweep_job, "run", stopped)
     with pytest.raises(SystemExit) as left:
         run([*words, "--vary", "model.pooler=MeanPooler,MaxPooler", "--seeds", "1", "--output", "out"])
     assert left.value.code == 130
@@ -259,7 +259,7 @@ def test_a_run_leaves_nothing_of_its_processes(
         print("error: none")
         return 2
 
-    monkeypatch.setattr(sweep_runs, "run", fit)
+    monkeypatch.setattr(sweep_job, "run", fit)
     monkeypatch.delenv("MASTER_PORT", raising=False)
     assert run([*words, "--vary", "model.pooler=MeanPooler,MaxPooler", "--seeds", "1", "--output", "out"]) == 2
     assert seen == [None, None]
@@ -284,5 +284,5 @@ def test_cells_of_several_processes_follow_each_other(words: list[str], here: Pa
     command += ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
     done = subprocess.run([sys.executable, "-m", "contrastive_text", *command], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
-    logs = [path.read_text() for path in (here / "out").glob("cells/*/seed-1/fit.log")]
+    logs = [path.read_text() for path in (here / "out").glob("cells/*/seed-1/stage-1/fit.log")]
     assert ["Starting with 2 processes" in log for log in logs] == [True, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
 import os
@@ -17,6 +18,7 @@ from contrastive_text.core.manifests import write_sealed
 from contrastive_text.runs.report.heat_map import heat_map, picture, points
 from contrastive_text.runs.sweeps import (
     Cell,
+    Report,
     SweepFolder,
     SweepRun,
     SweepTable,
@@ -26,6 +28,7 @@ from contrastive_text.runs.sweeps import (
     read_validations,
     t_bound,
 )
+from contrastive_text.runs.sweeps.stages import StageFolder, Training
 
 NAN = math.nan
 
@@ -205,7 +208,7 @@ def test_a_record_of_other_fields_is_refused(tmp_path: Path) -> None:
         assert place is not None
         folder.keep(place, SweepRun(cell.labels, 1))
     write_sealed(place / "cell.json", {"labels": ["a"], "seed": "1"})
-    with pytest.raises(ValueError, match=r"cell\.json: validations: expected|cell\.json: expected a list of val"):
+    with pytest.raises(ValueError, match=r"cell\.json: seed: expected an integer"):
         folder.read(cell, 1)
 
 
@@ -304,7 +307,7 @@ def runs(scores: dict[str, list[float]]) -> list[SweepRun]:
 
 def table(scores: dict[str, list[float]], more: list[SweepRun] | None = None, **options: object) -> SweepTable:
     cells = [Cell((label,)) for label in scores]
-    given = {"seeds": [1, 2, 3], "score": "val/a", **options}
+    given = {"seeds": [1, 2, 3], "select": "val/a", **options}
     return SweepTable(["x"], cells, [*runs(scores), *(more or [])], **given)  # type: ignore[arg-type]  # as the test gives it
 
 
@@ -315,9 +318,9 @@ def test_best_and_last_and_both_directions() -> None:
         ("last", "max", [20.0, -20.0]),
         ("best", "min", [10.0, -20.0]),
     ):
-        made = table(scores, take=take, mode=mode)
-        assert [made.mean_and_sd(cell)[0] for cell in made.cells] == means
-        best = made.best()
+        (column,) = table(scores, take=take, mode=mode).columns()
+        assert [column.spread(cell).mean for cell in column.scores] == means
+        best = column.best()
         assert best is not None
         assert best.name == ("a" if mode == "max" else "b")
 
@@ -347,24 +350,77 @@ def test_one_seed_says_nothing_of_noise() -> None:
 
 def test_runs_of_other_seeds_and_cells_stay_out() -> None:
     made = table({"a": [1.0, 2.0, 30.0]}, runs({"other": [99.0]}), seeds=[1, 2])
-    assert made.mean_and_sd(made.cells[0])[0] == 1.5
+    assert made.columns()[0].spread(made.cells[0]).mean == 1.5
     assert "other" not in made.csv() + made.json()
 
 
 def test_a_score_that_is_no_number_is_never_the_best() -> None:
     made = table({"a": [NAN, NAN, NAN], "b": [1.0, 2.0, 3.0]})
     assert "| a | n/a | 3 | | |" in made.markdown().splitlines()
-    best = made.best()
+    best = made.columns()[0].best()
     assert best is not None
     assert best.name == "b"
-    assert json.loads(made.json())["cells"][0]["mean"] is None
+    assert json.loads(made.json())["cells"][0]["reports"]["val/a"]["mean"] is None
     one = SweepRun(("a",), 1, validations=[{"step": 1, "val/a": NAN}, {"step": 2, "val/a": 3.0}])
     assert made.figures(one)["step"] == 2
 
 
 def test_an_unknown_score_is_answered_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"--score: expected one of val/a, val/b, got val/c"):
-        table({"a": [1.0]}, score="val/c").markdown()
+    with pytest.raises(ValueError, match=r"--select: expected one of val/a, val/b, got val/c"):
+        table({"a": [1.0]}, select="val/c").markdown()
+    with pytest.raises(ValueError, match=r"--report: expected one of val/a, val/b, got val/c"):
+        table({"a": [1.0]}, reports=[Report("val/c")]).markdown()
+
+
+def test_one_figure_chooses_and_others_are_reported() -> None:
+    mean = Report("sts:mean", parts=("sts:A", "sts:B"), over="A, B")
+    uniformity = Report("diagnose:uniformity", "min", parts=("diagnose:uniformity",))
+    measured = [
+        dataclasses.replace(
+            run, scores={"sts:A": 10.0, "sts:B": 10.0 + run.seed, "diagnose:uniformity": -run.seed}
+        )
+        for run in runs({"a": [70.0], "b": [60.0, 61.0]})
+    ]
+    cells = [Cell(("a",)), Cell(("b",))]
+    made = SweepTable(["x"], cells, measured, [1, 2], "val/a", reports=[mean, uniformity, Report("val/a")])
+    said = made.markdown()
+    assert "# sts:mean of A, B: best of a run by val/a, mean ± sd over seeds 1, 2" in said
+    assert "| b | **10.75 ± 0.35** | 2 | +0.00 | unknown |" in said
+    assert "| b | **-1.50 ± 0.71** | 2 | +0.00 | unknown |" in said  # low is good
+    assert "# val/a: best of a run, mean ± sd over seeds 1, 2" in said
+    kept = json.loads(made.json())
+    assert kept["cells"][1]["runs"][1]["figures"]["sts:mean"] == 11.0
+    assert kept["reports"][0] == {"name": "sts:mean", "mode": "max", "mean_of": ["sts:A", "sts:B"]}
+    unmeasured = dataclasses.replace(measured[0], scores={"sts:A": 1.0})
+    assert made.reported(unmeasured) == {Report("val/a"): 70.0}
+
+
+def test_a_plan_of_stages_is_a_plan_of_their_options() -> None:
+    cells = plan([parse_vary("then=none,second.yaml+third"), parse_vary("stage3.model.optimizer.lr=1,2")])
+    assert [len(cell.stages) for cell in cells] == [1, 1, 3, 3]
+    assert cells[3].words(["--data.train", "a", "--stage3.data.train", "b", "--all.chunk=9"], 3) == [
+        "--recipe=third", "--data.train", "b", "--chunk=9", "--model.optimizer.lr=2",
+    ]  # fmt: skip
+    assert cells[3].words(["--data.train", "a"], 2) == ["--config=second.yaml"]
+    with pytest.raises(ValueError, match=r"--vary then: expected it alone, got then,recipe beside it"):
+        plan([parse_vary("then,recipe=a,b")])
+
+
+def test_a_stage_is_trained_once_it_is_noted_and_as_long_as_its_weights_are_there(tmp_path: Path) -> None:
+    stage = StageFolder(tmp_path / "stage-1")
+    stage.empty()
+    stage.checkpoints.mkdir()
+    (stage.checkpoints / "step=1.ckpt").touch()
+    assert not stage.is_trained
+    stage.keep(Training(2.5, [{"step": 1.0, "val/a": math.inf}]), "contrastive-text fit")
+    assert stage.is_trained
+    assert stage.training() == Training(2.5, [{"step": 1.0, "val/a": math.inf}])
+    stage.remove_weights()
+    assert not stage.is_trained
+    whole = (stage.path / "stage.json").read_text()
+    (stage.path / "stage.json").write_text(whole.replace("2.5", "1.5"))
+    with pytest.raises(ValueError, match="delete it to have this stage trained anew"):
+        stage.training()
 
 
 def test_two_axes_have_a_grid() -> None:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import math
 import re
-import shutil
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from contrastive_text.core.disk import held
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.manifests import read_sealed, write_sealed
-from contrastive_text.core.records import Record, records
+from contrastive_text.core.records import Record
 from contrastive_text.core.temporaries import remove_abandoned
 from contrastive_text.recipes.layers import Config
 from contrastive_text.runs.sweeps.plan import Cell
+from contrastive_text.runs.sweeps.stages import StageFolder
+from contrastive_text.runs.sweeps.validations import as_json, numbers, read_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,11 @@ class SweepRun:
         labels: The cell's.
         seed: Its ``seed_everything``.
         seconds: How long it took.
-        validations: Figures of every validation by their names, times 100, in order, each with its ``step``.
+        validations: Figures of every validation by their names, times 100, in order, each with its ``step``; of
+            the last stage.
         error: Empty, or why the run failed.
+        scores: Further figures of the best weights, by the names that reports have for them.
+        keeps_weights: Whether its weights were to stay.
     """
 
     labels: tuple[str, ...]
@@ -40,6 +42,8 @@ class SweepRun:
     seconds: float = 0.0
     validations: list[dict[str, float]] = field(default_factory=list)
     error: str = ""
+    scores: dict[str, float] = field(default_factory=dict)
+    keeps_weights: bool = False
 
 
 class SweepFolder:
@@ -108,18 +112,22 @@ class SweepFolder:
         Raises:
             ValueError: Its record was changed.
         """
-        file = self._place(cell, seed) / "cell.json"
+        file = self.place(cell, seed) / "cell.json"
         return _read_run(file) if file.exists() else None
 
-    def finished(self, cell: Cell, seed: int) -> bool:
-        """Whether a run needn't be done; a failed one is tried again."""
+    def finished(self, cell: Cell, seed: int, scores: Collection[str] = ()) -> bool:
+        """Whether a run needn't be done: it didn't fail, and has these scores."""
         run = self.read(cell, seed)
-        return run is not None and not run.error
+        return run is not None and not run.error and not set(scores) - run.scores.keys()
+
+    def stages(self, cell: Cell, seed: int) -> list[StageFolder]:
+        """Returns the folders of a run's stages."""
+        return [StageFolder(self.place(cell, seed) / f"stage-{number}") for number in cell.stages]
 
     @contextmanager
     def held(self, cell: Cell, seed: int) -> Iterator[Path | None]:
         """Yields a run's folder to this process; None while another one is at work in it."""
-        place = self._place(cell, seed)
+        place = self.place(cell, seed)
         with held(place) as mine:
             yield place if mine else None
 
@@ -131,67 +139,28 @@ class SweepFolder:
             run: What came of it.
             notes: What else a reader may want, as JSON.
         """
-        kept = {"labels": [*run.labels], "seed": run.seed, "seconds": run.seconds, "error": run.error}
+        kept = {**notes, **asdict(run)}
         place.mkdir(parents=True, exist_ok=True)
-        write_sealed(place / "cell.json", {**kept, **notes, "validations": as_json(run.validations)})
+        write_sealed(place / "cell.json", as_json(kept))
 
-    def _place(self, cell: Cell, seed: int) -> Path:
+    def place(self, cell: Cell, seed: int) -> Path:
+        """Returns the folder of a run."""
         words = re.sub(r"[^\w.=-]+", "_", cell.name)[:60].strip("_.")
         return self.path / "cells" / f"{words}-{zlib.crc32(cell.name.encode()):08x}" / f"seed-{seed}"
-
-
-def empty(place: Path) -> None:
-    """Makes a run's folder, without what a killed run left in it."""
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-
-
-def read_validations(folder: Path) -> list[dict[str, float]]:
-    """Returns what the only run of a folder logged in its validations, in order.
-
-    Raises:
-        ValueError: No ``metrics.csv``.
-    """
-    file = next(iter(sorted(folder.rglob("metrics.csv"))), None)
-    if file is None:
-        raise InvalidValueError(
-            f"sweep: expected metrics.csv in {folder}, got none; leave trainer.logger to the sweep"
-        )
-    by_step: dict[int, dict[str, float]] = {}
-    with file.open(encoding="utf-8", newline="") as lines:
-        for row in csv.DictReader(lines):
-            figures = {name: float(value) for name, value in row.items() if name.startswith("val/") and value}
-            if figures:
-                step = int(row["step"])
-                by_step[step] = {"step": step, **by_step.get(step, {}), **figures}
-    return [by_step[step] for step in sorted(by_step)]
 
 
 def _read_run(file: Path) -> SweepRun:
     todo = "delete it to have this run done anew"
     kept = Record(read_sealed(file, todo), where=str(file), todo=todo)
-    validations = records(kept.values.get("validations"), of="validations", where=str(file), todo=todo)
     return SweepRun(
         labels=tuple(kept.texts("labels")),
         seed=kept.integer("seed"),
         seconds=kept.number("seconds"),
-        validations=[{name: float(str(value)) for name, value in each.values.items()} for each in validations],
+        validations=read_record(kept),
         error=kept.text("error"),
+        scores=numbers(kept.record("scores", {})),
+        keeps_weights=kept.flag("keeps_weights", False),
     )
-
-
-def as_json(value: Any) -> Any:  # Any: JSON
-    """Returns a value in the words of JSON, which has none for what is no finite number: these become texts.
-
-    Example:
-        >>> as_json([{"step": 1, "val/spearman": float("nan")}])
-        [{'step': 1, 'val/spearman': 'nan'}]
-    """
-    if isinstance(value, Mapping):
-        return {name: as_json(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_json(each) for each in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _changes(then: object, now: object, where: str = "") -> list[str]:

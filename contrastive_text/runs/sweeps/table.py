@@ -1,4 +1,4 @@
-"""The table of a sweep: mean and spread over seeds, and what exceeds noise."""
+"""The table of a sweep: a column for each report, as Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import csv
 import io
 import json
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.runs.sweeps.column import Column
 from contrastive_text.runs.sweeps.folder import SweepRun
-from contrastive_text.runs.sweeps.noise import SeedDifference, paired_difference
+from contrastive_text.runs.sweeps.noise import SeedDifference
 from contrastive_text.runs.sweeps.plan import Cell
+from contrastive_text.runs.sweeps.reports import Mode, Report
 
 Take = Literal["best", "last"]
 """Which validation of a run counts: the one with the best score, or the last."""
-Mode = Literal["max", "min"]
-"""Whether the best is the highest or the lowest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +30,10 @@ class SweepTable:
         cells: The grid; the first cell is the one to compare with.
         runs: What came of the runs so far, in any order.
         seeds: The seeds that each cell is to have.
-        score: Name of the figure.
-        take: Which validation of a run counts.
-        mode: Whether high scores are good.
+        select: The figure of the validation that chooses which validation of a run counts.
+        take: Which one of it counts.
+        mode: Whether high figures of it are good.
+        reports: What is shown; none for the figure that chooses.
 
     Example:
         >>> cells = [Cell(("none",)), Cell(("CropTokens",))]
@@ -55,74 +55,94 @@ class SweepTable:
     cells: Sequence[Cell]
     runs: Sequence[SweepRun]
     seeds: Sequence[int]
-    score: str = "val/spearman"
+    select: str = "val/spearman"
     take: Take = "best"
     mode: Mode = "max"
+    reports: Sequence[Report] = ()
 
     def figures(self, run: SweepRun) -> dict[str, float]:
-        """Returns all figures of the validation that counts.
+        """Returns all figures of the validation that counts, of a run that is finished.
 
         Raises:
-            ValueError: The run has no such score.
+            ValueError: The run was never validated with the figure that chooses.
+        """
+        scored = [each for each in run.validations if self.select in each]
+        if not scored:
+            known = ", ".join(sorted({name for each in run.validations for name in each} - {"step"}))
+            raise InvalidValueError(f"--select: expected one of {known or 'no figure at all'}, got {self.select}")
+        if self.take == "last":
+            return scored[-1]
+        real = [each for each in scored if not math.isnan(each[self.select])]
+        best = max if self.mode == "max" else min
+        return best(real, key=lambda each: each[self.select]) if real else scored[-1]
+
+    def reported(self, run: SweepRun) -> dict[Report, float]:
+        """Returns the reports of a run; none of one that failed, or lacks scores.
+
+        Raises:
+            ValueError: A figure that no validation has.
         """
         if run.error:
             return {}
-        scored = [each for each in run.validations if self.score in each]
-        if not scored:
-            known = ", ".join(sorted({name for each in run.validations for name in each} - {"step"}))
-            raise InvalidValueError(f"--score: expected one of {known or 'no figure at all'}, got {self.score}")
-        if self.take == "last":
-            return scored[-1]
-        real = [each for each in scored if not math.isnan(each[self.score])]
-        best = max if self.mode == "max" else min
-        return best(real, key=lambda each: each[self.score]) if real else scored[-1]
+        validation = self.figures(run)
+        found = {report: report.figure(validation, run.scores) for report in self._reports}
+        for report, figure in found.items():
+            if figure is None and not report.parts:
+                known = ", ".join(sorted(validation.keys() - {"step"}))
+                raise InvalidValueError(f"--report: expected one of {known}, got {report.name}")
+        return {report: figure for report, figure in found.items() if figure is not None}
 
-    def scores(self, cell: Cell) -> dict[int, float]:
-        """Returns a cell's score by seed, of the runs that are finished."""
-        runs = [run for run in self._ordered() if run.labels == cell.labels and not run.error]
-        return {run.seed: self.figures(run)[self.score] for run in runs}
+    @property
+    def _reports(self) -> Sequence[Report]:
+        return self.reports or (Report(self.select, self.mode),)
 
-    def mean_and_sd(self, cell: Cell) -> tuple[float, float]:
-        """Returns mean and standard deviation (n - 1) over the seeds; NaN where there is none."""
-        scores = [*self.scores(cell).values()]
-        mean = math.fsum(scores) / len(scores) if scores else math.nan
-        return mean, statistics.stdev(scores) if len(scores) > 1 and not math.isnan(mean) else math.nan
-
-    def difference(self, cell: Cell) -> SeedDifference | None:
-        """Returns what a cell scores more than the first one; None for the first, or where no seed is shared."""
-        first = self.cells[0]
-        return None if cell == first else paired_difference(self.scores(cell), self.scores(first))
-
-    def best(self) -> Cell | None:
-        """Returns the cell of the best mean, the first of equals."""
-        means = {cell: self.mean_and_sd(cell)[0] for cell in self.cells}
-        real = [cell for cell in self.cells if not math.isnan(means[cell])]
-        best = max if self.mode == "max" else min
-        return best(real, key=means.__getitem__) if real else None
+    def columns(self) -> list[Column]:
+        """Returns the figures of all cells, report by report."""
+        found = [(run, self.reported(run)) for run in self._ordered()]
+        return [
+            Column(
+                report,
+                {
+                    cell: {
+                        run.seed: figures[report]
+                        for run, figures in found
+                        if run.labels == cell.labels and report in figures
+                    }
+                    for cell in self.cells
+                },
+            )
+            for report in self._reports
+        ]
 
     def failures(self) -> list[SweepRun]:
         """Returns the runs that failed."""
         return [run for run in self._ordered() if run.error]
 
     def markdown(self) -> str:
-        """Returns the table of all cells, of two axes after a table of the grid, with notes under it."""
+        """Returns a table of all cells for each report, of two axes after a table of the grid, and notes."""
+        lines = []
+        for column in self.columns():
+            lines += [f"# {column.report.title}: {self._described(column.report)}", ""]
+            if len(self.axes) == 2:
+                lines += [*self._grid(column), ""]
+            header = [*self.axes, column.report.name, "seeds", "minus the first cell", "beyond noise"]
+            rules = [*["---"] * len(self.axes), "---:", "---:", "---:", "---"]
+            lines += [_line(header), "| " + " | ".join(rules) + " |"]
+            for cell in self.cells:
+                found = [self._cell(column, cell), str(len(column.scores[cell]))]
+                lines.append(_line([*cell.labels, *found, *_difference(column.difference(cell))]))
+            lines.append("")
+        return "\n".join([*lines, *self._notes()])
+
+    def _described(self, report: Report) -> str:
         seeds = ", ".join(map(str, self.seeds))
+        by = "" if report.name == self.select or self.take == "last" else f" by {self.select}"
         over = f"mean ± sd over seeds {seeds}" if len(self.seeds) > 1 else f"seed {seeds}"
-        lines = [f"# {self.score}: {self.take} of a run, {over}", ""]
-        if len(self.axes) == 2:
-            lines += [*self._grid(), ""]
-        header = [*self.axes, self.score, "seeds", "minus the first cell", "beyond noise"]
-        rules = [*["---"] * len(self.axes), "---:", "---:", "---:", "---"]
-        rows = [
-            [*cell.labels, self._cell(cell), str(len(self.scores(cell))), *_difference(self.difference(cell))]
-            for cell in self.cells
-        ]
-        lines += [_line(header), "| " + " | ".join(rules) + " |", *map(_line, rows), "", *self._notes()]
-        return "\n".join(lines)
+        return f"{self.take} of a run{by}, {over}"
 
     def csv(self) -> str:
         """Returns a line for each run, with all its figures in full precision."""
-        found = [(run, self.figures(run)) for run in self._ordered()]
+        found = [(run, self._all_figures(run)) for run in self._ordered()]
         names = sorted({name for _, figures in found for name in figures} - {"step"})
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
@@ -132,52 +152,55 @@ class SweepTable:
             writer.writerow([*run.labels, run.seed, *scores, run.seconds, run.error])
         return out.getvalue().rstrip("\n")
 
+    def _all_figures(self, run: SweepRun) -> dict[str, float]:
+        """Returns the validation that counts, all scores, and what is reported."""
+        reported = {report.name: figure for report, figure in self.reported(run).items()}
+        return {} if run.error else {**self.figures(run), **run.scores, **reported}
+
     def json(self) -> str:
         """Returns cells, runs and comparisons in full precision; ``null`` where there is no figure."""
         cells = []
+        columns = self.columns()
         for cell in self.cells:
-            mean, sd = self.mean_and_sd(cell)
             runs = [
                 {
                     "seed": run.seed,
                     "seconds": run.seconds,
-                    "figures": {name: _finite(value) for name, value in self.figures(run).items()},
+                    "figures": {name: _finite(value) for name, value in self._all_figures(run).items()},
                     **({"error": run.error} if run.error else {}),
                 }
                 for run in self._ordered()
                 if run.labels == cell.labels
             ]
-            difference = self.difference(cell)
-            against = None if difference is None else {k: _finite(v) for k, v in difference._asdict().items()}
             labels = dict(zip(self.axes, cell.labels, strict=True))
-            cells.append(
-                {"labels": labels, "mean": _finite(mean), "sd": _finite(sd), "minus_first": against, "runs": runs}
-            )
-        said = {"score": self.score, "take": self.take, "mode": self.mode, "seeds": [*self.seeds], "cells": cells}
-        return json.dumps(said, indent=1, ensure_ascii=False)
+            reports = {column.report.name: _spread(column, cell) for column in columns}
+            cells.append({"labels": labels, "reports": reports, "runs": runs})
+        shown = [{"name": each.name, "mode": each.mode, "mean_of": [*each.parts]} for each in self._reports]
+        chosen = {"select": self.select, "take": self.take, "mode": self.mode, "seeds": [*self.seeds]}
+        return json.dumps({**chosen, "reports": shown, "cells": cells}, indent=1, ensure_ascii=False)
 
     def _ordered(self) -> list[SweepRun]:
         places = {cell.labels: number for number, cell in enumerate(self.cells)}
         ours = [run for run in self.runs if run.labels in places and run.seed in self.seeds]
         return sorted(ours, key=lambda run: (places[run.labels], run.seed))
 
-    def _grid(self) -> list[str]:
+    def _grid(self, column: Column) -> list[str]:
         """Returns the lines of rows times columns."""
         across = list(dict.fromkeys(cell.labels[1] for cell in self.cells))
-        cells = {cell.labels: self._cell(cell) for cell in self.cells}
+        cells = {cell.labels: self._cell(column, cell) for cell in self.cells}
         lines = [_line([r" \ ".join(self.axes), *across]), "| --- |" + " ---: |" * len(across)]
         for row in dict.fromkeys(cell.labels[0] for cell in self.cells):
-            lines.append(_line([row, *(cells[row, column] for column in across)]))
+            lines.append(_line([row, *(cells[row, label] for label in across)]))
         return lines
 
-    def _cell(self, cell: Cell) -> str:
-        mean, sd = self.mean_and_sd(cell)
-        if not self.scores(cell):
+    def _cell(self, column: Column, cell: Cell) -> str:
+        mean, sd = column.spread(cell)
+        if not column.scores[cell]:
             return "failed" if any(run.labels == cell.labels for run in self.failures()) else ""
         if math.isnan(mean):
             return "n/a"
         said = f"{mean:.2f}" if math.isnan(sd) else f"{mean:.2f} ± {sd:.2f}"
-        return f"**{said}**" if cell == self.best() else said
+        return f"**{said}**" if cell == column.best() else said
 
     def _notes(self) -> list[str]:
         count = len(self.cells) - 1
@@ -193,6 +216,16 @@ class SweepTable:
         for run in self.failures():
             notes.append(f"- failed: {' | '.join(run.labels)}, seed {run.seed}: {run.error}")
         return notes
+
+
+def _spread(column: Column, cell: Cell) -> dict[str, object]:
+    """Returns what JSON has of a cell."""
+    mean, sd = column.spread(cell)
+    difference = column.difference(cell)
+    against = (
+        None if difference is None else {name: _finite(value) for name, value in difference._asdict().items()}
+    )
+    return {"mean": _finite(mean), "sd": _finite(sd), "minus_first": against}
 
 
 def _difference(difference: SeedDifference | None) -> tuple[str, str]:
