@@ -36,7 +36,7 @@ def write_all(folder: Path) -> Path:
     tiny.save_bert(folder / "encoder", max_position_embeddings=512)
     for name in ("sentences.txt", "wiki1m.txt"):
         tiny.write_texts(folder / name)
-    documents = (" ".join(tiny.TEXTS[i : i + 24]) for i in range(16))
+    documents = (" ".join((tiny.TEXTS * 2)[i : i + 24]) for i in range(40))  # a tenth of them makes a batch
     lines = [json.dumps({"text": text}) for text in documents]
     (folder / "documents.jsonl").write_text("\n".join(lines) + "\n")
     rows = [
@@ -77,15 +77,9 @@ def small(words: Sequence[str], folder: Path) -> list[str]:
     if kept[0] in ("fit", "sweep", "views"):
         kept += ["--model.encoder.model_name_or_path", str(folder / "encoder")]
         kept += ["--data.batch_size", "8", "--data.num_workers", "0"]
-        if "declutr" in kept[kept.index("--recipe") + 1]:
-            kept += [
-                "--data.pairing.min_length",
-                "4",
-                "--data.pairing.max_length",
-                "16",
-                "--data.batch_size",
-                "4",
-            ]
+        if any(re.fullmatch(r"(recipe=)?declutr[\w,]*", word) for word in kept):
+            kept += ["--data.pairing.min_length", "4", "--data.pairing.max_length", "16"]
+            kept += ["--data.pairing.min_document_tokens", "64", "--data.batch_size", "4"]
             kept += ["--data.cache_dir", str(folder / "cache")]
     if kept[0] in ("fit", "sweep"):
         kept += ["--trainer.max_steps", "2", "--trainer.accelerator", "cpu"]

@@ -53,15 +53,14 @@ def own_options(name: str, folder: Path) -> list[str]:
     """What a recipe needs to run on tiny data."""
     if name.startswith("declutr"):
         short = ["--data.pairing.min_length", "4", "--data.pairing.max_length", "16", "--data.batch_size", "4"]
+        if name == "declutr_one_anchor":
+            short += ["--data.pairing.min_document_tokens", "64"]
         return ["--data.train", documents(folder), "--data.cache_dir", str(folder / "cache"), *short]
     if name.startswith("simcse_sup") or name == "cs224n_pretrain_nli":
         return ["--data.train", tiny.write_triples(folder / "triples.jsonl")]
     if name == "sbert_nli" or name in INFERENCE:
         classes = ("entailment", "neutral", "contradiction")
         return ["--data.train", labelled(folder / "nli.tsv", "premise hypothesis label", classes)]
-    if name == "glue":
-        file = labelled(folder / "glue.tsv", "sentence1 sentence2 label", ("1", "0"))
-        return ["--data.tasks.glue.train", file, "--data.tasks.glue.validation", file]
     if name.startswith("cs224n"):
         return task_options(name, task_files(folder))
     texts = ["--data.train", tiny.write_texts(folder / "texts.txt")]

@@ -66,8 +66,8 @@ class TextDataModule(pl.LightningDataModule):
         labels: Label of the training file -> class of the objective, where they differ.
         eval_columns: As ``columns``, for the files of scored pairs.
         pairing: Which texts of a row belong together; None for ``SameText``.
-        limit: How many rows are trained on, drawn by the seed alone: 100 are among the 1,000 of the same seed;
-            None for all.
+        limit: How many rows are trained on, or what share of them, such as ``10%``, drawn by the seed alone: 100
+            are among the 1,000 of the same seed; None for all.
         repeat: Steps of an epoch, for which the rows come again as often as needed, each time altered anew and in
             another order; None for one pass over them.
         tasks: Name -> data set, where there are several, in place of ``train`` and of the options from
@@ -101,7 +101,7 @@ class TextDataModule(pl.LightningDataModule):
         labels: dict[str, str] | None = None,
         eval_columns: dict[str, str] | None = None,
         pairing: Pairing | None = None,
-        limit: int | None = None,
+        limit: int | str | None = None,
         repeat: int | None = None,
         tasks: dict[str, TextTask] | None = None,
         mixture: Mixture | None = None,

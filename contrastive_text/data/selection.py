@@ -41,14 +41,14 @@ def served(table: TokenTable, pairing: Pairing) -> tuple[list[int], str]:
     return kept, f"{said}; {table.source}"
 
 
-def drawn(numbers: Sequence[int], limit: int, seed: int, task: str) -> tuple[list[int], str]:
+def drawn(numbers: Sequence[int], limit: int | str, seed: int, task: str) -> tuple[list[int], str]:
     """Draws some of the rows, whatever the batches and the processes, and says how many.
 
     With the same seed a smaller limit draws some of those that a larger one draws.
 
     Args:
         numbers: Those of the rows to draw from.
-        limit: How many.
+        limit: How many, or what share of them: ``10%``.
         seed: The run's.
         task: Name of the data set, which is part of the key.
 
@@ -59,9 +59,11 @@ def drawn(numbers: Sequence[int], limit: int, seed: int, task: str) -> tuple[lis
         ValueError: Fewer rows than that.
 
     Example:
-        >>> [drawn(range(100), limit, seed=1, task="train")[0] for limit in (2, 4)]
+        >>> [drawn(range(100), limit, seed=1, task="train")[0] for limit in (2, "4%")]
         [[30, 73], [30, 54, 73, 80]]
     """
+    if isinstance(limit, str):
+        limit = max(1, round(float(limit.removesuffix("%")) / 100 * len(numbers)))
     if limit > len(numbers):
         where = "data" if task == ONLY else f"data.tasks.{task}"
         raise InvalidValueError(

@@ -40,7 +40,8 @@ class TextTask:
         labels: Label of the files -> class of the objective, where they differ.
         pairing: Which texts of a row belong together; None for ``SameText``.
         batch_size: Rows of a step, over all ranks together; None for the run's.
-        limit: How many rows are trained on, drawn by the seed; None for all.
+        limit: How many rows are trained on, or what share of them, such as ``10%``, drawn by the seed; None for
+            all.
         repeat: Steps of an epoch, for which the rows come again as often as needed; None for one pass over them.
         fraction: Share of the rows that an epoch takes, others each time; None for all.
     """
@@ -53,7 +54,7 @@ class TextTask:
     labels: dict[str, str] | None = None
     pairing: Pairing | None = None
     batch_size: int | None = None
-    limit: int | None = None
+    limit: int | str | None = None
     repeat: int | None = None
     fraction: float | None = None
 
@@ -144,8 +145,15 @@ def check_tasks(tasks: Mapping[str, TextTask], alone: TextTask) -> None:
 def _check_rows(where: str, task: TextTask) -> None:
     """Checks how many rows are asked for: in all, of a step and of an epoch."""
     for name, least in (("batch_size", 2), ("limit", 1), ("repeat", 1)):
-        if (number := vars(task)[name]) is not None:
+        if isinstance(number := vars(task)[name], int):
             check_least(f"{where}{name}", number, least)
+    if isinstance(task.limit, str):
+        share = re.fullmatch(r"(\d+(?:\.\d+)?)%", task.limit)
+        if share is None or not 0 < float(share[1]) <= 100:
+            raise InvalidValueError(
+                f"data.{where}limit: expected a number of rows, or a share above 0% and at most 100%, got "
+                f"{task.limit!r}; such as 1000 or 10%"
+            )
     if task.fraction is not None and not 0 < task.fraction <= 1:
         raise InvalidValueError(
             f"data.{where}fraction: expected a share of the rows, above 0 and at most 1, got {task.fraction}; "

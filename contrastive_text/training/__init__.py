@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         ExportModel,
         RunSummary,
         SaveWhenStopped,
-        StopWhenSpread,
     )
     from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
     from contrastive_text.training.divergence import EndWhenDiverged
@@ -56,7 +55,6 @@ __all__ = [
     "Schedule",
     "ScheduledRates",
     "SlantedTriangularSchedule",
-    "StopWhenSpread",
     "Uncertainty",
     "WarmupSchedule",
     "WeightedSum",

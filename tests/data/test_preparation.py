@@ -44,6 +44,10 @@ def test_a_limit_draws_the_same_rows_whatever_the_batches_and_smaller_ones_among
     assert set(drawn) < set(rows(limit=20))
     assert set(drawn) != set(rows(limit=10, seed=7))
     assert rows(limit=40) == list(tiny.TEXTS)  # all of them, in the order of the file
+    assert (rows(limit="25%"), rows(limit="100%")) == (drawn, list(tiny.TEXTS))
+    for share in ("0%", "101%", "a%", "0.1"):
+        with pytest.raises(ValueError, match=rf"data\.limit: expected .* got '{share}'; such as 1000 or 10%"):
+            rows(limit=share)
     neighbours = rows(limit=10, pairing=Neighbours())
     assert set(neighbours) < set(tiny.TEXTS[:-1])
     with pytest.raises(ValueError, match=r"data\.limit: expected at most the 40 rows that there are, got 41"):
