@@ -26,7 +26,7 @@ Output = Annotated[Path | None, WrittenFile(), "file to write to; the terminal w
 Cache = Annotated[Path | None, WrittenFolder(), "folder where vectors stay for the next run"]
 Device = Annotated[str | None, "cpu, cuda, ...; the GPU if there is one"]
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
-Suite = Literal["sts", "trained-sts", "transfer", "probing", "declutr"]
+Suite = Literal["sts", "sts-pearson", "trained-sts", "transfer", "probing", "declutr"]
 Setting = Literal["all", "mean", "wmean"]
 Protocol = Literal["standard", "fast"]
 
@@ -112,7 +112,7 @@ class Evaluate(TextsCommand):
     """Scores of a model: on files of scored pairs, or on suites."""
 
     model: Model
-    files: Annotated[Sequence[Texts], "files of scored pairs: Spearman x 100 of cosine and gold score"] = ()
+    files: Annotated[Sequence[Texts], "files of scored pairs: Spearman and Pearson of cosine and gold score"] = ()
     _: KW_ONLY
     columns: Annotated[
         Mapping[str, str] | None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.frequency import frequency_table
-from contrastive_text.evaluation.results import written_together
+from contrastive_text.evaluation.results import figure_cell, written_together
 from contrastive_text.evaluation.sts.cosine import score_table, warnings_named
 from contrastive_text.evaluation.sts.data import STSPairs
 from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suites, trained_splits
@@ -36,7 +35,7 @@ _READ_BY: Mapping[str, Sequence[str]] = {
     "columns": ("files",),
     "bounds": ("files",),
     "data": _SUITES,
-    "setting": ("sts",),
+    "setting": ("sts", "sts-pearson"),
     "without_frequent": ("sts",),
     "frequencies": ("sts",),
     "subsets": ("sts",),
@@ -110,7 +109,8 @@ def _evaluate_files(options: Evaluate) -> None:
     for table in tables.values():
         say(table.understood)
     embeds = _load(options)
-    shown = Table("file", "sub-set", "pairs", "Spearman x 100", title="cosine similarity against gold score")
+    head = "file", "sub-set", "pairs", "Spearman x 100", "Pearson x 100"
+    shown = Table(*head, title="cosine similarity against gold score")
     if len(embeds) > 1:
         shown.add_column("model")
     names = Counter(Path(path).name for path in tables)
@@ -122,8 +122,8 @@ def _evaluate_files(options: Evaluate) -> None:
                 found = {model: score_table(embed, table) for model, embed in embeds.items()}
             for rows in zip(*found.values(), strict=True):
                 for model, score in zip(found, rows, strict=True):
-                    figure = "n/a" if math.isnan(score.spearman) else f"{score.spearman:.2f}"
-                    cells = [label, score.subset, f"{score.pairs:,}", figure, model]
+                    figures = [figure_cell(each) for each in (score.spearman, score.pearson)]
+                    cells = [label, score.subset, f"{score.pairs:,}", *figures, model]
                     shown.add_row(*map(Text, cells[: len(shown.columns)]))
     _say_encoded(embeds)
     console().print(shown)

@@ -21,7 +21,7 @@ ONLY = "train"
 """Name of the data set of a run that has one."""
 ALONE = ("train", "columns", "labels", "pairing", "limit", "repeat")
 """What a run of one data set is told of it, beside what it is told in any case."""
-_TAKEN = (ONLY, "overall", "spearman", *ROLES)
+_TAKEN = (ONLY, "overall", "spearman", "pearson", *ROLES)
 """Names that mean something else among scores, tables and views."""
 SPLITS = {"train": "train", "validation": "dev", "test": "test", "predict": "all"}
 """Part of a run -> what is read of a file that holds several splits."""

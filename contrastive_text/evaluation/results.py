@@ -164,7 +164,7 @@ class ScoreTable:
     def _cells(self) -> list[list[str]]:
         cells = [[self.title, *self.tasks, AVERAGE]]
         for name, scores in self.rows.items():
-            cells.append([name, *(_figure(score.score) for score in scores), _figure(self.average(name))])
+            cells.append([name, *(figure_cell(score.score) for score in scores), figure_cell(self.average(name))])
         return cells
 
 
@@ -194,7 +194,8 @@ def _as_csv(lines: Sequence[Sequence[object]]) -> str:
     return out.getvalue().rstrip("\n")
 
 
-def _figure(score: float) -> str:
+def figure_cell(score: float) -> str:
+    """Returns a score as a table has it: two digits, ``n/a`` for NaN."""
     return "n/a" if math.isnan(score) else f"{score:.2f}"
 
 

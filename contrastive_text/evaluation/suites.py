@@ -31,6 +31,7 @@ from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS
 from contrastive_text.evaluation.sts.cosine import check_setting, score_tasks
 from contrastive_text.evaluation.sts.data import STSPairs, find_sts
 from contrastive_text.evaluation.sts.trained import find_trained, score_trained
+from contrastive_text.metrics import pearson
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +94,13 @@ def read_suites(
     """
     asked = set(suites)
     data = SuiteData(
-        sts=find_sts(folder) if asked & {"sts", "declutr"} else {},
+        sts=find_sts(folder) if asked & {"sts", "sts-pearson", "declutr"} else {},
         trained=find_trained(folder) if asked & {"trained-sts", "declutr"} else {},
         transfer=find_tasks(folder, TRANSFER_TASKS) if asked & {"transfer", "declutr"} else {},
         probing=find_tasks(folder, PROBING_TASKS) if asked & {"probing", "declutr"} else {},
     )
     check_some("--data", {**data.sts, **trained_splits(data), **data.transfer, **data.probing})
-    if "sts" in asked:
+    if asked & {"sts", "sts-pearson"}:
         check_setting(protocol.setting, [pairs for pairs in data.sts.values() if isinstance(pairs, STSPairs)])
     if "declutr" in asked:
         check_declutr(data, PROTOCOLS[protocol.protocol])
@@ -173,6 +174,11 @@ SUITES: Mapping[str, Suite] = {
         title="Spearman x 100, {setting}",
         missing=lambda data: _missing(data.sts),
         score=lambda embed, data, protocol: score_tasks(embed, data.sts, protocol.setting),
+    ),
+    "sts-pearson": Suite(
+        title="Pearson x 100, {setting}",
+        missing=lambda data: _missing(data.sts),
+        score=lambda embed, data, protocol: score_tasks(embed, data.sts, protocol.setting, pearson),
     ),
     "trained-sts": Suite(
         title="Spearman x 100, trained",

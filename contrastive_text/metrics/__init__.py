@@ -26,7 +26,14 @@ from contrastive_text.metrics.geometry import (
     Uniformity,
 )
 from contrastive_text.metrics.retrieval import RetrievalScores, paired_retrieval
-from contrastive_text.metrics.similarity import SpearmanSimilarity, average_ranks, pair_similarity, spearman
+from contrastive_text.metrics.similarity import (
+    PearsonSimilarity,
+    SpearmanSimilarity,
+    average_ranks,
+    pair_similarity,
+    pearson,
+    spearman,
+)
 from contrastive_text.metrics.spread import Hubs, hubness, iso_score, k_occurrences, nearest_similarity
 
 __all__ = [
@@ -36,6 +43,7 @@ __all__ = [
     "IsoScore",
     "MeanCosine",
     "PairedBootstrap",
+    "PearsonSimilarity",
     "PositiveAlignment",
     "RetrievalScores",
     "SpearmanSimilarity",
@@ -57,6 +65,7 @@ __all__ = [
     "paired_bootstrap_mean",
     "paired_bootstrap_spearman",
     "paired_retrieval",
+    "pearson",
     "positive_pairs",
     "spearman",
     "spectrum",

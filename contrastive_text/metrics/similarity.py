@@ -84,26 +84,59 @@ def spearman(x: Tensor, y: Tensor) -> Tensor:
         >>> spearman(torch.tensor([0.5, 0.5, 0.2, 0.9]), torch.tensor([3.0, 1.0, 1.0, 5.0]))
         tensor(0.8333)
     """
+    if not _have_order("spearman", x, y):
+        return at_least_float32(x).new_zeros(())
+    return _correlation(x, average_ranks(x.detach().cpu()), average_ranks(y.detach().cpu()))
+
+
+def pearson(x: Tensor, y: Tensor) -> Tensor:
+    """Returns Pearson's correlation, computed in float64 on the CPU.
+
+    Args:
+        x: Values, (n,), two at least, finite.
+        y: Values, (n,), finite.
+
+    Returns:
+        A scalar in [-1, 1] on the device of ``x``. Where all values of a side are equal the result is 0, with a
+        warning, as for ``spearman``.
+
+    Raises:
+        ValueError: The shapes differ, there are fewer than two values, or one is NaN or infinite.
+
+    Example:
+        >>> pearson(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 1.0, 4.0]))
+        tensor(0.8660)
+    """
+    if not _have_order("pearson", x, y):
+        return at_least_float32(x).new_zeros(())
+    return _correlation(x, x.detach().cpu().double(), y.detach().cpu().double())
+
+
+def _correlation(x: Tensor, *sides: Tensor) -> Tensor:
+    return torch.corrcoef(torch.stack(sides))[0, 1].to(dtype=at_least_float32(x).dtype).to(x.device)
+
+
+def _have_order(where: str, x: Tensor, y: Tensor) -> bool:
+    """Whether two sides have a correlation: none, with a warning, where all values of one are equal."""
     if x.ndim != 1 or x.shape != y.shape or len(x) < 2:
         raise InvalidValueError(
-            f"spearman: expected two tensors (n,) of two values or more, got {tuple(x.shape)} and "
+            f"{where}: expected two tensors (n,) of two values or more, got {tuple(x.shape)} and "
             f"{tuple(y.shape)}; evaluate on at least two pairs"
         )
     for name, values in (("first", x), ("second", y)):
         if not bool(values.isfinite().all()):
             raise InvalidValueError(
-                f"spearman: expected finite values, got NaN or infinity in the {name} argument; "
+                f"{where}: expected finite values, got NaN or infinity in the {name} argument; "
                 "check that training has not diverged and that every pair has a score"
             )
         if bool((values == values[0]).all()):
             warnings.warn(
-                f"spearman: all {len(values)} values of the {name} argument are equal, so there is no order "
+                f"{where}: all {len(values)} values of the {name} argument are equal, so there is no order "
                 "to compare and the result is 0; check for collapsed embeddings or a constant target",
-                stacklevel=2,
+                stacklevel=3,
             )
-            return at_least_float32(x).new_zeros(())
-    ranks = torch.stack([average_ranks(x.detach().cpu()), average_ranks(y.detach().cpu())])
-    return torch.corrcoef(ranks)[0, 1].to(dtype=at_least_float32(x).dtype).to(x.device)
+            return False
+    return True
 
 
 class OfScoredPairs(Metric):
@@ -151,15 +184,47 @@ class SpearmanSimilarity(OfScoredPairs):
         Raises:
             ValueError: A shape does not fit.
         """
-        similarity = pair_similarity(u.detach(), v.detach())
-        if target.shape != similarity.shape:
-            raise InvalidValueError(
-                f"SpearmanSimilarity.target: expected one score per pair {tuple(similarity.shape)}, got "
-                f"{tuple(target.shape)}; flatten the scores"
-            )
+        similarity = _similarities("SpearmanSimilarity", u, v, target)
         self.values.append(similarity)
         self.targets.append(target.detach().to(similarity.device))
 
     def compute(self) -> Tensor:
         """Returns the correlation of all pairs so far, in [-100, 100], a scalar."""
         return 100 * spearman(dim_zero_cat(self.values), dim_zero_cat(self.targets))
+
+
+@final
+class PearsonSimilarity(OfScoredPairs):
+    """Pearson correlation of cosine similarity and a gold score, times 100.
+
+    As CS224N's report and GLUE have it for STS-B; otherwise as ``SpearmanSimilarity``.
+
+    Example:
+        >>> metric = PearsonSimilarity()
+        >>> u, v = torch.tensor([[1.0, 0.0]] * 3), torch.tensor([[1.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
+        >>> metric.update(u, v, target=torch.tensor([5.0, 1.0, 3.0]))
+        >>> metric.compute()
+        tensor(39.7360)
+    """
+
+    higher_is_better = True
+
+    def update(self, u: Tensor, v: Tensor, target: Tensor) -> None:
+        """Adds pairs of vectors and their gold scores, as ``SpearmanSimilarity.update``."""
+        similarity = _similarities("PearsonSimilarity", u, v, target)
+        self.values.append(similarity)
+        self.targets.append(target.detach().to(similarity.device))
+
+    def compute(self) -> Tensor:
+        """Returns the correlation of all pairs so far, in [-100, 100], a scalar."""
+        return 100 * pearson(dim_zero_cat(self.values), dim_zero_cat(self.targets))
+
+
+def _similarities(where: str, u: Tensor, v: Tensor, target: Tensor) -> Tensor:
+    similarity = pair_similarity(u.detach(), v.detach())
+    if target.shape != similarity.shape:
+        raise InvalidValueError(
+            f"{where}.target: expected one score per pair {tuple(similarity.shape)}, got "
+            f"{tuple(target.shape)}; flatten the scores"
+        )
+    return similarity

@@ -18,7 +18,7 @@ from contrastive_text.core.types import Encoded
 from contrastive_text.data import Collator
 from contrastive_text.data.collator import StepCollator
 from contrastive_text.encoders.embedder import Embedder
-from contrastive_text.metrics import SpearmanSimilarity
+from contrastive_text.metrics import PearsonSimilarity, SpearmanSimilarity
 from contrastive_text.objectives import Objective
 from contrastive_text.training.forward_pass import read_slots
 from contrastive_text.training.tasks import TaskParts
@@ -44,7 +44,10 @@ class HeldOutScores:
         self, files: Mapping[int, str], tasks: Mapping[str, Mapping[str, Objective]], device: torch.device
     ) -> None:
         self.files = dict(files)
-        self.pairs = {name: SpearmanSimilarity().to(device) for name in files.values()}
+        self.pairs = {
+            name: {"spearman": SpearmanSimilarity().to(device), "pearson": PearsonSimilarity().to(device)}
+            for name in files.values()
+        }
         self.tasks: dict[str, tuple[Objective, str, Metric]] = {}
         for task, objectives in tasks.items():
             objective = predicting(objectives)
@@ -78,7 +81,8 @@ class HeldOutScores:
                 "evaluation: expected pairs with a score, got none; give a file with a score column"
             )
         u, v = vectors[batch.by_role("anchor")], vectors[batch.by_role("positive")]
-        self.pairs[name].update(u, v, target=batch.target)
+        for metric in self.pairs[name].values():
+            metric.update(u, v, target=batch.target)
         return {"anchor": u, "positive": v, "target": batch.target}
 
     def _add_predictions(self, task: str, encoded: Encoded) -> None:
@@ -89,17 +93,19 @@ class HeldOutScores:
         metric.update(predictions, encoded.target.long() if of_classes else encoded.target.to(predictions.dtype))
 
     def figures(self) -> dict[str, Tensor]:
-        """Returns all scores times 100: ``spearman``, ``TASK/accuracy``, ``TASK/pearson``, ``overall``.
+        """Returns all scores times 100: ``spearman``, ``pearson``, ``TASK/accuracy``, ``overall``, ...
 
-        ``spearman`` is the mean over the files, of which each has its own where there are several; ``overall``
+        The first two are means over the files, of which each has its own where there are several; ``overall``
         is the plain mean over the tasks with held-out files, as the CS224N report has it. A correlation that is
         not defined, because all predictions or all gold scores are equal, counts 0, and a warning says so.
         """
         figures: dict[str, Tensor] = {}
-        if self.pairs:
-            each = {name: metric.compute() for name, metric in self.pairs.items()}
-            figures["spearman"] = torch.stack(list(each.values())).mean()
-            figures |= {f"spearman/{name}": score for name, score in each.items()} if len(each) > 1 else {}
+        for kind in ("spearman", "pearson") if self.pairs else ():
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="pearson: all")  # the other has said so
+                each = {name: metrics[kind].compute() for name, metrics in self.pairs.items()}
+            figures[kind] = torch.stack(list(each.values())).mean()
+            figures |= {f"{kind}/{name}": score for name, score in each.items()} if len(each) > 1 else {}
         scores = {
             f"{task}/{name}": _defined(metric.compute(), task) for task, (_, name, metric) in self.tasks.items()
         }

@@ -217,7 +217,7 @@ def test_validate_and_test_give_the_score_that_the_saved_model_has(
         said = capsys.readouterr().out
         assert f"{command[:3] if command == 'validate' else command}/spearman" in said
         # a rank correlation of the same order, printed with 15 digits of a float32
-        assert scores_in(said)[0] == pytest.approx(score.spearman, abs=1e-3)
+        assert scores_in(said)[:2] == pytest.approx([score.pearson, score.spearman], abs=1e-3)
 
 
 def test_predict_writes_the_vectors_of_the_saved_model(

@@ -15,6 +15,7 @@ import sts_files
 import tiny
 import torch
 from safetensors.torch import load_file, save_file
+from scipy.stats import pearsonr
 
 from contrastive_text.cli import run
 from contrastive_text.data import read_rows
@@ -23,6 +24,8 @@ from contrastive_text.evaluation.senteval.classifiers import FAST, SklearnClassi
 from contrastive_text.evaluation.senteval.transfer import transfer_scores
 from contrastive_text.evaluation.sts import data as sts_data
 from contrastive_text.evaluation.sts import trained as trained_sts
+from contrastive_text.evaluation.sts.cosine import pair_cosines
+from contrastive_text.evaluation.sts.data import STSPairs, find_sts
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler
 
@@ -89,10 +92,16 @@ def test_several_suites_share_an_encoder_and_an_object(
     files: dict[str, str], data: Path, said: Any, embed: CachedEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trained_sts, "_EPOCHS", 50)
-    words = [files["bert"], "--suite", "trained-sts", "sts", "--data", str(data), "--format"]
+    words = [files["bert"], "--suite", "trained-sts", "sts", "sts-pearson", "--data", str(data), "--format"]
     out, err = said([*words, "json"])
     found = json.loads(out)
-    assert list(found) == ["trained-sts", "sts"]
+    assert list(found) == ["trained-sts", "sts", "sts-pearson"]
+    (linear,) = found["sts-pearson"]["models"].values()
+    pairs = find_sts(data)["STS-B"]
+    assert isinstance(pairs, STSPairs)
+    expected_of = pearsonr(pair_cosines(embed, pairs).numpy(), pairs.gold.numpy()).statistic
+    assert linear["tasks"][5]["score"] == pytest.approx(100 * expected_of, abs=1e-6)  # float32 vectors
+    assert linear["tasks"][5]["metric"] == "pearson"
     (trained,) = found["trained-sts"]["models"].values()
     expected = trained_sts_scores(embed, data)
     assert [task["task"] for task in trained["tasks"]] == [score.task for score in expected]
@@ -104,7 +113,7 @@ def test_several_suites_share_an_encoder_and_an_object(
     assert "STS-B (trained), train: stsb.train.tsv:" in err and "; 5,749 were published" in err
     assert "40 distinct texts encoded" in err
     rows = list(csv.DictReader(io.StringIO(said([*words, "csv"])[0])))
-    assert {row["suite"] for row in rows} == {"trained-sts", "sts"}
+    assert {row["suite"] for row in rows} == {"trained-sts", "sts", "sts-pearson"}
     assert float(rows[0]["score"]) == trained["tasks"][0]["score"]
 
 
@@ -283,7 +292,7 @@ def altered(folder: Path, copy: Path, value: float) -> Path:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["m"], "files of scored pairs, or --suite sts trained-sts transfer probing declutr, got neither"),
+        (["m"], "or --suite sts sts-pearson trained-sts transfer probing declutr, got neither"),
         (["m", "pairs.tsv", "--suite", "sts"], "expected files of scored pairs, or --suite sts"),
         (["m", "--suite", "sts"], "--data: expected the folder of the suites' data sets, got none"),
         (["m", "--suite", "stss", "--data", "d"], "invalid choice: 'stss'"),

@@ -17,6 +17,7 @@ from contrastive_text.metrics import (
     effective_rank,
     in_batch_accuracy,
     pair_similarity,
+    pearson,
     spearman,
     uniformity,
 )
@@ -243,6 +244,7 @@ class TestSpearman:
             return
         expected = stats.spearmanr(x.numpy(), y.numpy()).statistic
         assert spearman(x, y).item() == pytest.approx(expected, abs=1e-12)
+        assert pearson(x, y).item() == pytest.approx(stats.pearsonr(x.numpy(), y.numpy()).statistic, abs=1e-12)
 
     @given(values=st.lists(st.floats(-1, 1), min_size=1, max_size=40))
     @settings(max_examples=100, deadline=None)
@@ -264,6 +266,7 @@ class TestSpearman:
         y = ((x + normal(200_000, seed=2)) * 2).round()
         expected = stats.spearmanr(x.numpy(), y.numpy()).statistic
         assert spearman(x, y).item() == pytest.approx(expected, abs=1e-12)
+        assert pearson(x, y).item() == pytest.approx(stats.pearsonr(x.numpy(), y.numpy()).statistic, abs=1e-12)
 
     def test_columns_of_a_matrix_give_no_warning(self, recwarn):
         matrix = normal(5, 2)

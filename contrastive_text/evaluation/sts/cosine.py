@@ -18,7 +18,7 @@ from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.evaluation.sts.data import STSPairs, find_sts
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.metrics import pair_similarity, spearman
+from contrastive_text.metrics import pair_similarity, pearson, spearman
 
 Embed: TypeAlias = Callable[[Sequence[str]], Tensor]
 """From N texts to their vectors, (N, D): a ``CachedEncoder``, or what else knows them."""
@@ -43,7 +43,13 @@ def pair_cosines(embed: Embed, pairs: STSPairs) -> Tensor:
     return pair_similarity(u.double(), v.double()).round(decimals=12)
 
 
-def aggregate(similarities: Tensor, pairs: STSPairs, setting: str) -> tuple[float, dict[str, float]]:
+Correlation: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""``spearman`` or ``pearson`` of ``metrics``."""
+
+
+def aggregate(
+    similarities: Tensor, pairs: STSPairs, setting: str, correlation: Correlation = spearman
+) -> tuple[float, dict[str, float]]:
     """Returns the score of a task, and of each of its sub-sets.
 
     ``all`` is one Spearman correlation over all pairs together (SBERT, SimCSE, ConSERT), ``mean`` the mean of the
@@ -54,9 +60,10 @@ def aggregate(similarities: Tensor, pairs: STSPairs, setting: str) -> tuple[floa
         similarities: Of each pair, (n,).
         pairs: The pairs.
         setting: ``all``, ``mean`` or ``wmean``.
+        correlation: Of similarities and gold scores.
 
     Returns:
-        Spearman correlations times 100. Where all similarities are equal one is 0, with a warning; of a single
+        Correlations times 100. Where all similarities are equal one is 0, with a warning; of a single
         pair it is NaN.
 
     Raises:
@@ -74,8 +81,12 @@ def aggregate(similarities: Tensor, pairs: STSPairs, setting: str) -> tuple[floa
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for place, subset in enumerate(pairs.subsets):
         groups[subset].append(place)
-    whole = _correlation(similarities, pairs.gold) if setting == "all" else math.nan
-    parts = {name: _correlation(similarities[group], pairs.gold[group]) for name, group in groups.items()}
+
+    def of(values: Tensor, gold: Tensor) -> float:
+        return 100 * float(correlation(values.double(), gold)) if len(gold) > 1 else math.nan
+
+    whole = of(similarities, pairs.gold) if setting == "all" else math.nan
+    parts = {name: of(similarities[group], pairs.gold[group]) for name, group in groups.items()}
     if setting == "all":
         return whole, parts
     if single := [name for name, group in groups.items() if len(group) < 2]:
@@ -99,10 +110,6 @@ def check_setting(setting: str, tasks: Iterable[STSPairs]) -> None:
                 f"setting: expected pairs whose sub-sets are named for {setting}, got "
                 f"{pairs.understood or 'pairs without names'}; take all, or files with a column subset"
             )
-
-
-def _correlation(similarities: Tensor, gold: Tensor) -> float:
-    return 100 * float(spearman(similarities.double(), gold)) if len(gold) > 1 else math.nan
 
 
 def sts_scores(embed: CachedEncoder, folder: str | Path, setting: str = "all") -> list[TaskScore]:
@@ -131,22 +138,25 @@ def sts_scores(embed: CachedEncoder, folder: str | Path, setting: str = "all") -
     return score_tasks(embed, find_sts(folder), setting)
 
 
-def score_tasks(embed: Embed, tasks: Mapping[str, STSPairs | str], setting: str) -> list[TaskScore]:
-    """Returns the scores of tasks that ``find_sts`` has found."""
+def score_tasks(
+    embed: Embed, tasks: Mapping[str, STSPairs | str], setting: str, correlation: Correlation = spearman
+) -> list[TaskScore]:
+    """Returns the scores of tasks that ``find_sts`` has found; their metric is the correlation's name."""
     check_setting(setting, [pairs for pairs in tasks.values() if isinstance(pairs, STSPairs)])
     return [
-        TaskScore.absent(task, "spearman", pairs)
+        TaskScore.absent(task, correlation.__name__, pairs)
         if isinstance(pairs, str)
-        else _task_score(embed, task, pairs, setting)
+        else _task_score(embed, task, pairs, setting, correlation)
         for task, pairs in tasks.items()
     ]
 
 
-def _task_score(embed: Embed, task: str, pairs: STSPairs, setting: str) -> TaskScore:
+def _task_score(embed: Embed, task: str, pairs: STSPairs, setting: str, correlation: Correlation) -> TaskScore:
     cosines = pair_cosines(embed, pairs)
     with warnings_named(task):
-        score, parts = aggregate(cosines, pairs, setting)
-    return TaskScore(task, "spearman", score, size=len(pairs), parts=parts if len(parts) > 1 else {})
+        score, parts = aggregate(cosines, pairs, setting, correlation)
+    parts = parts if len(parts) > 1 else {}
+    return TaskScore(task, correlation.__name__, score, size=len(pairs), parts=parts)
 
 
 @contextmanager
@@ -166,11 +176,13 @@ class PairScore(NamedTuple):
         subset: Name of the sub-set, ``all`` for the whole file.
         pairs: Number of pairs.
         spearman: Spearman correlation of cosine and gold score, times 100; NaN for a single pair.
+        pearson: Pearson correlation of the same.
     """
 
     subset: str
     pairs: int
     spearman: float
+    pearson: float
 
 
 def evaluate_pairs(
@@ -196,10 +208,12 @@ def evaluate_pairs(
 def score_table(embed: CachedEncoder, table: Table) -> list[PairScore]:
     """Returns what ``evaluate_pairs`` does, with vectors that several tables share."""
     pairs = STSPairs.of_table(table)
-    whole, parts = aggregate(pair_cosines(embed, pairs), pairs, "all")
-    sizes = Counter(pairs.subsets)
-    parts = parts if len(parts) > 1 else {}
+    cosines, sizes = pair_cosines(embed, pairs), Counter(pairs.subsets)
+    whole, parts = zip(
+        *(aggregate(cosines, pairs, "all", correlation) for correlation in (spearman, pearson)), strict=True
+    )
+    subsets = list(parts[0]) if len(sizes) > 1 else []
     return [
-        PairScore("all", len(pairs), whole),
-        *(PairScore(name, sizes[name], part) for name, part in parts.items()),
+        PairScore("all", len(pairs), *whole),
+        *(PairScore(name, sizes[name], *(part[name] for part in parts)) for name in subsets),
     ]

@@ -279,7 +279,8 @@ def test_a_validation_by_itself_logs_no_more_than_its_scores(
 ) -> None:
     trainer = tiny.trainer(tmp_path, callbacks=[CollapseDoctor()])
     assert list(tiny.merged(trainer.validate(tiny.module(bert), tiny.data(**files), verbose=False))) == [
-        "val/spearman"
+        "val/spearman",
+        "val/pearson",
     ]
 
 
