@@ -48,7 +48,7 @@ def option_names() -> dict[str, str]:
     """Returns every option with the places that have it."""
     import pytorch_lightning as pl
 
-    from contrastive_text.data import TextTask
+    from contrastive_text.data import Clean, TextTask
     from contrastive_text.data.datamodule import TextDataModule
     from contrastive_text.training.callbacks import BestCheckpoint, ExportModel
     from contrastive_text.training.module import ContrastiveModule
@@ -57,6 +57,7 @@ def option_names() -> dict[str, str]:
         "model": ContrastiveModule,
         "data": TextDataModule,
         "data.tasks.NAME": TextTask,
+        "data.clean": Clean,
         "trainer": pl.Trainer,
         "checkpoint": BestCheckpoint,
         "export": ExportModel,

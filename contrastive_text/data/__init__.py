@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from contrastive_text.core.lazy_imports import importing
 from contrastive_text.core.text_files import Bounds
+from contrastive_text.data.cleaning import Clean
 from contrastive_text.data.collator import Collator, KeyedRow
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
 from contrastive_text.data.mixture import (
@@ -28,6 +29,7 @@ __all__ = [
     "AllTasks",
     "BatchRoundRobin",
     "Bounds",
+    "Clean",
     "Collator",
     "EpochRoundRobin",
     "Fusion",

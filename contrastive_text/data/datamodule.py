@@ -14,6 +14,7 @@ from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.checkpoints import load_options
 from contrastive_text.core.specs import part_spec, to_plain
 from contrastive_text.core.text_files import Bounds
+from contrastive_text.data.cleaning import Clean
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.loader import (
@@ -70,6 +71,7 @@ class TextDataModule(pl.LightningDataModule):
             are among the 1,000 of the same seed; None for all.
         repeat: Steps of an epoch, for which the rows come again as often as needed, each time altered anew and in
             another order; None for one pass over them.
+        clean: What becomes of white space and case of the texts that are trained on; None for nothing.
         tasks: Name -> data set, where there are several, in place of ``train`` and of the options from
             ``columns`` to here.
         mixture: In which order the batches of several tasks arrive; None for ``AllTasks``.
@@ -103,6 +105,7 @@ class TextDataModule(pl.LightningDataModule):
         pairing: Pairing | None = None,
         limit: int | str | None = None,
         repeat: int | None = None,
+        clean: Clean | None = None,
         tasks: dict[str, TextTask] | None = None,
         mixture: Mixture | None = None,
         batch_size: int = 64,
@@ -131,6 +134,7 @@ class TextDataModule(pl.LightningDataModule):
         self.pairing = pairing
         self.limit = limit
         self.repeat = repeat
+        self.clean = clean
         self.tasks = tasks
         self.mixture = mixture
         self.batch_size = batch_size

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.core.types import ROLES
+from contrastive_text.data.cleaning import Clean
 from contrastive_text.data.files.hub import PREFIX
 from contrastive_text.data.files.readers import Table, read_rows
 from contrastive_text.data.needs import TaskNeeds
@@ -19,7 +20,7 @@ from contrastive_text.pairings import Pairing, SameText
 Paths: TypeAlias = str | list[str]
 ONLY = "train"
 """Name of the data set of a run that has one."""
-ALONE = ("train", "columns", "labels", "pairing", "limit", "repeat")
+ALONE = ("train", "columns", "labels", "pairing", "limit", "repeat", "clean")
 """What a run of one data set is told of it, beside what it is told in any case."""
 _TAKEN = (ONLY, "overall", "spearman", "pearson", *ROLES)
 """Names that mean something else among scores, tables and views."""
@@ -44,6 +45,7 @@ class TextTask:
             all.
         repeat: Steps of an epoch, for which the rows come again as often as needed; None for one pass over them.
         fraction: Share of the rows that an epoch takes, others each time; None for all.
+        clean: What becomes of white space and case of the texts that are trained on; None for nothing.
     """
 
     train: Paths | None = None
@@ -57,6 +59,7 @@ class TextTask:
     limit: int | str | None = None
     repeat: int | None = None
     fraction: float | None = None
+    clean: Clean | None = None
 
     def __post_init__(self) -> None:
         for part in SPLITS:
@@ -203,7 +206,7 @@ def read_task(name: str, task: TextTask, part: str, needs: TaskNeeds, bounds: Bo
             f"{where}: expected an objective that predicts {lacking}, got none; add one under model.objectives "
             f"or drop the {dropped}"
         )
-    return read_rows(
+    table = read_rows(
         task.files(part),
         reads=(*texts, *(("target",) if target is not None else ())),
         columns=task.columns,
@@ -213,6 +216,7 @@ def read_task(name: str, task: TextTask, part: str, needs: TaskNeeds, bounds: Bo
         every_label=part == "train",
         bounds=bounds,
     )
+    return table if task.clean is None or part != "train" else task.clean.table(table)
 
 
 def _without_target(columns: Mapping[str, Any] | None) -> dict[str, Any] | None:  # Any: as TextTask.columns

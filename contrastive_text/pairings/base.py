@@ -149,10 +149,19 @@ class OneSequence(Pairing):
 
 
 class Neighbours(Pairing):
-    """A text and the one that follows it in the file: the next-sentence positives of SimCSE's ablation.
+    """A text and one that follows it in the file: the next-sentence positives of SimCSE's ablation.
 
-    Gao et al. 2021, SimCSE, section 3, table 2 ("next sentence"). The file holds one text a line, in the order
-    of a running document; the last line has no successor and is no anchor.
+    Gao et al. 2021, SimCSE, section 3, table 2 ("next sentence"; with ``reach: 3`` "next 3 sentences"). The file
+    holds one text a line, in the order of a running document; the last line has no successor and is no anchor.
+
+    Differs: the authors' code for these rows is not published. Of the next three one is drawn, anew each epoch;
+    the last texts of a file draw among those that are left.
+
+    Args:
+        reach: How many texts further on the positive may stand, all equally likely.
+
+    Raises:
+        ValueError: Less than one.
 
     Example:
         >>> lines = [{"text": "It rains."}, {"text": "We stay."}, {"text": "We read."}]
@@ -160,17 +169,32 @@ class Neighbours(Pairing):
         {'text': 'We stay.', 'next': 'We read.'}
     """
 
+    def __init__(self, reach: int = 1) -> None:
+        if reach < 1:
+            raise InvalidValueError(f"Neighbours.reach: expected 1 or more, got {reach}; 3 in SimCSE's other row")
+        self.reach = reach
+
     def arrange(self, files: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
-        """Returns every row with its successor in the file as ``next``; a file's last row is left out."""
+        """Returns every row with its successors in the file: ``next``, ``next_2``, ...; the last has none."""
+        names = ["next", *(f"next_{number}" for number in range(2, self.reach + 1))]
         rows: list[Row] = [
-            {**row, "next": after["text"]} for file in files for row, after in itertools.pairwise(file)
+            {
+                **row,
+                **{
+                    name: after["text"]
+                    for name, after in zip(names, file[i + 1 : i + 1 + self.reach], strict=False)
+                },
+            }
+            for file in files
+            for i, row in enumerate(file[:-1])
         ]
         if not rows:
             raise InvalidValueError(
                 "data.train: expected two texts or more, one after the other, got one; give more text"
             )
-        return rows, f"{len(rows):,} texts with their successor"
+        return rows, f"{len(rows):,} texts with their successor{'s' if self.reach > 1 else ''}"
 
-    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
-        """Returns one example: the text and its successor."""
-        return [Example(anchor=str(row["text"]), positives=(str(row["next"]),))]
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
+        """Returns one example: the text and one of its successors."""
+        following = [str(text) for name, text in row.items() if name.startswith("next")]
+        return [Example(anchor=str(row["text"]), positives=(following[int(rng.integers(len(following)))],))]

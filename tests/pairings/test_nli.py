@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,8 +67,8 @@ def test_every_reason_to_leave_something_out_is_counted() -> None:
     assert made == [triple("p", "yes", "no")]
     assert said == (
         "1 triples of 1 premises; left out: premises without an entailed hypothesis 2, premises without a "
-        "contradicting hypothesis 1, premises without either hypothesis 1, neutral rows 2, repeated rows 1, "
-        "rows whose hypothesis is the premise 1, rows of a hypothesis both entailed and contradicting 2"
+        "contradicting hypothesis 1, premises without an entailed and a contradicting hypothesis 1, neutral rows "
+        "2, repeated rows 1, rows whose hypothesis is the premise 1, rows of a hypothesis with two labels 2"
     )
 
 
@@ -75,7 +76,7 @@ def test_files_without_a_triple_are_refused_with_the_reasons() -> None:
     with pytest.raises(
         ValueError,
         match=r"data\.train: expected a premise with an entailed and a contradicting hypothesis, got none "
-        r"\(premises without a contradicting hypothesis 1\); NLITriples needs both",
+        r"\(premises without a contradicting hypothesis 1\); NLITriples needs them",
     ):
         NLITriples().arrange([[row("p", "e", "yes")], []])
 
@@ -84,6 +85,71 @@ def test_files_without_a_triple_are_refused_with_the_reasons() -> None:
 def test_less_than_one_triple_a_premise_is_refused(per_premise: int) -> None:
     with pytest.raises(ValueError, match=r"NLITriples\.per_premise: expected 1 or more, got"):
         NLITriples(per_premise)
+
+
+SETS = [
+    row("p", "e", "yes 1"), row("p", "e", "yes 2"), row("p", "c", "no"), row("p", "n", "perhaps"),
+    row("q", "e", "sure"), row("q", "c", "never"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "expected", "said"),
+    [
+        ({"negatives": ()}, [("p", "yes 1"), ("p", "yes 2"), ("q", "sure")], "3 pairs of 2 premises"),
+        ({"negatives": ("neutral",)}, [("p", "yes 1", "perhaps")], "1 triples of 1 premises"),
+        (
+            {"negatives": ("contradiction", "neutral")},
+            [("p", "yes 1", "no", "perhaps")],
+            "1 triples of 1 premises; left out: premises without a neutral hypothesis 1, hypotheses without a "
+            "partner 1",
+        ),
+        ({"positive": "neutral", "negatives": ()}, [("p", "perhaps")], "1 pairs of 1 premises"),
+    ],
+)
+def test_the_paper_s_other_sets_are_those_of_other_labels(
+    options: dict[str, Any], expected: list[tuple[str, ...]], said: str
+) -> None:
+    rows, understood = NLITriples(**options).arrange([SETS])
+    assert [tuple(each.values()) for each in rows] == expected
+    assert understood.startswith(said)
+    (example,) = NLITriples(**options)(rows[0], np.random.default_rng(0))
+    assert (example.anchor, *example.positives, *example.negatives) == expected[0]
+
+
+def test_a_random_negative_is_of_another_premise_and_the_same_every_time() -> None:
+    pairing = NLITriples(negatives=("random",))
+    rows, _ = pairing.arrange([SETS])
+    assert [(each["anchor"], each["positive"]) for each in rows] == [
+        ("p", "yes 1"),
+        ("p", "yes 2"),
+        ("q", "sure"),
+    ]
+    assert all(each["negative"] in ("sure", "never") for each in rows[:2])
+    assert rows[2]["negative"] in ("yes 1", "yes 2", "no", "perhaps")
+    assert pairing.arrange([SETS[:2], SETS[2:]]) == pairing.arrange([SETS])
+    with pytest.raises(ValueError, match="expected hypotheses of several premises for a random negative"):
+        pairing.arrange([SETS[:4]])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"positive": "random"}, "NLITriples: expected a positive out of entailment, neutral, contradiction and"),
+        (
+            {"negatives": ("none",)},
+            "negatives out of entailment, neutral, contradiction, random, got 'entailment'",
+        ),
+        (
+            {"negatives": ("entailment",)},
+            r"expected each label once, and not the positive's, got \['entailment'\]",
+        ),
+        ({"negatives": ("neutral", "neutral")}, "NLITriples.negatives: expected each label once"),
+    ],
+)
+def test_labels_that_make_no_set_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NLITriples(**options)
 
 
 rows_of_nli = st.lists(

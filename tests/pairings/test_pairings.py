@@ -80,6 +80,19 @@ def test_neighbours_never_follow_each_other_over_the_end_of_a_file() -> None:
     assert Neighbours()(rows[0], RNG) == [Example("a", ("b",))]
 
 
+def test_neighbours_within_reach_are_all_drawn_and_fewer_at_the_end_of_a_file() -> None:
+    pairing = Neighbours(reach=3)
+    rows, said = pairing.arrange([[{"text": text} for text in "abcde"], [{"text": "f"}]])
+    assert [list(row.values()) for row in rows] == [list("abcd"), list("bcde"), list("cde"), list("de")]
+    assert said == "4 texts with their successors"
+    for row in rows:
+        drawn = [pairing(row, np.random.default_rng(seed))[0] for seed in range(60)]
+        assert {each.anchor for each in drawn} == {row["text"]}
+        assert sorted({positive for each in drawn for positive in each.positives}) == list(row.values())[1:]
+    with pytest.raises(ValueError, match=r"Neighbours\.reach: expected 1 or more, got 0"):
+        Neighbours(reach=0)
+
+
 def test_neighbours_without_a_successor_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"data\.train: expected two texts or more, one after the other, got one"

@@ -1,0 +1,64 @@
+"""White space and case of the texts that are trained on, and of no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from contrastive_text.data import Clean, read_rows
+from contrastive_text.data.datamodule import TextDataModule
+
+MESSY = "It  rains.\n\n\tWe \u00a0stay.  "
+
+
+@pytest.mark.parametrize(
+    ("clean", "expected"),
+    [
+        (Clean(), MESSY),
+        (Clean(collapse=True), "It rains. We stay."),
+        (Clean(collapse=True, lower=True, leading_blank=True), " it rains. we stay."),
+        (Clean(leading_blank=True), f" {MESSY}"),
+        (Clean(lower=True), MESSY.lower()),
+    ],
+)
+def test_each_option_does_its_own(clean: Clean, expected: str) -> None:
+    assert clean(MESSY) == expected
+    assert clean(expected) == expected  # once is enough
+
+
+def test_a_byte_level_tokenizer_has_no_token_of_white_space_left_and_knows_the_first_word() -> None:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator([" ".join(tiny.TEXTS)] * 3, trainer)
+    document = "   \n\n    ".join(tiny.TEXTS)
+    tokens = [tokenizer.encode(text).tokens for text in (document, Clean(collapse=True)(document))]
+    white = [sum(not {*token} - {*"\u0120\u010a"} for token in each) for each in tokens]
+    assert white[0] > len(tiny.TEXTS) and white[1] == 0
+    word = tiny.TEXTS[0].split()[0]
+    inside = tokenizer.encode(f"a {word}").tokens[1:]
+    assert tokenizer.encode(word).tokens != inside == tokenizer.encode(Clean(leading_blank=True)(word)).tokens
+
+
+def test_the_texts_that_are_trained_on_are_cleaned_which_is_said_and_no_others(tmp_path: Path) -> None:
+    train = tiny.write_texts(tmp_path / "texts.txt", tuple(f"{text}  THE  END" for text in tiny.TEXTS))
+    pairs = tiny.write_pairs(tmp_path / "pairs.tsv")
+    data = tiny.data(train, validation=pairs, clean=Clean(collapse=True, lower=True))
+    data.attach(tiny.module(tiny.save_bert(tmp_path / "bert")))
+    data.setup("fit")
+    assert [row["text"] for row in data.table("train")["train"]] == [f"{text} the end" for text in tiny.TEXTS]
+    assert data.table("validation")["pairs"].rows == read_rows(pairs, ("anchor", "positive", "target")).rows
+    assert data.facts()["training data"].splitlines()[1] == (
+        "cleaned: white space collapsed, lower case; 40 of 40 rows changed, and no text that is scored or "
+        "embedded"
+    )
+
+
+def test_the_recipes_of_declutr_clean_as_the_authors_do_and_no_other_recipe_does() -> None:
+    assert TextDataModule.from_recipe("declutr_base").clean == Clean(collapse=True, leading_blank=True)
+    assert TextDataModule.from_recipe("simcse").clean is None
