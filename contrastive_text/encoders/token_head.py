@@ -38,9 +38,14 @@ class TokenHead(nn.Module):
         whole.tie_weights(recompute_mapping=False)  # not where the checkpoint has a decoder of its own
         self._whole = (whole,)  # in a tuple: not a module of ours, whose weights would be saved twice
 
+    @property
+    def whole(self) -> PreTrainedModel:
+        """The masked language model: the encoder that is trained, and this head."""
+        return self._whole[0]
+
     def forward(self, hidden: Tensor) -> Tensor:
         """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""
-        (whole,) = self._whole
+        whole = self.whole
         encoder = whole.base_model
 
         def given(*_: object, **__: object) -> BaseModelOutput:

@@ -107,8 +107,9 @@ def _network_of(parts: ModelParts) -> list[ModelParts]:
 
 def _write_network(folder: Path, parts: ModelParts) -> None:
     assert parts.encoder.tokenizer is not None
+    head = parts.encoder.token_head  # where it was trained, so that training can go on with it
     with quiet():
-        parts.encoder.model.save_pretrained(folder)
+        (parts.encoder.model if head is None else head.whole).save_pretrained(folder)
     parts.encoder.tokenizer.save_pretrained(folder)
     write_json(folder / _LIMIT, {"max_seq_length": parts.max_length, "do_lower_case": False})
 

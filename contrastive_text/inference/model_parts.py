@@ -50,11 +50,14 @@ class ModelParts:
         limits = [self.max_length, self.normalize, self.prompt, self.truncate_dim, pooler]
         layers = [layer for layer in self.head or () if not isinstance(layer, nn.Identity | nn.Dropout)]
         vocabulary = self.encoder.tokenizer.backend_tokenizer.to_str()
-        digest.update(
-            json.dumps([limits, list(map(str, layers)), vocabulary, str(self.encoder.model.config)]).encode()
-        )
+        settings = self.encoder.model.config.to_diff_dict()
+        settings.pop("architectures", None)  # which class saved it: with or without a head that predicts tokens
+        network = json.dumps(settings, sort_keys=True, default=str)
+        digest.update(json.dumps([limits, list(map(str, layers)), vocabulary, network]).encode())
         parts = {"encoder": self.encoder, "pooler": self.pooler, "head": nn.Sequential(*layers)}
         for name, weight in sorted(nn.ModuleDict(parts).state_dict().items()):
+            if name.startswith("encoder.token_head."):  # no vector goes through it
+                continue
             values = weight.detach().cpu().contiguous()
             digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
             digest.update(values.reshape(-1).view(torch.uint8).numpy())

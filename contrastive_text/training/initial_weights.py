@@ -67,7 +67,8 @@ def load_initial_weights(module: ContrastiveModule, path: str | Path, keep_heads
             other widths or of another vocabulary. Or heads to keep where no objective has any, or one has others.
     """
     saved_model = Path(path, MODULES).is_file()
-    start = _saved_model(Path(path)) if saved_model else _checkpoint(best_checkpoint(path, _WHERE))
+    predicts = bool(_at(_TOKEN_HEAD, _tensors(module.state_dict())))
+    start = _saved_model(Path(path), predicts) if saved_model else _checkpoint(best_checkpoint(path, _WHERE))
     given = _fitting(module, start, keep_heads)
     said = _take_vocabulary(module, start)
     module.load_state_dict(given, strict=False)
@@ -207,15 +208,24 @@ def _found(name: str) -> PreTrainedTokenizerBase | None:
         return None
 
 
-def _saved_model(path: Path) -> _Start:
+def _saved_model(path: Path, with_token_head: bool) -> _Start:
+    """Returns what a folder holds; its token head is only made where it is wanted."""
     parts = read_folder(path)
     weights = {f"encoder.model.{name}": weight for name, weight in parts.encoder.model.state_dict().items()}
     if parts.head is not None:
         weights |= {f"head.network.{name}": weight for name, weight in parts.head.state_dict().items()}
+    has_token_head = any(
+        str(name).endswith("ForMaskedLM") for name in parts.encoder.model.config.architectures or ()
+    )
+    if has_token_head and with_token_head:
+        parts.encoder.build_token_head()
+        weights |= {
+            f"encoder.{name}": w for name, w in parts.encoder.state_dict().items() if "token_head." in name
+        }
     return _Start(
         described=f"{path}: a saved model",
         weights=weights,
-        left_out=(),
+        left_out=(_NAMES[_TOKEN_HEAD],) if has_token_head and not with_token_head else (),
         tokenizer=parts.encoder.tokenizer,
         named=str(path),
     )

@@ -172,6 +172,11 @@ def test_the_head_that_predicts_tokens_comes_along_where_both_stages_have_one(ot
     assert names
     assert all(torch.equal(second.state_dict()[name], saved[name]) for name in names)
     assert "left out of it: token head" in load_initial_weights(tiny.module(other), file)
+    first.sentence_encoder().save_pretrained(tmp_path / "model")  # a saved model has it too
+    third = masked()
+    assert "loaded: encoder, token head" in load_initial_weights(third, tmp_path / "model")
+    assert all(torch.equal(third.state_dict()[name], saved[name]) for name in names)
+    assert "left out of it: token head" in load_initial_weights(tiny.module(other), tmp_path / "model")
 
 
 def test_a_learned_vocabulary_comes_along_and_no_other_is_learned(tmp_path: Path) -> None:

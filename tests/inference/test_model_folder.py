@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from safetensors.torch import load_file
 from torch import nn
+from transformers import AutoModel, AutoModelForMaskedLM
 
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import Head, MLPHead, TanhHead
@@ -225,6 +227,42 @@ def test_a_pooler_they_do_not_have_fails_there_instead_of_pooling_otherwise(
     assert np.array_equal(vectors(SentenceEncoder.from_pretrained(tmp_path / "saved")), vectors(ours))
     with pytest.raises(Exception, match=r".+"):  # whichever error their version has: no vectors is what counts
         vectors(theirs.SentenceTransformer(str(tmp_path / "saved"), device="cpu"))
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@torch.no_grad()
+def test_a_head_that_predicts_tokens_is_saved_with_the_network_and_changes_no_vector(
+    tmp_path: Path, theirs: SimpleNamespace, kind: str
+) -> None:
+    tokenizer = tiny.learn_vocabulary(tiny.TEXTS, vocabulary_size=tiny.CONFIG["vocab_size"])
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    config = {**tiny.CONFIG, "model_type": kind, "initializer_range": 0.3, "pad_token_id": 0}
+    trained = TransformerEncoder(config=config, tokenizer_name_or_path=str(tmp_path / "tokenizer"))
+    trained.add_tokens(["[NEW]"])
+    trained.build_token_head()
+    model = SentenceEncoder(trained, MeanPooler()).eval()
+    model.save_pretrained(tmp_path / "model")
+    head = trained.token_head
+    assert head is not None
+    ids = torch.tensor([[2, 5, 9, 3]])
+    logits = head.whole(input_ids=ids).logits
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "model").eval()
+    torch.testing.assert_close(
+        loaded(input_ids=ids).logits, logits, rtol=0, atol=1e-5
+    )  # another way of attention
+    again = TransformerEncoder(str(tmp_path / "model"))
+    again.build_token_head()
+    assert again.token_head is not None and again.token_head.pretrained
+    hidden = torch.ones(2, 16)
+    assert torch.equal(again.token_logits(hidden), trained.token_logits(hidden))
+    ours = SentenceEncoder.from_pretrained(tmp_path / "model")
+    assert np.array_equal(vectors(ours), vectors(model)) and ours.identity == model.identity
+    others = theirs.SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    assert np.abs(vectors(others) - vectors(ours)).max() <= EQUAL
+    hidden_states = AutoModel.from_pretrained(tmp_path / "model").eval()(input_ids=ids).last_hidden_state
+    assert torch.equal(hidden_states, loaded.base_model(input_ids=ids).last_hidden_state)
+    ours.save_pretrained(tmp_path / "model")  # over it: without the head, which wasn't loaded
+    assert "cls" not in str(load_file(tmp_path / "model" / "model.safetensors").keys())
 
 
 @pytest.mark.parametrize("key", ["mean_sqrt_len_tokens", "weightedmean", "lasttoken"])
