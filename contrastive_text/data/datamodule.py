@@ -31,6 +31,7 @@ from contrastive_text.data.run_tables import RunTables
 from contrastive_text.data.tasks import (
     ALONE,
     ONLY,
+    SPLITS,
     Paths,
     TextTask,
     check_least,
@@ -42,12 +43,7 @@ from contrastive_text.pairings import Given, Pairing, SameText
 from contrastive_text.recipes.building import build_from_recipe
 from contrastive_text.views import ViewPlan
 
-_PARTS = {
-    "fit": ("train", "validation"),
-    "validate": ("validation",),
-    "test": ("test",),
-    "predict": ("predict",),
-}
+_PARTS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ("predict",)}
 """Stage of a trainer -> what is read for it."""
 
 
@@ -67,11 +63,12 @@ class TextDataModule(pl.LightningDataModule):
         labels: Label of the training file -> class of the objective, where they differ.
         eval_columns: As ``columns``, for the files of scored pairs.
         pairing: Which texts of a row belong together; None for ``SameText``.
-        limit: How many rows are trained on, or what share of them, such as ``10%``, drawn by the seed alone: 100
-            are among the 1,000 of the same seed; None for all.
+        limit: How many rows are trained on, or what share (``10%``), drawn by the seed alone; None for all.
         repeat: Steps of an epoch, for which the rows come again as often as needed, each time altered anew and in
             another order; None for one pass over them.
         clean: What becomes of white space and case of the texts that are trained on; None for nothing.
+        join: Tokens of a row, special ones included, up to which consecutive texts of a document are joined; a
+            blank line ends one. None for a row each.
         tasks: Name -> data set, where there are several, in place of ``train`` and of the options from
             ``columns`` to here.
         mixture: In which order the batches of several tasks arrive; None for ``AllTasks``.
@@ -106,6 +103,7 @@ class TextDataModule(pl.LightningDataModule):
         limit: int | str | None = None,
         repeat: int | None = None,
         clean: Clean | None = None,
+        join: int | None = None,
         tasks: dict[str, TextTask] | None = None,
         mixture: Mixture | None = None,
         batch_size: int = 64,
@@ -118,12 +116,6 @@ class TextDataModule(pl.LightningDataModule):
         bounds: dict[str, int] | None = None,
     ) -> None:
         super().__init__()
-        for part, paths in (("train", train), ("validation", validation), ("test", test), ("predict", predict)):
-            check_paths(f"data.{part}", paths)
-        check_least("batch_size", batch_size, 2)
-        check_least("originals", originals, 1)
-        check_least("eval_batch_size", eval_batch_size, 1)
-        check_least("num_workers", num_workers, 0)
         self.train = train
         self.validation = validation
         self.test = test
@@ -135,6 +127,7 @@ class TextDataModule(pl.LightningDataModule):
         self.limit = limit
         self.repeat = repeat
         self.clean = clean
+        self.join = join
         self.tasks = tasks
         self.mixture = mixture
         self.batch_size = batch_size
@@ -145,6 +138,10 @@ class TextDataModule(pl.LightningDataModule):
         self.originals = originals
         self.cache_dir = cache_dir
         self.bounds = bounds
+        for part in SPLITS:
+            check_paths(f"data.{part}", vars(self)[part])
+        for name, least in (("batch_size", 2), ("originals", 1), ("eval_batch_size", 1), ("num_workers", 0)):
+            check_least(name, vars(self)[name], least)
         check_tasks(tasks or {}, self._alone)
         # Plain data and the one instantiator that Lightning allows: the module is made again from a checkpoint.
         named = {"_instantiator": "pytorch_lightning.cli.instantiate_module"}

@@ -16,11 +16,12 @@ from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Row, Slot, TextPair
 from contrastive_text.data.cuts import cut_spans, cut_texts
 from contrastive_text.data.files.readers import Table
+from contrastive_text.data.joining import joined
 from contrastive_text.data.mixture import Mixture, Step, TaskSize
 from contrastive_text.data.needs import DataNeeds
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.selection import check_roles, drawn, served
-from contrastive_text.data.tasks import TextTask
+from contrastive_text.data.tasks import TextTask, option_place
 from contrastive_text.data.token_cache import TokenTable, tokenize_documents
 from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
 from contrastive_text.pairings import Pairing, SameText
@@ -170,20 +171,26 @@ def prepare(
         name: The task's.
         needs: What the module needs.
         seed: Of the first row's examples, and of the rows that are drawn.
-        cache_dir: Where the tokens of documents are kept, for pairings that read tokens.
+        cache_dir: Where the tokens of documents are kept, for pairings that read tokens and for texts to join.
 
     Raises:
-        ValueError: Rows that the pairing can't serve, fewer than its limit, or roles that it doesn't give.
+        ValueError: Rows that the pairing can't serve or that can't be joined, fewer than the limit, or roles that
+            the pairing doesn't give.
     """
     pairing = task.pairing or SameText()
-    texts, said = pairing.arrange(table.files)
+    folder = None if cache_dir is None else Path(cache_dir)
+    if task.join is not None:
+        assert needs.tokenizer is not None
+        where = f"{option_place(name)}.join"
+        table = joined(table, task.join, needs.tokenizer, folder, where, cut=not pairing.reads_tokens)
+    texts, said = pairing.arrange(table.documents)
     rows: Rows = texts
     numbers: Sequence[int] = range(len(texts))
     if pairing.reads_tokens:
         assert needs.tokenizer is not None
         if needs.tokenizer.room is not None:
             pairing.check_room(needs.tokenizer.room)
-        rows = tokens = _tokenised(texts, needs.tokenizer, cache_dir)
+        rows = tokens = _tokenised(texts, needs.tokenizer, folder)
         numbers, said = served(tokens, pairing)
     chosen = [said] if said else []
     if pairing.joins and needs.tokenizer is not None:
@@ -201,8 +208,7 @@ def prepare(
     )
 
 
-def _tokenised(rows: Sequence[Row], tokenizer: TextTokenizer, cache_dir: str | None) -> TokenTable:
-    folder = None if cache_dir is None else Path(cache_dir)
+def _tokenised(rows: Sequence[Row], tokenizer: TextTokenizer, folder: Path | None) -> TokenTable:
     tokens = tokenize_documents([str(row["text"]) for row in rows], tokenizer, cache_dir=folder)
     targets = [target for row in rows if isinstance(target := row.get("target"), float)]
     return TokenTable(tokens.folder, tokens.source, targets or None)

@@ -11,7 +11,7 @@ from contrastive_text.core.random import fold, generator, text_id
 from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Example, Role, Slot
 from contrastive_text.data.collator import example_slots
-from contrastive_text.data.tasks import ONLY
+from contrastive_text.data.tasks import option_place
 from contrastive_text.data.token_cache import TokenTable
 from contrastive_text.pairings import Pairing
 from contrastive_text.views import ViewPlan
@@ -65,10 +65,9 @@ def drawn(numbers: Sequence[int], limit: int | str, seed: int, task: str) -> tup
     if isinstance(limit, str):
         limit = max(1, round(float(limit.removesuffix("%")) / 100 * len(numbers)))
     if limit > len(numbers):
-        where = "data" if task == ONLY else f"data.tasks.{task}"
         raise InvalidValueError(
-            f"{where}.limit: expected at most the {len(numbers):,} rows that there are, got {limit:,}; give more "
-            "text, or leave it out for all"
+            f"{option_place(task)}.limit: expected at most the {len(numbers):,} rows that there are, got "
+            f"{limit:,}; give more text, or leave it out for all"
         )
     chosen = np.sort(generator(fold(seed, text_id(task), _LIMIT)).permutation(len(numbers))[:limit])
     return [numbers[i] for i in chosen], f"{limit:,} of {len(numbers):,} rows, drawn by seed {seed}"

@@ -20,7 +20,7 @@ from contrastive_text.pairings import Pairing, SameText
 Paths: TypeAlias = str | list[str]
 ONLY = "train"
 """Name of the data set of a run that has one."""
-ALONE = ("train", "columns", "labels", "pairing", "limit", "repeat", "clean")
+ALONE = ("train", "columns", "labels", "pairing", "limit", "repeat", "clean", "join")
 """What a run of one data set is told of it, beside what it is told in any case."""
 _TAKEN = (ONLY, "overall", "spearman", "pearson", *ROLES)
 """Names that mean something else among scores, tables and views."""
@@ -46,6 +46,7 @@ class TextTask:
         repeat: Steps of an epoch, for which the rows come again as often as needed; None for one pass over them.
         fraction: Share of the rows that an epoch takes, others each time; None for all.
         clean: What becomes of white space and case of the texts that are trained on; None for nothing.
+        join: Tokens of a row, special ones included, up to which consecutive texts are joined; None for no join.
     """
 
     train: Paths | None = None
@@ -60,6 +61,7 @@ class TextTask:
     repeat: int | None = None
     fraction: float | None = None
     clean: Clean | None = None
+    join: int | None = None
 
     def __post_init__(self) -> None:
         for part in SPLITS:
@@ -80,6 +82,16 @@ class TextTask:
         if self.repeat is not None:
             return self.repeat * batch_size
         return rows if self.fraction is None else max(1, round(self.fraction * rows))
+
+
+def option_place(task: str) -> str:
+    """Returns where the options of a data set stand, for messages.
+
+    Example:
+        >>> option_place("train"), option_place("reviews")
+        ('data', 'data.tasks.reviews')
+    """
+    return "data" if task == ONLY else f"data.tasks.{task}"
 
 
 def files_of(paths: Paths | None) -> list[str]:
@@ -147,7 +159,7 @@ def check_tasks(tasks: Mapping[str, TextTask], alone: TextTask) -> None:
 
 def _check_rows(where: str, task: TextTask) -> None:
     """Checks how many rows are asked for: in all, of a step and of an epoch."""
-    for name, least in (("batch_size", 2), ("limit", 1), ("repeat", 1)):
+    for name, least in (("batch_size", 2), ("limit", 1), ("repeat", 1), ("join", 1)):
         if isinstance(number := vars(task)[name], int):
             check_least(f"{where}{name}", number, least)
     if isinstance(task.limit, str):
@@ -193,7 +205,7 @@ def read_task(name: str, task: TextTask, part: str, needs: TaskNeeds, bounds: Bo
         ValueError: A file that can't be read as asked, labels that nothing reads, or held-out rows of a task
             that nothing predicts.
     """
-    where = f"data.{part}" if name == ONLY else f"data.tasks.{name}.{part}"
+    where = f"{option_place(name)}.{part}"
     pairing = task.pairing or SameText()
     target = pairing.target or needs.target
     texts = tuple(column for column in pairing.reads if column != "target")

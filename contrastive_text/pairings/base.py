@@ -32,11 +32,11 @@ class Pairing(ABC):
     reads_tokens: ClassVar[bool] = False
     joins: ClassVar[bool] = False
 
-    def arrange(self, files: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
+    def arrange(self, documents: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
         """Returns the rows to draw batches from, and what there is to say of them; asked once, before sampling.
 
         Args:
-            files: The rows of each file, in its order.
+            documents: The rows of each document, in its order: of a file, or of what a blank line of it ends.
 
         Returns:
             The rows for ``__call__``, here all of them; and a line that says how they were made, what was left
@@ -45,7 +45,7 @@ class Pairing(ABC):
         Raises:
             ValueError: No row is left.
         """
-        return list(itertools.chain.from_iterable(files)), ""
+        return list(itertools.chain.from_iterable(documents)), ""
 
     def serves(self, tokens: int) -> bool:  # noqa: ARG002  # the contract
         """Whether a text of so many tokens can be paired; those that can't are left out and counted.
@@ -149,13 +149,14 @@ class OneSequence(Pairing):
 
 
 class Neighbours(Pairing):
-    """A text and one that follows it in the file: the next-sentence positives of SimCSE's ablation.
+    """A text and one that follows it in its document: the next-sentence positives of SimCSE's ablation.
 
     Gao et al. 2021, SimCSE, section 3, table 2 ("next sentence"; with ``reach: 3`` "next 3 sentences"). The file
-    holds one text a line, in the order of a running document; the last line has no successor and is no anchor.
+    holds one text a line, in the order of a running document, which a blank line ends; its last line has no
+    successor and is no anchor.
 
     Differs: the authors' code for these rows is not published. Of the next three one is drawn, anew each epoch;
-    the last texts of a file draw among those that are left.
+    the last texts of a document draw among those that are left.
 
     Args:
         reach: How many texts further on the positive may stand, all equally likely.
@@ -174,19 +175,13 @@ class Neighbours(Pairing):
             raise InvalidValueError(f"Neighbours.reach: expected 1 or more, got {reach}; 3 in SimCSE's other row")
         self.reach = reach
 
-    def arrange(self, files: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
-        """Returns every row with its successors in the file: ``next``, ``next_2``, ...; the last has none."""
+    def arrange(self, documents: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
+        """Returns every row with its successors in the document: ``next``, ``next_2``, ...; the last has none."""
         names = ["next", *(f"next_{number}" for number in range(2, self.reach + 1))]
         rows: list[Row] = [
-            {
-                **row,
-                **{
-                    name: after["text"]
-                    for name, after in zip(names, file[i + 1 : i + 1 + self.reach], strict=False)
-                },
-            }
-            for file in files
-            for i, row in enumerate(file[:-1])
+            {**row, **{name: after["text"] for name, after in zip(names, document[i:], strict=False)}}
+            for document in documents
+            for i, row in enumerate(document[:-1], start=1)
         ]
         if not rows:
             raise InvalidValueError(

@@ -88,10 +88,10 @@ class NLITriples(Pairing):
         """The labels whose hypotheses are taken, the positive's first."""
         return [self.positive, *(label for label in self.negatives if label != "random")]
 
-    def arrange(self, files: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
+    def arrange(self, documents: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
         """Returns the triples in the order in which their premises first stand in the files."""
         premises: dict[str, Hypotheses] = {}
-        for row in itertools.chain.from_iterable(files):
+        for row in itertools.chain.from_iterable(documents):
             hypotheses = premises.setdefault(str(row["anchor"]), {})
             label = NLI[int(cast("float", row["target"]))]
             hypotheses.setdefault(str(row["positive"]), Counter())[label] += 1

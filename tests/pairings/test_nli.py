@@ -180,7 +180,7 @@ def test_no_hypothesis_is_used_twice_and_every_triple_is_in_the_files(
 def test_the_triples_of_snli_dev_are_the_given_ones_but_for_four_that_repeat_a_text() -> None:
     pairing = NLITriples()
     table = read_rows(DATA / "nli" / "snli.dev.tsv", reads=pairing.reads, target=pairing.target)
-    made, said = pairing.arrange(table.files)
+    made, said = pairing.arrange(table.documents)
     theirs = read_rows(DATA / "nli" / "snli_triplets.dev.tsv", reads=("anchor", "positive"))
     ours = [tuple(each.values()) for each in made]
     missing = [each for each in theirs if tuple(each.values()) not in set(ours)]

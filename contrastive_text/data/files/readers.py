@@ -6,6 +6,7 @@ Texts are never altered. What is ignored or left out of a file is said in ``Tabl
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ class Table:
         rows: The rows in file order, all with the same columns.
         source: The files, as they were given.
         understood: A line for each file: which column became what, what was ignored or left out, the rows.
-        sizes: Number of rows of each file.
+        sizes: Number of rows of each document: a file, a file of a folder, or what a blank line ends.
     """
 
     rows: tuple[Row, ...]
@@ -51,8 +52,8 @@ class Table:
         return text_id(repr(self.rows))
 
     @property
-    def files(self) -> list[tuple[Row, ...]]:
-        """The rows of each file, as ``Pairing.arrange`` takes them."""
+    def documents(self) -> list[tuple[Row, ...]]:
+        """The rows of each document, as ``Pairing.arrange`` takes them."""
         ends = itertools.accumulate(self.sizes)
         return [self.rows[end - size : end] for end, size in zip(ends, self.sizes, strict=True)]
 
@@ -135,23 +136,23 @@ def _read(
     if not files:
         raise reading_error("paths", "at least one file", "none", "name one")
     parts = [_read_file(FileRows(path, reads, given, labels, split, bounds)) for path in files]
-    notes = [understood for _, understood in parts]
-    subset = ["subset" in rows[0] for rows, _ in parts]
+    notes = [understood for _, understood, _ in parts]
+    subset = ["subset" in rows[0] for rows, _, _ in parts]
     if any(subset) and not all(subset) and "subset" not in reads:
         # MultiNLI has a genre, SNLI none.
-        parts = [([_without(row, {"subset"}) for row in rows], note) for rows, note in parts]
+        parts = [([_without(row, {"subset"}) for row in rows], note, sizes) for rows, note, sizes in parts]
         notes.append("subset left out: not every file has one")
     first = listed(parts[0][0][0])
-    for path, (rows, _) in zip(files, parts, strict=True):
+    for path, (rows, _, _) in zip(files, parts, strict=True):
         if listed(rows[0]) != first:
             expected = f"the columns of {files[0]} ({first})"
             raise reading_error(str(path), expected, listed(rows[0]), "read the files as two data sets")
     notes += labels.check(every_label)
     return Table(
-        rows=tuple(row for rows, _ in parts for row in rows),
+        rows=tuple(row for rows, _, _ in parts for row in rows),
         source=tuple(str(path) for path in files),
         understood="\n".join(notes),
-        sizes=tuple(len(rows) for rows, _ in parts),
+        sizes=tuple(size for _, _, sizes in parts for size in sizes),
     )
 
 
@@ -170,15 +171,19 @@ def read_pairs(
     return _read(paths, reads, columns, Labels(None, gold=True), split, every_label=True, bounds=bounds)
 
 
-def _read_file(rows: FileRows) -> tuple[list[Row], str]:
-    """Returns the rows of a file, at least one, all of the same columns, and how the file was understood."""
-    every = [row for _, row in rows]
+def _read_file(rows: FileRows) -> tuple[list[Row], str, list[int]]:
+    """Returns the rows of a file, at least one, all of the same columns, how it was understood, and its sizes."""
+    every, documents = [], Counter[int]()
+    for _, row in rows:
+        every.append(row)
+        documents[rows.document] += 1
     scored = rows.labels.scored(every)
     understood = rows.understood(len(scored), unscored=len(every) - len(scored))
     if len(rows.negatives) > 1:  # only lists can differ in length
         surplus = {*negative_names(max(rows.negatives))[min(rows.negatives) :]}
         scored = [_without(row, surplus) for row in scored]
-    return scored, understood
+    # Pairs of which some have no score are no documents.
+    return scored, understood, list(documents.values()) if len(scored) == len(every) else [len(scored)]
 
 
 def _without(row: Row, columns: Collection[str]) -> Row:

@@ -47,6 +47,7 @@ class FileRows:
 
     Attributes:
         negatives: How many negatives the rows had, after a loop.
+        document: Number of the document that the last row is of: what a blank line ends, or a file of a folder.
 
     Raises:
         FileNotFoundError: In a loop: no such file.
@@ -80,6 +81,7 @@ class FileRows:
         self.split = split
         self.bounds = bounds
         self.negatives: set[int] = set()
+        self.document = 0
         self._plan: Mapping[str, list[str]] = {}
         self._notes: list[str] = []  # on splits, and on what is ignored
         self._texts_a_line: set[int] = set()
@@ -98,7 +100,9 @@ class FileRows:
         textual = [place for place in places if place[0] in ("text", *PAIR)]
         others = [place for place in places if place[0] in ("target", "subset")]
         spread = "text" if "text" in self._plan else "positive"
+        in_folder = self._is_folder
         for line, cells in self._records(content):
+            self.document = line if in_folder else self._blank
             texts: dict[str, list[str]] = {}
             for name, column, place in textual:
                 found = self._texts(line, name, column, cells[place])

@@ -62,8 +62,8 @@ def test_a_data_set_joins_with_files_and_gives_triples(snli: Path, tmp_path: Pat
     file.write_text("premise\thypothesis\tlabel\nq\ty\t0\nq\tn\t2\n")
     pairing = NLITriples()
     table = read_rows([file, f"hub:{snli}:train"], pairing.reads, target=pairing.target)
-    assert [len(rows) for rows in table.files] == [2, 3]
-    assert pairing.arrange(table.files)[0] == [
+    assert [len(rows) for rows in table.documents] == [2, 3]
+    assert pairing.arrange(table.documents)[0] == [
         {"anchor": "q", "positive": "y", "negative": "n"},
         {"anchor": "p", "positive": "yes", "negative": "no"},
     ]
