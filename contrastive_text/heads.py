@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +24,13 @@ class Head(nn.Module, ABC):
         train_only: Whether only an objective sees the output.
 
     Attributes:
+        takes_pooler: Whether it begins with the dense layer of the pretrained model's own pooler, where there is
+            one (``take_pooler``).
         share: Heads of one name have the first linear layers in common; None for layers of its own.
         shared_layers: How many of them; None for all. See ``share_layers``.
     """
 
+    takes_pooler: ClassVar[bool] = False
     share: str | None = None
     shared_layers: int | None = None
 
@@ -42,6 +46,9 @@ class Head(nn.Module, ABC):
     def build(self, features: int) -> None:
         """Makes the network, once, for input vectors of width D."""
         self.network = self.layers(features)
+
+    def take_pooler(self, pooler: nn.Linear | None) -> None:
+        """Takes over the pretrained layer, or hears that there is none; asked once, with ``takes_pooler``."""
 
     def forward(self, embeddings: Tensor) -> Tensor:
         """Returns the projected vectors, (n, D) -> (n, D'), in at least float32."""
@@ -111,12 +118,8 @@ class MLPHead(Head):
     ) -> None:
         super().__init__(train_only=train_only)
         for name, width in (("hidden_features", hidden_features), ("out_features", out_features)):
-            if width is not None and width < 1:
-                raise InvalidValueError(f"MLPHead.{name}: expected a width of 1 or more, got {width}")
-        if not 0 <= dropout < 1:
-            raise InvalidValueError(
-                f"MLPHead.dropout: expected a share from 0 to below 1, got {dropout}; 0 is none"
-            )
+            _check_width(f"MLPHead.{name}", width)
+        _check_dropout("MLPHead", dropout)
         if share is not None and not train_only:
             raise InvalidValueError(
                 f"MLPHead.share: expected a head with train_only: true, got {share!r} with false; only heads of "
@@ -140,6 +143,60 @@ class MLPHead(Head):
         if self.dropout == 0:
             return nn.Sequential(first, nn.ReLU(), second)
         return nn.Sequential(nn.Dropout(self.dropout), first, nn.ReLU(), nn.Dropout(self.dropout), second)
+
+
+class FineTuningHead(Head):
+    """Linear, tanh, dropout, linear: BERT's pooler, and the layer that is fine-tuned after it.
+
+    Over ``CLSPooler`` it is the head of Devlin et al. 2019, BERT (https://arxiv.org/abs/1810.04805, section 4.1).
+    The first layer is that of the checkpoint's own pooler where it has one, which BERT's have from predicting the
+    next sentence; else it starts at random, as in RoBERTa (Liu et al. 2019, https://arxiv.org/abs/1907.11692).
+    The run's summary says which. Random weights are normal with standard deviation 0.02, biases zero, as in BERT.
+
+    Differs: RoBERTa's class in Transformers has dropout before the first layer too.
+
+    Args:
+        out_features: Width of the result: the number of classes, 1 for a score.
+        dropout: Share of the last layer's inputs that training sets to zero.
+
+    Attributes:
+        pretrained: Whether the first layer came from the checkpoint; None before anyone has looked.
+
+    Raises:
+        ValueError: A width below 1, or a dropout outside 0 .. 1.
+
+    Example:
+        >>> import torch
+        >>> head = FineTuningHead(out_features=2)
+        >>> head.build(4)
+        >>> head(torch.zeros(1, 4)).shape
+        torch.Size([1, 2])
+    """
+
+    takes_pooler = True
+
+    def __init__(self, out_features: int, dropout: float = 0.1) -> None:
+        super().__init__(train_only=True)
+        _check_width("FineTuningHead.out_features", out_features)
+        _check_dropout("FineTuningHead", dropout)
+        self.out_features = out_features
+        self.dropout = dropout
+        self.pretrained: bool | None = None
+
+    def layers(self, features: int) -> nn.Sequential:
+        """Returns Linear(D, D), tanh, dropout and Linear(D, out)."""
+        pooler, last = nn.Linear(features, features), nn.Linear(features, self.out_features)
+        for layer in (pooler, last):
+            nn.init.normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+        return nn.Sequential(pooler, nn.Tanh(), nn.Dropout(self.dropout), last)
+
+    def take_pooler(self, pooler: nn.Linear | None) -> None:
+        """Takes over the pretrained layer's weights, where there is one of the same width."""
+        own = None if self.network is None else self.network[0]
+        self.pretrained = pooler is not None and own is not None and pooler.weight.shape == own.weight.shape
+        if self.pretrained and pooler is not None and isinstance(own, nn.Linear):
+            own.load_state_dict(pooler.state_dict())
 
 
 def share_layers(heads: Sequence[Head]) -> None:
@@ -186,6 +243,16 @@ def _take_layers(head: Head, lender: Head, where: str) -> None:
         )
     for (place, _), (_, layer) in zip(own[:count], lent[:count], strict=True):
         head.network[place] = layer
+
+
+def _check_width(where: str, width: int | None) -> None:
+    if width is not None and width < 1:
+        raise InvalidValueError(f"{where}: expected a width of 1 or more, got {width}")
+
+
+def _check_dropout(where: str, dropout: float) -> None:
+    if not 0 <= dropout < 1:
+        raise InvalidValueError(f"{where}.dropout: expected a share from 0 to below 1, got {dropout}; 0 is none")
 
 
 def _linear_layers(network: nn.Sequential) -> list[tuple[int, nn.Linear]]:

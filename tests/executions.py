@@ -30,7 +30,7 @@ from contrastive_text.core.distributed import rank, sum_over_ranks, world_size
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL, Role, Slot
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.heads import MLPHead, TanhHead
+from contrastive_text.heads import FineTuningHead, MLPHead, TanhHead
 from contrastive_text.losses import CoSENT, InfoNCE, NTXent, SupCon, streaming
 from contrastive_text.objectives import (
     BilinearScorer,
@@ -44,6 +44,7 @@ from contrastive_text.objectives import (
     PositivesOnly,
     SignedPairs,
     TextClassification,
+    TextRegression,
 )
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MaxPooler
 from contrastive_text.training import PCGrad, Uncertainty
@@ -200,6 +201,11 @@ CASES: dict[str, Case] = {
     "bilinear classes of pairs": Case(
         lambda how: {"pair": PairClassification(2, scorer=BilinearScorer(), head=TanhHead())},  # noqa: ARG005  # as each case is called
         classes=2,
+        streams=False,
+    ),
+    "scores of texts": Case(
+        lambda how: {"text": TextRegression(head=FineTuningHead(out_features=1, dropout=0.0))},  # noqa: ARG005  # as each case is called
+        classes=6,
         streams=False,
     ),
     "scores": Case(lambda how: {"scores": PairRegression()}, classes=6, streams=False),  # noqa: ARG005  # as each case is called

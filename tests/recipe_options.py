@@ -61,6 +61,9 @@ def own_options(name: str, folder: Path) -> list[str]:
     if name == "sbert_nli" or name in INFERENCE:
         classes = ("entailment", "neutral", "contradiction")
         return ["--data.train", labelled(folder / "nli.tsv", "premise hypothesis label", classes)]
+    if name == "glue":
+        file = labelled(folder / "glue.tsv", "sentence1 sentence2 label", ("1", "0"))
+        return ["--data.tasks.glue.train", file, "--data.tasks.glue.validation", file]
     if name.startswith("cs224n"):
         return task_options(name, task_files(folder))
     texts = ["--data.train", tiny.write_texts(folder / "texts.txt")]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from contrastive_text.core.types import Encoded, Hidden, Slot
+from contrastive_text.data import learn_vocabulary
 from contrastive_text.heads import (
+    FineTuningHead,
     Head,
     MLPHead,
     TanhHead,
@@ -18,8 +22,9 @@ from contrastive_text.heads import (
     linear_exactly,
     share_layers,
 )
-from contrastive_text.objectives import Contrastive
+from contrastive_text.objectives import Contrastive, TextClassification
 from contrastive_text.poolers import CLSPooler
+from contrastive_text.training.callbacks.run_summary import model_facts
 
 SLOTS = (Slot("anchor", 0), Slot("positive", 0))
 
@@ -333,3 +338,36 @@ def test_exact_results_are_float32_under_autocast_and_with_half_precision_weight
     expected = x.bfloat16().float() @ layer.weight.float().T + layer.bias.float()
     torch.testing.assert_close(halves, expected, rtol=0, atol=1e-5)  # float32 sums of 16
     assert linear_exactly(torch.nn.Linear(16, 2, bias=False), x).shape == (4, 2)
+
+
+def test_the_fine_tuning_head_begins_with_the_checkpoint_s_pooler_where_there_is_one(tmp_path: Path) -> None:
+    config = BertConfig(**tiny.CONFIG)
+    torch.manual_seed(1)
+    with_pooler = BertModel(config)
+    with_pooler.save_pretrained(tmp_path / "pooler")
+    BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path / "none")
+    for name in ("pooler", "none"):
+        learn_vocabulary(tiny.TEXTS, vocabulary_size=300).save_pretrained(tmp_path / name)
+        head = FineTuningHead(out_features=2)
+        module = tiny.module(
+            str(tmp_path / name), objectives={"pairs": TextClassification(2, head=head)}, pooler=CLSPooler()
+        )
+        assert head.pretrained == (name == "pooler")
+        assert torch.equal(linear(head).weight, with_pooler.pooler.dense.weight) == (name == "pooler")
+        said = model_facts(module)["first layer of FineTuningHead"]
+        assert said == ("the checkpoint's pooler" if name == "pooler" else "starts at random")
+    with pytest.raises(ValueError, match=r"FineTuningHead.dropout: expected a share from 0 to below 1, got 1"):
+        FineTuningHead(out_features=2, dropout=1.0)
+
+
+def test_the_fine_tuning_head_and_the_first_token_are_bert_s_classifier() -> None:
+    torch.manual_seed(1)
+    plain = BertForSequenceClassification(BertConfig(**tiny.CONFIG, num_labels=3)).eval()
+    head = built(FineTuningHead(out_features=3), 16).eval()
+    head.take_pooler(plain.bert.pooler.dense)
+    assert head.network is not None
+    head.network[-1].load_state_dict(plain.classifier.state_dict())
+    ids = torch.arange(5, 11)[None]
+    with torch.no_grad():
+        first = plain.bert(ids).last_hidden_state[:, 0]
+        assert torch.equal(head(first), plain(ids).logits)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from contrastive_text.cli import run
 from contrastive_text.core.specs import describe
-from contrastive_text.core.types import NO_LABEL, Slot
+from contrastive_text.core.types import NO_LABEL, Encoded, Slot
 from contrastive_text.data import Collator, KeyedRow
 from contrastive_text.data.collator import collate_texts
 from contrastive_text.data.mixture import Mixture, TaskSize
@@ -203,6 +203,21 @@ def test_the_head_of_a_recipe_says_how_true_it_is_and_what_to_expect(name: str) 
     assert "expect:" in head
     assert "http" in head  # where the method comes from
     assert yaml.safe_load(text).keys() <= {"model", "trainer", "data", "seed_everything"}
+
+
+def test_two_masked_copies_weigh_as_the_sum_of_two_losses(built: Callable[[str], ContrastiveModule]) -> None:
+    module, logits = built("clear_mlm_double_mask"), nn.Linear(4, 9)
+    assert config_of("clear_mlm_double_mask")["data"]["originals"] == 2
+    hidden, labels = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6)
+
+    def loss(copies: slice) -> float:
+        read = Encoded(
+            hidden[:2], (Slot("anchor", 0),), torch.arange(2), None, hidden[copies], labels[copies], logits
+        )
+        return float(module.objective_parts()["mlm"](read).loss())
+
+    both = module.weights["mlm"] * loss(slice(6))
+    assert both == pytest.approx(loss(slice(3)) + loss(slice(3, 6)), rel=1e-6)
 
 
 def test_the_base_is_no_recipe_and_keeps_lightning_from_repeating_rows() -> None:

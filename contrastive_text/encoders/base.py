@@ -93,6 +93,10 @@ class Encoder(nn.Module, ABC):
             "encoder, or leave MaskedLM out"
         )
 
+    def pretrained_pooler(self) -> nn.Linear | None:
+        """Returns the dense layer of the pretrained model's own pooler, (D, D); None where it has none."""
+        return None
+
     def token_logits(self, hidden: Tensor) -> Tensor:
         """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""
         raise NotImplementedError

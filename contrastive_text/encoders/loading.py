@@ -243,30 +243,25 @@ def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[Pr
     return model, name is not None and not lacking
 
 
-def load_pooler(name: str) -> nn.Sequential:
-    """Returns the layer over [CLS] that a checkpoint of BERT's kind has, and its tanh; the encoder is without it.
+def load_pooler(name: str) -> nn.Linear | None:
+    """Returns the dense layer over [CLS] that a checkpoint of BERT's kind has; None where it has none of its own.
 
     Args:
-        name: Folder of the checkpoint.
-
-    Raises:
-        ValueError: None there, or not all of its weights.
+        name: Folder of the checkpoint, or its name on the hub.
     """
-    _check_files(name)
-    model, report = _fetched(
-        _MODEL, name, lambda: AutoModel.from_pretrained(name, dtype=torch.float32, output_loading_info=True)
-    )
-    found = dict(model.named_modules()).get("pooler.dense")
-    lacking = [key for key in report["missing_keys"] if key.startswith("pooler.")]
-    if not isinstance(found, nn.Linear) or lacking:
-        raise InvalidValueError(
-            f"{name}: expected a checkpoint with the layer over [CLS] (pooler.dense), got none; name a pooler"
-        )
-    return nn.Sequential(found, nn.Tanh())
+    model, lacking, _ = _load(AutoModel, name, load_architecture(name, None, None), with_pooler=True)
+    for place in ("pooler.dense", "pooler"):  # ALBERT's is the layer itself
+        layer = dict(model.named_modules()).get(place)
+        if isinstance(layer, nn.Linear) and f"{place}.weight" not in lacking:
+            return layer
+    return None
 
 
 def _load(
-    kind: type[AutoModel | AutoModelForMaskedLM], name: str | None, architecture: PreTrainedConfig
+    kind: type[AutoModel | AutoModelForMaskedLM],
+    name: str | None,
+    architecture: PreTrainedConfig,
+    with_pooler: bool = False,
 ) -> tuple[PreTrainedModel, list[str], list[str]]:
     """Returns the model, its weights that the checkpoint lacks, and the checkpoint's that the model lacks."""
 
@@ -288,7 +283,9 @@ def _load(
         return model, sorted(lacking), sorted(report["unexpected_keys"])
 
     def load_without_pooler() -> tuple[PreTrainedModel, list[str], list[str]]:
-        if kind is AutoModel:  # a BERT-like pooler would never get a gradient, which DDP refuses
+        if (
+            kind is AutoModel and not with_pooler
+        ):  # a BERT-like pooler would never get a gradient, which DDP refuses
             with suppress(TypeError):  # other architectures have none
                 return load(add_pooling_layer=False)
         return load()

@@ -18,7 +18,7 @@ from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.dropout import replace_dropouts
 from contrastive_text.encoders.embedding_hook import altered_embeddings, embedding_module
 from contrastive_text.encoders.layouts import FixedLayout, Layout, natural_positions, pad, token_mask
-from contrastive_text.encoders.loading import dropouts, load_architecture, load_model, load_tokenizer
+from contrastive_text.encoders.loading import dropouts, load_architecture, load_model, load_pooler, load_tokenizer
 from contrastive_text.encoders.packing import ATTENTION, Packing, flash_attention, packed
 from contrastive_text.encoders.probes import heeds_positions, is_causal, why_not_packed
 from contrastive_text.encoders.token_head import TokenHead
@@ -236,6 +236,12 @@ class TransformerEncoder(Encoder):
         """Makes the architecture's masked-language-model head, with the checkpoint's weights if it has them."""
         architecture = load_architecture(self.model_name_or_path, self._full_config(), self.dropout)
         self.token_head = TokenHead(self.model, self.model_name_or_path, architecture)
+
+    def pretrained_pooler(self) -> nn.Linear | None:
+        """Returns the dense layer of the checkpoint's own pooler, read anew; None where it has none."""
+        if self.model_name_or_path is None:
+            return None
+        return load_pooler(self.model_name_or_path)
 
     def token_logits(self, hidden: Tensor) -> Tensor:
         """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
+from itertools import combinations
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
@@ -18,6 +19,7 @@ from contrastive_text.data import Collator, KeyedRow
 from contrastive_text.data.sampler import Rows
 from contrastive_text.encoders import Encoder
 from contrastive_text.inference.blocks import evaluating
+from contrastive_text.losses.comparisons import count_alike
 from contrastive_text.views import EmbeddingView, TextView, TokenView, View, ViewPlan
 
 _MEASURED = 200
@@ -86,7 +88,8 @@ class AlteredRows(NamedTuple):
     """What the views of a data set do to its first rows.
 
     Args:
-        rates: Place of a view, the view, and how much it changes, in words.
+        rates: Place of a view, the view, and how much it changes, in words; then what two views of a text have in
+            common.
         measured: On how many rows that was measured.
         slots: Name of each text of an example.
         examples: For each example its texts, in pieces.
@@ -120,7 +123,7 @@ def altered_rows(collator: Collator, encoder: Encoder, rows: Rows, count: int) -
         for edit in edit_rates(collator, encoder, keyed)
     ]
     return AlteredRows(
-        rates=rates,
+        rates=[*rates, *both_views(collator, keyed)],
         measured=len(keyed),
         slots=[f"{slot.role} {slot.number}" for slot in altered.slots],
         examples=[texts[example::examples] for example in range(examples)],
@@ -152,6 +155,32 @@ def edit_rates(collator: Collator, encoder: Encoder, rows: Sequence[KeyedRow]) -
     return edits
 
 
+def both_views(collator: Collator, rows: Sequence[KeyedRow]) -> list[tuple[str, str, str]]:
+    """Returns what the views of two slots with the same texts have in common, in words.
+
+    That is the share of the changed places of a text, of those of either view, that the other one changes too;
+    and, after all slots, how many texts views made equal to another one.
+    """
+    plain, altered = unaltered(collator)(rows), collator(rows)
+    texts = plain.text_ids.reshape(len(plain.slots), -1)
+    changed = [set(_changed(*each)) for each in zip(_ids_of(plain), _ids_of(altered), strict=True)]
+    by_slot = [changed[i * texts.shape[1] :][: texts.shape[1]] for i in range(len(plain.slots))]
+    found = []
+    for i, k in combinations(range(len(plain.slots)), 2):
+        one, other = plain.slots[i], plain.slots[k]
+        places = sum(map(len, by_slot[i] + by_slot[k]))
+        if "original" in (one.role, other.role) or not torch.equal(texts[i], texts[k]) or not places:
+            continue
+        shared = 2 * sum(len(a & b) for a, b in zip(by_slot[i], by_slot[k], strict=True)) / places
+        names = f"{one.role} {one.number} and {other.role} {other.number}"
+        found.append((names, "both", f"{shared:.1%} of the changed places are the same"))
+    if altered.text_ids.ndim == 2:
+        compared = torch.tensor([slot.role != "original" for slot in plain.slots])[altered.row_slots]
+        alike = int(count_alike(altered.text_ids[compared]))
+        found.append(("all", "all", f"{alike} of {int(compared.sum())} texts made equal to another one"))
+    return found
+
+
 def unaltered(collator: Collator) -> Collator:
     """Returns the collator of the same slots without any view."""
     return _with_plan(collator, ViewPlan(dict.fromkeys(collator.plan.chains, ())))
@@ -176,6 +205,19 @@ def _prefixes(collator: Collator, name: str, rows: Sequence[KeyedRow]) -> list[B
         for length in range(len(chain) + 1)
     ]
     return [_with_plan(collator, plan)(rows) for plan in plans]
+
+
+def _ids_of(batch: Batch) -> list[list[int]]:
+    return [row.tolist() for row in torch.split(batch.ids, batch.lengths.tolist())]
+
+
+def _changed(before: Sequence[int], after: Sequence[int]) -> Iterator[int]:
+    """Yields the places of a row that are gone or replaced."""
+    place = 0
+    for same, old, _ in _differences(before, after):
+        if not same:
+            yield from range(place, place + len(old))
+        place += len(old)
 
 
 def _differences(

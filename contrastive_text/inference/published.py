@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.model_files import TODO
 from contrastive_text.core.records import Record
 from contrastive_text.encoders.loading import load_pooler
@@ -30,7 +31,14 @@ class Pooling(NamedTuple):
 
     def head(self, folder: str) -> nn.Sequential | None:
         """Returns the checkpoint's layers that follow the pooler, or None (ValueError where they are missing)."""
-        return load_pooler(folder) if self.keeps_head else None
+        if not self.keeps_head:
+            return None
+        if (layer := load_pooler(folder)) is None:
+            raise InvalidValueError(
+                f"{folder}: expected a checkpoint with the layer over [CLS] (pooler.dense), got none; "
+                "name a pooler"
+            )
+        return nn.Sequential(layer, nn.Tanh())
 
 
 _SIMCSE = "https://github.com/princeton-nlp/SimCSE, Evaluation, --pooler"

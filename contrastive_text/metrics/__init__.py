@@ -25,6 +25,7 @@ from contrastive_text.metrics.geometry import (
     PositiveAlignment,
     Uniformity,
 )
+from contrastive_text.metrics.predictions import F1, Matthews, Spearman, f1, further_metrics, matthews
 from contrastive_text.metrics.retrieval import RetrievalScores, paired_retrieval
 from contrastive_text.metrics.similarity import (
     PearsonSimilarity,
@@ -37,27 +38,33 @@ from contrastive_text.metrics.similarity import (
 from contrastive_text.metrics.spread import Hubs, hubness, iso_score, k_occurrences, nearest_similarity
 
 __all__ = [
+    "F1",
     "Alignment",
     "EffectiveRank",
     "Hubs",
     "IsoScore",
+    "Matthews",
     "MeanCosine",
     "PairedBootstrap",
     "PearsonSimilarity",
     "PositiveAlignment",
     "RetrievalScores",
+    "Spearman",
     "SpearmanSimilarity",
     "Uniformity",
     "alignment",
     "answer_ranks",
     "average_ranks",
     "effective_rank",
+    "f1",
+    "further_metrics",
     "holm",
     "hubness",
     "in_batch_accuracy",
     "iso_score",
     "k_occurrences",
     "linear_cka",
+    "matthews",
     "mean_cosine",
     "nearest_similarity",
     "neighbour_overlap",

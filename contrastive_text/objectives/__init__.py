@@ -7,6 +7,7 @@ from contrastive_text.objectives.contrastive import Contrastive
 from contrastive_text.objectives.masked_lm import MaskedLM
 from contrastive_text.objectives.pair_labels import NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
 from contrastive_text.objectives.pairs import PairClassification, PairRegression
+from contrastive_text.objectives.regression import TextRegression
 from contrastive_text.objectives.scorers import BilinearScorer, ConcatenationScorer, Scorer
 from contrastive_text.objectives.supervised import Supervised
 
@@ -29,4 +30,5 @@ __all__ = [
     "Supervised",
     "Terms",
     "TextClassification",
+    "TextRegression",
 ]

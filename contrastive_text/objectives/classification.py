@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Classes
 from contrastive_text.core.types import Encoded, Role
-from contrastive_text.heads import Head, apply_exactly, build_head, linear_exactly
+from contrastive_text.heads import Head
 from contrastive_text.objectives.base import Terms
-from contrastive_text.objectives.supervised import Supervised, read_classes
+from contrastive_text.objectives.supervised import Supervised, build_outputs, outputs, read_classes
 
 
 class TextClassification(Supervised[Classes]):
-    """Cross entropy of the classes of single texts.
+    """Cross entropy of the classes of single texts, or of two in one sequence.
 
     Source: the CS224N report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings"), whose
-    sentiment head is ``MLPHead(hidden_features=768, out_features=5, dropout=0.3)``.
+    sentiment head is ``MLPHead(hidden_features=768, out_features=5, dropout=0.3)``. Over ``OneSequence``, with
+    ``FineTuningHead``, it is BERT's fine-tuning on pairs (Devlin et al. 2019, https://arxiv.org/abs/1810.04805).
 
     Args:
         classes: Number of classes, or their names in the order of the outputs.
@@ -57,14 +57,7 @@ class TextClassification(Supervised[Classes]):
         Raises:
             ValueError: A head with more or fewer outputs than classes.
         """
-        wanted = len(self._target.names)
-        if self.head is None:
-            self.linear = nn.Linear(features, wanted)
-        elif (width := build_head(self.head, features)) != wanted:
-            raise InvalidValueError(
-                f"TextClassification.head: expected out_features: {wanted}, one for each class, got {width}; set "
-                f"out_features of {type(self.head).__name__}, or leave the head out for one linear layer"
-            )
+        self.linear = build_outputs(self.head, features, len(self._target.names), where="TextClassification")
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the summed cross entropy of the local texts."""
@@ -72,9 +65,4 @@ class TextClassification(Supervised[Classes]):
 
     def predict(self, encoded: Encoded) -> Tensor:
         """Returns the classes' scores before the softmax, (N, classes)."""
-        vectors = self.texts(encoded, "anchor")
-        if self.head is not None:
-            return apply_exactly(self.head, vectors)
-        if self.linear is None:
-            raise RuntimeError("TextClassification: expected build(features) before the first call")
-        return linear_exactly(self.linear, vectors)
+        return outputs(self.head, self.linear, self.texts(encoded, "anchor"), where="TextClassification")

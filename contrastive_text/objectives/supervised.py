@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar, Generic, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.types import Encoded, Role
-from contrastive_text.heads import Head, check_train_only
+from contrastive_text.heads import Head, apply_exactly, build_head, check_train_only, linear_exactly
 from contrastive_text.objectives.base import Objective, Terms
 
 _T = TypeVar("_T", bound=Target)
@@ -85,6 +85,31 @@ class Supervised(Objective, Generic[_T]):
             count=len(number),
             logs={"accuracy": hits / max(len(number), 1)},
         )
+
+
+def build_outputs(head: Head | None, features: int, count: int, where: str) -> nn.Linear | None:
+    """Makes the layers of a head with so many outputs; without a head it returns one linear layer.
+
+    Raises:
+        ValueError: A head with more or fewer outputs.
+    """
+    if head is None:
+        return nn.Linear(features, count)
+    if (width := build_head(head, features)) != count:
+        raise InvalidValueError(
+            f"{where}.head: expected out_features: {count}, one for each {'score' if count == 1 else 'class'}, "
+            f"got {width}; set out_features of {type(head).__name__}, or leave the head out for one linear layer"
+        )
+    return None
+
+
+def outputs(head: Head | None, linear: nn.Linear | None, vectors: Tensor, where: str) -> Tensor:
+    """Returns what head or linear layer make of vectors, (N, D) -> (N, outputs), in at least float32."""
+    if head is not None:
+        return apply_exactly(head, vectors)
+    if linear is None:
+        raise RuntimeError(f"{where}: expected build(features) before the first call")
+    return linear_exactly(linear, vectors)
 
 
 def read_classes(classes: int | list[str] | list[int], where: str) -> Classes:

@@ -132,7 +132,8 @@ class OneSequence(Pairing):
 
     Special tokens and token types are those of the tokenizer for pairs: ``[CLS] first [SEP] second [SEP]`` for
     BERT (Devlin et al. 2019, https://arxiv.org/abs/1810.04805, section 3.2), ``<s> first </s></s> second </s>``
-    for RoBERTa. What is too long is cut from the longer text. It gives anchors alone, for ``TextClassification``.
+    for RoBERTa. What is too long is cut from the longer text. It gives anchors alone, for ``TextClassification``
+    and ``TextRegression``.
 
     Example:
         >>> example, = OneSequence()({"anchor": "It rains.", "positive": "Is it wet?"}, np.random.default_rng(0))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         ExportModel,
         RunSummary,
         SaveWhenStopped,
+        StopWhenSpread,
     )
     from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
     from contrastive_text.training.divergence import EndWhenDiverged
@@ -55,6 +56,7 @@ __all__ = [
     "Schedule",
     "ScheduledRates",
     "SlantedTriangularSchedule",
+    "StopWhenSpread",
     "Uncertainty",
     "WarmupSchedule",
     "WeightedSum",

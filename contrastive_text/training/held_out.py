@@ -18,7 +18,7 @@ from contrastive_text.core.types import Encoded
 from contrastive_text.data import Collator
 from contrastive_text.data.collator import StepCollator
 from contrastive_text.encoders.embedder import Embedder
-from contrastive_text.metrics import PearsonSimilarity, SpearmanSimilarity
+from contrastive_text.metrics import PearsonSimilarity, SpearmanSimilarity, further_metrics
 from contrastive_text.objectives import Objective
 from contrastive_text.training.forward_pass import read_slots
 from contrastive_text.training.tasks import TaskParts
@@ -48,12 +48,13 @@ class HeldOutScores:
             name: {"spearman": SpearmanSimilarity().to(device), "pearson": PearsonSimilarity().to(device)}
             for name in files.values()
         }
-        self.tasks: dict[str, tuple[Objective, str, Metric]] = {}
+        self.tasks: dict[str, tuple[Objective, dict[str, Metric]]] = {}
         for task, objectives in tasks.items():
             objective = predicting(objectives)
             assert objective.target is not None
             name, metric = objective.target.metric()
-            self.tasks[task] = (objective, name, metric.to(device))
+            metrics = {name: metric, **further_metrics(objective.target)}
+            self.tasks[task] = (objective, {name: each.to(device) for name, each in metrics.items()})
 
     def add(
         self, batch: Batch | StepBatch, number: int, embed: Callable[[Batch], Tensor], embedder: Embedder
@@ -86,14 +87,19 @@ class HeldOutScores:
         return {"anchor": u, "positive": v, "target": batch.target}
 
     def _add_predictions(self, task: str, encoded: Encoded) -> None:
-        objective, _, metric = self.tasks[task]
+        objective, metrics = self.tasks[task]
         predictions = at_least_float32(objective.predict(encoded))
         assert encoded.target is not None
         of_classes = predictions.ndim == 2
-        metric.update(predictions, encoded.target.long() if of_classes else encoded.target.to(predictions.dtype))
+        target = encoded.target.long() if of_classes else encoded.target.to(predictions.dtype)
+        for metric in metrics.values():
+            metric.update(predictions, target)
 
     def figures(self) -> dict[str, Tensor]:
         """Returns all scores times 100: ``spearman``, ``pearson``, ``TASK/accuracy``, ``overall``, ...
+
+        Beside its score a task of two classes has ``f1``, of the second one, and ``matthews``, and one of scores
+        ``spearman``.
 
         The first two are means over the files, of which each has its own where there are several; ``overall``
         is the plain mean over the tasks with held-out files, as the CS224N report has it. A correlation that is
@@ -106,12 +112,13 @@ class HeldOutScores:
                 each = {name: metrics[kind].compute() for name, metrics in self.pairs.items()}
             figures[kind] = torch.stack(list(each.values())).mean()
             figures |= {f"{kind}/{name}": score for name, score in each.items()} if len(each) > 1 else {}
-        scores = {
-            f"{task}/{name}": _defined(metric.compute(), task) for task, (_, name, metric) in self.tasks.items()
-        }
+        scores = []
+        for task, (_, metrics) in self.tasks.items():
+            found = {f"{task}/{name}": _defined(each.compute(), task) for name, each in metrics.items()}
+            figures |= found
+            scores.append(next(iter(found.values())).float())
         if scores:
-            figures |= scores
-            figures[OVERALL] = torch.stack([score.float() for score in scores.values()]).mean()
+            figures[OVERALL] = torch.stack(scores).mean()
         return figures
 
     def log(self, module: pl.LightningModule, part: str) -> None:

@@ -46,8 +46,17 @@ class TaskParts:
         features = build_head(head, encoder.features)
         for objective in self._objectives.values():
             objective.build(features)
+        share_layers(self.heads)
+        if fine_tuning := [part for part in self.heads if part.takes_pooler]:
+            pooler = encoder.pretrained_pooler() if head is None else None  # which stood on the encoder itself
+            for part in fine_tuning:
+                part.take_pooler(pooler)
+
+    @property
+    def heads(self) -> list[Head]:
+        """The heads of all objectives."""
         parts = [part for objective in self._objectives.values() for part in objective.modules()]
-        share_layers([part for part in parts if isinstance(part, Head)])
+        return [part for part in parts if isinstance(part, Head)]
 
     def objectives(self, task: str | None) -> dict[str, Objective]:
         """Returns the objectives of a task by name."""

@@ -44,7 +44,7 @@ PICTURES: dict[str, Callable[[], Sheet]] = {
     "Spans": lambda: spans(key=5),
     "SwapWords": lambda: text_view(views.SwapWords(rate=0.3), key=3),
     "SubstituteSynonyms": lambda: with_folder(
-        lambda folder: text_view(views.SubstituteSynonyms(source=views.SynonymFile(synonym_file(folder))), key=1)
+        lambda folder: text_view(views.SubstituteSynonyms(0.7, views.SynonymFile(synonym_file(folder))), key=1)
     ),
     "ContextualSubstitute": lambda: with_folder(
         lambda folder: text_view(

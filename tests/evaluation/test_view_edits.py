@@ -14,7 +14,7 @@ from contrastive_text.core.types import Tokens, Vocabulary
 from contrastive_text.data import Collator, KeyedRow, learn_vocabulary
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.evaluation.view_edits import edit_rates, pieces, unaltered
+from contrastive_text.evaluation.view_edits import both_views, edit_rates, pieces, unaltered
 from contrastive_text.pairings import SameText
 from contrastive_text.views import (
     DeleteTokens,
@@ -96,6 +96,29 @@ def test_the_unaltered_rows_stand_where_the_altered_ones_do(bert: TransformerEnc
     before, after = unaltered(altering)(ROWS[:4]), altering(ROWS[:4])
     assert before.slots == after.slots
     assert before.lengths.tolist() == [len(text.split()) + 2 for _ in range(3) for text in tiny.TEXTS[:4]]
+
+
+class Every(TokenView):
+    """Puts one token in the place of every one with an even or odd place, and of the first."""
+
+    def __init__(self, odd: int) -> None:
+        self.odd = odd
+
+    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
+        del rng
+        ids = [999 if i % 2 == self.odd or i == 0 else token for i, token in enumerate(tokens.ids)]
+        return Tokens(tuple(ids), tokens.words)
+
+
+def test_what_two_views_of_a_text_have_in_common_is_told(bert: TransformerEncoder) -> None:
+    texts = ("a bird sings in the tree", "a bird runs in the tree", "the tall man reads one book")
+    rows = [KeyedRow(0, i, {"text": text}) for i, text in enumerate(texts)]
+    plan = ViewPlan({"anchor": [Every(1)], "positive": [Every(0)], "original": [Every(0)]})
+    places, alike = both_views(collator(bert, plan), rows)
+    # Of six places 0, 1, 3, 5 and 0, 2, 4: one in common; sings or runs, at the third place, is replaced.
+    assert places == ("anchor 0 and positive 0", "both", f"{2 / 7:.1%} of the changed places are the same")
+    assert alike == ("all", "all", "1 of 6 texts made equal to another one")
+    assert both_views(collator(bert, ViewPlan({"positive": [FeatureCutoff()]})), rows) == []
 
 
 def test_a_measurement_leaves_the_encoder_as_it_was(bert: TransformerEncoder, tmp_path: Path) -> None:

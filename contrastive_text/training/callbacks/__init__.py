@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from contrastive_text.training.callbacks.export_model import ExportModel
     from contrastive_text.training.callbacks.run_summary import RunSummary
     from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
+    from contrastive_text.training.callbacks.stop_when_spread import StopWhenSpread
 
 __all__ = [
     "PAIR_SCORE",
@@ -19,6 +20,7 @@ __all__ = [
     "ExportModel",
     "RunSummary",
     "SaveWhenStopped",
+    "StopWhenSpread",
 ]
 
 # On demand: the module has callbacks of its own, and most of these know the module.

@@ -16,6 +16,7 @@ from contrastive_text.core.specs import describe
 from contrastive_text.core.terminal import say
 from contrastive_text.data import TextDataModule
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.heads import FineTuningHead
 from contrastive_text.objectives import Objective
 from contrastive_text.training import Schedule
 from contrastive_text.training.callbacks.best_checkpoint import data_of, monitored
@@ -39,11 +40,14 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
     parts = module.objective_parts().items()
     token_head = module.encoder.token_head if isinstance(module.encoder, TransformerEncoder) else None
     origin = "" if token_head is None else "the checkpoint's" if token_head.pretrained else "starts at random"
+    begun = [head.pretrained for head in module.by_task.heads if isinstance(head, FineTuningHead)]
+    first = "; ".join(dict.fromkeys("the checkpoint's pooler" if each else "starts at random" for each in begun))
     layout, why = module.encoder.layout_on(module.device)
     chunks = "whole batches" if module.chunk_tokens is None else f"chunks of {module.chunk_tokens:,} tokens"
     return {
         "encoder": f"{describe(module.encoder)}; {weights / 1e6:.1f} M weights",
         **({"token head": origin} if origin else {}),
+        **({"first layer of FineTuningHead": first} if first else {}),
         "layout": f"{layout}: {why}; {chunks}",
         "dropout": dropout or "none",
         "views": "\n".join(chains) or "none",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, first_line
 from contrastive_text.core.text_files import decoded_lines
 from contrastive_text.views.text import is_word
 
@@ -32,18 +33,20 @@ class SynonymSource(ABC):
 
 
 class SynonymFile(SynonymSource):
-    """Synonyms from a tab-separated file, plain or ``.gz``.
+    """Synonyms from a file, tab-separated or ``.json``, plain or ``.gz``.
 
-    The first line names the columns: ``word`` and ``synonyms``, these joined by ``|``, or ``word1`` and
-    ``word2``, one pair a line and read in that direction. Rows of one word are put together; other columns,
-    such as ``pos``, are left out. Words stand in the file as in a text: nothing is inflected, and synonyms
-    that are not single words are left out, so that a text keeps its number of words.
+    The first line of a tab-separated one names the columns: ``word`` and ``synonyms``, these joined by ``|``, or
+    ``word1`` and ``word2``, one pair a line and read in that direction. Rows of one word are put together; other
+    columns, such as ``pos``, are left out. A ``.json`` is one object, from words to lists of synonyms: the form
+    of the counter-fitted lists of Jia et al. 2019 (https://arxiv.org/abs/1909.00986), which CLEAR takes. Words
+    stand in the file as in a text: nothing is inflected, and synonyms that are not single words are left out, so
+    that a text keeps its number of words.
 
     Args:
         path: The file.
 
     Raises:
-        ValueError: No such file, other columns, or a row of another length.
+        ValueError: No such file, other columns, a row of another length, or JSON of another form.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -58,11 +61,28 @@ class SynonymFile(SynonymSource):
         self.path = path
         if not Path(path).is_file():
             raise InvalidValueError(
-                f"SynonymFile.path: expected a tab-separated file, got {path!r}, which is no file"
+                f"SynonymFile.path: expected a tab-separated file or a .json, got {path!r}, which is no file"
             )
 
     def table(self) -> SynonymTable:
         """Returns the synonyms of the file, in its order."""
+        read = self._json() if Path(self.path.removesuffix(".gz")).suffix == ".json" else self._rows()
+        return {"": {word: kept for word, each in read.items() if (kept := _usable(word, each))}}
+
+    def _json(self) -> Mapping[str, Iterable[str]]:
+        wanted = "SynonymFile.path: expected a JSON object from words to lists of words"
+        try:
+            content = json.loads("".join(decoded_lines(Path(self.path))))
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise InvalidValueError(f"{wanted} in {self.path}, got no JSON: {first_line(error)}") from error
+        if not isinstance(content, dict):
+            raise InvalidValueError(f"{wanted} in {self.path}, got a {type(content).__name__}")
+        for word, synonyms in content.items():
+            if not (isinstance(synonyms, list) and all(isinstance(each, str) for each in synonyms)):
+                raise InvalidValueError(f"{wanted} in {self.path}, got {synonyms!r:.60} for {word!r}")
+        return content
+
+    def _rows(self) -> Mapping[str, Iterable[str]]:
         found: dict[str, dict[str, None]] = {}
         rows = (re.sub(r"\r?\n\Z", "", line).split("\t") for line in decoded_lines(Path(self.path)))
         header = next(rows, [])
@@ -86,7 +106,7 @@ class SynonymFile(SynonymSource):
                     f"{self.path}, got {len(row)}"
                 )
             found.setdefault(row[word], {}).update(dict.fromkeys(row[synonyms].split("|")))
-        return {"": {w: kept for w, each in found.items() if (kept := _usable(w, each))}}
+        return found
 
 
 _COLUMNS = (("word", "synonyms"), ("word1", "word2"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import json
 import pickle
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,25 +46,27 @@ class Lists(SynonymSource):
         return {"": LISTS}
 
 
-def view(rate: float = 0.3) -> SubstituteSynonyms:
-    return SubstituteSynonyms(rate, source=Lists())
+def view(rate: float = 0.3, of: Any = "replaceable") -> SubstituteSynonyms:
+    return SubstituteSynonyms(rate, source=Lists(), of=of)
 
 
 def synonyms(word: str) -> tuple[str, ...]:
     return LISTS.get(word, LISTS.get(word.lower(), ()))
 
 
-@given(text=TEXTS, rate=st.floats(0, 1), seed=SEEDS)
+@given(text=TEXTS, rate=st.floats(0, 1), of=st.sampled_from(["replaceable", "all"]), seed=SEEDS)
 def test_c7_as_many_words_change_as_asked_for_or_can_each_to_one_of_its_synonyms(
-    text: str, rate: float, seed: int
+    text: str, rate: float, of: str, seed: int
 ) -> None:
-    before, after = split_words(text), split_words(view(rate)(text, generator(seed)))
+    before, after = split_words(text), split_words(view(rate, of)(text, generator(seed)))
     assert after[::2] == before[::2]
     assert len(after) == len(before)
     changed = [(old, new) for old, new in zip(before[1::2], after[1::2], strict=True) if old != new]
     assert all(new.lower() in synonyms(old) for old, new in changed)
     able = sum(bool(synonyms(word)) for word in before[1::2])
-    assert len(changed) == min(round(rate * (len(before) // 2)), able)
+    assert len(changed) == (
+        round(rate * able) if of == "replaceable" else min(round(rate * (len(before) // 2)), able)
+    )
 
 
 def test_c7_a_text_without_synonyms_stays_the_same_string() -> None:
@@ -153,6 +157,8 @@ def test_the_table_is_made_once_before_workers_start_and_travels_with_the_view()
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
 def test_a_rate_that_is_no_share_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match=r"SubstituteSynonyms\.of: expected replaceable or all, got 'some'"):
+        view(of="some")
     with pytest.raises(ValueError, match=rf"SubstituteSynonyms\.rate: expected a share .*, got {rate}"):
         view(rate)
 
@@ -202,8 +208,34 @@ def test_a_file_of_another_make_is_refused(rows: str, message: str, tmp_path: Pa
         source.table()
 
 
+@pytest.mark.parametrize("name", ["neighbors.json", "neighbors.json.gz"])
+def test_counter_fitted_lists_are_read_as_their_authors_write_them(name: str, tmp_path: Path) -> None:
+    lists = {"big": ["large", "grown up", "huge"], "the": [], "odd": ["odd"]}
+    source = SynonymFile(write(tmp_path / name, json.dumps(lists)))
+    assert source.table() == {"": {"big": ("large", "huge")}}
+
+
+@pytest.mark.parametrize(
+    ("content", "got"),
+    [
+        ("[]", "got a list"),
+        ('{"big": "large"}', "got 'large' for 'big'"),
+        ('{"big": [1]}', r"got \[1\] for 'big'"),
+        ('{"big"', "got no JSON: Expecting"),
+    ],
+)
+def test_json_of_another_form_is_refused(content: str, got: str, tmp_path: Path) -> None:
+    source = SynonymFile(write(tmp_path / "lists.json", content))
+    with pytest.raises(
+        ValueError, match=rf"SynonymFile\.path: expected a JSON object .* in .*lists\.json, {got}"
+    ):
+        source.table()
+
+
 def test_a_file_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"SynonymFile\.path: expected a tab-separated file, got .*none\.tsv"):
+    with pytest.raises(
+        ValueError, match=r"SynonymFile\.path: expected a tab-separated file or a .json, got .*none\.tsv"
+    ):
         SynonymFile(str(tmp_path / "none.tsv"))
 
 
@@ -331,7 +363,7 @@ def test_a_zip_file_as_the_downloader_leaves_it_reads_the_same(small: str, tmp_p
 def test_without_a_folder_nltk_s_own_places_are_searched(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NLTK_DATA", small)
     assert SubstituteSynonyms(1.0)("Two dogs.", generator(0)) in ("Two hounds.", "Two frumps.")
-    assert describe(SubstituteSynonyms()) == "SubstituteSynonyms(rate=0.3, source=None)"
+    assert describe(SubstituteSynonyms()) == "SubstituteSynonyms(rate=0.3, source=None, of='replaceable')"
 
 
 def test_a_missing_corpus_is_named_at_construction_with_the_command_that_fetches_it(
