@@ -82,7 +82,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_every_command_declares_its_paths() -> None:
-    assert all(ROLES.values())
+    assert {command for command, roles in ROLES.items() if not roles} == {"paper"}
     writing = {command for command, roles in ROLES.items() if not all_read(roles)}
     assert writing == WORDS.keys()
 
