@@ -188,17 +188,18 @@ def check_weights(job: Job, cells: Sequence[Cell], seeds: Sequence[int]) -> None
     Raises:
         ValueError: Some have none any more; the message says which.
     """
-    gone = []
+    gone: list[Path] = []
+    missing: dict[str, None] = {}
     for cell, seed in itertools.product(cells, seeds):
         run = job.folder.read(cell, seed)
         if run is None or run.error or job.finished(cell, seed):
             continue
         if not job.folder.stages(cell, seed)[-1].model.exists():
             gone.append(job.folder.place(cell, seed))
+            missing |= dict.fromkeys(part for part in job.scores.parts if part not in run.scores)
     if gone:
-        missing = ", ".join(part for part in job.scores.parts)
-        listed = " ".join(str(place) for place in gone)
+        places = " ".join(map(str, gone))
         raise InvalidValueError(
-            f"--report: expected runs with {missing} or with the weights to measure it, got {len(gone)} whose "
-            f"weights are gone; delete them to have them run anew: {listed}; or leave the report out"
+            f"--report: expected runs with {', '.join(missing)} or with weights to measure it, got {len(gone)} "
+            f"whose weights are gone; delete them to have them run anew: {places}; or leave the report out"
         )

@@ -38,6 +38,7 @@ WORDS: Mapping[str, Sequence[str]] = {
     "sweep": (
         "--recipe", "simcse", "--config", "c.yaml", "--data.train", TEXTS, "--data.validation", PAIRS,
         "--model.encoder.model_name_or_path", "model", "--vary", "model.pooler=MeanPooler", "--output", "OUT",
+        "--select", "val/spearman", "--report", "sts:mean", "--report_data", "data",
     ),
 }  # fmt: skip
 """Command -> words that name each of its inputs, and its outputs in capitals."""

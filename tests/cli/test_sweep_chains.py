@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import sts_files
 import tiny
 
-from contrastive_text.cli import run, sweep_job
+from contrastive_text.cli import run, sweep, sweep_job
 from contrastive_text.cli.sweep_scores import SweepScores
 from contrastive_text.evaluation import CachedEncoder, sts_scores
 from contrastive_text.inference import SentenceEncoder
+from contrastive_text.runs.sweeps import Cell, SweepFolder, SweepRun
 
 Answer = Callable[[Sequence[str]], str]
 
@@ -45,7 +48,7 @@ def words(tiny_words: list[str], files: dict[str, str], here: Path) -> list[str]
 
 
 def test_a_chain_is_trained_stage_by_stage_measured_and_taken_up_again_after_a_kill_anywhere(
-    words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer
+    words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fits: list[str] = []
     kill_after = ""
@@ -60,6 +63,7 @@ def test_a_chain_is_trained_stage_by_stage_measured_and_taken_up_again_after_a_k
         return status
 
     monkeypatch.setattr(sweep_job, "run", counted)
+    monkeypatch.setattr(sweep, "draw", lambda *_: None)
     assert run([*words, "--keep_weights", "--output", "whole"]) == 0
     assert fits == ["stage-1", "stage-2"]
     whole = json.loads((here / "whole" / "table.json").read_text())["cells"][0]
@@ -92,16 +96,32 @@ def test_a_chain_is_trained_stage_by_stage_measured_and_taken_up_again_after_a_k
     assert not [*(here / "killed").rglob("*.ckpt"), *(here / "killed").rglob("*.safetensors")]
     assert (here / "killed" / "table.md").read_bytes() == (here / "whole" / "table.md").read_bytes()
 
-    # Another report: of weights that stayed it is measured, of others it is refused.
+    # Another report is measured on weights that stayed.
     fits.clear()
     assert run([*words, "--report", "diagnose:alignment", "--output", "whole"]) == 0
     assert (
         "# diagnose:alignment: best of a run by val/spearman, seed 1" in (here / "whole" / "table.md").read_text()
     )
-    said_no = answer([*killed, "--report", "diagnose:alignment"])
-    assert "expected runs with sts:STS12" in said_no and "got 1 whose weights are gone" in said_no
-    assert "delete them to have them run anew: killed/cells/" in said_no
     assert fits == []
+
+
+def test_a_new_report_of_runs_whose_weights_are_gone_names_them(tmp_path: Path) -> None:
+    folder, cell = SweepFolder(tmp_path), Cell(("a",))
+    scores = cast("SweepScores", SimpleNamespace(parts={"sts:STS12": ("sts", "STS12"), "sts:B": ("sts", "B")}))
+    job = sweep_job.Job([], folder, keep_weights=False, select=None, scores=scores, configs={})
+    for seed, known in ((1, {"sts:STS12": 1.0}), (2, {"sts:STS12": 1.0, "sts:B": 2.0})):
+        with folder.held(cell, seed) as place:
+            assert place is not None
+            folder.keep(place, SweepRun(cell.labels, seed, scores=known))
+    assert [job.finished(cell, seed) for seed in (1, 2)] == [False, True]
+    sweep_job.check_weights(job, [cell], [2, 3])
+    with pytest.raises(
+        ValueError,
+        match=r"with sts:B or .* got 1 whose weights are gone; delete them .* anew: \S*seed-1; or leave",
+    ):
+        sweep_job.check_weights(job, [cell], [1, 2, 3])
+    folder.stages(cell, 1)[0].model.mkdir(parents=True)
+    sweep_job.check_weights(job, [cell], [1, 2, 3])
 
 
 @pytest.mark.parametrize(
