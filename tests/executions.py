@@ -36,6 +36,7 @@ from contrastive_text.objectives import (
     BilinearScorer,
     ConcatenationScorer,
     Contrastive,
+    CosineScorer,
     MaskedLM,
     NegativesAsHard,
     Objective,
@@ -198,8 +199,11 @@ CASES: dict[str, Case] = {
         classes=3,
         streams=False,
     ),
-    "bilinear classes of pairs": Case(
-        lambda how: {"pair": PairClassification(2, scorer=BilinearScorer(), head=TanhHead())},  # noqa: ARG005  # as each case is called
+    "bilinear classes of pairs, and by the cosine": Case(
+        lambda how: {  # noqa: ARG005  # as each case is called
+            "pair": PairClassification(2, scorer=BilinearScorer(), head=TanhHead()),
+            "cosine": PairClassification(2, scorer=CosineScorer()),
+        },
         classes=2,
         streams=False,
     ),

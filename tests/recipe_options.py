@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import tiny
 from contrastive_text.recipes import recipe_files
 from contrastive_text.recipes.layers import merge, read_config
 
+SETS = {"sst": "sentiment", "quora": "paraphrase", "sts": "similarity"}
 INFERENCE = [
     f"consert_{stage.format(size)}"
     for stage in ("sup_{}", "joint_{}", "joint_{}_paper")
@@ -72,8 +72,11 @@ def own_options(name: str, folder: Path) -> list[str]:
 
 def task_options(name: str, files: dict[str, str]) -> list[str]:
     """The files of a CS224N recipe: of one data set, or of each task, with validation where it predicts."""
-    if name == "cs224n_pretrain":
-        return ["--data.train", json.dumps(list(files.values()))]
-    parts = ["train"] if name == "cs224n_pretrain_3sets" else ["train", "validation"]
-    tasks = config_of(name)["data"]["tasks"]
-    return [word for task in tasks for part in parts for word in (f"--data.tasks.{task}.{part}", files[task])]
+    files |= {f"{short}_texts": files[task] for short, task in SETS.items()}
+    words = []
+    for task, options in config_of(name)["data"]["tasks"].items():
+        trained = options.get("train") != []
+        scored = not task.endswith("_texts") and name != "cs224n_pretrain_3sets"
+        parts = ["train"] * trained + ["validation"] * scored
+        words += [word for part in parts for word in (f"--data.tasks.{task}.{part}", files[task])]
+    return words

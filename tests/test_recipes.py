@@ -388,7 +388,9 @@ def test_consert_s_second_stages_alter_one_of_two_views_of_single_texts(
 
 
 MULTI_TASK = [
-    name for name in recipe_names() if name.startswith("cs224n") and not re.search("pretrain|fusion", name)
+    name
+    for name in recipe_names()
+    if name.startswith("cs224n") and not re.search("pretrain|fusion|vanilla|no_heads", name)
 ]
 
 
@@ -397,6 +399,7 @@ def first_and_second_layers(module: ContrastiveModule) -> dict[str, tuple[Tensor
     return {
         name: tuple(layer.weight for layer in part.head.network if isinstance(layer, nn.Linear))
         for name, part in module.objectives.items()
+        if part.head is not None
     }
 
 
@@ -474,6 +477,34 @@ def test_m9_m14_pretraining_on_three_sets_signs_labelled_pairs_and_throws_its_on
     assert [list(step.parts) for step in steps] == [
         [task] for task in ("paraphrase", "sentiment", "similarity") for _ in range(2)
     ]
+
+
+def test_pre_training_takes_the_three_sets_in_turn_and_a_part_of_quora_s_pairs() -> None:
+    tasks = config_of("cs224n_pretrain")["data"]["tasks"]
+    sizes = {f"{name}_texts": TaskSize(32, 16) for name in ("sst", "quora", "sts")}
+    assert [*tasks] == [*sizes, "paraphrase", "similarity"]
+    assert [tasks[name].get("fraction") for name in sizes] == [None, 0.06, None]
+    assert round(0.06 * 141506) == 8490  # the report's pairs
+    steps = mixture_of("cs224n_pretrain").steps(sizes, drop_last=False)
+    assert [task for step in steps for task in step.parts] == [task for task in sizes for _ in range(2)]
+
+
+def test_supervised_first_keeps_the_head_of_sentiment_and_scores_all_three(
+    trained: Callable[[str], Path], steps: list[str], tmp_path: Path, bert: str
+) -> None:
+    start, name = trained("cs224n_vanilla") / "runs" / "version_0", "cs224n_pretrain_after_sentiment"
+    words = ["--model.encoder.model_name_or_path", bert, *steps, *own_options(name, tmp_path)]
+    assert run(["fit", "--recipe", name, *words, "--init_from", str(start), "--keep_heads"]) == 0
+    first, second = (
+        ContrastiveModule.load_from_checkpoint(next(folder.rglob("*.ckpt"))) for folder in (start, tmp_path)
+    )
+    heads = [first_and_second_layers(each)["sentiment"] for each in (first, second)]
+    assert all(torch.equal(a, b) for a, b in zip(*heads, strict=True))  # scored, not trained
+    before, after = (torch.cat([p.flatten() for p in each.encoder.parameters()]) for each in (first, second))
+    assert not torch.equal(before, after)
+    header = next(tmp_path.rglob("metrics.csv")).read_text().splitlines()[0].split(",")
+    tasks = ("sentiment/accuracy", "paraphrase/accuracy", "similarity/pearson", "overall")
+    assert {f"val/{score}" for score in tasks} <= {*header}
 
 
 @pytest.mark.parametrize(

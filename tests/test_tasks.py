@@ -292,6 +292,22 @@ def test_a_task_without_files_and_a_training_file_beside_tasks_are_refused(
         several.data(tasks, train="texts.txt")
 
 
+def test_a_task_with_no_files_to_train_on_is_scored_alone_and_needs_no_turn(
+    bert: str, tasks: dict[str, TextTask]
+) -> None:
+    module, scored = several.module(bert), [*map(str, [tasks["sts"].train])]
+    alone = {"sts": TextTask(train=[], validation=scored, pairing=Given())}
+    data = several.data(tasks | alone, Fusion([["sentiment", "paraphrase"], ["contrastive"]]))
+    data.attach(module)
+    data.setup("fit")
+    assert [*data.training.tasks] == ["sst", "quora"]
+    assert data.facts()["scored, not trained"] == "sts"
+    assert {task for step in data.training.steps for task in step.parts} == {"sst", "quora"}
+    assert [*data.table("validation")] == ["sts"]
+    with pytest.raises(ValueError, match=r"data\.train: expected a file, got none"):
+        steps(several.module(bert), dict.fromkeys(tasks, alone["sts"]))
+
+
 def test_held_out_files_of_a_task_that_nothing_predicts_are_refused(
     bert: str, tasks: dict[str, TextTask]
 ) -> None:

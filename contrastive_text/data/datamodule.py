@@ -215,7 +215,7 @@ class TextDataModule(pl.LightningDataModule):
             if needs.tokenizer is None:
                 needs = self._with_learned_tokenizer(needs)
             self._training = self._prepared(needs)
-            check_turns(self._training.steps, needs.objectives)
+            check_turns(self._training, needs)
 
     def _prepared(self, needs: DataNeeds) -> TrainingSet:
         tasks = {
@@ -343,7 +343,7 @@ class TextDataModule(pl.LightningDataModule):
 
     def facts(self) -> dict[str, str]:
         """Returns what a reader of the results should know of the training data, after ``setup("fit")``."""
-        facts = self.training.facts(self._needs().tokenizer, self.seed)
+        facts = self.training.facts(self._needs().tokenizer, self.seed, tasks=self.each_task)
         if self.tasks or self.mixture:
             facts["mixture"] = describe_steps(self.training.steps, self.training.sizes)
         validation = "\n".join(table.understood for table in self.table("validation").values())

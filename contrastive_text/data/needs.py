@@ -18,6 +18,7 @@ class TaskNeeds:
     """What is needed of the rows of one task.
 
     Args:
+        objectives: The names of those that read it.
         plan: Its views.
         roles: Those that its objectives read.
         target: What they read of its labels; None for nothing.
@@ -25,6 +26,7 @@ class TaskNeeds:
         predicts_pairs: Whether one of them predicts something of two texts.
     """
 
+    objectives: tuple[str, ...]
     plan: ViewPlan
     roles: tuple[Role, ...]
     target: Target | None
@@ -38,7 +40,6 @@ class DataNeeds:
 
     Args:
         tasks: Task -> what is needed of its rows; ``train`` where there is one without a name.
-        objectives: The names of all objectives.
         tokenizer: The encoder's, with the length limit of training; None before one is learned from the texts.
         inference_tokenizer: The same with the limit of use.
         vocabulary_size: Entries of the encoder's token table.
@@ -46,7 +47,6 @@ class DataNeeds:
     """
 
     tasks: Mapping[str, TaskNeeds]
-    objectives: tuple[str, ...]
     tokenizer: TextTokenizer | None
     inference_tokenizer: TextTokenizer | None
     vocabulary_size: int

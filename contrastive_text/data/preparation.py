@@ -132,9 +132,11 @@ class TrainingSet:
         parts = (step.parts[task] for step in self.steps if task in step.parts)
         return max((stop - start for start, stop in parts), default=0)
 
-    def facts(self, tokenizer: TextTokenizer | None, seed: int) -> dict[str, str]:
-        """Returns the facts of all tasks, and how many texts and spans the length limit cuts."""
-        facts = {
+    def facts(self, tokenizer: TextTokenizer | None, seed: int, tasks: Iterable[str] = ()) -> dict[str, str]:
+        """Returns the facts of all tasks, which of some more are scored alone, and what the length limit cuts."""
+        alone = [name for name in tasks if name not in self.tasks]
+        facts = {"scored, not trained": ", ".join(alone)} if alone else {}
+        facts |= {
             f"{fact}, {name}" if self.named else fact: said
             for name, data in self.tasks.items()
             for fact, said in (data.facts() | self._repeats(name)).items()
@@ -221,13 +223,14 @@ def learned_tokenizer(tables: Mapping[str, Table], needs: DataNeeds) -> str:
     return learned.backend_tokenizer.to_str()
 
 
-def check_turns(steps: Sequence[Step], objectives: Sequence[str]) -> None:
-    """Checks that the steps of a mixture that names objectives name all there are, and no others.
+def check_turns(training: TrainingSet, needs: DataNeeds) -> None:
+    """Checks that the steps of a mixture that names objectives name all that are trained, and no others.
 
     Raises:
         ValueError: An unknown objective, or one without a turn.
     """
-    named = dict.fromkeys(name for step in steps for name in step.objectives or ())
+    objectives = dict.fromkeys(name for task in training.tasks for name in needs.tasks[task].objectives)
+    named = dict.fromkeys(name for step in training.steps for name in step.objectives or ())
     place, there = "data.mixture.turns", ", ".join(objectives)
     if unknown := [name for name in named if name not in objectives]:
         raise InvalidValueError(f"{place}: expected objectives ({there}), got {unknown[0]}; name one of them")

@@ -19,7 +19,7 @@ class RunTables:
 
     Args:
         tasks: Name -> data set.
-        named: Whether the configuration has named the tasks, which then all need training files.
+        named: Whether the configuration has named the tasks, which then all say what they are trained on.
         files: Part -> files beside the tasks': scored pairs, each a table of its own, and texts to embed.
         eval_columns: Library column -> column of the files of scored pairs.
         bounds: How large what is in a file may be.
@@ -58,9 +58,10 @@ class RunTables:
             FileNotFoundError: A file that isn't there.
         """
         for name, task in self.tasks.items():
-            if part == "train" and self.named and not task.train:
+            if part == "train" and self.named and task.train is None:
                 raise InvalidValueError(
-                    f"data.tasks.{name}.train: expected a file, got none; give one, or drop the task"
+                    f"data.tasks.{name}.train: expected a file, got none; give one, [] for a task that is scored "
+                    "and not trained, or drop the task"
                 )
             if task.files(part) and (part, name) not in self._tables:
                 self._tables[part, name] = read_task(name, task, part, needs[name], self.bounds)

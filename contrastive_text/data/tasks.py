@@ -33,7 +33,7 @@ class TextTask:
     """One of several data sets: what ``TextDataModule`` is told of it.
 
     Args:
-        train: File or files to train on.
+        train: File or files to train on; none in a list, ``[]``, of a task that is scored and not trained.
         validation: File or files with labels or scores; they give the task's score on held-out data.
         test: The same, for the end.
         predict: File or files without labels, to be predicted.

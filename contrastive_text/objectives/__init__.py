@@ -8,7 +8,7 @@ from contrastive_text.objectives.masked_lm import MaskedLM
 from contrastive_text.objectives.pair_labels import NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
 from contrastive_text.objectives.pairs import PairClassification, PairRegression
 from contrastive_text.objectives.regression import TextRegression
-from contrastive_text.objectives.scorers import BilinearScorer, ConcatenationScorer, Scorer
+from contrastive_text.objectives.scorers import BilinearScorer, ConcatenationScorer, CosineScorer, Scorer
 from contrastive_text.objectives.supervised import Supervised
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "BilinearScorer",
     "ConcatenationScorer",
     "Contrastive",
+    "CosineScorer",
     "MaskedLM",
     "NegativesAsHard",
     "Objective",

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contrastive_text.core.similarity import at_least_float32
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.similarity import EPSILON, at_least_float32
 from contrastive_text.heads import linear_exactly
 
 
@@ -113,3 +114,50 @@ class BilinearScorer(Scorer):
         u, v = at_least_float32(u), at_least_float32(v)
         weight, bias = self.bilinear.weight.to(u.dtype), self.bilinear.bias.to(u.dtype)
         return F.bilinear(u, v, weight, bias)
+
+
+class CosineScorer(Scorer):
+    """The cosine of two texts less a threshold, as the log-odds of the second of two classes; nothing is learned.
+
+    It scores pairs by the vectors as they are: of an encoder that was trained contrastively, say. Source: the
+    CS224N report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings"), unsupervised study, which
+    doesn't say where its threshold lies. The evaluation code that the course hands out rounds the logistic
+    function of what is predicted, which for a cosine is a threshold of 0.
+
+    Args:
+        threshold: The cosine above which a pair is of the second class.
+
+    Raises:
+        ValueError: A threshold below -1 or of 1 or more.
+
+    Example:
+        >>> scorer = CosineScorer(threshold=0.5)
+        >>> scorer(torch.tensor([[1.0, 0.0], [3.0, 4.0]]), torch.tensor([[2.0, 0.0], [0.0, 1.0]]))
+        tensor([[0.5000],
+                [0.3000]])
+    """
+
+    def __init__(self, threshold: float = 0.0) -> None:
+        super().__init__()
+        if not -1 <= threshold < 1:
+            raise InvalidValueError(
+                f"CosineScorer.threshold: expected a cosine from -1 to below 1, got {threshold}; 0 is that of "
+                "the CS224N course's evaluation"
+            )
+        self.threshold = threshold
+
+    def build(self, features: int, classes: int) -> None:  # noqa: ARG002  # the base's signature
+        """Checks the number of classes.
+
+        Raises:
+            ValueError: Other than two.
+        """
+        if classes != 2:
+            raise InvalidValueError(
+                f"CosineScorer: expected two classes, such as 0 and 1, got {classes}; take ConcatenationScorer"
+            )
+
+    def forward(self, u: Tensor, v: Tensor) -> Tensor:
+        """Returns cosines less the threshold, (N, 1)."""
+        u, v = (F.normalize(at_least_float32(each), dim=1, eps=EPSILON) for each in (u, v))
+        return (u * v).sum(dim=1, keepdim=True) - self.threshold

@@ -85,7 +85,6 @@ class TaskParts:
         self._check(tasks)
         return DataNeeds(
             tasks={task: self._needs(task) for task in tasks} or {ONLY: self._needs(None)},
-            objectives=tuple(self._objectives),
             tokenizer=tokenizer,
             inference_tokenizer=inference_tokenizer,
             vocabulary_size=vocabulary_size,
@@ -95,6 +94,7 @@ class TaskParts:
     def _needs(self, task: str | None) -> TaskNeeds:
         parts = self.objectives(task).values()
         return TaskNeeds(
+            objectives=tuple(self.objectives(task)),
             plan=self.plan(task),
             roles=tuple(dict.fromkeys(role for part in parts for role in part.reads)),
             target=self._target(task),

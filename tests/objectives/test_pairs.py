@@ -23,6 +23,7 @@ from contrastive_text.objectives import (
     BilinearScorer,
     ConcatenationScorer,
     Contrastive,
+    CosineScorer,
     Objective,
     PairClassification,
     PairRegression,
@@ -218,6 +219,19 @@ def test_a_scorer_without_its_layers_says_what_it_wants(scorer: Scorer) -> None:
     message = rf"{type(scorer).__name__}: expected build\(features, classes\) before the first call"
     with pytest.raises(RuntimeError, match=message):
         scorer(torch.zeros(1, 4), torch.zeros(1, 4))
+
+
+def test_pairs_above_a_cosine_are_of_the_second_class_without_any_weight() -> None:
+    objective = built(PairClassification(2, scorer=CosineScorer(threshold=0.5)))
+    assert not [*objective.parameters()]
+    first, second = ([1.0, 0.0], [3.0, 4.0], [0.0, 1.0]), ([2.0, 0.0], [0.0, 5.0], [0.0, -1.0])
+    scores = objective.predict(pairs(double(*first, *second), None))
+    assert (scores[:, 1] - scores[:, 0]).tolist() == pytest.approx([0.5, 0.3, -1.5], abs=ROUNDING)
+    assert scores.argmax(dim=1).tolist() == [1, 1, 0]
+    with pytest.raises(ValueError, match=r"CosineScorer: expected two classes, such as 0 and 1, got 3"):
+        built(PairClassification(3, scorer=CosineScorer()))
+    with pytest.raises(ValueError, match=r"CosineScorer\.threshold: expected a cosine from -1 to below 1, got 1"):
+        CosineScorer(threshold=1)
 
 
 # Scores.

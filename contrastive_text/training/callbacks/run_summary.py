@@ -97,6 +97,8 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
 
 
 def _negatives(objective: Objective, data: TextDataModule) -> str | None:
+    if objective.task is not None and objective.task not in data.training.tasks:
+        return None  # scored alone
     training = data.training.of(objective.task)
     roles = [slot.role for slot in training.slots]
     examples = data.training.rows_per_step(training.name) * training.examples_per_row
