@@ -214,7 +214,7 @@ def test_two_masked_copies_weigh_as_the_sum_of_two_losses(built: Callable[[str],
         read = Encoded(
             hidden[:2], (Slot("anchor", 0),), torch.arange(2), None, hidden[copies], labels[copies], logits
         )
-        return float(module.objective_parts()["mlm"](read).loss())
+        return float(module.objective_parts()["mlm"](read).loss().detach())
 
     both = module.weights["mlm"] * loss(slice(6))
     assert both == pytest.approx(loss(slice(3)) + loss(slice(3, 6)), rel=1e-6)
