@@ -77,6 +77,9 @@ def small(words: Sequence[str], folder: Path) -> list[str]:
     if kept[0] in ("fit", "sweep", "views"):
         kept += ["--model.encoder.model_name_or_path", str(folder / "encoder")]
         kept += ["--data.batch_size", "8", "--data.num_workers", "0"]
+        if any(re.fullmatch(r"clear\w*", word) for word in words):  # from scratch
+            kept += ["--model.encoder.config", "null"]
+        kept += ["--data.join", "16"] if "--data.join" in words else []
         if any(re.fullmatch(r"(recipe=)?declutr[\w,]*", word) for word in kept):
             kept += ["--data.pairing.min_length", "4", "--data.pairing.max_length", "16"]
             kept += ["--data.pairing.min_document_tokens", "64", "--data.batch_size", "4"]
