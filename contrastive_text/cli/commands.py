@@ -225,9 +225,9 @@ class Onnx:
 
 @dataclass(frozen=True)
 class Report:
-    """Write a page of a run, or of several side by side."""
+    """Write a page of a run, or of several runs and models side by side."""
 
-    runs: Annotated[Sequence[str], ReadPath(), {"metavar": "RUN"}, "folder of a run, as fit leaves it"]
+    runs: Annotated[Sequence[str], ReadPath(), {"metavar": "RUN"}, "folder of a run, or of a saved model"]
     _: KW_ONLY
     output: Annotated[
         Path | None,

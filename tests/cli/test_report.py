@@ -22,3 +22,16 @@ def test_wrong_runs_are_answered(
     assert "expected a run's folder" in answer(["report", "nowhere"])
     assert "got none of them" in answer(["report", str(here)])
     assert "no option --pair" in answer(["report", "nowhere", "--pair", files["pairs"]])
+
+
+def test_models_and_runs_are_points_of_one_plane(
+    finished: dict[str, str], files: dict[str, str], here: Path
+) -> None:
+    words = ["report", finished["folder"], files["bert"], "--pairs", files["pairs"], "--limit", "20"]
+    with pytest.warns(UserWarning, match="names no pooler"):
+        assert run([*words, "--output", "plane"]) == 0
+    page = (here / "plane" / "report.html").read_text(encoding="utf-8")
+    assert (here / "plane" / "plane.png").is_file()
+    chart = page[page.index("Alignment and uniformity") :]
+    assert "uniformity (lower is more even)" in chart and "alignment (lower is nearer)" in chart
+    assert "bert: alignment" in chart and "bert is a saved model, without its run" in page

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from contrastive_text.core.checkpoints import Checkpoint, best_checkpoint, read_checkpoint
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError
+from contrastive_text.core.model_files import MODULES
 from contrastive_text.core.records import Record
 from contrastive_text.core.text_files import decoded_lines, read_text
 from contrastive_text.recipes.layers import Config, read_config
@@ -39,7 +40,7 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A finished or a running training.
+    """A finished or a running training; or a saved model alone, of which nothing else is known.
 
     Args:
         number: Its place on the page, from 0, which gives its colour.
@@ -87,7 +88,7 @@ class RunRecord:
 
 
 def run_folder(path: str | Path) -> Path:
-    """Returns the folder of a run: the path itself, or the only run inside it.
+    """Returns the folder of a run: the path itself, or the only run inside it; or that of a saved model.
 
     Raises:
         FileNotFoundError: There is no such folder.
@@ -96,6 +97,8 @@ def run_folder(path: str | Path) -> Path:
     path = Path(path)
     if not path.is_dir():
         raise MissingFileError(f"report: expected a run's folder, as fit leaves it, found none at {path}")
+    if is_model(path):
+        return path
     inner = [path, *sorted(path.iterdir())]
     found = [
         place for place in inner if any((place / name).exists() for name in (CONFIG, METRICS, "checkpoints"))
@@ -113,6 +116,11 @@ def run_folder(path: str | Path) -> Path:
             )
         )
     return found[0]
+
+
+def is_model(path: Path) -> bool:
+    """Whether a folder is a saved model: of ours, of sentence-transformers or of Transformers."""
+    return any((path / name).is_file() for name in (MODULES, "config.json"))
 
 
 def read_runs(paths: Sequence[str | Path]) -> list[RunRecord]:
@@ -197,6 +205,8 @@ def _said(value: Any) -> str:  # Any: as above
 
 
 def _read(number: int, alone: bool, name: str, folder: Path) -> RunRecord:
+    if is_model(folder):
+        return _model_alone(number, alone, name, folder)
     config = read_config(folder / CONFIG) if (folder / CONFIG).exists() else {}
     checkpoint, lacks = _checkpoint(config, folder)
     if checkpoint is not None and not config:
@@ -221,6 +231,23 @@ def _read(number: int, alone: bool, name: str, folder: Path) -> RunRecord:
         model=model if model.is_dir() else None,
         changed=datetime.fromtimestamp(changed, tz=UTC),
         lacks=lacks,
+    )
+
+
+def _model_alone(number: int, alone: bool, name: str, folder: Path) -> RunRecord:
+    return RunRecord(
+        number=number,
+        alone=alone,
+        name=name,
+        folder=folder,
+        config={},
+        config_text="",
+        metrics={},
+        diverged=None,
+        checkpoint=None,
+        model=folder,
+        changed=datetime.fromtimestamp(folder.stat().st_mtime, tz=UTC),
+        lacks=f"{folder} is a saved model, without its run",
     )
 
 

@@ -20,6 +20,7 @@ from contrastive_text.metrics import pair_similarity, positive_pairs, spearman
 from contrastive_text.runs.report.charts import Chart, draw, legend, line_of
 from contrastive_text.runs.report.markup import TIMES_100, Html, Note, missing, number, table, tag
 from contrastive_text.runs.report.material import SEED, Material
+from contrastive_text.runs.report.plane import plane
 from contrastive_text.runs.report.runs import MODEL, RunRecord
 from contrastive_text.runs.report.section import Section
 from contrastive_text.runs.report.style import LIGHT, series
@@ -97,6 +98,7 @@ def geometry(spaces: Sequence[Space], notes: Sequence[Note]) -> Section:
     nothing = tag("p", "Nothing is off with these vectors, as far as these figures tell.", class_="fine")
     said = tag("ul", *verdicts, class_="verdicts") if verdicts else nothing
     charts = [_spectrum(found)]
+    charts += plane(found)
     charts += [_frequency(found)] if any(diagnosis.frequency for _, diagnosis in found) else []
     return Section(
         "geometry", "Geometry", lead, [*charts, tag("div", _figures(found), said, class_="pair"), *notes]
