@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import glue_files
 import recipe_options
 import senteval_files
 import sts_files
@@ -54,6 +55,7 @@ def write_all(folder: Path) -> Path:
             Path(path).rename(folder / f"{_SETS[name]}.{part}.tsv")
     sts_files.write_tables(folder / "STS")
     senteval_files.write_senteval(folder / "SENTEVAL")
+    glue_files.write_glue(folder / "GLUE")
     for file in senteval_files.PROBING_FILES.values():
         senteval_files.write_probing(folder / "SENTEVAL" / "probing" / file)
     sts_files.write_senteval(folder / "SENTEVAL")
@@ -87,6 +89,19 @@ def small(words: Sequence[str], folder: Path) -> list[str]:
     if kept[0] in ("fit", "sweep"):
         kept += ["--trainer.max_steps", "2", "--trainer.accelerator", "cpu"]
         kept += ["--trainer.val_check_interval", "1"] if "--data.validation" in kept else []
+    if kept[0] == "evaluate" and "glue" in kept:
+        kept += [
+            "--learning_rates",
+            "1e-3",
+            "--batch_sizes",
+            "8",
+            "--seeds",
+            "1",
+            "--steps",
+            "2",
+            "--tasks",
+            "CoLA",
+        ]
     if kept[0] == "sweep":  # every stage of a chain
         added = kept[len(words) :]
         kept[len(words) :] = [

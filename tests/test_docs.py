@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from glob import glob
 from pathlib import Path
 
+import glue_files
 import pytest
 import sts_files
 import tiny
@@ -17,7 +18,7 @@ from contrastive_text.cli import run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LONG = ("sweep.md", "report.md", "onnx.md", "choose.md", "tasks.md")
+LONG = ("sweep.md", "report.md", "onnx.md", "choose.md", "tasks.md", "glue.md")
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many
 runs. What these do the default suite tries in the tests of each command."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
@@ -58,6 +59,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tiny.write_pairs(tmp_path / "pairs.tsv")
     tiny.write_triples(tmp_path / "triples.jsonl")
     write_labelled(tmp_path)
+    glue_files.write_glue(tmp_path / "GLUE")
     sts_files.write_tables(tmp_path / "datasets")
     return tmp_path
 
@@ -73,6 +75,8 @@ def shell(line: str) -> None:
         steps = "3" if "--ckpt_path" in words else "2"  # a resumed run has a step to go
         words += ["--trainer.max_steps", steps, "--trainer.accelerator", "cpu"]
         words += ["--trainer.val_check_interval", "1"] if "--data.validation" in words else []
+    if "glue" in words and words[1] == "evaluate":
+        words += ["--learning_rates", "1e-3", "--batch_sizes", "8", "--seeds", "1", "--steps", "2"]
     if words[1] == "sweep":  # in every stage; a grid of more than four cells is checked and not run
         words[count:] = [f"--all.{word[2:]}" if word.startswith("--") else word for word in words[count:]]
         words += ["--seeds", "1"] if line.count(",") < 4 else ["--dry_run"]

@@ -7,7 +7,7 @@ function of the library has too are its own, which a test holds.
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from contrastive_text.cli.options import OTHERS
 from contrastive_text.cli.paths import ReadPath, WrittenFile, WrittenFolder
@@ -26,7 +26,7 @@ Output = Annotated[Path | None, WrittenFile(), "file to write to; the terminal w
 Cache = Annotated[Path | None, WrittenFolder(), "folder where vectors stay for the next run"]
 Device = Annotated[str | None, "cpu, cuda, ...; the GPU if there is one"]
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
-Suite = Literal["sts", "sts-pearson", "trained-sts", "transfer", "probing", "declutr"]
+Suite = Literal["sts", "sts-pearson", "trained-sts", "transfer", "probing", "declutr", "glue"]
 Setting = Literal["all", "mean", "wmean"]
 Protocol = Literal["standard", "fast"]
 
@@ -124,7 +124,9 @@ class Evaluate(TextsCommand):
         {"metavar": "NAME"},
         "what to read the model with: CLSPooler, FirstLastPooler(first=block_1), ...; several share one pass",
     ] = ()
-    suite: Annotated[Sequence[Suite], "suites of tasks, instead of files"] = ()
+    suite: Annotated[
+        Sequence[Suite], {"metavar": "SUITE"}, f"suites of tasks, instead of files: {', '.join(get_args(Suite))}"
+    ] = ()
     data: Annotated[str | None, ReadPath(), "folder of the suites' data sets; hub: STS from the hub"] = None
     setting: Annotated[Setting | None, "how sub-sets of a year of STS are joined; all"] = None
     without_frequent: Annotated[
@@ -136,6 +138,16 @@ class Evaluate(TextsCommand):
     subsets: Annotated[bool, "a table of sub-sets for each year of STS"] = False
     protocol: Annotated[Protocol | None, "of classifiers, as in SentEval; standard"] = None
     classifier: Annotated[Literal["torch", "sklearn"] | None, "what trains them; torch"] = None
+    tasks: Annotated[Sequence[str], {"metavar": "NAME"}, "of GLUE, such as MRPC SST-2; all"] = ()
+    learning_rates: Annotated[Sequence[float], {"metavar": "RATE"}, "of GLUE's grid; 1e-5 2e-5 3e-5"] = ()
+    batch_sizes: Annotated[Sequence[int], {"metavar": "ROWS"}, "of GLUE's grid; 16 32"] = ()
+    seeds: Annotated[Sequence[int], {"metavar": "N"}, "of each of its cells: how many, or which; 5"] = ()
+    epochs: Annotated[int | None, {"metavar": "N"}, "of its runs; 10"] = None
+    steps: Annotated[int | None, {"metavar": "N"}, "of its runs, in place of epochs"] = None
+    config: Annotated[Sequence[Path], ReadPath(), {"metavar": "FILE"}, "YAML files over its recipe glue"] = ()
+    runs: Annotated[
+        Path | None, WrittenFolder(around_inputs=True), "its runs, of which finished ones stay; runs/glue"
+    ] = None
     format: Annotated[Literal["text", "markdown", "latex", "csv", "json"] | None, "of their tables; text"] = None
     output: Annotated[Output, "file for the suites' tables, instead of the terminal"] = None
     cache: Cache = None

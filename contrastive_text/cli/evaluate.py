@@ -31,6 +31,8 @@ from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suite
 _CLASSIFIED = ("transfer", "probing", "declutr")
 """Suites that train classifiers."""
 _SUITES: Sequence[str] = get_args(Suite)
+_ENCODES = ("files", *(suite for suite in _SUITES if suite != "glue"))
+"""What encodes texts by the model; GLUE trains it on."""
 _READ_BY: Mapping[str, Sequence[str]] = {
     "columns": ("files",),
     "bounds": ("files",),
@@ -41,6 +43,9 @@ _READ_BY: Mapping[str, Sequence[str]] = {
     "subsets": ("sts",),
     "protocol": _CLASSIFIED,
     "classifier": _CLASSIFIED,
+    **dict.fromkeys(("device", "cache", "pooler"), _ENCODES),
+    **dict.fromkeys(("tasks", "learning_rates", "batch_sizes", "seeds", "epochs", "steps", "config"), ("glue",)),
+    "runs": ("glue",),
     "format": _SUITES,
     "output": _SUITES,
 }
@@ -54,7 +59,9 @@ def evaluate(options: Evaluate) -> None:
         ValueError: Options that don't go together, or that nothing would read.
     """
     _check(options)
-    if options.suite:
+    if "glue" in options.suite:
+        _evaluate_glue(options)
+    elif options.suite:
         _evaluate_suites(options)
     else:
         _evaluate_files(options)
@@ -68,6 +75,11 @@ def _check(options: Evaluate) -> None:
             f"files: expected files of scored pairs, or --suite {' '.join(_SUITES)}, got {got}"
         )
     check_read(options, _READ_BY, asked=options.suite or ["files"])
+    if "glue" in options.suite and len(options.suite) > 1:
+        raise InvalidValueError(
+            f"--suite glue: expected no other beside it, for it trains the model, got {' '.join(options.suite)}; "
+            "run it by itself"
+        )
     if options.suite and not options.data:
         raise InvalidValueError("--data: expected the folder of the suites' data sets, got none; give it")
     if options.without_frequent and (len(options.suite) > 1 or options.cache):
@@ -151,6 +163,15 @@ def _evaluate_suites(options: Evaluate) -> None:
                 _say_encoded(embeds)
     further = tables["sts"].subsets() if options.subsets else {}
     print_or_write(written_together(tables | further, options.format or "text"), options.output, "scores")
+
+
+def _evaluate_glue(options: Evaluate) -> None:
+    """Prints the table of fine-tuned runs, and all else to standard error."""
+    from contrastive_text.cli.glue import finetune  # Lightning takes seconds
+
+    with redirect_stdout(sys.stderr):
+        table = finetune(options)
+    print_or_write(written_together({"glue": table}, options.format or "text"), options.output, "scores")
 
 
 def _counted(options: Evaluate) -> list[str] | None:

@@ -145,10 +145,12 @@ class StepCollator:
 
     Args:
         collators: Task -> its collator.
+        file: Name of the file that all rows are of, where a task has several; for scores of each.
     """
 
-    def __init__(self, collators: Mapping[str, Collator]) -> None:
+    def __init__(self, collators: Mapping[str, Collator], file: str = "") -> None:
         self.collators = dict(collators)
+        self.file = file
 
     def __call__(self, items: Sequence[KeyedRow]) -> StepBatch:
         """Returns a batch for each task among the rows; see ``Collator``."""

@@ -14,6 +14,7 @@ from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.checkpoints import load_options
 from contrastive_text.core.specs import part_spec, to_plain
 from contrastive_text.core.text_files import Bounds
+from contrastive_text.core.types import Row
 from contrastive_text.data.cleaning import Clean
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.files.readers import Table
@@ -302,34 +303,33 @@ class TextDataModule(pl.LightningDataModule):
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def val_dataloader(self) -> list[ResumableLoader]:
-        """Returns one loader per file of scored pairs and per task with validation data."""
+        """Returns one loader per file of scored pairs, and per file of a task's validation data."""
         return self._scored("validation")
 
     def test_dataloader(self) -> list[ResumableLoader]:
-        """Returns one loader per file of scored pairs and per task with test data."""
+        """Returns one loader per file of scored pairs, and per file of a task's test data."""
         return self._scored("test")
 
     def _scored(self, part: str) -> list[ResumableLoader]:
         return [
-            loader_in_order(name, table.rows, self.eval_batch_size, self._plain_collator(name, table))
-            for name, table in self.table(part).items()
+            loader_in_order(name, rows, self.eval_batch_size, self._plain_collator(name, rows, file))
+            for name, file, rows in self._tables.by_file(part)
         ]
 
     def predict_dataloader(self) -> list[DataLoader[KeyedRow]]:
         """Returns the texts to embed and those to predict, a loader for each table, in file order."""
         return [
-            prediction_loader(name, table.rows, self.eval_batch_size, self._plain_collator(name, table))
+            prediction_loader(name, table.rows, self.eval_batch_size, self._plain_collator(name, table.rows))
             for name, table in self.table("predict").items()
         ]
 
-    def _plain_collator(self, name: str, table: Table) -> Collator | StepCollator:
+    def _plain_collator(self, name: str, rows: Sequence[Row], file: str = "") -> Collator | StepCollator:
         """Returns the collator of rows that stand as they are: no spans, no neighbours, no view."""
         task = (self.tasks or {}).get(name)
-        pairing: Pairing = Given() if "anchor" in table[0] else SameText()
-        if task is not None and task.pairing is not None and task.pairing.joins:
-            pairing = task.pairing
-        collator = self._collator(name, pairing, ViewPlan())
-        return collator if task is None else StepCollator({name: collator})
+        own = None if task is None else task.pairing
+        as_read: Pairing = Given() if "anchor" in rows[0] else SameText()
+        collator = self._collator(name, own if own is not None and own.joins else as_read, ViewPlan())
+        return collator if task is None else StepCollator({name: collator}, file)
 
     def collator(self, task: str | None = None) -> Collator:
         """Returns the collator of a task's training data, after ``setup("fit")``; None for the only one."""

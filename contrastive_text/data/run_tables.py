@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.text_files import USUAL, Bounds
+from contrastive_text.core.types import Row
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
 from contrastive_text.data.needs import TaskNeeds
 from contrastive_text.data.tasks import SPLITS, Paths, TextTask, files_of, read_task
@@ -44,6 +46,18 @@ class RunTables:
         """Returns the tables of a part by name, as far as they have been read."""
         return {name: table for (read, name), table in self._tables.items() if read == part}
 
+    def by_file(self, part: str) -> Iterator[tuple[str, str, Sequence[Row]]]:
+        """Yields the table's name, the name and the rows of each file of a part; one alone has no name."""
+        for name, table in self.of(part).items():
+            if len(table.source) == 1:
+                yield name, "", table.rows
+                continue
+            names = [file_name(path) for path in table.source]
+            alike = len(set(names)) < len(names)
+            ends = list(accumulate(table.files))
+            for number, (file, end, size) in enumerate(zip(names, ends, table.files, strict=True), start=1):
+                yield name, f"{number}-{file}" if alike else file, table.rows[end - size : end]
+
     def read(self, part: str, needs: Mapping[str, TaskNeeds], optional: bool = False) -> None:
         """Reads what of a part has not been read.
 
@@ -74,10 +88,10 @@ class RunTables:
         if not tables and not optional:
             raise InvalidValueError(f"data.{part}: expected a file, got none; give --data.{part} FILE")
         for name, table in tables.items():
-            if part in ("validation", "test") and len(table) < world_size():
+            if part in ("validation", "test") and min(table.files, default=len(table)) < world_size():
                 raise InvalidValueError(
                     f"data.{part}: expected a row for each of {world_size()} processes in {name}, got "
-                    f"{len(table)}; use fewer devices, or another file"
+                    f"{min(table.files, default=len(table))}; use fewer devices, or another file"
                 )
 
     def _read_pairs(self, part: str, files: list[str]) -> None:

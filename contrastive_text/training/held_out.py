@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import pytorch_lightning as pl
 import torch
@@ -38,23 +39,26 @@ class HeldOutScores:
         files: Number of a loader -> name of the file of scored pairs in it.
         tasks: Task -> its objectives by name; the first one that predicts gives the task's score.
         device: Where the numbers are kept.
+        parts: Number of a loader -> task and name of the file in it, where the task has several files.
     """
 
     def __init__(
-        self, files: Mapping[int, str], tasks: Mapping[str, Mapping[str, Objective]], device: torch.device
+        self,
+        files: Mapping[int, str],
+        tasks: Mapping[str, Mapping[str, Objective]],
+        device: torch.device,
+        parts: Mapping[int, tuple[str, str]] = MappingProxyType({}),
     ) -> None:
         self.files = dict(files)
         self.pairs = {
             name: {"spearman": SpearmanSimilarity().to(device), "pearson": PearsonSimilarity().to(device)}
             for name in files.values()
         }
-        self.tasks: dict[str, tuple[Objective, dict[str, Metric]]] = {}
-        for task, objectives in tasks.items():
-            objective = predicting(objectives)
-            assert objective.target is not None
-            name, metric = objective.target.metric()
-            metrics = {name: metric, **further_metrics(objective.target)}
-            self.tasks[task] = (objective, {name: each.to(device) for name, each in metrics.items()})
+        chosen = {task: predicting(objectives) for task, objectives in tasks.items()}
+        self.tasks = {task: (objective, _metrics(objective, device)) for task, objective in chosen.items()}
+        self.parts = {
+            number: (task, file, _metrics(chosen[task], device)) for number, (task, file) in parts.items()
+        }
 
     def add(
         self, batch: Batch | StepBatch, number: int, embed: Callable[[Batch], Tensor], embedder: Embedder
@@ -73,7 +77,7 @@ class HeldOutScores:
         if isinstance(batch, Batch):
             return self._add_pairs(self.files[number], batch, embed(batch))
         for task, rows in batch.batches.items():
-            self._add_predictions(task, encode_unaltered(rows, embedder, self.tasks[task][0]))
+            self._add_predictions(task, encode_unaltered(rows, embedder, self.tasks[task][0]), number)
         return None
 
     def _add_pairs(self, name: str, batch: Batch, vectors: Tensor) -> dict[str, Tensor]:
@@ -86,20 +90,22 @@ class HeldOutScores:
             metric.update(u, v, target=batch.target)
         return {"anchor": u, "positive": v, "target": batch.target}
 
-    def _add_predictions(self, task: str, encoded: Encoded) -> None:
+    def _add_predictions(self, task: str, encoded: Encoded, number: int) -> None:
         objective, metrics = self.tasks[task]
         predictions = at_least_float32(objective.predict(encoded))
         assert encoded.target is not None
         of_classes = predictions.ndim == 2
         target = encoded.target.long() if of_classes else encoded.target.to(predictions.dtype)
-        for metric in metrics.values():
+        *_, own = self.parts.get(number, ({},))
+        for metric in (*metrics.values(), *own.values()):
             metric.update(predictions, target)
 
     def figures(self) -> dict[str, Tensor]:
         """Returns all scores times 100: ``spearman``, ``pearson``, ``TASK/accuracy``, ``overall``, ...
 
         Beside its score a task of two classes has ``f1``, of the second one, and ``matthews``, and one of scores
-        ``spearman``.
+        ``spearman``. Of several files they are of all rows together, and
+        ``TASK/accuracy/FILE`` is of one.
 
         The first two are means over the files, of which each has its own where there are several; ``overall``
         is the plain mean over the tasks with held-out files, as the CS224N report has it. A correlation that is
@@ -117,6 +123,8 @@ class HeldOutScores:
             found = {f"{task}/{name}": _defined(each.compute(), task) for name, each in metrics.items()}
             figures |= found
             scores.append(next(iter(found.values())).float())
+        for task, file, metrics in self.parts.values():
+            figures |= {f"{task}/{name}/{file}": _defined(each.compute(), task) for name, each in metrics.items()}
         if scores:
             figures[OVERALL] = torch.stack(scores).mean()
         return figures
@@ -126,6 +134,14 @@ class HeldOutScores:
         for name, figure in self.figures().items():
             # The metrics have gathered over ranks; sync_dist spares a warning.
             module.log(f"{part}/{name}", figure, prog_bar=name in ("spearman", OVERALL), sync_dist=True)
+
+
+def _metrics(objective: Objective, device: torch.device) -> dict[str, Metric]:
+    """Returns what holds an objective's predictions against the target, by name, its score first."""
+    assert objective.target is not None
+    name, metric = objective.target.metric()
+    metrics = {name: metric, **further_metrics(objective.target)}
+    return {name: each.to(device) for name, each in metrics.items()}
 
 
 def _defined(score: Tensor, task: str) -> Tensor:
@@ -175,14 +191,18 @@ def predictions(batch: Batch, embedder: Embedder, objectives: Mapping[str, Objec
 def scores_of(loaders: object, by_task: TaskParts, device: torch.device) -> HeldOutScores:
     """Returns what will gather the scores of a trainer's loaders of validation or test."""
     listed = loaders if isinstance(loaders, list | tuple) else [loaders]
-    each = [_task_and_name(loader, number) for number, loader in enumerate(listed)]
-    files = {number: name for number, (is_task, name) in enumerate(each) if not is_task}
-    return HeldOutScores(files, {name: by_task.objectives(name) for is_task, name in each if is_task}, device)
+    each = {number: _task_and_file(loader, number) for number, loader in enumerate(listed)}
+    return HeldOutScores(
+        {number: file for number, (task, file) in each.items() if task is None},
+        {task: by_task.objectives(task) for task, _ in each.values() if task is not None},
+        device,
+        parts={number: (task, file) for number, (task, file) in each.items() if task is not None and file},
+    )
 
 
-def _task_and_name(loader: object, number: int) -> tuple[bool, str]:
-    """Whether a loader holds a task's rows or scored pairs, and its name; if it isn't ours, its number."""
+def _task_and_file(loader: object, number: int) -> tuple[str | None, str]:
+    """Returns the task of a loader's rows, None of scored pairs, and their file; if it isn't ours, its number."""
     collate = loader.collate_fn if isinstance(loader, DataLoader) else None
     if isinstance(collate, StepCollator):
-        return True, next(iter(collate.collators))
-    return False, collate.task if isinstance(collate, Collator) else str(number)
+        return next(iter(collate.collators)), collate.file
+    return None, collate.task if isinstance(collate, Collator) else str(number)

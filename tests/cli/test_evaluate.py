@@ -292,7 +292,7 @@ def altered(folder: Path, copy: Path, value: float) -> Path:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["m"], "or --suite sts sts-pearson trained-sts transfer probing declutr, got neither"),
+        (["m"], "or --suite sts sts-pearson trained-sts transfer probing declutr glue, got neither"),
         (["m", "pairs.tsv", "--suite", "sts"], "expected files of scored pairs, or --suite sts"),
         (["m", "--suite", "sts"], "--data: expected the folder of the suites' data sets, got none"),
         (["m", "--suite", "stss", "--data", "d"], "invalid choice: 'stss'"),

@@ -30,12 +30,14 @@ class Table:
         source: The files, as they were given.
         understood: A line for each file: which column became what, what was ignored or left out, the rows.
         sizes: Number of rows of each document: a file, a file of a folder, or what a blank line ends.
+        files: Number of rows of each file; none where rows of several are joined.
     """
 
     rows: tuple[Row, ...]
     source: tuple[str, ...]
     understood: str
     sizes: tuple[int, ...]
+    files: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -152,6 +154,7 @@ def _read(
         rows=tuple(row for rows, _, _ in parts for row in rows),
         source=tuple(str(path) for path in files),
         understood="\n".join(notes),
+        files=tuple(sum(sizes) for _, _, sizes in parts),
         sizes=tuple(size for _, _, sizes in parts for size in sizes),
     )
 
