@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -29,6 +30,8 @@ _FORMATS: Mapping[str, tuple[str, Callable[[SweepTable], str]]] = {
 }
 """Name of a format -> its file, and what makes it."""
 _MOST_SEEDS = 10_000
+_TITLE = 40
+"""Letters in a line of a figure's title, as the narrowest has room for."""
 
 
 def sweep(options: Sweep) -> None:
@@ -130,7 +133,7 @@ def draw(table: SweepTable, folder: Path) -> None:
     figures = {cell.labels: column.spread(cell) for cell in table.cells}
     labels = [list(dict.fromkeys(each)) for each in zip(*figures, strict=True)]
     over = f", mean ± sd over {len(table.seeds)} seeds" if len(table.seeds) > 1 else ""
-    title = f"{column.report.title}{over}"
+    title = textwrap.fill(f"{column.report.title}{over}", _TITLE)
     if len(labels) > 2:
         return
     try:
