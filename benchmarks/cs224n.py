@@ -84,10 +84,11 @@ SETUPS = {
     "contrastive-first": Setup(AVERAGE, "after contrastive training on the three sets", "66.4", after="3sets"),
     "nli-first": Setup(AVERAGE, "after contrastive training on triples", "66.1", after="nli"),
     "supervised-first": Setup(
-        "cs224n_pretrain_3sets",
+        AVERAGE,
         "average, then its encoder on the three sets; heads as the average left them",
         "50.2*",
         mixture="EpochRoundRobin",
+        over="cs224n_supervised_first.yaml",
         heads="average",
     ),
     "fusion": Setup(AVERAGE, "each batch supervised, then contrastive", "52.0*", over="cs224n_fusion.yaml"),
@@ -166,6 +167,16 @@ class Benchmark:
         place = "--data.mixture.mixture" if setup.over else "--data.mixture"
         return [*words, place, self.limited(setup.mixture, alone)]
 
+    def after(self, heads: str, name: str, seed: int) -> list[str]:
+        """Returns the words of a contrastive run from the encoder and with the heads of a run on labels."""
+        setup = SETUPS[name]
+        files = self.files({"validation": "dev", "test": "test"}, list(TASKS))
+        for task, part_of in self.files({"train": "train"}, list(TASKS)).items():
+            files[f"{task}_pairs" if task == "paraphrase" else f"{task}_texts"] = part_of
+        words = self.words(setup.recipe, self.place(heads, seed) / "version_0", setup.over)
+        words += ["--keep_heads", "--data.tasks", json.dumps(files)]
+        return [*words, "--data.mixture", self.limited(setup.mixture)]
+
     def first_stage(self, name: str, seed: int) -> int:
         """Makes a contrastive run and gives its seconds."""
         folder = self.place(name, seed)
@@ -183,19 +194,14 @@ class Benchmark:
         before += 0 if setup.heads is None else int(self.run(setup.heads, seed)["seconds"])
 
         def measure() -> dict[str, Any]:
-            fit = self.supervised(name, seed) if setup.heads is None else self.pretrain_after(setup.heads, seed)
+            fit = self.supervised(name, seed) if setup.heads is None else self.after(setup.heads, name, seed)
             words = in_folder("fit", fit, folder, seed)
             seconds = do(words)
-            checkpoint, validated = self.checkpoint(name, seed), folder
-            if setup.heads is not None:
-                checkpoint, validated = folder / "grafted.ckpt", folder / "validate"
-                graft(self.checkpoint(setup.heads, seed), self.checkpoint(name, seed), checkpoint)
-                do(in_folder("validate", ["--ckpt_path", str(checkpoint)], validated))
-            do(in_folder("test", ["--ckpt_path", str(checkpoint)], folder / "test"))
+            do(in_folder("test", ["--ckpt_path", str(self.checkpoint(name, seed))], folder / "test"))
             row = {
                 "row": name,
                 "seed": seed,
-                "dev": scores(validated, "val"),
+                "dev": scores(folder, "val"),
                 "test": scores(folder / "test", "test"),
             }
             if not setup.alone and name not in {each.heads for each in SETUPS.values()}:
@@ -223,10 +229,6 @@ class Benchmark:
             return row | {"command": command(words, self.names())}
 
         return keep(folder, measure)
-
-    def pretrain_after(self, heads: str, seed: int) -> list[str]:
-        """Returns the words of a contrastive run from the encoder of a run on labels."""
-        return self.pretrain("3sets", start=self.place(heads, seed) / "version_0")
 
     def start(self) -> dict[str, Any]:
         """Returns the row of the encoder as it is."""
@@ -284,15 +286,6 @@ def scores(folder: Path, prefix: str) -> dict[str, float]:
         for task, score in TASKS.items()
     }
     return {task: values[-1] for task, values in figures.items() if values}
-
-
-def graft(heads: Path, encoder: Path, path: Path) -> None:
-    """Writes a checkpoint of a run on labels whose encoder is that of another one."""
-    saved, other = (torch.load(file, map_location="cpu", weights_only=True) for file in (heads, encoder))
-    saved["state_dict"] |= {
-        name: weight for name, weight in other["state_dict"].items() if name.startswith("encoder.")
-    }
-    torch.save(saved, path)
 
 
 def majority(train: Table, scored: Table) -> float:
