@@ -82,7 +82,7 @@ def test_the_usage_lists_every_command() -> None:
         ("EncodingCommand", "dtype", _DTYPES),
         ("Embed", "precision", PRECISIONS),
         ("Search", "format", SEARCHED),
-        ("Evaluate", "suite", SUITES),
+        ("Evaluate", "suite", [*SUITES, "glue"]),
         ("Evaluate", "setting", SETTINGS),
         ("Evaluate", "protocol", PROTOCOLS),
         ("Evaluate", "classifier", CLASSIFIERS),
