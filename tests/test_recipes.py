@@ -546,7 +546,10 @@ def test_a_part_of_another_class_inherits_nothing(words: list[str], tmp_path: Pa
     words = ["--model.encoder.model_name_or_path", bert, *words]
     assert run(["fit", "--recipe", "clear", "--config", str(tmp_path / "mine.yaml"), *words]) == 0
     module = finished(tmp_path)
-    assert describe(module.plan.chains["anchor"][0]) == "ReorderSpans(pairs=5, rate=0.05, unit='token')"
+    assert (
+        describe(module.plan.chains["anchor"][0])
+        == "ReorderSpans(pairs=5, rate=0.05, unit='token', mark='[DEL]')"
+    )
     assert set(module.plan.chains) == {"anchor", "original"}  # clear.yaml's DeleteTokens had rate 0.7
     contrastive = module.objective_parts()["contrastive"]
     assert describe(contrastive).startswith("Contrastive(loss=InfoNCE(temperature=0.05,")  # clear.yaml's is 0.1

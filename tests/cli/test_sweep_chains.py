@@ -130,7 +130,7 @@ def test_a_new_report_of_runs_whose_weights_are_gone_names_them(tmp_path: Path) 
         ("--report sts:mean", "--report sts:mean: expected --select beside it, got none: a score of test files"),
         ("--select sts:mean", "--select: expected a figure of the validation such as val/spearman, for test"),
         ("--select val/spearman --report sts:mean", "got none; give --report_data"),
-        ("--report nonsense", "--report: expected val/FIGURE, TASK or mean of a suite (sts, trained-sts, "),
+        ("--report nonsense", "--report: expected val/FIGURE, TASK or mean of a suite (sts, sts-pearson, "),
         ("--take last --report diagnose:uniformity", "expected --take best, got last"),
         ("--report_pooler CLSPooler", "--report_pooler: expected a report that is measured with it"),
         ("--report diagnose:orphans --report_pooler CLSPoler", "CLSPoler"),

@@ -110,7 +110,7 @@ WORDS = (
     answer("--ranges without bytes", f"{EMBED} --ranges r.npy", {"r.npy": b"x"}, "--ranges"),
     answer("--ranges that aren't there", f"{EMBED} --precision int8 --ranges r.npy", {}, "r.npy"),
     answer("one model to compare", "compare $bert --data $pairs", {}, "models"),
-    answer("a suite that isn't known", "evaluate $bert --suite glue --data .", {}, "suite"),
+    answer("a suite that isn't known", "evaluate $bert --suite gleu --data .", {}, "suite"),
     answer("a suite and files", "evaluate $bert $pairs --suite sts --data .", {}, "files"),
     answer("a suite without data", "evaluate $bert --suite sts", {}, "--data"),
     answer("a suite over a file", "evaluate $bert --suite transfer --data $pairs", {}, "pairs.tsv"),
