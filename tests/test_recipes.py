@@ -109,8 +109,7 @@ def finished(folder: Path) -> ContrastiveModule:
 
 
 METHODS = [
-    "clear", "clear_subs_del_span", "consert", "consert_joint_base", "cs224n", "cs224n_pretrain_3sets", "declutr",
-    "sbert_nli", "simcse", "simcse_sup",
+    "clear", "consert", "consert_joint_base", "cs224n", "declutr", "sbert_nli", "simcse", "simcse_sup",
 ]  # fmt: skip
 """Recipes with parts of their own; the others give other values to the same parts, or have fewer of them."""
 

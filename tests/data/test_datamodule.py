@@ -63,6 +63,7 @@ def epochs(data: TextDataModule, count: int = 2) -> list[list[Batch]]:
     for epoch in range(count):
         loader.batch_sampler.sampler.set_epoch(epoch)  # where Lightning looks for it
         found.append(list(loader))
+    loader._iterator = None  # its workers end now, and not at a collection of garbage that they wait for
     return found
 
 

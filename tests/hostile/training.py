@@ -240,7 +240,7 @@ WORDS = (
         {},
         "--seed_everything",
     ),
-    answer("a sweep by a figure of the training", f"{SWEEP} --vary {RATED} --score train/loss", {}, "--score"),
+    answer("a sweep by a figure of the training", f"{SWEEP} --vary {RATED} --select train/loss", {}, "--select"),
     answer(
         "a sweep into a file", f"{SWEEP} --vary {RATED} --output f".replace("--dry_run ", ""), {"f": "x"}, "f"
     ),

@@ -70,6 +70,7 @@ def test_a_page_needs_nothing_from_elsewhere_and_is_small(page: Path, page_of_tw
         assert path.stat().st_size < 1.5e6
 
 
+@pytest.mark.slow  # a second page, drawn whole
 def test_a_page_is_the_same_when_it_is_written_again(
     page: Path, trained: dict[str, Path], tmp_path: Path
 ) -> None:
