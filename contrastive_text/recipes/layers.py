@@ -86,6 +86,8 @@ def option_over(config: Config, key: str, value: str) -> Config | None:
         >>> config = {"loss": {"class_path": "InfoNCE", "init_args": {"temperature": 0.1}}}
         >>> option_over(config, "loss", "NTXent")
         {'loss': {'class_path': 'NTXent'}}
+        >>> option_over(config, "loss", "null")
+        {'loss': None}
         >>> option_over(config, "loss.temperature", "0.2") is None
         True
         >>> option_over({}, "data.tasks.sst.train", "sst.tsv")
@@ -95,7 +97,7 @@ def option_over(config: Config, key: str, value: str) -> Config | None:
     if value.startswith(("[", "{")):
         return lay(config, key, parse_yaml(value, f"--{key}: {value}"))
     if isinstance(there, Mapping) and "class_path" in there:
-        return lay(config, key, {"class_path": value})
+        return lay(config, key, None if value == "null" else {"class_path": value})
     if not _opens_an_entry(config, key):
         return None
     word = None if value == "null" else value
