@@ -65,7 +65,8 @@ class Forbid:
             first = torch.searchsorted(ordered, ids.contiguous())
             counts = (torch.searchsorted(ordered, ids.contiguous(), right=True) - first).flatten()
             found = int(counts.sum())
-            if found > most:
+            most -= found
+            if most < 0:
                 return None
             before = counts.cumsum(0) - counts
             which = torch.repeat_interleave(counts, output_size=found)

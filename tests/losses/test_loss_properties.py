@@ -165,7 +165,9 @@ def test_texts_with_two_ids_are_equal_where_they_agree_in_either(seed: int) -> N
     each = [Forbid(rows, columns) for rows, columns in both.kinds]
     mask = both.mask(target)
     assert torch.equal(mask, each[0].mask(target) | each[1].mask(target))
-    rows, columns = both.places(target, most=100)  # type: ignore[misc]
+    places = both.places(target, most=100)
+    assert places is not None
+    rows, columns = places
     assert set(zip(rows.tolist(), columns.tolist(), strict=True)) == {(int(r), int(c)) for r, c in mask.nonzero()}
     assert both.places(target, most=-1) is None
 
