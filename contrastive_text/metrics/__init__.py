@@ -26,6 +26,7 @@ from contrastive_text.metrics.geometry import (
     Uniformity,
 )
 from contrastive_text.metrics.predictions import F1, Matthews, Spearman, f1, further_metrics, matthews
+from contrastive_text.metrics.ranking import FIGURES, ranked_documents, ranking_scores
 from contrastive_text.metrics.retrieval import RetrievalScores, paired_retrieval
 from contrastive_text.metrics.similarity import (
     PearsonSimilarity,
@@ -39,6 +40,7 @@ from contrastive_text.metrics.spread import Hubs, hubness, iso_score, k_occurren
 
 __all__ = [
     "F1",
+    "FIGURES",
     "Alignment",
     "EffectiveRank",
     "Hubs",
@@ -74,6 +76,8 @@ __all__ = [
     "paired_retrieval",
     "pearson",
     "positive_pairs",
+    "ranked_documents",
+    "ranking_scores",
     "spearman",
     "spectrum",
     "uniformity",

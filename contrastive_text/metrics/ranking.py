@@ -1,0 +1,171 @@
+"""How well ranked documents answer queries: figures of each query, by which two models are compared in pairs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from contrastive_text.core.errors import InvalidValueError
+
+FIGURES = ("ndcg@10", "mrr@10", "recall@1", "recall@10", "recall@100", "map@100", "accuracy@1", "accuracy@10")
+"""What retrieval is reported by, the first one as its score: nDCG@10, as in BEIR."""
+
+
+def ranked_documents(similarities: Tensor, k: int) -> Tensor:
+    """Returns the k documents that are most similar to each query, best first.
+
+    Of equal similarities the lower number comes first. With documents numbered in the order of their ids, that is
+    the rule of sentence-transformers' ``InformationRetrievalEvaluator``. ``inference.search.top_k`` ranks vectors
+    by the same rule, without a matrix of all similarities.
+
+    Args:
+        similarities: Of each query and each document, (Q, C).
+        k: Places of a ranking.
+
+    Returns:
+        Numbers of documents, (Q, k), int64; -1 where the corpus has fewer.
+
+    Example:
+        >>> ranked_documents(torch.tensor([[0.2, 0.9, 0.9]]), k=4)
+        tensor([[ 1,  2,  0, -1]])
+    """
+    order = similarities.sort(dim=1, descending=True, stable=True).indices[:, :k]
+    return torch.nn.functional.pad(order, (0, k - order.shape[1]), value=-1)
+
+
+def ranking_scores(
+    ranked: Tensor, relevance: Sequence[Mapping[int, float]], figures: Sequence[str] = FIGURES
+) -> dict[str, Tensor]:
+    """Returns figures of rankings, for each query by itself; their means are what papers report.
+
+    With the grade of a document above 0 where it is relevant:
+
+    - ``ndcg@k``: the sum of grade / log2(1 + rank) over the first k, divided by the best that can be had
+      (Järvelin and Kekäläinen 2002, "Cumulated gain-based evaluation of IR techniques", section 2, with the
+      linear gain of trec_eval and BEIR);
+    - ``mrr@k``: 1 / rank of the first relevant document, 0 beyond k;
+    - ``recall@k``: share of the relevant documents that are among the first k;
+    - ``map@k``: sum of the precision at each relevant document of the first k, divided by the smaller of k and
+      the number of relevant ones, as in sentence-transformers; trec_eval divides by their number;
+    - ``accuracy@k``: whether a relevant document is among the first k.
+
+    Args:
+        ranked: Numbers of documents, best first, (Q, K), none twice in a row; K is the largest cutoff at least,
+            -1 fills places that no document takes.
+        relevance: For each query the grades of its documents by their numbers; those that aren't named have 0.
+        figures: Names, of a kind and a cutoff.
+
+    Returns:
+        Name -> its value for each query, (Q,), float64, in [0, 1].
+
+    Raises:
+        ValueError: Another name, a ranking that is too short for a cutoff or has a document twice, or a query
+            without a relevant document.
+
+    Example:
+        >>> ranked = torch.tensor([[4, 0, 2], [1, 3, -1]])
+        >>> found = ranking_scores(ranked, [{0: 1, 2: 2}, {1: 1}], figures=["mrr@3", "recall@2"])
+        >>> {name: values.tolist() for name, values in found.items()}
+        {'mrr@3': [0.5, 1.0], 'recall@2': [0.5, 1.0]}
+    """
+    wanted = {name: _parsed(name) for name in figures}
+    width = max((k for _, k in wanted.values()), default=0)
+    _check(ranked, relevance, width)
+    graded = [
+        [grades.get(document, 0.0) for document in row]
+        for row, grades in zip(ranked[:, :width].tolist(), relevance, strict=True)
+    ]
+    ideal = [sorted(grades.values(), reverse=True)[:width] for grades in relevance]
+    relevant = [sum(grade > 0 for grade in grades.values()) for grades in relevance]
+    found = _Graded(
+        places=_matrix(graded, width),
+        ideal=_matrix([row + [0.0] * (width - len(row)) for row in ideal], width),
+        relevant=torch.tensor(relevant, dtype=torch.float64),
+    )
+    return {name: _KINDS[kind](found, k) for name, (kind, k) in wanted.items()}
+
+
+class _Graded(NamedTuple):
+    places: Tensor  # grade of each place, (Q, K)
+    ideal: Tensor  # the same of the best ranking
+    relevant: Tensor  # number of relevant documents, (Q,)
+
+
+def _matrix(grades: Sequence[Sequence[float]], width: int) -> Tensor:
+    """Returns grades as a matrix, (Q, width); those below 0 are no more than irrelevant, as in trec_eval."""
+    return torch.tensor(grades, dtype=torch.float64).reshape(len(grades), width).clamp(min=0)
+
+
+def _gain(grades: Tensor) -> Tensor:
+    return (grades / torch.arange(2, grades.shape[1] + 2, dtype=torch.float64).log2()).sum(dim=1)
+
+
+def _ndcg(found: _Graded, k: int) -> Tensor:
+    return _gain(found.places[:, :k]) / _gain(found.ideal[:, :k])
+
+
+def _mrr(found: _Graded, k: int) -> Tensor:
+    reciprocal = (found.places[:, :k] > 0) / torch.arange(1, k + 1, dtype=torch.float64)
+    return reciprocal.amax(dim=1)
+
+
+def _recall(found: _Graded, k: int) -> Tensor:
+    return (found.places[:, :k] > 0).sum(dim=1) / found.relevant
+
+
+def _map(found: _Graded, k: int) -> Tensor:
+    right = (found.places[:, :k] > 0).double()
+    precision = right.cumsum(dim=1) / torch.arange(1, k + 1, dtype=torch.float64)
+    return (precision * right).sum(dim=1) / found.relevant.clamp(max=k)
+
+
+def _accuracy(found: _Graded, k: int) -> Tensor:
+    return (found.places[:, :k] > 0).any(dim=1).double()
+
+
+_KINDS: Mapping[str, Callable[[_Graded, int], Tensor]] = {
+    "ndcg": _ndcg,
+    "mrr": _mrr,
+    "recall": _recall,
+    "map": _map,
+    "accuracy": _accuracy,
+}
+
+
+def _parsed(name: str) -> tuple[str, int]:
+    found = re.fullmatch(r"([a-z]+)@([1-9]\d*)", name)
+    if found is None or found[1] not in _KINDS:
+        raise InvalidValueError(
+            f"figures: expected one of {', '.join(f'{kind}@K' for kind in _KINDS)}, got {name!r}; such as ndcg@10"
+        )
+    return found[1], int(found[2])
+
+
+def _check(ranked: Tensor, relevance: Sequence[Mapping[int, float]], width: int) -> None:
+    if ranked.ndim != 2 or len(ranked) != len(relevance):
+        raise InvalidValueError(
+            f"ranking_scores: expected rankings (Q, K) and grades of as many queries, got {tuple(ranked.shape)} "
+            f"and {len(relevance)}; give a ranking for each query"
+        )
+    if ranked.shape[1] < width:
+        raise InvalidValueError(
+            f"ranking_scores.ranked: expected {width} places, as the largest cutoff has, got {ranked.shape[1]}; "
+            "rank more documents, or fill up with -1 where there are no more"
+        )
+    ordered = ranked.sort(dim=1).values
+    twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(dim=1).nonzero().flatten()
+    if len(twice):
+        raise InvalidValueError(
+            f"ranking_scores.ranked: expected a document once in a ranking, got one twice in row "
+            f"{int(twice[0])}; leave out the second"
+        )
+    for number, grades in enumerate(relevance):
+        if not any(grade > 0 for grade in grades.values()):
+            raise InvalidValueError(
+                f"ranking_scores.relevance: expected a document with a grade above 0 for each query, got none "
+                f"for query {number}; leave the query out"
+            )
