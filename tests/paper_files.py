@@ -34,7 +34,7 @@ def stand_ins(command: str) -> set[str]:
 
 def write_all(folder: Path) -> Path:
     """Writes a file or a folder for each stand-in but models and runs, and the encoder; gives the folder."""
-    tiny.save_bert(folder / "encoder", max_position_embeddings=512)
+    tiny.save_masked_lm(folder / "encoder", max_position_embeddings=512)
     for name in ("sentences.txt", "wiki1m.txt"):
         tiny.write_texts(folder / name)
     documents = (" ".join((tiny.TEXTS * 2)[i : i + 24]) for i in range(40))  # a tenth of them makes a batch
@@ -75,7 +75,7 @@ _SETS = {"sentiment": "sst", "paraphrase": "quora", "similarity": "sts"}
 
 def small(words: Sequence[str], folder: Path) -> list[str]:
     """Returns the words of a command with options that make it short, and its encoder tiny."""
-    kept = list(words)
+    kept = [word.replace("'bert-base-uncased'", f"'{folder / 'encoder'}'") for word in words]
     if kept[0] in ("fit", "sweep", "views"):
         kept += ["--model.encoder.model_name_or_path", str(folder / "encoder")]
         kept += ["--data.batch_size", "8", "--data.num_workers", "0"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from torch import nn
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from contrastive_text.core.manifests import MANIFEST
 from contrastive_text.data import learn_vocabulary
@@ -47,14 +47,25 @@ CONFIG: dict[str, Any] = {
 
 def save_bert(folder: Path, texts: tuple[str, ...] = TEXTS, seed: int = 0, **changes: Any) -> str:
     """Saves a random BERT with a tokenizer learned from the texts; gives the folder's name."""
-    tokenizer = learn_vocabulary(texts, vocabulary_size=CONFIG["vocab_size"])
-    tokenizer.save_pretrained(folder)
+    learn_vocabulary(texts, vocabulary_size=CONFIG["vocab_size"]).save_pretrained(folder)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        # Weights of standard deviation 0.3: with BERT's 0.02 all texts have nearly the same vector.
-        config = BertConfig(**{**CONFIG, "initializer_range": 0.3, **changes})
-        BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+        BertModel(_bert_config(changes), add_pooling_layer=False).save_pretrained(folder)
     return str(folder)
+
+
+def save_masked_lm(folder: Path, texts: tuple[str, ...] = TEXTS, **changes: Any) -> str:
+    """Saves a random BERT with its head and a tokenizer learned from the texts; gives the folder's name."""
+    learn_vocabulary(texts, vocabulary_size=CONFIG["vocab_size"]).save_pretrained(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        BertForMaskedLM(_bert_config(changes)).save_pretrained(folder)
+    return str(folder)
+
+
+def _bert_config(changes: Mapping[str, Any]) -> BertConfig:
+    # Weights of standard deviation 0.3: with BERT's 0.02 all texts have nearly the same vector.
+    return BertConfig(**{**CONFIG, "initializer_range": 0.3, **changes})
 
 
 def by_hand(folder: Path) -> Path:

@@ -7,12 +7,15 @@ from typing import Any
 
 from contrastive_text.core.errors import InvalidValueError
 
+_QUOTE = "a text that is no single word, such as a path or a name with a dash, stands in quotes: 'encoder/'"
+
 
 def typed_part(typed: str, where: str) -> dict[str, Any]:
     """Returns a part as a configuration names it.
 
     Args:
-        typed: A class by its name or path, with arguments by name where it takes any. A word needs no quotes.
+        typed: A class by its name or path, with arguments by name where it takes any. A word needs no quotes,
+            a path or a name with a dash does.
         where: What errors begin with.
 
     Returns:
@@ -33,7 +36,8 @@ def expression(typed: str, where: str, expected: str) -> ast.expr:
     try:
         return ast.parse(typed, mode="eval").body
     except (SyntaxError, ValueError) as error:  # the latter of a NUL byte
-        raise InvalidValueError(f"{where}: {expected}, got {typed!r}") from error
+        quote = f"; {_QUOTE}" if "(" in typed else ""
+        raise InvalidValueError(f"{where}: {expected}, got {typed!r}{quote}") from error
 
 
 def part_of(node: ast.expr, where: str) -> dict[str, Any]:
@@ -62,6 +66,5 @@ def _argument(node: ast.expr, where: str) -> Any:  # Any: what YAML can hold
     try:
         return ast.literal_eval(node)
     except ValueError as error:
-        raise InvalidValueError(
-            f"{where}: expected a plain value or a part, got {ast.unparse(node)!r}"
-        ) from error
+        got = ast.unparse(node)
+        raise InvalidValueError(f"{where}: expected a plain value or a part, got {got!r}; {_QUOTE}") from error

@@ -92,7 +92,8 @@ def test_several_keys_have_one_value() -> None:
         ("model.views.a=A(**b)", "expected arguments with their names"),
         ("model.views.a=A-B", "expected a part such as Class or .* got 'A - B'"),
         ("model.views.a=A+", r"expected a part such as Class or .* got 'A\+'"),
-        ("model.views.a=A(b=c.d)", "expected a plain value or a part, got 'c.d'"),
+        ("model.views.a=A(b=c.d)", "expected a plain value or a part, got 'c.d'; .* stands in quotes"),
+        ("model.views.a=A(b=bert-base/)", "a text that is no single word, .* stands in quotes: 'encoder/'"),
         ("model.views.a=@none.yaml", "--vary model.views.a: expected a YAML file after @, got none.yaml"),
         ("model.views.a,data.batch_size=A", "expected keys of one kind"),
     ],
@@ -469,6 +470,15 @@ def test_a_heat_map_is_readable_on_dark_and_light() -> None:
         ("± 1.00", "black"),
         ("n/a", "black"),
     ]
+
+
+def test_a_long_label_is_broken_and_leaves_room_for_the_points() -> None:
+    label = "ContextualSubstitute(model_name_or_path='models/bert-base-uncased', rate=0.15)+CropTokens"
+    figure = points([1.0], [NAN], [label], "view", "t")
+    picture(figure, "png")  # matplotlib warns where the axes have no room, which is an error here
+    (text,) = figure.axes[0].get_yticklabels()
+    assert text.get_text().replace(",\n", ", ").replace("\n", "") == label
+    assert max(map(len, text.get_text().split("\n"))) <= 44
 
 
 def test_a_heat_map_of_equal_cells_or_of_none_is_drawn() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -13,6 +14,9 @@ _COLOURS = "viridis"
 _SETTINGS = {"svg.hashsalt": "contrastive-text", "svg.fonttype": "path", "font.family": "DejaVu Sans"}
 _METADATA: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 """What would change the bytes of one figure from day to day."""
+_VIEWS, _BREAKS = re.compile(r"(?<=\+)"), re.compile(r"(?<=[(,=/ ])")
+_LINE = 44
+"""Letters in a line of a label, beside which the narrowest figure has room for points."""
 
 
 def heat_map(
@@ -118,8 +122,23 @@ def _figure(width: float, height: float) -> Any:  # Any: see above
 
 
 def _broken(labels: Sequence[str]) -> list[str]:
-    """Breaks chains of views into a line for each view."""
-    return [label.replace("+", "+\n") for label in labels]
+    """Breaks chains of views into a line for each view, and longer ones after a bracket, a comma or the like."""
+    return ["\n".join(line for view in _VIEWS.split(label) for line in _lines(view)) for label in labels]
+
+
+def _lines(view: str) -> list[str]:
+    """Returns a text in lines of ``_LINE`` letters at most, where it has places to break.
+
+    Example:
+        >>> _lines("ContextualSubstitute(model_name_or_path='bert-base-uncased', rate=0.15)")
+        ['ContextualSubstitute(model_name_or_path=', "'bert-base-uncased', rate=0.15)"]
+    """
+    lines = [""]
+    for piece in _BREAKS.split(view):
+        if lines[-1] and len(lines[-1] + piece) > _LINE:
+            lines.append("")
+        lines[-1] += piece
+    return [line.rstrip() for line in lines]
 
 
 def _readable(colour: Sequence[float]) -> str:
