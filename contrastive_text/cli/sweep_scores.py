@@ -113,7 +113,8 @@ class SweepScores:
         suites = _suites(asked)
         self._pooler = None if options.report_pooler is None else pooler_of(options.report_pooler)
         self._suffix = "" if self._pooler is None else f" ({pooler_name(self._pooler)})"
-        self._data = read_suites(options.report_data or "", suites) if suites else None
+        folder = options.report_data or ""
+        self._data = read_suites(folder, suites, where="--report_data") if suites else None
         self.parts: dict[str, tuple[str, str]] = {}
         self.reports = [self._report(name, mode if name == select else usual_mode(name)) for name in asked]
 

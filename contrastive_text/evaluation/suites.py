@@ -78,7 +78,10 @@ class Suite:
 
 
 def read_suites(
-    folder: str | Path, suites: Sequence[str], protocol: SuiteProtocol = SuiteProtocol()
+    folder: str | Path,
+    suites: Sequence[str],
+    protocol: SuiteProtocol = SuiteProtocol(),
+    where: str = "--data",
 ) -> SuiteData:
     """Reads and checks what suites need, before minutes of encoding.
 
@@ -86,6 +89,7 @@ def read_suites(
         folder: Where the data sets are; ``hub`` for STS from the hub.
         suites: Names, of ``SUITES``.
         protocol: How they will measure.
+        where: The option that named the folder, for errors.
 
     Raises:
         FileNotFoundError: No such folder.
@@ -99,7 +103,7 @@ def read_suites(
         transfer=find_tasks(folder, TRANSFER_TASKS) if asked & {"transfer", "declutr"} else {},
         probing=find_tasks(folder, PROBING_TASKS) if asked & {"probing", "declutr"} else {},
     )
-    check_some("--data", {**data.sts, **trained_splits(data), **data.transfer, **data.probing})
+    check_some(where, {**data.sts, **trained_splits(data), **data.transfer, **data.probing})
     if asked & {"sts", "sts-pearson"}:
         check_setting(protocol.setting, [pairs for pairs in data.sts.values() if isinstance(pairs, STSPairs)])
     if "declutr" in asked:

@@ -137,6 +137,7 @@ def test_a_new_report_of_runs_whose_weights_are_gone_names_them(tmp_path: Path) 
         ("--report_data data", "--report_data: expected a report that reads it"),
         ("--select val/spearman --report sts:STS13 --report_data data", "sts:STS13: expected its data in"),
         ("--select val/spearman --report sts:STS3 --report_data data", "expected one of STS12, STS13"),
+        ("--select val/spearman --report transfer:mean --report_data data", "--report_data: expected the data"),
         ("--report diagnose:rank", "--report diagnose:rank: expected one of mean_cosine, uniformity"),
         ("--select val/spearman --checkpoint.monitor val/loss", "give val/spearman with --select alone"),
         ("--stage2.data.train a.txt", "--stage2.data.train: expected a stage up to 1, got one more"),
