@@ -21,8 +21,19 @@ DOCS = Path(__file__).parents[2] / "docs" / "papers"
 ITEMS = {
     f"{paper}: {item.name}": item for paper in paper_names() for item in read_paper(paper).items if item.commands
 }
-BY_DEFAULT = ("consert: Table 1", "consert: Table 4", "consert: Figure 4", "clear: Table 3")
-"""A corpus, a grid of chains, a suite without frequent tokens, one with several poolers; the others are slow."""
+KINDS = (
+    ("simcse: Table 5", "fit"),
+    ("simcse: Table 5", "postprocess MODEL/"),
+    ("simcse: Table 6", "sweep --recipe simcse --vary"),
+    ("simcse: Table 8", "search"),
+    ("consert: Table 1", "corpus"),
+    ("consert: Figure 1", "report"),
+    ("consert: Figure 4", "evaluate"),
+    ("clear: Table 1", "evaluate MODEL/ --suite glue"),
+)
+"""A command of each kind, by its item and how it begins; they run by default."""
+AFTER_OTHERS = {"ensemble", "validate"}
+"""Kinds that read what other commands of their item write; tests/runs/test_ensemble.py runs them by default."""
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +55,33 @@ def workplace(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     yield tmp_path
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in BY_DEFAULT else pytest.mark.slow) for name in ITEMS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ITEMS)
 def test_the_commands_of_an_item_run(name: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ITEMS[name].commands:
-        words = shlex.split(command)[1:]
-        if words[0] == "sweep":  # the whole grid is checked, its corners run
-            dry = paper_files.small(words, workplace)
-            assert run([*dry, "--dry_run"]) == 0, (command, capsys.readouterr().err)
-            words = corners(words)
-        assert run(paper_files.small(words, workplace)) == 0, (command, capsys.readouterr().err)
+        check_runs(command, workplace, capsys)
+
+
+@pytest.mark.parametrize(("name", "beginning"), KINDS)
+def test_a_command_of_each_kind_runs(
+    name: str, beginning: str, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = (each for each in ITEMS[name].commands if each.startswith(f"contrastive-text {beginning}"))
+    check_runs(next(found), workplace, capsys)
+
+
+def test_every_kind_of_command_runs_by_default() -> None:
+    kinds = {shlex.split(command)[1] for item in ITEMS.values() for command in item.commands}
+    assert kinds - AFTER_OTHERS == {beginning.split()[0] for _, beginning in KINDS}
+
+
+def check_runs(command: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs a command in miniature; of a sweep the whole grid is checked, and its corners run."""
+    words = shlex.split(command)[1:]
+    if words[0] == "sweep":
+        assert run([*paper_files.small(words, workplace), "--dry_run"]) == 0, (command, capsys.readouterr().err)
+        words = corners(words)
+    assert run(paper_files.small(words, workplace)) == 0, (command, capsys.readouterr().err)
     assert "Traceback" not in capsys.readouterr().err
 
 
