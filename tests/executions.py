@@ -38,6 +38,7 @@ from contrastive_text.objectives import (
     Contrastive,
     CosineScorer,
     MaskedLM,
+    Matryoshka,
     NegativesAsHard,
     Objective,
     PairClassification,
@@ -47,6 +48,7 @@ from contrastive_text.objectives import (
     TextClassification,
     TextRegression,
 )
+from contrastive_text.objectives.queue import Queue
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MaxPooler
 from contrastive_text.training import PCGrad, Uncertainty
 from contrastive_text.training import forward_pass as encoding
@@ -177,6 +179,13 @@ CASES: dict[str, Case] = {
     "queue, SupCon": Case(lambda how: {"c": Contrastive(SupCon(0.2, **how), classes=3, queue=50)}, classes=3),
     "queue, signed pairs": Case(
         lambda how: {"c": Contrastive(InfoNCE(0.2, **how), pair_labels=SignedPairs(), queue=20)}, classes=2
+    ),
+    "some widths, queue": Case(
+        lambda how: {
+            "c": Matryoshka(
+                Contrastive(NTXent(0.2, learn_temperature=True, **how), queue=30), dims=[3, 16, 8], per_step=2
+            )
+        }
     ),
     "masked tokens alone": Case(
         lambda how: {"mlm": MaskedLM(block=5)},  # noqa: ARG005  # it has no in-batch loss
@@ -464,9 +473,7 @@ def execute(execution: Execution) -> Found:
         optimizer.step()
     assert found is not None
     found.weights = {name: p.detach() for name, p in parameters.items()}
-    for objective in module.objective_parts().values():
-        if isinstance(objective, Contrastive):
-            found.queued += sum(queue.filled for queue in objective.queues.values())  # type: ignore[misc]  # queues
+    found.queued = sum(part.filled for part in module.modules() if isinstance(part, Queue))
     return found
 
 

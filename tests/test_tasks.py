@@ -19,6 +19,7 @@ from contrastive_text.data import AllTasks, BatchRoundRobin, Fusion, Mixture, Te
 from contrastive_text.objectives import (
     Contrastive,
     MaskedLM,
+    Matryoshka,
     PairClassification,
     PairRegression,
     TextClassification,
@@ -199,7 +200,7 @@ def test_m12_overall_is_the_plain_mean_of_the_report_s_scores(bert: str) -> None
         objective, metrics = scores.tasks[task]
         metric = MeanMetric()
         metric.update(figure)
-        scores.tasks[task] = (objective, {next(iter(metrics)): metric})
+        scores.tasks[task] = (objective, {"": {next(iter(metrics[""])): metric}})
     assert float(scores.figures()["overall"]) == pytest.approx(70.1333, abs=5e-5)
 
 
@@ -365,8 +366,9 @@ def test_bfloat16_trains_every_objective(
 def test_an_undefined_score_counts_0_and_a_warning_says_so(bert: str) -> None:
     module = several.module(bert)
     scores = HeldOutScores({}, {"sts": module.by_task.objectives("sts")}, torch.device("cpu"))
-    assert [*scores.tasks["sts"][1]] == ["pearson", "spearman"]
-    for metric in scores.tasks["sts"][1].values():
+    metrics = scores.tasks["sts"][1][""]
+    assert [*metrics] == ["pearson", "spearman"]
+    for metric in metrics.values():
         metric.update(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.5, 0.5]))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The variance of predictions or target")  # torchmetrics' own
@@ -401,7 +403,8 @@ def test_the_summary_counts_the_rows_that_a_step_has_under_its_mixture(
 def test_held_out_texts_of_a_task_are_scored_as_they_stand_whatever_the_pairing(
     bert: str, tasks: dict[str, TextTask], tmp_path: Path
 ) -> None:
-    objectives = {"sentiment": TextClassification(3, task="sst"), "contrastive": Contrastive(task="sst")}
+    of_texts = Matryoshka(TextClassification(3, task="sst"), [16, 4])
+    objectives = {"sentiment": of_texts, "contrastive": Contrastive(task="sst")}
     train = tasks["sst"].train
     found = []
     for pairing in (None, Neighbours()):
@@ -409,7 +412,7 @@ def test_held_out_texts_of_a_task_are_scored_as_they_stand_whatever_the_pairing(
         module = tiny.module(bert, dropout=0.0, objectives=objectives)
         data = several.data({"sst": TextTask(train=train, validation=train, pairing=pairing)})
         (scores,) = tiny.trainer(tmp_path).validate(module, data, verbose=False)
-        found.append(scores["val/sst/accuracy"])
+        found.append((scores["val/sst/accuracy"], scores["val/sst/accuracy@4"]))
     assert found[0] == found[1]
 
 

@@ -5,6 +5,7 @@ from contrastive_text.objectives.between import Between, BetweenTexts, BetweenVi
 from contrastive_text.objectives.classification import TextClassification
 from contrastive_text.objectives.contrastive import Contrastive
 from contrastive_text.objectives.masked_lm import MaskedLM
+from contrastive_text.objectives.matryoshka import Matryoshka
 from contrastive_text.objectives.pair_labels import NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
 from contrastive_text.objectives.pairs import PairClassification, PairRegression
 from contrastive_text.objectives.regression import TextRegression
@@ -20,6 +21,7 @@ __all__ = [
     "Contrastive",
     "CosineScorer",
     "MaskedLM",
+    "Matryoshka",
     "NegativesAsHard",
     "Objective",
     "PairClassification",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -62,7 +62,7 @@ class Objective(nn.Module, ABC):
     takes: tuple[Role, ...] = ROLES
     view: int | None = None
     needs_token_logits: ClassVar[bool] = False
-    predicts: ClassVar[bool] = False
+    predicts: bool = False
 
     def __init__(self, task: str | None = None) -> None:
         super().__init__()
@@ -93,6 +93,10 @@ class Objective(nn.Module, ABC):
         Held against the target with ``target.metric()``. Asked only with ``predicts``.
         """
         raise NotImplementedError(f"{type(self).__name__} predicts nothing")
+
+    def predictors(self) -> dict[str, Callable[[Encoded], Tensor]]:
+        """Returns what predicts, by what the name of its score ends with: ``predict`` first, under no ending."""
+        return {"": self.predict}
 
     def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str | None:  # noqa: ARG002  # the base's signature
         """Returns in words how many negatives an anchor meets, for the run's summary; None if there are none."""

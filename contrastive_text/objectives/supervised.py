@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -31,7 +31,7 @@ class Supervised(Objective, Generic[_T]):
     """
 
     takes: tuple[Role, ...] = ()
-    predicts: ClassVar[bool] = True
+    predicts: bool = True
 
     def __init__(self, target: _T, head: Head | None, view: int, task: str | None) -> None:
         super().__init__(task)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeAlias
 
 import pytorch_lightning as pl
 import torch
@@ -40,6 +41,7 @@ class HeldOutScores:
         tasks: Task -> its objectives by name; the first one that predicts gives the task's score.
         device: Where the numbers are kept.
         parts: Number of a loader -> task and name of the file in it, where the task has several files.
+        widths: Of how many features scored pairs are scored too, beside whole vectors.
     """
 
     def __init__(
@@ -48,16 +50,15 @@ class HeldOutScores:
         tasks: Mapping[str, Mapping[str, Objective]],
         device: torch.device,
         parts: Mapping[int, tuple[str, str]] = MappingProxyType({}),
+        widths: Sequence[int] = (),
     ) -> None:
         self.files = dict(files)
-        self.pairs = {
-            name: {"spearman": SpearmanSimilarity().to(device), "pearson": PearsonSimilarity().to(device)}
-            for name in files.values()
-        }
+        self.widths = {"": None, **{f"@{width}": width for width in widths}}
+        self.pairs = {name: _pair_metrics(self.widths, device) for name in files.values()}
         chosen = {task: predicting(objectives) for task, objectives in tasks.items()}
-        self.tasks = {task: (objective, _metrics(objective, device)) for task, objective in chosen.items()}
+        self.tasks = {task: (objective, _task_metrics(objective, device)) for task, objective in chosen.items()}
         self.parts = {
-            number: (task, file, _metrics(chosen[task], device)) for number, (task, file) in parts.items()
+            number: (task, file, _task_metrics(chosen[task], device)) for number, (task, file) in parts.items()
         }
 
     def add(
@@ -86,45 +87,49 @@ class HeldOutScores:
                 "evaluation: expected pairs with a score, got none; give a file with a score column"
             )
         u, v = vectors[batch.by_role("anchor")], vectors[batch.by_role("positive")]
-        for metric in self.pairs[name].values():
-            metric.update(u, v, target=batch.target)
+        for mark, metrics in self.pairs[name].items():
+            for metric in metrics.values():
+                metric.update(*(each[:, : self.widths[mark]] for each in (u, v)), target=batch.target)
         return {"anchor": u, "positive": v, "target": batch.target}
 
     def _add_predictions(self, task: str, encoded: Encoded, number: int) -> None:
         objective, metrics = self.tasks[task]
-        predictions = at_least_float32(objective.predict(encoded))
         assert encoded.target is not None
-        of_classes = predictions.ndim == 2
-        target = encoded.target.long() if of_classes else encoded.target.to(predictions.dtype)
         *_, own = self.parts.get(number, ({},))
-        for metric in (*metrics.values(), *own.values()):
-            metric.update(predictions, target)
+        for mark, predict in objective.predictors().items():
+            predictions = at_least_float32(predict(encoded))
+            of_classes = predictions.ndim == 2
+            target = encoded.target.long() if of_classes else encoded.target.to(predictions.dtype)
+            for metric in (*metrics[mark].values(), *own.get(mark, {}).values()):
+                metric.update(predictions, target)
 
     def figures(self) -> dict[str, Tensor]:
         """Returns all scores times 100: ``spearman``, ``pearson``, ``TASK/accuracy``, ``overall``, ...
 
         Beside its score a task of two classes has ``f1``, of the second one, and ``matthews``, and one of scores
-        ``spearman``. Of several files they are of all rows together, and
-        ``TASK/accuracy/FILE`` is of one.
+        ``spearman``. Of several files they are of all rows together, and ``TASK/accuracy/FILE`` is of one. What
+        ends with ``@64`` is a score of the first 64 features.
 
         The first two are means over the files, of which each has its own where there are several; ``overall``
         is the plain mean over the tasks with held-out files, as the CS224N report has it. A correlation that is
         not defined, because all predictions or all gold scores are equal, counts 0, and a warning says so.
         """
         figures: dict[str, Tensor] = {}
-        for kind in ("spearman", "pearson") if self.pairs else ():
+        named = {name: _named(metrics) for name, metrics in self.pairs.items()}
+        for kind in next(iter(named.values()), ()):
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="pearson: all")  # the other has said so
-                each = {name: metrics[kind].compute() for name, metrics in self.pairs.items()}
+                each = {name: metrics[kind].compute() for name, metrics in named.items()}
             figures[kind] = torch.stack(list(each.values())).mean()
             figures |= {f"{kind}/{name}": score for name, score in each.items()} if len(each) > 1 else {}
         scores = []
         for task, (_, metrics) in self.tasks.items():
-            found = {f"{task}/{name}": _defined(each.compute(), task) for name, each in metrics.items()}
+            found = {f"{task}/{name}": _defined(each.compute(), task) for name, each in _named(metrics).items()}
             figures |= found
             scores.append(next(iter(found.values())).float())
         for task, file, metrics in self.parts.values():
-            figures |= {f"{task}/{name}/{file}": _defined(each.compute(), task) for name, each in metrics.items()}
+            each = {name: _defined(metric.compute(), task) for name, metric in _named(metrics).items()}
+            figures |= {f"{task}/{name}/{file}": score for name, score in each.items()}
         if scores:
             figures[OVERALL] = torch.stack(scores).mean()
         return figures
@@ -136,12 +141,32 @@ class HeldOutScores:
             module.log(f"{part}/{name}", figure, prog_bar=name in ("spearman", OVERALL), sync_dist=True)
 
 
-def _metrics(objective: Objective, device: torch.device) -> dict[str, Metric]:
-    """Returns what holds an objective's predictions against the target, by name, its score first."""
-    assert objective.target is not None
-    name, metric = objective.target.metric()
-    metrics = {name: metric, **further_metrics(objective.target)}
-    return {name: each.to(device) for name, each in metrics.items()}
+_Metrics: TypeAlias = Mapping[str, Mapping[str, Metric]]
+"""What the names of some scores end with, none or ``@WIDTH`` -> kind of score -> what gathers it."""
+
+
+def _pair_metrics(marks: Iterable[str], device: torch.device) -> _Metrics:
+    return {
+        mark: {"spearman": SpearmanSimilarity().to(device), "pearson": PearsonSimilarity().to(device)}
+        for mark in marks
+    }
+
+
+def _task_metrics(objective: Objective, device: torch.device) -> _Metrics:
+    """Returns what holds an objective's predictions against the target, its score first."""
+
+    def metrics() -> dict[str, Metric]:
+        assert objective.target is not None
+        name, metric = objective.target.metric()
+        own = {name: metric, **further_metrics(objective.target)}
+        return {name: each.to(device) for name, each in own.items()}
+
+    return {mark: metrics() for mark in objective.predictors()}
+
+
+def _named(metrics: _Metrics) -> dict[str, Metric]:
+    """Returns metrics by the whole names of their scores."""
+    return {f"{kind}{mark}": metric for mark, each in metrics.items() for kind, metric in each.items()}
 
 
 def _defined(score: Tensor, task: str) -> Tensor:
@@ -197,6 +222,7 @@ def scores_of(loaders: object, by_task: TaskParts, device: torch.device) -> Held
         {task: by_task.objectives(task) for task, _ in each.values() if task is not None},
         device,
         parts={number: (task, file) for number, (task, file) in each.items() if task is not None and file},
+        widths=by_task.widths,
     )
 
 

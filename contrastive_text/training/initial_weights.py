@@ -141,8 +141,11 @@ def _heads(module: ContrastiveModule, own: Mapping[str, Tensor], start: _Start) 
 
 def _classes(objectives: object, name: str) -> tuple[str, ...] | None:
     """Returns the classes of an objective's outputs, in their order; None where it has none."""
-    for part in (name, "init_args", "classes"):
-        objectives = objectives.get(part) if isinstance(objectives, Mapping) else None
+    part = objectives.get(name) if isinstance(objectives, Mapping) else None
+    arguments = (part or {}).get("init_args", {})
+    if "objective" in arguments:  # that of a wrapper
+        return _classes(arguments, "objective")
+    objectives = arguments.get("classes")
     if not isinstance(objectives, int | list):
         return None
     return Classes.of(objectives, f"{_OBJECTIVES}{name}.classes").names

@@ -183,12 +183,12 @@ class ContrastiveModule(pl.LightningModule):
 
     def sentence_encoder(self) -> SentenceEncoder:
         """Returns the model that inference uses, without views and train-only heads; it shares the weights."""
-        network = None if self.head is None else self.head.network
-        return SentenceEncoder(self.encoder, self.inference_embedder.pooler, head=network)
+        head, kept = None if self.head is None else self.head.network, self.by_task.truncate_dim
+        return SentenceEncoder(self.encoder, self.inference_embedder.pooler, head, truncate_dim=kept)
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns the vectors that inference sees: no view, no train-only head, (S, D)."""
-        return self.inference_embedder.pool(batch)
+        return self.inference_embedder.pool(batch)[:, : self.by_task.truncate_dim]
 
     def encode(self, batch: Batch, task: str | None = None, names: Sequence[str] | None = None) -> Encoded:
         """Returns what objectives read: the batch encoded under its views, without slots that none of them reads.

@@ -13,7 +13,7 @@ from contrastive_text.data.needs import DataNeeds, TaskNeeds
 from contrastive_text.data.tasks import ONLY
 from contrastive_text.encoders import Encoder
 from contrastive_text.heads import Head, build_head, share_layers
-from contrastive_text.objectives import Objective
+from contrastive_text.objectives import Matryoshka, Objective
 from contrastive_text.views import View, ViewPlan
 
 Chains: TypeAlias = Mapping[str, Sequence[View]]
@@ -32,6 +32,7 @@ class TaskParts:
         self._objectives = dict(objectives)
         self.common = ViewPlan({name: chain for name, chain in views.items() if not isinstance(chain, Mapping)})
         self.own_plans = {task: ViewPlan(chains) for task, chains in views.items() if isinstance(chains, Mapping)}
+        self._features = 0
 
     @property
     def views(self) -> Views:
@@ -43,7 +44,7 @@ class TaskParts:
         encoder.add_tokens(self.new_tokens)
         if any(objective.needs_token_logits for objective in self._objectives.values()):
             encoder.build_token_head()
-        features = build_head(head, encoder.features)
+        self._features = features = build_head(head, encoder.features)
         for objective in self._objectives.values():
             objective.build(features)
         share_layers(self.heads)
@@ -51,6 +52,24 @@ class TaskParts:
             pooler = encoder.pretrained_pooler() if head is None else None  # which stood on the encoder itself
             for part in fine_tuning:
                 part.take_pooler(pooler)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """At how few features vectors are trained to be compared, the widest first; not that of saved vectors."""
+        saved = self.truncate_dim or self._features
+        found = {width for part in self._matryoshkas for width in part.widths if width < saved}
+        return tuple(sorted(found, reverse=True))
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """How many features of a vector are trained, where that isn't all of them: those that are saved."""
+        read = [part for part in self._objectives.values() if not part.needs_token_logits]
+        widest = max((part.widths[0] for part in self._matryoshkas), default=self._features)
+        return widest if len(read) == len(self._matryoshkas) and widest < self._features else None
+
+    @property
+    def _matryoshkas(self) -> list[Matryoshka]:
+        return [part for part in self._objectives.values() if isinstance(part, Matryoshka)]
 
     @property
     def heads(self) -> list[Head]:

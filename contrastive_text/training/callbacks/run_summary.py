@@ -43,6 +43,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
     begun = [head.pretrained for head in module.by_task.heads if isinstance(head, FineTuningHead)]
     first = "; ".join(dict.fromkeys("the checkpoint's pooler" if each else "starts at random" for each in begun))
     layout, why = module.encoder.layout_on(module.device)
+    kept = module.by_task.truncate_dim
     chunks = "whole batches" if module.chunk_tokens is None else f"chunks of {module.chunk_tokens:,} tokens"
     return {
         "encoder": f"{describe(module.encoder)}; {weights / 1e6:.1f} M weights",
@@ -53,6 +54,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
         "views": "\n".join(chains) or "none",
         "pooler": f"{describe(module.pooler)} in training, {describe(module.inference_embedder.pooler)} in use",
         "head in use": "none" if module.head is None else describe(module.head),
+        **({"saved vectors": f"the first {kept} features, which are trained"} if kept is not None else {}),
         "objectives": "\n".join(f"{name}: {module.weights[name]:g} x {describe(part)}" for name, part in parts),
         **({"gradient": describe(module.combine)} if len(parts) > 1 else {}),
         "optimizer": f"{describe(module.optimizer)}\n{describe(module.schedule)}",
