@@ -11,6 +11,7 @@ from pathlib import Path
 
 import glue_files
 import pytest
+import retrieval_files
 import sts_files
 import tiny
 
@@ -61,6 +62,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_labelled(tmp_path)
     glue_files.write_glue(tmp_path / "GLUE")
     sts_files.write_tables(tmp_path / "datasets")
+    retrieval_files.write_beir(tmp_path / "nfcorpus")
     return tmp_path
 
 

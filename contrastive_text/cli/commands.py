@@ -26,7 +26,7 @@ Output = Annotated[Path | None, WrittenFile(), "file to write to; the terminal w
 Cache = Annotated[Path | None, WrittenFolder(), "folder where vectors stay for the next run"]
 Device = Annotated[str | None, "cpu, cuda, ...; the GPU if there is one"]
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
-Suite = Literal["sts", "sts-pearson", "trained-sts", "transfer", "probing", "declutr", "glue"]
+Suite = Literal["sts", "sts-pearson", "trained-sts", "transfer", "probing", "declutr", "retrieval", "glue"]
 Setting = Literal["all", "mean", "wmean"]
 Protocol = Literal["standard", "fast"]
 
@@ -47,7 +47,7 @@ def _with_index(path: Path) -> Sequence[Path]:
 class TextsCommand:
     """The options of every command that reads files of texts and encodes them."""
 
-    bounds: Annotated[Mapping[str, int] | None, {"metavar": "NAME=NUMBER"}, _BOUNDS] = None
+    bounds: Annotated[Mapping[str, int] | None, {"metavar": "NAME=N"}, _BOUNDS] = None
     batch_size: Annotated[int, "texts that are encoded at once"] = 64
     device: Device = None
 
@@ -127,7 +127,12 @@ class Evaluate(TextsCommand):
     suite: Annotated[
         Sequence[Suite], {"metavar": "SUITE"}, f"suites of tasks, instead of files: {', '.join(get_args(Suite))}"
     ] = ()
-    data: Annotated[str | None, ReadPath(), "folder of the suites' data sets; hub: STS from the hub"] = None
+    data: Annotated[
+        str | None, ReadPath(), "folder of the suites' data sets; hub: STS and NanoBEIR from the hub"
+    ] = None
+    corpus: Annotated[
+        Texts | None, {"metavar": "FILE"}, "further texts to rank in retrieval, where --data is a file of pairs"
+    ] = None
     setting: Annotated[Setting | None, "how sub-sets of a year of STS are joined; all"] = None
     without_frequent: Annotated[
         Sequence[int],
@@ -135,10 +140,12 @@ class Evaluate(TextsCommand):
         "STS without the K most frequent tokens in the mean; several share one pass",
     ] = ()
     frequencies: Annotated[Texts | None, "texts whose tokens are counted for it; else those of STS"] = None
-    subsets: Annotated[bool, "a table of sub-sets for each year of STS"] = False
+    subsets: Annotated[bool, "a table of sub-sets for each year of STS, of each further figure of retrieval"] = (
+        False
+    )
     protocol: Annotated[Protocol | None, "of classifiers, as in SentEval; standard"] = None
     classifier: Annotated[Literal["torch", "sklearn"] | None, "what trains them; torch"] = None
-    tasks: Annotated[Sequence[str], {"metavar": "NAME"}, "of GLUE, such as MRPC SST-2; all"] = ()
+    tasks: Annotated[Sequence[str], {"metavar": "NAME"}, "of GLUE or retrieval, such as MRPC or NanoNQ; all"] = ()
     learning_rates: Annotated[Sequence[float], {"metavar": "RATE"}, "of GLUE's grid; 1e-5 2e-5 3e-5"] = ()
     batch_sizes: Annotated[Sequence[int], {"metavar": "ROWS"}, "of GLUE's grid; 16 32"] = ()
     seeds: Annotated[Sequence[int], {"metavar": "N"}, "of each of its cells: how many, or which; 5"] = ()
@@ -159,8 +166,8 @@ class Compare(TextsCommand):
 
     models: Annotated[Sequence[Model], "folders or hub names; the first is the baseline"]
     _: KW_ONLY
-    data: Annotated[str, ReadPath(), "folder of data sets, hub, or a file of scored pairs"]
-    suite: Sequence[Literal["sts", "transfer"]] = ("sts",)
+    data: Annotated[str, ReadPath(), "folder of data sets, hub, or a file of pairs"]
+    suite: Sequence[Literal["sts", "transfer", "retrieval"]] = ("sts",)
     setting: Annotated[Setting | None, "how sub-sets of STS tasks are joined; all"] = None
     protocol: Annotated[Protocol | None, "of the transfer tasks; standard"] = None
     texts: Annotated[Texts | None, "texts to compare vectors on; those of the STS tasks where left out"] = None
@@ -305,9 +312,9 @@ class Sweep:
         {"action": "append", "nargs": None, "metavar": "FIGURE"},
         "what the table shows: val/FIGURE, SUITE:TASK, SUITE:mean or diagnose:FIGURE; what chooses, without it",
     ] = ()
-    report_data: Annotated[str | None, ReadPath(), "folder of the suites' data sets; hub: STS from the hub"] = (
-        None
-    )
+    report_data: Annotated[
+        str | None, ReadPath(), "folder of the suites' data sets; hub: STS and NanoBEIR from the hub"
+    ] = None
     report_pooler: Annotated[
         str | None, {"metavar": "NAME"}, "what the best weights are measured with, as in evaluate; their own"
     ] = None

@@ -18,10 +18,12 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs, read_rows
+from contrastive_text.data.retrieval.judged import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.compare.measure import check_pairs, check_some
 from contrastive_text.evaluation.compare.measure import compare as measure
 from contrastive_text.evaluation.compare.result import ModelComparison
+from contrastive_text.evaluation.retrieval import find_retrieval
 from contrastive_text.evaluation.senteval.classifiers import PROTOCOLS
 from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
 from contrastive_text.evaluation.senteval.transfer import SIMCSE_TASKS, check_folds, find_tasks, outcomes
@@ -57,10 +59,14 @@ def compare(options: Compare) -> None:
     if data is not None:
         check_some("--data", data)
         check_folds(data, PROTOCOLS[protocol])
+    ranked = find_retrieval(options.data, bounds=bounds) if "retrieval" in options.suite else None
+    if ranked is not None:
+        check_some("--data", ranked)
     rows = read_rows(options.texts, reads=("text",), bounds=bounds) if options.texts else None
     texts = None if rows is None else [str(row["text"]) for row in rows]
     with redirect_stdout(sys.stderr):  # the output is the comparison alone, for a file or another program
-        pairs = [each.understood for each in (tasks or {}).values() if isinstance(each, STSPairs)]
+        read = (*(tasks or {}).values(), *(ranked or {}).values())
+        pairs = [each.understood for each in read if isinstance(each, STSPairs | RetrievalSet)]
         say("\n".join([*pairs, *([] if rows is None else [rows.understood])]))
         with warnings_as_notes():
             models = {
@@ -71,6 +77,7 @@ def compare(options: Compare) -> None:
                 models,
                 sts=tasks,
                 correct=None if data is None else _answers(models, data, protocol),
+                retrieval=ranked,
                 texts=texts,
                 setting=setting,
                 resamples=options.resamples,
@@ -78,13 +85,17 @@ def compare(options: Compare) -> None:
                 title=f"transfer x 100, {protocol}, torch",
                 averaged=SIMCSE_TASKS,
             )
-        for name, embed in models.items():
-            length = embed.model.max_length
-            if embed.truncated:
-                say(f"{name}: {embed.truncated:,} of {embed.encoded:,} texts are longer than {length} tokens")
-            if embed.truncated_earlier:
-                say(f"{name}: of the texts of earlier runs {embed.truncated_earlier:,} are, too")
+        _say_truncated(models)
     print_or_write(_FORMATS[options.format](found), options.output, "comparison")
+
+
+def _say_truncated(models: Mapping[str, CachedEncoder]) -> None:
+    for name, embed in models.items():
+        length = embed.model.max_length
+        if embed.truncated:
+            say(f"{name}: {embed.truncated:,} of {embed.encoded:,} texts are longer than {length} tokens")
+        if embed.truncated_earlier:
+            say(f"{name}: of the texts of earlier runs {embed.truncated_earlier:,} are, too")
 
 
 def _sts_tasks(data: str, bounds: Bounds) -> Mapping[str, STSPairs | str]:

@@ -21,9 +21,10 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs, read_rows
+from contrastive_text.data.retrieval.judged import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.frequency import frequency_table
-from contrastive_text.evaluation.results import figure_cell, written_together
+from contrastive_text.evaluation.results import ScoreTable, figure_cell, written_together
 from contrastive_text.evaluation.sts.cosine import score_table, warnings_named
 from contrastive_text.evaluation.sts.data import STSPairs
 from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suites, trained_splits
@@ -37,14 +38,16 @@ _READ_BY: Mapping[str, Sequence[str]] = {
     "columns": ("files",),
     "bounds": ("files",),
     "data": _SUITES,
+    "corpus": ("retrieval",),
     "setting": ("sts", "sts-pearson"),
     "without_frequent": ("sts",),
     "frequencies": ("sts",),
-    "subsets": ("sts",),
+    "subsets": ("sts", "retrieval"),
     "protocol": _CLASSIFIED,
     "classifier": _CLASSIFIED,
     **dict.fromkeys(("device", "cache", "pooler"), _ENCODES),
-    **dict.fromkeys(("tasks", "learning_rates", "batch_sizes", "seeds", "epochs", "steps", "config"), ("glue",)),
+    "tasks": ("glue", "retrieval"),
+    **dict.fromkeys(("learning_rates", "batch_sizes", "seeds", "epochs", "steps", "config"), ("glue",)),
     "runs": ("glue",),
     "format": _SUITES,
     "output": _SUITES,
@@ -144,13 +147,17 @@ def _evaluate_files(options: Evaluate) -> None:
 def _evaluate_suites(options: Evaluate) -> None:
     """Prints the tables to the terminal or a file, and all else to standard error."""
     protocol = SuiteProtocol(
-        options.setting or "all", options.protocol or "standard", options.classifier or "torch"
+        options.setting or "all",
+        options.protocol or "standard",
+        options.classifier or "torch",
+        corpus=options.corpus,
+        tasks=options.tasks,
     )
     with redirect_stdout(sys.stderr):
         data = read_suites(options.data or "", options.suite, protocol)
-        for name, pairs in (*data.sts.items(), *trained_splits(data).items()):
-            if isinstance(pairs, STSPairs):
-                say(f"{name}: {pairs.understood}")
+        for name, rows in (*data.sts.items(), *trained_splits(data).items(), *data.retrieval.items()):
+            if isinstance(rows, STSPairs | RetrievalSet):
+                say(f"{name}: {rows.understood}")
         corpus = _counted(options)
         embeds = _load(options)
         with warnings_as_notes():
@@ -161,7 +168,10 @@ def _evaluate_suites(options: Evaluate) -> None:
             else:
                 tables = {suite: SUITES[suite].table(embeds, data, protocol) for suite in options.suite}
                 _say_encoded(embeds)
-    further = tables["sts"].subsets() if options.subsets else {}
+    further: dict[str, ScoreTable] = {}
+    if options.subsets:
+        further |= tables["sts"].subsets() if "sts" in tables else {}
+        further |= tables["retrieval"].by_part() if "retrieval" in tables else {}
     print_or_write(written_together(tables | further, options.format or "text"), options.output, "scores")
 
 

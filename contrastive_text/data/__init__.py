@@ -19,6 +19,9 @@ from contrastive_text.data.mixture import (
     TaskSize,
     consecutive_steps,
 )
+from contrastive_text.data.retrieval.beir import read_beir
+from contrastive_text.data.retrieval.judged import RetrievalSet
+from contrastive_text.data.retrieval.pairs import read_pair_corpus
 from contrastive_text.data.tasks import TextTask
 from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
 
@@ -35,6 +38,7 @@ __all__ = [
     "Fusion",
     "KeyedRow",
     "Mixture",
+    "RetrievalSet",
     "Step",
     "Table",
     "TaskSize",
@@ -43,6 +47,8 @@ __all__ = [
     "TextTokenizer",
     "consecutive_steps",
     "learn_vocabulary",
+    "read_beir",
+    "read_pair_corpus",
     "read_pairs",
     "read_rows",
 ]

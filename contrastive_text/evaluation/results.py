@@ -133,6 +133,23 @@ class ScoreTable:
                     found.setdefault(f"{score.task}, sub-sets", {})[name] = parts
         return {title: ScoreTable(title, rows) for title, rows in found.items()}
 
+    def by_part(self) -> dict[str, ScoreTable]:
+        """Returns a table of each part that all tasks with a score have: of each further metric, by its name."""
+        scored = [score for scores in self.rows.values() for score in scores if not score.missing]
+        shared = [
+            part for part in (scored[0].parts if scored else ()) if all(part in each.parts for each in scored)
+        ]
+        tables = {}
+        for part in shared:
+            rows = {
+                name: [
+                    TaskScore(each.task, part, each.parts.get(part, math.nan), size=each.size) for each in scores
+                ]
+                for name, scores in self.rows.items()
+            }
+            tables[part] = ScoreTable(f"{part} x 100", rows, averaged=self.averaged)
+        return tables
+
     def _lines(self) -> Iterator[list[object]]:
         for name, scores in self.rows.items():
             for score in scores:

@@ -10,6 +10,7 @@ from pathlib import Path
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.compare.measure import check_some
 from contrastive_text.evaluation.results import ScoreTable, TaskScore
+from contrastive_text.evaluation.retrieval import find_retrieval, score_retrieval
 from contrastive_text.evaluation.senteval.classifiers import CLASSIFIERS, PROTOCOLS
 from contrastive_text.evaluation.senteval.declutr import (
     DOWNSTREAM_TASKS,
@@ -31,7 +32,7 @@ from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS
 from contrastive_text.evaluation.sts.cosine import check_setting, score_tasks
 from contrastive_text.evaluation.sts.data import STSPairs, find_sts
 from contrastive_text.evaluation.sts.trained import find_trained, score_trained
-from contrastive_text.metrics import pearson
+from contrastive_text.metrics import FIGURES, pearson
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,15 @@ class SuiteProtocol:
         setting: How the sub-sets of a year of STS are joined: see ``aggregate`` of ``sts.cosine``.
         protocol: Name of the classifiers' protocol, in ``PROTOCOLS``.
         classifier: Name of what trains them, in ``CLASSIFIERS``.
+        corpus: A file of further texts that retrieval ranks beside the positives of a file of pairs.
+        tasks: Which tasks of retrieval; all where empty.
     """
 
     setting: str = "all"
     protocol: str = "standard"
     classifier: str = "torch"
+    corpus: str | None = None
+    tasks: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ def read_suites(
     """Reads and checks what suites need, before minutes of encoding.
 
     Args:
-        folder: Where the data sets are; ``hub`` for STS from the hub.
+        folder: Where the data sets are; ``hub`` for STS and retrieval from the hub, for retrieval also a file.
         suites: Names, of ``SUITES``.
         protocol: How they will measure.
         where: The option that named the folder, for errors.
@@ -102,8 +107,9 @@ def read_suites(
         trained=find_trained(folder) if asked & {"trained-sts", "declutr"} else {},
         transfer=find_tasks(folder, TRANSFER_TASKS) if asked & {"transfer", "declutr"} else {},
         probing=find_tasks(folder, PROBING_TASKS) if asked & {"probing", "declutr"} else {},
+        retrieval=find_retrieval(folder, protocol.corpus, protocol.tasks) if "retrieval" in asked else {},
     )
-    check_some(where, {**data.sts, **trained_splits(data), **data.transfer, **data.probing})
+    check_some(where, {**data.sts, **trained_splits(data), **data.transfer, **data.probing, **data.retrieval})
     if asked & {"sts", "sts-pearson"}:
         check_setting(protocol.setting, [pairs for pairs in data.sts.values() if isinstance(pairs, STSPairs)])
     if "declutr" in asked:
@@ -129,6 +135,7 @@ def task_scores(
         trained={task: splits for task, splits in data.trained.items() if task in tasks},
         transfer={task: rows for task, rows in data.transfer.items() if task in tasks},
         probing={task: rows for task, rows in data.probing.items() if task in tasks},
+        retrieval={task: rows for task, rows in data.retrieval.items() if task in tasks},
     )
     alone = sum(map(len, only)) == len(tasks)  # a mean of the suite, such as DeCLUTR's, needs all of it
     scored = SUITES[suite].score(embed, only if alone else data, protocol)
@@ -205,6 +212,11 @@ SUITES: Mapping[str, Suite] = {
         missing=_missing_declutr,
         score=_score_declutr,
         averaged=("Downstream (-SNLI)",),
+    ),
+    "retrieval": Suite(
+        title=f"{FIGURES[0]} x 100",
+        missing=lambda data: _missing(data.retrieval),
+        score=lambda embed, data, _: score_retrieval(embed, data.retrieval),
     ),
 }
 """Name in the shell -> suite."""

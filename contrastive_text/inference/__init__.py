@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     )
     from contrastive_text.inference.quantization import quantize, value_ranges
     from contrastive_text.inference.readings import vectors_by_pooler
+    from contrastive_text.inference.retrieval import retrieval_scores, retrieved
     from contrastive_text.inference.search import Hit, connected_groups, near_duplicates, top_k
     from contrastive_text.inference.sentence_encoder import SentenceEncoder
     from contrastive_text.inference.vector_files import EmbeddingRun, VectorIndex, VectorRecord, write_vectors
@@ -36,6 +37,8 @@ __all__ = [
     "map_on_devices",
     "near_duplicates",
     "quantize",
+    "retrieval_scores",
+    "retrieved",
     "top_k",
     "unnormalised",
     "value_ranges",

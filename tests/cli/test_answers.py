@@ -336,7 +336,7 @@ def test_a_model_that_is_not_there_is_said_before_any_text_is_encoded(
             "expected line, depth, ratio, got 'width'",
         ),
         (["diagnose", "x", "a.jsonl", "--bounds", "line=9"], "a.jsonl:1: expected a line of at most 9 bytes"),
-        (["evaluate", "x", "a.jsonl", "--bounds", "line"], "--bounds: expected NAME=NUMBER, got line"),
+        (["evaluate", "x", "a.jsonl", "--bounds", "line"], "--bounds: expected NAME=N, got line"),
         (["search", "a.jsonl", "--model", "x", "--bounds", "line=9", "--", "-5"], "a.jsonl:1: expected a line"),
         (["embed", "--model", "x", "--", "-a.txt", "--out.npy"], "-a.txt: expected a file, got nothing there"),
         ([*FIT, "--", "a.jsonl"], "--: expected options alone, got -- a.jsonl"),

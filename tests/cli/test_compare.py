@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from retrieval_files import write_beir
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.cli import run
@@ -77,6 +78,34 @@ def test_transfer_tasks_are_compared_beside_those_of_sts(
     assert loaded["scores"][1]["title"] == "transfer x 100, fast, torch"
     assert any("missing" in task for row in transfer for task in row["tasks"])
     assert loaded["differences"][1]["difference"] == pytest.approx(accuracies[1] - accuracies[0], abs=1e-9)
+
+
+def test_retrieval_is_compared_query_by_query(
+    models: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_beir(
+        here / "small", queries={f"q{number}": text for number, text in enumerate(tiny.TEXTS[:9], start=1)}
+    )
+    words = [
+        "compare",
+        *models,
+        "--data",
+        "small",
+        "--suite",
+        "retrieval",
+        "--resamples",
+        "50",
+        "--format",
+        "json",
+    ]
+    assert run(words) == 0
+    loaded = json.loads(capsys.readouterr().out)
+    (table,) = loaded["scores"]
+    old, new = (row["tasks"][0]["score"] for row in table["models"].values())
+    assert table["title"] == "ndcg@10 x 100"
+    (difference,) = loaded["differences"]
+    assert difference["task"] == "small" and difference["difference"] == pytest.approx(new - old)
+    assert any("vectors not compared" in note for note in loaded["notes"])  # two queries have a relevant document
 
 
 def test_wrong_inputs_are_answered(models: list[str], files: dict[str, str], answer: Answer) -> None:

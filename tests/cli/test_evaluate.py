@@ -14,6 +14,7 @@ import pytest
 import sts_files
 import tiny
 import torch
+from retrieval_files import write_beir
 from safetensors.torch import load_file, save_file
 from scipy.stats import pearsonr
 
@@ -27,6 +28,7 @@ from contrastive_text.evaluation.sts import trained as trained_sts
 from contrastive_text.evaluation.sts.cosine import pair_cosines
 from contrastive_text.evaluation.sts.data import STSPairs, find_sts
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.metrics import FIGURES
 from contrastive_text.poolers import CLSPooler
 
 Answer = Callable[[Sequence[str]], str]
@@ -292,7 +294,7 @@ def altered(folder: Path, copy: Path, value: float) -> Path:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["m"], "or --suite sts sts-pearson trained-sts transfer probing declutr glue, got neither"),
+        (["m"], "or --suite sts sts-pearson trained-sts transfer probing declutr retrieval glue, got neither"),
         (["m", "pairs.tsv", "--suite", "sts"], "expected files of scored pairs, or --suite sts"),
         (["m", "--suite", "sts"], "--data: expected the folder of the suites' data sets, got none"),
         (["m", "--suite", "stss", "--data", "d"], "invalid choice: 'stss'"),
@@ -364,3 +366,31 @@ def test_a_file_in_place_of_the_cache_is_refused(files: dict[str, str], answer: 
     (here / "file").touch()
     said = answer(["evaluate", files["bert"], files["pairs"], "--cache", "file"])
     assert "file: expected a folder, got a file; name another place than" in said
+
+
+# Retrieval
+
+
+def test_retrieval_is_scored_by_what_finds_what(files: dict[str, str], here: Path, said: Any) -> None:
+    write_beir(here / "small")
+    out, err = said([files["bert"], "--suite", "retrieval", "--data", "small", "--subsets"])
+    first, *others = out.split("\n\n")
+    assert [cell.strip() for cell in first.splitlines()[0].split("|")] == ["ndcg@10 x 100", "small", "Avg."]
+    assert [table.split(" x 100")[0] for table in others] == [*FIGURES[1:]]
+    assert "small: small, test: 2 queries, 4 documents, 3 relevant" in err
+    Path("pairs.tsv").write_text("anchor\tpositive\na bird\tit sings\na dog\tit runs\n")
+    Path("more.txt").write_text("it sleeps\n")
+    words = [
+        files["bert"],
+        "--suite",
+        "retrieval",
+        "--data",
+        "pairs.tsv",
+        "--corpus",
+        "more.txt",
+        "--format",
+        "json",
+    ]
+    (row,) = json.loads(said(words)[0])["retrieval"]["models"].values()
+    (task,) = row["tasks"]
+    assert (task["task"], task["size"]) == ("pairs.tsv", 2) and task["parts"]["recall@10"] == 100

@@ -13,11 +13,14 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, text_id
+from contrastive_text.data.retrieval.judged import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
 from contrastive_text.evaluation.compare.result import NEIGHBOURS, Agreement, ModelComparison, ScoreDifference
 from contrastive_text.evaluation.results import AVERAGE, ScoreTable, TaskScore
+from contrastive_text.evaluation.retrieval import query_scores
 from contrastive_text.evaluation.sts.cosine import check_setting, pair_cosines, score_tasks
 from contrastive_text.evaluation.sts.data import STSPairs
+from contrastive_text.metrics import FIGURES
 from contrastive_text.metrics.agreement import linear_cka, neighbour_overlap
 from contrastive_text.metrics.bootstrap import (
     PairedBootstrap,
@@ -41,6 +44,7 @@ def compare(
     models: Mapping[str, CachedEncoder],
     sts: Mapping[str, STSPairs | str] | None = None,
     correct: Mapping[str, Mapping[str, Tensor | str]] | None = None,
+    retrieval: Mapping[str, RetrievalSet | str] | None = None,
     texts: Sequence[str] | None = None,
     setting: str = "all",
     resamples: int = 1000,
@@ -60,7 +64,10 @@ def compare(
         sts: Task -> scored pairs, or what is missing of it: as ``sts_data.find_sts`` gives them.
         correct: Model -> task -> whether it answers each test row right, (n,), as ``transfer.transfer_correct``
             gives them; or what is missing of the task.
-        texts: What to compare vectors on; None for the texts of the scored pairs. Of many, 5,000 are drawn.
+        retrieval: Task -> queries and corpus, or what is missing of it, as ``find_retrieval`` gives them;
+            compared by nDCG@10, query by query.
+        texts: What to compare vectors on; None for the texts of the scored pairs and the queries. Of many, 5,000
+            are drawn.
         setting: How the sub-sets of an STS task are joined: ``all``, ``mean`` or ``wmean``.
         resamples: Resamples of the test rows.
         seed: Of the resamples, and of the draw of texts.
@@ -81,16 +88,9 @@ def compare(
         raise InvalidValueError(
             f"compare.models: expected two or more, got {len(models)}; the first is the baseline"
         )
-    if sts is None and correct is None:
-        raise InvalidValueError(
-            "compare: expected tasks in sts or correct, got none; give scored pairs, for example"
-        )
     baseline, *others = models
     check_resamples(resamples)
-    if sts is not None:
-        check_pairs("compare.sts", sts, setting)
-    if correct is not None:
-        check_some("compare.correct", correct[baseline])
+    _check_tasks(sts, None if correct is None else correct[baseline], retrieval, setting)
     suites = []
     pooled: list[str] = []
     if sts is not None:
@@ -101,7 +101,14 @@ def compare(
         suites.append(_sts(models, sts, tasks, setting, resamples, seed))
     if correct is not None:
         answers = {name: correct[name] for name in models}
-        suites.append(_accuracy(answers, title, averaged, resamples, seed))
+        suites.append(_row_means("accuracy", answers, title, averaged, resamples, seed))
+    if retrieval is not None:
+        sets = [data for data in retrieval.values() if isinstance(data, RetrievalSet)]
+        for name, embed in models.items():
+            _vectors(name, embed, [text for data in sets for text in (*data.queries, *data.documents)])
+        found = {name: query_scores(embed, retrieval) for name, embed in models.items()}
+        suites.append(_row_means(FIGURES[0], found, f"{FIGURES[0]} x 100", None, resamples, seed))
+        pooled += [text for data in sets for text in data.queries]
     distinct = dict.fromkeys(pooled if texts is None else texts)
     chosen, available = drawn_texts(distinct, MOST_TEXTS, seed), len(distinct)
     notes = [f"{len(chosen):,} of {available:,} different texts drawn"] if len(chosen) < available else []
@@ -121,6 +128,24 @@ def compare(
         resamples=resamples,
         notes=tuple(notes),
     )
+
+
+def _check_tasks(
+    sts: Mapping[str, STSPairs | str] | None,
+    correct: Mapping[str, Tensor | str] | None,
+    retrieval: Mapping[str, RetrievalSet | str] | None,
+    setting: str,
+) -> None:
+    if sts is None and correct is None and retrieval is None:
+        raise InvalidValueError(
+            "compare: expected tasks in sts, correct or retrieval, got none; give scored pairs, for example"
+        )
+    if sts is not None:
+        check_pairs("compare.sts", sts, setting)
+    if correct is not None:
+        check_some("compare.correct", correct)
+    if retrieval is not None:
+        check_some("compare.retrieval", retrieval)
 
 
 def check_pairs(where: str, sts: Mapping[str, STSPairs | str], setting: str) -> None:
@@ -174,32 +199,33 @@ def _sts(
     return _Suite(ScoreTable(f"Spearman x 100, setting {setting}", rows), paired)
 
 
-def _accuracy(
-    correct: Mapping[str, Mapping[str, Tensor | str]],
+def _row_means(
+    metric: str,
+    values: Mapping[str, Mapping[str, Tensor | str]],
     title: str,
     averaged: Sequence[str] | None,
     resamples: int,
     seed: int,
 ) -> _Suite:
-    rows = {
+    scores = {
         name: [
-            TaskScore.absent(task, "accuracy", right)
-            if isinstance(right, str)
-            else TaskScore(task, "accuracy", 100 * float(right.double().mean()), size=len(right))
-            for task, right in of_task.items()
+            TaskScore.absent(task, metric, rows)
+            if isinstance(rows, str)
+            else TaskScore(task, metric, 100 * float(rows.double().mean()), size=len(rows))
+            for task, rows in of_task.items()
         ]
-        for name, of_task in correct.items()
+        for name, of_task in values.items()
     }
-    baseline, *others = correct.values()
+    baseline, *others = values.values()
     paired = {
         name: {
-            task: paired_bootstrap_mean(first, right, resamples, _generator(seed, task))
-            for task, right in of_task.items()
-            if isinstance(first := baseline[task], Tensor) and isinstance(right, Tensor)
+            task: paired_bootstrap_mean(first, second, resamples, _generator(seed, task))
+            for task, second in of_task.items()
+            if isinstance(first := baseline[task], Tensor) and isinstance(second, Tensor)
         }
-        for name, of_task in zip(list(correct)[1:], others, strict=True)
+        for name, of_task in zip(list(values)[1:], others, strict=True)
     }
-    return _Suite(ScoreTable(title, rows, averaged), paired)
+    return _Suite(ScoreTable(title, scores, averaged), paired)
 
 
 def _differences(suites: Sequence[_Suite], others: Sequence[str]) -> tuple[ScoreDifference, ...]:

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import NamedTuple
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.data.retrieval.judged import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.evaluation.senteval.classifiers import STANDARD, Classifier, Protocol
@@ -53,12 +55,14 @@ class SuiteData(NamedTuple):
         trained: As ``find_trained`` gives it.
         transfer: As ``find_tasks`` gives it.
         probing: As ``find_tasks`` gives it.
+        retrieval: As ``find_retrieval`` gives it.
     """
 
     sts: Mapping[str, STSPairs | str]
     trained: Mapping[str, Mapping[str, STSPairs | str]]
     transfer: Mapping[str, LabelledTexts | str]
     probing: Mapping[str, LabelledTexts | str]
+    retrieval: Mapping[str, RetrievalSet | str] = MappingProxyType({})
 
 
 def declutr_scores(

@@ -209,7 +209,7 @@ def test_one_model_and_no_data_are_refused(models: dict[str, CachedEncoder]) -> 
         compare(models, {"STS13": MISSING})
     with pytest.raises(ValueError, match=f"one task or more, got none; MR: {MISSING}"):
         compare(models, correct={name: {"MR": MISSING} for name in models})
-    with pytest.raises(ValueError, match="tasks in sts or correct, got none"):
+    with pytest.raises(ValueError, match="tasks in sts, correct or retrieval, got none"):
         compare(models, texts=tiny.TEXTS)
 
 

@@ -1,0 +1,26 @@
+"""A corpus made of pairs, and further texts in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from contrastive_text.data import read_pair_corpus
+
+
+def test_anchors_look_for_their_positives_among_those_of_all(tmp_path: Path) -> None:
+    pairs, more = tmp_path / "pairs.jsonl", tmp_path / "more.txt"
+    pairs.write_text(
+        '{"query": "a", "pos": ["b", "c"]}\n{"query": "b", "pos": ["a"]}\n{"query": "a", "pos": ["d"]}\n'
+    )
+    more.write_text("c\nx\ny\nx\n")
+    data = read_pair_corpus(pairs, str(more))
+    assert data.queries == ("a", "b")
+    assert data.documents == ("b", "c", "a", "d", "x", "y")
+    assert data.relevance == ({0: 1.0, 1: 1.0, 3: 1.0}, {2: 1.0})
+    assert data.own == (2, 0)
+    assert "2 queries, 6 documents, 4 relevant; 2 queries in the corpus" in data.understood
+    assert "pairs.jsonl: " in data.understood and "more.txt: " in data.understood
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        read_pair_corpus(pairs, str(tmp_path / "nowhere.txt"))
