@@ -11,6 +11,7 @@ import pytest
 import tiny
 import torch
 import yaml
+from transformers import AutoModel, AutoTokenizer
 
 from contrastive_text.cli import run
 from contrastive_text.cli.predictions import write_predictions
@@ -29,6 +30,8 @@ def trained(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("trained")
     lines = [f"{text}\t{'good' if i % 2 else 'bad'}\n" for i, text in enumerate(tiny.TEXTS)]
     (folder / "sst.tsv").write_text("".join(["text\tlabel\n", *lines]))
+    asked = [f"{text}\t{tiny.TEXTS[i - 9]}\t{'yes' if i % 3 else 'no'}\n" for i, text in enumerate(tiny.TEXTS)]
+    (folder / "rte.tsv").write_text("".join(["sentence1\tsentence2\tlabel\n", *asked]))
     config = {
         "model": {
             "encoder": {"class_path": "TransformerEncoder", "init_args": {"model_name_or_path": files["bert"]}},
@@ -38,6 +41,10 @@ def trained(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
                     "init_args": {"classes": ["bad", "good"], "task": "sst"},
                 },
                 "similarity": {"class_path": "PairRegression", "init_args": {"task": "sts"}},
+                "entailment": {
+                    "class_path": "TextClassification",
+                    "init_args": {"classes": ["no", "yes"], "task": "rte"},
+                },
             },
             "optimizer": {"class_path": "AdamW", "init_args": {"lr": 1e-2}},
         },
@@ -45,6 +52,7 @@ def trained(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
             "tasks": {
                 "sst": {"train": str(folder / "sst.tsv")},
                 "sts": {"train": files["pairs"], "pairing": "Given"},
+                "rte": {"train": str(folder / "rte.tsv"), "pairing": "OneSequence"},
             },
             "batch_size": 4,
             "num_workers": 0,
@@ -130,13 +138,29 @@ def test_predict_writes_a_table_for_each_task_and_says_so(
     torch.testing.assert_close(written, 5 * cosines, rtol=0, atol=1e-4)  # four digits are written
 
 
-def test_one_task_alone_is_predicted_where_others_have_no_file(
-    predict: list[str], files: dict[str, str], here: Path
+def test_one_task_alone_is_predicted_its_pairs_as_one_sequence(
+    trained: Path, predict: list[str], here: Path
 ) -> None:
-    assert run([*predict, "--data.tasks.sts.predict", files["pairs"]]) == 0
+    assert run([*predict, "--data.tasks.rte.predict", str(trained / "rte.tsv")]) == 0
     (folder,) = here.glob("runs/*/predictions")
-    assert [path.name for path in folder.iterdir()] == ["sts.tsv"]
+    assert [path.name for path in folder.iterdir()] == ["rte.tsv"]  # the other tasks have no file
     assert not (folder.parent / "predictions.npy").exists()
+    header, *lines = (line.split("\t") for line in (folder / "rte.tsv").read_text().splitlines())
+    assert header == ["anchor", "positive", "prediction", "probability"]
+    (saved,) = trained.glob("*/model")
+    tokenizer, model = AutoTokenizer.from_pretrained(saved), AutoModel.from_pretrained(saved).eval()
+    module = ContrastiveModule.load_from_checkpoint(next(trained.rglob("*.ckpt"))).eval()
+    answers = []
+    with torch.no_grad():
+        for first, second, _, _ in lines:
+            inputs = tokenizer(first, second, return_token_type_ids=True, return_tensors="pt")
+            assert inputs["token_type_ids"].max() == 1
+            read = Encoded(model(**inputs)[0].mean(dim=1), (Slot("anchor", 0),), torch.arange(1))
+            answers.append(module.objective_parts()["entailment"].predict(read)[0].softmax(dim=0))
+    assert [line[2] for line in lines] == [("no", "yes")[int(answer.argmax())] for answer in answers]
+    written = torch.tensor([float(line[3]) for line in lines])
+    torch.testing.assert_close(written, torch.stack(answers).amax(dim=1), rtol=0, atol=1e-5)
+    assert len({*written.tolist()}) > 30
 
 
 def test_a_table_has_a_line_for_each_row_whatever_the_texts_hold(tmp_path: Path) -> None:
