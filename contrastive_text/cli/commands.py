@@ -73,6 +73,7 @@ class Embed(EncodingCommand):
     output: Annotated[Path, WrittenFile(_vectors), ".npy, .tsv or .parquet"]
     _: KW_ONLY
     normalize: Annotated[bool, "give vectors of unit length"] = False
+    prompt_name: Annotated[str | None, "which of the model's prompts; none for its default"] = None
     truncate_dim: Annotated[int | None, "features to keep, the first ones"] = None
     precision: Annotated[Precision, "a byte or a bit for each feature"] = "float32"
     ranges: Annotated[

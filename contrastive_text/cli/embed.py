@@ -23,6 +23,7 @@ from contrastive_text.inference.vector_files import (
     EmbeddingRun,
     VectorIndex,
     check_suffix,
+    of_documents,
 )
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -42,7 +43,8 @@ def index_of(options: EncodingCommand, texts: TextStream, path: Path, stays: boo
     model, devices = encoder_of(options)
     if options.restart or not path.exists():
         encoding = Encoding(block_size=options.block_size, batch_size=options.batch_size, device=devices)
-        complete(EmbeddingRun(model, texts, path, encoding, restart=options.restart), stays=stays)
+        run = EmbeddingRun(model, texts, path, of_documents(model, encoding), restart=options.restart)
+        complete(run, stays=stays)
     return VectorIndex.load(model, texts, path)
 
 
@@ -99,6 +101,7 @@ def embed(options: Embed) -> None:
         block_size=options.block_size,
         batch_size=options.batch_size,
         normalize_embeddings=options.normalize,
+        prompt_name=options.prompt_name,
         truncate_dim=options.truncate_dim,
         precision=options.precision,
         ranges=ranges,

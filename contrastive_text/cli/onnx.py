@@ -21,8 +21,8 @@ def onnx(options: Onnx) -> None:
         f"{OUTPUT} (texts, {exported.features}) float32"
     )
     say(f"its vectors are the model's to {exported.difference:.1e} of the largest feature")
-    if model.prompt:
-        say(f"put the model's prompt before each text: {model.prompt!r}")
+    if model.prompts:
+        say(f"put the model's prompts before the texts: {model.prompts.describe()}")
     say(
         f"tokenizer.json cuts at {model.max_length} tokens and pads; both run with onnxruntime and tokenizers "
         "alone: see docs/onnx.md"

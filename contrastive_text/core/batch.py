@@ -35,6 +35,7 @@ class Batch:
             hold one text, or the tokenizer has no types.
         labels: Labels for masked language modelling, (T,), or None.
         target: Label or score of each example, (N,), float64, or None.
+        unpooled: Tokens that the pooler leaves out at the start of each row, (S,), or None for none.
         truncated: Number of rows that were cut to the length limit.
     """
 
@@ -51,6 +52,7 @@ class Batch:
         types: Tensor | None = None,
         labels: Tensor | None = None,
         target: Tensor | None = None,
+        unpooled: Tensor | None = None,
         truncated: int = 0,
     ) -> None:
         self.ids = ids
@@ -64,6 +66,7 @@ class Batch:
         self.types = types
         self.labels = labels
         self.target = target
+        self.unpooled = unpooled
         self.truncated = truncated
 
     def __len__(self) -> int:
@@ -100,6 +103,7 @@ class Batch:
             positions=None if self.positions is None else self.positions[tokens],
             types=None if self.types is None else self.types[tokens],
             labels=None if self.labels is None else self.labels[tokens],
+            unpooled=None if self.unpooled is None else self.unpooled[rows],
         )
 
     def keep(self, slots: Sequence[Slot]) -> Batch:
@@ -137,6 +141,7 @@ class Batch:
             types=None if self.types is None else move(self.types),
             labels=None if self.labels is None else move(self.labels),
             target=None if self.target is None else move(self.target),
+            unpooled=None if self.unpooled is None else move(self.unpooled),
         )
 
 

@@ -19,6 +19,7 @@ from contrastive_text.data.mixture import (
     TaskSize,
     consecutive_steps,
 )
+from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.retrieval.beir import read_beir
 from contrastive_text.data.retrieval.judged import RetrievalSet
 from contrastive_text.data.retrieval.pairs import read_pair_corpus
@@ -38,6 +39,7 @@ __all__ = [
     "Fusion",
     "KeyedRow",
     "Mixture",
+    "Prompts",
     "RetrievalSet",
     "Step",
     "Table",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import NamedTuple, NoReturn
 
@@ -14,10 +15,13 @@ from torch import Tensor
 from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, fold_each, generator, hash_rows, text_id
-from contrastive_text.core.types import NO_LABEL, Example, Role, Row, Slot, Text, TextPair, Tokens
+from contrastive_text.core.types import NO_LABEL, ROLES, Example, Role, Row, Slot, Text, TextPair, Tokens
+from contrastive_text.data.prompts import NO_PROMPTS, Prompts
+from contrastive_text.data.token_rows import Frame, TextRow, Tokenised, framed_row
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.pairings import Pairing
 from contrastive_text.views import ViewPlan
+from contrastive_text.views.plan import role_of
 
 PAIRING = -1
 """Takes the place of the example's number in the key of a pairing's draws."""
@@ -75,6 +79,10 @@ class Collator:
         seed: Seed of every draw.
         task: Name of the data set, part of every draw's key.
         originals: Copies of the anchor in the role ``original``, where that has a chain.
+        prompts: What stands before the texts of each role; the task's own names come first.
+
+    Raises:
+        ValueError: A prompt or a template that leaves no room for a text, or two texts in one sequence with one.
     """
 
     def __init__(
@@ -85,6 +93,7 @@ class Collator:
         seed: int,
         task: str = "train",
         originals: int = 1,
+        prompts: Prompts = NO_PROMPTS,
     ) -> None:
         self.tokenizer = tokenizer
         self.pairing = pairing
@@ -92,6 +101,29 @@ class Collator:
         self.seed = seed
         self.task = task
         self.originals = originals if "original" in plan.roles else 0
+        self.prompts = prompts
+        self._check_frames()
+
+    def _check_frames(self) -> None:
+        for role in ROLES:
+            prompt = self.prompts.of_role(role, self.task)
+            if prompt and self.pairing.joins:
+                raise InvalidValueError(
+                    f"model.prompts: expected none before two texts in one sequence, got {prompt!r} for "
+                    f"{type(self.pairing).__name__}; give the data set a prompt of its own that is empty: "
+                    f"{self.task}: ''"
+                )
+            self.tokenizer.check_frame(prompt, "", f"model.prompts, {role}")
+            for name in self.plan.chains:
+                before, after = self.plan.around(name)
+                if role_of(name) == role and (before or after):
+                    self.tokenizer.check_frame(prompt + before, after, f"views.{name}")
+
+    def _frame(self, slot: Slot) -> Frame:
+        prompt = self.prompts.of_role(slot.role, self.task)
+        before, after = self.plan.around(self.plan.chain_name(slot))
+        left_out = 0 if self.prompts.pooled else self.tokenizer.left_out(prompt)
+        return Frame(prompt + before, after, left_out)
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:
         """Returns the batch of the rows.
@@ -123,6 +155,7 @@ class Collator:
             tokenizer=self.tokenizer,
             plan=self.plan,
             targets=targets,
+            frames=list(map(self._frame, slots)),
         )
 
     def _refuse(self, rows: Sequence[Sequence[Example]]) -> NoReturn:
@@ -168,8 +201,12 @@ def assemble(
     tokenizer: TextTokenizer,
     plan: ViewPlan,
     targets: Sequence[float | None] = (),
+    frames: Sequence[Frame] = (),
 ) -> Batch:
     """Alters, tokenises and concatenates texts.
+
+    Text views alter texts alone, and token views the tokens of texts alone; then what stands around them is put
+    there. Token views after special tokens and embedding views see the whole row.
 
     Args:
         texts: The texts of all examples, slot by slot.
@@ -178,8 +215,10 @@ def assemble(
         tokenizer: Owner of special tokens and lengths.
         plan: Which views run on which slot.
         targets: Target of each example; none if one of them has none.
+        frames: What stands around the texts of each slot; empty for nothing.
     """
     examples = len(texts) // len(slots)
+    framed = [frame for frame in frames or [Frame()] * len(slots) for _ in range(examples)]
     draw_keys = keys.tolist()
     names = [name for name in map(plan.chain_name, slots) for _ in range(examples)]
     altered = list(texts)
@@ -191,21 +230,31 @@ def assemble(
         for i, string in zip(own, strings, strict=True):
             altered[i] = string
         rngs |= own
-    read = _Tokenised(altered, tokenizer, with_words=bool(plan.token_chains))
+    read = {
+        frame: Tokenised(
+            (text for text, its in zip(altered, framed, strict=True) if its == frame),
+            tokenizer,
+            frame,
+            with_words=bool(plan.token_chains),
+        )
+        for frame in dict.fromkeys(framed)
+    }
     rows = [
-        read.plain(text)
+        read[frame].plain(text)
         if name is None or name not in plan.token_chains
         # Each generator is given up before the next one is asked for, which then takes its place.
-        else _altered(
-            read.tokens(text), name, rngs.pop(i) if i in rngs else generator(draw_keys[i]), tokenizer, plan
+        else framed_row(
+            read[frame].framed(text),
+            tokenizer,
+            partial(plan.alter_tokens, name, rng=rngs.pop(i) if i in rngs else generator(draw_keys[i])),
         )
-        for i, (text, name) in enumerate(zip(altered, names, strict=True))
+        for i, (text, name, frame) in enumerate(zip(altered, names, framed, strict=True))
     ]
     ids = {text: _content_id(text) for text in dict.fromkeys(texts) if not isinstance(text, Tokens)}
     token_ids, lengths = _flat([row.ids for row in rows]), _flat([[len(row.ids) for row in rows]])
     text_ids = _flat([[_span_id(text) if isinstance(text, Tokens) else ids[text] for text in texts]])
     if plan.text_chains or plan.token_chains:  # editing can make other texts equal
-        text_ids = torch.stack([text_ids, hash_rows(token_ids, lengths)], dim=1)
+        text_ids = torch.stack([text_ids, _edited_ids(rows, token_ids, lengths, tokenizer)], dim=1)
     return Batch(
         ids=token_ids,
         lengths=lengths,
@@ -224,70 +273,24 @@ def assemble(
         if any(row.labels is not None for row in rows)
         else None,
         target=torch.tensor(targets, dtype=torch.float64) if targets and None not in targets else None,
+        unpooled=torch.tensor([frame.unpooled for frame in framed])
+        if any(frame.unpooled for frame in frames)
+        else None,
         truncated=sum(row.truncated for row in rows),
     )
 
 
-class _Row(NamedTuple):
-    """What a batch keeps of a text: less than ``Tokens``, because there is one for each of thousands."""
-
-    ids: Sequence[int]
-    truncated: bool
-    positions: Sequence[int] | None = None
-    types: Sequence[int] | None = None
-    labels: Sequence[int] | None = None
-
-
-class _Tokenised:
-    """Texts of a batch, each tokenised once, wherever it stands."""
-
-    def __init__(self, texts: Iterable[Text], tokenizer: TextTokenizer, with_words: bool) -> None:
-        self.tokenizer = tokenizer
-        strings = list(dict.fromkeys(string for text in texts for string in _strings(text)))
-        self._tokens = dict(zip(strings, tokenizer(strings), strict=True)) if with_words else {}
-        ids = [each.ids for each in self._tokens.values()] if with_words else tokenizer.ids(strings)
-        self._ids: dict[str, Sequence[int]] = dict(zip(strings, ids, strict=True))
-        self._plain: dict[str, _Row] = {}
-
-    def _row(self, ids: Sequence[int]) -> _Row:
-        row = self.tokenizer.row(ids)
-        return _Row(row, truncated=len(row) < len(ids) + self.tokenizer.specials)
-
-    def plain(self, text: Text) -> _Row:
-        """Returns the row of a text that stays as it is."""
-        if isinstance(text, TextPair):
-            pair = self.tokenizer.pairs.row(self._ids[text.first], self._ids[text.second])
-            return _Row(pair.ids, pair.truncated, types=pair.types)
-        if isinstance(text, Tokens):
-            return self._row(text.ids)
-        if text not in self._plain:
-            self._plain[text] = self._row(self._ids[text])
-        return self._plain[text]
-
-    def tokens(self, text: Text) -> Tokens:
-        """Returns the tokens of a text, uncut and without special ones."""
-        assert not isinstance(text, TextPair)  # refused with the pairing
-        return self._tokens[text] if isinstance(text, str) else text
-
-
-def _altered(
-    whole: Tokens, name: str, rng: np.random.Generator, tokenizer: TextTokenizer, plan: ViewPlan
-) -> _Row:
-    """Returns the row of a text after the token views of a chain."""
-    tokens = tokenizer.cut(whole)
-    row = tokenizer.with_specials(tokenizer.cut(plan.alter_tokens(name, tokens, rng)))
-    row = plan.alter_tokens(name, row, rng, after_specials=True)
-    return _Row(row.ids, len(tokens) < len(whole), positions=row.positions, labels=row.labels)
+def _edited_ids(rows: Sequence[TextRow], ids: Tensor, lengths: Tensor, tokenizer: TextTokenizer) -> Tensor:
+    """Returns a hash of each row's ids; where some texts have a frame, of the ids of all texts alone."""
+    if all(row.bare is None for row in rows):
+        return hash_rows(ids, lengths)
+    before, after = len(tokenizer.prefix), len(tokenizer.suffix)
+    bare = [row.ids[before : len(row.ids) - after] if row.bare is None else row.bare for row in rows]
+    return hash_rows(_flat(bare), _flat([[len(each) for each in bare]]))
 
 
 def _flat(rows: Sequence[Sequence[int]]) -> Tensor:
     return torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=sum(map(len, rows))))
-
-
-def _strings(text: Text) -> tuple[str, ...]:
-    if isinstance(text, TextPair):
-        return text
-    return (text,) if isinstance(text, str) else ()
 
 
 def _content_id(text: str | TextPair) -> int:
@@ -298,8 +301,13 @@ def _span_id(span: Tokens) -> int:
     return text_id(np.array(span.ids).tobytes())
 
 
-def collate_texts(tokenizer: TextTokenizer, texts: Sequence[Text]) -> Batch:
+def collate_texts(tokenizer: TextTokenizer, texts: Sequence[Text], unpooled: int = 0) -> Batch:
     """Returns texts, tokenised or not, as a batch of unaltered anchors: the way to the encoder outside training.
+
+    Args:
+        tokenizer: Owner of special tokens and lengths.
+        texts: The texts, each with its prompt.
+        unpooled: Tokens that the pooler leaves out at the start of each row.
 
     Raises:
         ValueError: A text without a token, for a tokenizer that adds no special tokens.
@@ -312,4 +320,4 @@ def collate_texts(tokenizer: TextTokenizer, texts: Sequence[Text]) -> Batch:
             f"texts[{where}]: expected at least one token, got {tokenizer.text(texts[where])!r}; this tokenizer "
             "adds no special tokens, so leave empty texts out"
         )
-    return batch
+    return batch.replace(unpooled=torch.full_like(batch.lengths, unpooled)) if unpooled else batch

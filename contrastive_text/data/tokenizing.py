@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -21,6 +23,20 @@ _SPECIALS = {
     "sep_token": "[SEP]",
     "mask_token": "[MASK]",
 }
+
+
+class Framed(NamedTuple):
+    """A text's tokens between those of what stands around it: a prompt, a template.
+
+    Args:
+        tokens: Of the text, uncut, without special ones.
+        before: Ids of what stands before it.
+        after: Ids of what stands after it.
+    """
+
+    tokens: Tokens
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
 
 
 class TextTokenizer:
@@ -87,6 +103,66 @@ class TextTokenizer:
             for ids, row in zip(encoding["input_ids"], words, strict=True)
         ]
 
+    def framed(self, texts: Sequence[str], before: str, after: str = "") -> list[Framed]:
+        """Returns each text's tokens, uncut and without special ones, between those of what stands around it.
+
+        Both are one string to the tokenizer, as in sentence-transformers. A token of the string before and of the
+        text, such as a blank with its word, is the text's; one of the text and of the string after that string's.
+
+        Args:
+            texts: The texts.
+            before: Stands before each.
+            after: Stands after each.
+
+        Example:
+            >>> tokenizer = TextTokenizer(learn_vocabulary(["query: a bird"], 60), max_length=None)
+            >>> (framed,) = tokenizer.framed(["a bird"], before="query: ")
+            >>> [tokenizer.tokenizer.decode(list(ids)) for ids in (framed.before, framed.tokens.ids)]
+            ['query :', 'a bird']
+        """
+        if not texts:
+            return []
+        encoding = self._encode([f"{before}{text}{after}" for text in texts])
+        found = []
+        for i, text in enumerate(texts):
+            ids, words = tuple(encoding["input_ids"][i]), encoding.word_ids(i)
+            ends = [end for _, end in encoding[i].offsets]
+            begin = bisect_right(ends, len(before)) if before else 0
+            stop = max(bisect_right(ends, len(before) + len(text)), begin) if after else len(ids)
+            first = next((word for word in words[begin:stop] if word is not None), 0)
+            inside = tuple(NO_WORD if word is None else word - first for word in words[begin:stop])
+            found.append(Framed(Tokens(ids[begin:stop], inside), ids[:begin], ids[stop:]))
+        return found
+
+    def check_frame(self, before: str, after: str, where: str) -> None:
+        """Checks that what stands around texts leaves room for a token of theirs.
+
+        Args:
+            before: Stands before each text.
+            after: Stands after it.
+            where: What names it.
+
+        Raises:
+            ValueError: It takes the whole row.
+        """
+        if self.room is None or not (before or after):
+            return
+        (framed,) = self.framed(["a"], before, after)
+        taken = len(framed.before) + len(framed.after)
+        if taken >= self.room:
+            raise InvalidValueError(
+                f"{where}: expected fewer tokens than the {self.room} that max_length {self.max_length} leaves "
+                f"beside the special ones, got {taken} of {before + after!r}; shorten it, or raise max_length"
+            )
+
+    def left_out(self, prompt: str) -> int:
+        """Returns how many tokens of a row a pooler leaves out that doesn't read the prompt.
+
+        Those of the prompt alone and the special ones before it, counted as sentence-transformers does: a blank
+        at the end that the tokenizer joins to the next word counts too, and stands for that word's first token.
+        """
+        return len(self.prefix) + len(self._ids(prompt)) if prompt else 0
+
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns each text's ids, uncut and without special tokens: ``__call__`` without the words."""
         found: list[list[int]] = self._encode(texts)["input_ids"] if texts else []
@@ -117,9 +193,15 @@ class TextTokenizer:
         """
         return PairTemplate(self.tokenizer, self.max_length)
 
-    def cut(self, tokens: Tokens) -> Tokens:
-        """Returns at most as many tokens as there is room for, from the start."""
-        return tokens if self.room is None or len(tokens) <= self.room else tokens.take(range(self.room))
+    def cut(self, tokens: Tokens, taken: int = 0) -> Tokens:
+        """Returns at most as many tokens as there is room for, from the start.
+
+        Args:
+            tokens: Of a text.
+            taken: Tokens of the row that what stands around the text takes, beside the special ones.
+        """
+        room = None if self.room is None else max(self.room - taken, 0)
+        return tokens if room is None or len(tokens) <= room else tokens.take(range(room))
 
     def cuts(self, text: str | TextPair) -> bool:
         """Whether the limit cuts a text, or one of two in a sequence."""
@@ -136,22 +218,31 @@ class TextTokenizer:
         """The number of special tokens of a row."""
         return len(self.prefix) + len(self.suffix)
 
-    def with_specials(self, tokens: Tokens) -> Tokens:
+    def with_specials(self, tokens: Tokens, before: Sequence[int] = (), after: Sequence[int] = ()) -> Tokens:
         """Returns the row that enters the encoder: the tokens between the special ones.
 
         Positions, where a view has set them, keep their order after the prefix.
+
+        Args:
+            tokens: Of a text.
+            before: Ids of what stands before the text, between it and the special ones; no word's.
+            after: Ids of what stands after it.
         """
-        before, after = len(self.prefix), len(self.suffix)
-        ids = (*self.prefix, *tokens.ids, *self.suffix)
-        positions = tokens.positions
-        return Tokens(
-            ids=ids,
-            words=(NO_WORD,) * before + tokens.words + (NO_WORD,) * after,
-            positions=None
-            if positions is None
-            else (*range(before), *(before + p for p in positions), *range(len(ids) - after, len(ids))),
-            labels=None if tokens.labels is None else (NO_LABEL,) * before + tokens.labels + (NO_LABEL,) * after,
-        )
+        return _between((*self.prefix, *before), tokens, (*after, *self.suffix))
+
+
+def _between(prefix: Sequence[int], tokens: Tokens, suffix: Sequence[int]) -> Tokens:
+    before, after = len(prefix), len(suffix)
+    ids = (*prefix, *tokens.ids, *suffix)
+    positions = tokens.positions
+    return Tokens(
+        ids=ids,
+        words=(NO_WORD,) * before + tokens.words + (NO_WORD,) * after,
+        positions=None
+        if positions is None
+        else (*range(before), *(before + p for p in positions), *range(len(ids) - after, len(ids))),
+        labels=None if tokens.labels is None else (NO_LABEL,) * before + tokens.labels + (NO_LABEL,) * after,
+    )
 
 
 def single_threaded_tokenizers() -> None:

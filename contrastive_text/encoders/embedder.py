@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.random import seed_torch
-from contrastive_text.core.types import NO_LABEL, Alter
+from contrastive_text.core.types import NO_LABEL, Alter, Hidden
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.layouts import split_rows
 from contrastive_text.poolers import Pooler
@@ -71,7 +71,8 @@ class Embedder(NamedTuple):
         if labels is not None:
             layers = tuple(dict.fromkeys((*layers, -1)))
         blocks = self.encoder.blocks(group.batch, alter=alter, layers=layers)
-        pooled = torch.cat([self.pooler(block) for block in blocks])
+        read = blocks if group.batch.unpooled is None else pooled_part(blocks, group.batch.unpooled)
+        pooled = torch.cat([self.pooler(block) for block in read])
         if labels is None:
             return pooled, None
         tokens = torch.cat([block.layers[-1][block.mask] for block in blocks])
@@ -87,3 +88,17 @@ class Embedder(NamedTuple):
 def in_order(vectors: Sequence[Tensor], groups: Sequence[RowGroup]) -> Tensor:
     """Returns the rows of groups in the batch's order, (S, D)."""
     return torch.cat(list(vectors))[torch.cat([group.rows for group in groups]).argsort()]
+
+
+def pooled_part(blocks: Sequence[Hidden], unpooled: Tensor) -> list[Hidden]:
+    """Returns token vectors as poolers read them, without the tokens of prompts that are left out.
+
+    Args:
+        blocks: Of S rows, in order.
+        unpooled: Tokens that are left out at the start of each row, (S,).
+    """
+    each = torch.split(unpooled, [len(block.mask) for block in blocks])
+    return [
+        Hidden(block.layers, block.mask & (block.mask.cumsum(dim=1) > left_out.unsqueeze(1)))
+        for block, left_out in zip(blocks, each, strict=True)
+    ]

@@ -13,7 +13,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Hidden
 from contrastive_text.data import Table
 from contrastive_text.data.collator import collate_texts
-from contrastive_text.encoders.embedder import Embedder, in_order
+from contrastive_text.encoders.embedder import Embedder, in_order, pooled_part
 from contrastive_text.encoders.layouts import pad
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import ScoreTable, TaskScore
@@ -141,7 +141,7 @@ def token_counts(model: SentenceEncoder, texts: Iterable[str]) -> Tensor:
     counts = torch.zeros(0, dtype=torch.long)
     left = iter(texts)
     while some := list(islice(left, _COUNTED)):
-        ids = collate_texts(model.tokenizer, model.tokenizer([model.prompt + text for text in some])).ids
+        ids = collate_texts(model.tokenizer, model.tokenizer([model.prompts.text() + text for text in some])).ids
         new = torch.bincount(ids, minlength=len(counts))
         counts = torch.cat([counts, counts.new_zeros(len(new) - len(counts))]) + new
     return counts
@@ -161,15 +161,19 @@ def vectors_without(
         removed: The numbers.
         counts: How often each token occurs, as ``token_counts`` gives it, (V,).
     """
-    batch = collate_texts(model.tokenizer, model.tokenizer([model.prompt + text for text in texts]))
+    prompt = model.prompts.text()
+    left_out = 0 if model.prompts.pooled else model.tokenizer.left_out(prompt)
+    batch = collate_texts(model.tokenizer, model.tokenizer([prompt + text for text in texts]), left_out)
     counts = torch.cat([counts, counts.new_zeros(max(int(batch.ids.max()) + 1 - len(counts), 0))])
     places = counts.argsort(descending=True, stable=True).argsort().to(model.device)  # of equal ones the first id
     groups = Embedder(model.encoder, model.pooler, chunk_tokens=_AT_ONCE).groups(batch)
     vectors: dict[int, list[Tensor]] = {number: [] for number in removed}
     with evaluating(model):
         for group in groups:
-            hidden = model.encoder(group.batch.to(model.device), layers=model.pooler.layers)
-            place = pad(places[group.batch.ids.to(model.device)], hidden.mask, fill=0)
+            rows = group.batch.to(model.device)
+            hidden = model.encoder(rows, layers=model.pooler.layers)
+            place = pad(places[rows.ids], hidden.mask, fill=0)
+            (hidden,) = [hidden] if rows.unpooled is None else pooled_part([hidden], rows.unpooled)
             for number, found in vectors.items():
                 kept = hidden.mask & (place >= number)
                 kept = torch.where(kept.any(dim=1, keepdim=True), kept, hidden.mask)

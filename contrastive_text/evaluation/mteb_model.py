@@ -20,9 +20,11 @@ class MTEBModel:
     """A sentence encoder behind mteb's ``EncoderProtocol``, for ``mteb.evaluate``.
 
     For the tasks of the Massive Text Embedding Benchmark (Muennighoff et al. 2023,
-    https://aclanthology.org/2023.eacl-main.148). Every text gets the model's own prompt, be it a query or a
-    document, whatever the task; similarity is the cosine. mteb files results under the name and, as the revision,
-    the model's ``identity``: those of other weights are never taken for its own.
+    https://aclanthology.org/2023.eacl-main.148). A text gets the model's prompt of its task
+    and kind, query or document, by the first name that the model has of those that mteb looks up: ``TASK-query``,
+    ``TASK``, the same of the task's type (``STS``), ``query``; or else the model's default. Similarity is the
+    cosine. mteb files results under the name and, as the revision, the model's ``identity``: those of other
+    weights or prompts are never taken for its own.
 
     Args:
         model: The encoder.
@@ -49,10 +51,10 @@ class MTEBModel:
         self,
         inputs: Iterable[Mapping[str, Sequence[str]]],
         *,
-        task_metadata: object,
+        task_metadata: Any,  # mteb's TaskMetadata, of an optional library, as is PromptType
         hf_split: str,
         hf_subset: str,
-        prompt_type: object = None,
+        prompt_type: Any = None,
         batch_size: int = 64,
         show_progress_bar: bool = False,
     ) -> Vectors:
@@ -60,10 +62,10 @@ class MTEBModel:
 
         Args:
             inputs: Batches with a column ``text``, mteb's ``DataLoader[BatchedInput]``.
-            task_metadata: Read by no model without prompts for tasks; nor are the next three.
+            task_metadata: Name and type of the task.
             hf_split: Not read.
             hf_subset: Not read.
-            prompt_type: Not read.
+            prompt_type: Query, document, or None for texts that are neither.
             batch_size: Texts at once.
             show_progress_bar: Whether to draw a bar.
 
@@ -73,7 +75,7 @@ class MTEBModel:
         Raises:
             ValueError: Inputs without texts, such as images.
         """
-        del task_metadata, hf_split, hf_subset, prompt_type
+        del hf_split, hf_subset
         texts: list[str] = []
         for batch in inputs:
             if "text" not in batch:
@@ -81,7 +83,11 @@ class MTEBModel:
                     f"MTEBModel.encode: expected texts, got {', '.join(batch)}; choose tasks of text"
                 )
             texts += batch["text"]
-        return self.model.encode(texts, batch_size=batch_size, show_progress_bar=show_progress_bar)
+        kind = None if prompt_type is None else str(prompt_type.value)
+        name = self.model.prompts.name_of(kind, task_metadata.name, task_metadata.type)
+        return self.model.encode(
+            texts, prompt_name=name, batch_size=batch_size, show_progress_bar=show_progress_bar
+        )
 
     def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
         """Returns the cosine of every vector with every other, (A, D) and (B, D) -> (A, B)."""
@@ -115,6 +121,6 @@ class MTEBModel:
             public_training_data=None,
             framework=["PyTorch"],
             similarity_fn_name="cosine",
-            use_instructions=bool(self.model.prompt),
+            use_instructions=bool(self.model.prompts),
             training_datasets=None,
         )

@@ -194,6 +194,7 @@ def _with_plan(collator: Collator, plan: ViewPlan) -> Collator:
         seed=collator.seed,
         task=collator.task,
         originals=collator.originals,
+        prompts=collator.prompts,
     )
 
 

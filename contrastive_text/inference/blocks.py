@@ -89,12 +89,14 @@ class BlockEncoder:
         tokenizer: The model's.
         encoding: Its prompt and number of features None for none and all.
         on_cpu: Whether the vectors leave the model's device.
+        unpooled: Tokens that the pooler leaves out at the start of each row.
     """
 
     model: nn.Module
     tokenizer: TextTokenizer
     encoding: Encoding
     on_cpu: bool = True
+    unpooled: int = 0
 
     def __call__(self, block: TextBlock, advance: Callable[[int], object] | None = None) -> VectorBlock:
         """Returns the vectors of a block.
@@ -123,7 +125,7 @@ class BlockEncoder:
         order = sorted(range(len(tokens)), key=lambda i: -len(tokens[i]))
         parts, truncated = [], 0
         for start in range(0, len(order), size):
-            batch = collate_texts(self.tokenizer, [tokens[i] for i in order[start : start + size]])
+            batch = collate_texts(self.tokenizer, [tokens[i] for i in order[start : start + size]], self.unpooled)
             truncated += batch.truncated
             parts.append(self.model(batch.to(device)))
             if advance is not None:

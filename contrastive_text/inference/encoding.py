@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.data.prompts import Prompts
 from contrastive_text.inference.device_pool import check_devices
 from contrastive_text.inference.quantization import Precision, check_precision
 
@@ -32,14 +33,16 @@ class Encoding:
         block_size: Texts that are read and encoded, and where they are kept saved, together.
         batch_size: Texts at once.
         normalize_embeddings: Whether to give vectors of unit length.
-        prompt: Put before every text; None for the model's own.
+        prompt: Put before every text; None for that of ``prompt_name``.
+        prompt_name: Which of the model's prompts; None for its default.
         truncate_dim: Features to keep, the first ones; None for the model's own number, or all.
         precision: ``float32``, or a byte or a bit for each feature.
         ranges: Smallest and largest value of each feature, (2, D), for ``int8`` and ``uint8``.
         device: Where to encode, or a list; None for where the model is.
 
     Raises:
-        ValueError: A size below 1, a name that is no precision or no device, or an empty list of devices.
+        ValueError: A size below 1, a name that is no precision or no device, an empty list of devices, or both a
+            prompt and the name of one.
 
     Example:
         >>> Encoding(batch_size=0)
@@ -51,6 +54,7 @@ class Encoding:
     batch_size: int = 64
     normalize_embeddings: bool = False
     prompt: str | None = None
+    prompt_name: str | None = None
     truncate_dim: int | None = None
     precision: Precision = "float32"
     ranges: Vectors | None = None
@@ -60,9 +64,18 @@ class Encoding:
         for name, size in (("batch_size", self.batch_size), ("block_size", self.block_size)):
             if size < 1:
                 raise InvalidValueError(f"encode.{name}: expected 1 or more, got {size}")
+        if self.prompt is not None and self.prompt_name is not None:
+            raise InvalidValueError(
+                f"encode.prompt: expected none beside prompt_name, got {self.prompt!r} and {self.prompt_name!r}; "
+                "give one of them"
+            )
         check_precision(self.precision, where="encode.precision")
         if self.devices is not None:
             check_devices(self.devices)
+
+    def prompt_in(self, prompts: Prompts) -> str:
+        """Returns what stands before every text, by a model's prompts."""
+        return prompts.text(self.prompt_name) if self.prompt is None else self.prompt
 
     @property
     def devices(self) -> Sequence[str] | None:

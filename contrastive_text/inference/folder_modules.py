@@ -44,6 +44,7 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
     f"{cls.__module__}.{cls.__qualname__}": cls for cls in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.Sigmoid)
 }
 _LIMIT = "sentence_bert_config.json"
+_INCLUDE_PROMPT = "include_prompt"
 _WIDEST = 1 << 20
 """Features on a side of a Dense layer: a wider one is a damaged number."""
 
@@ -161,44 +162,44 @@ def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
 def _write_pooler(folder: Path, parts: ModelParts) -> str | None:
     """Writes a pooler's settings; one that sentence-transformers can't express under its class path."""
     assert parts.pooler is not None
+    left_out = {} if parts.prompts.pooled else {_INCLUDE_PROMPT: False}
     if type(parts.pooler) not in (cls for _, cls in _POOLERS.values()):
         spec = part_spec(parts.pooler, "pooler")
-        write_json(folder / "config.json", spec["init_args"])
+        write_json(folder / "config.json", left_out | spec["init_args"])
         return str(spec["class_path"])
     flags = {flag: type(parts.pooler) is cls for flag, cls in _POOLERS.values()}
     flags["pooling_mode_mean_sqrt_len_tokens"] = False
-    write_json(folder / "config.json", {"word_embedding_dimension": parts.encoder.features} | flags)
+    write_json(folder / "config.json", {"word_embedding_dimension": parts.encoder.features} | flags | left_out)
     return None
 
 
-def _read_pooler(folder: Path, class_path: str) -> Pooler:
+def _read_pooler(folder: Path, class_path: str) -> tuple[Pooler, bool]:
+    """Returns the pooler, and whether it reads the tokens of a prompt."""
     path = folder / "config.json"
-    return _pooling(path) if class_path.rpartition(".")[2] == "Pooling" else _own_pooler(class_path, path)
+    if class_path.rpartition(".")[2] == "Pooling":
+        return _pooling(path)
+    return _own_pooler(class_path, path)
 
 
-def _pooling(path: Path) -> Pooler:
+def _pooling(path: Path) -> tuple[Pooler, bool]:
     config = read_record(path)
-    if not config.flag("include_prompt", True):
-        raise InvalidValueError(
-            f"{path}: expected a prompt to take part in pooling, got include_prompt: false; load this model with "
-            "sentence-transformers"
-        )
+    pooled = config.flag(_INCLUDE_PROMPT, True)
     named = config.values.get("pooling_mode")
     modes = [named] if isinstance(named, str) else config.texts("pooling_mode", [])
     flags = [key for key in config if key.startswith("pooling_mode_")]
     modes = modes or [key for key in flags if config.flag(key, False)]
     if modes == [_CONSERT_S]:
-        return LastTwoPooler()
+        return LastTwoPooler(), pooled
     known = [cls for mode, (flag, cls) in _POOLERS.items() if modes in ([mode], [flag])]
     if not known:
         raise InvalidValueError(
             f"{path}: expected one pooling mode of {', '.join(_POOLERS)}, got "
             f"{', '.join(modes) or 'none'}; load this model with sentence-transformers"
         )
-    return known[0]()
+    return known[0](), pooled
 
 
-def _own_pooler(class_path: str, path: Path) -> Pooler:
+def _own_pooler(class_path: str, path: Path) -> tuple[Pooler, bool]:
     """Makes a pooler of ours, or of a module that is imported or trusted; a folder can name no other code."""
     where = path.parent.parent / MODULES
     if class_path.startswith("sentence_transformers."):
@@ -206,7 +207,10 @@ def _own_pooler(class_path: str, path: Path) -> Pooler:
             f"{where}: expected Transformer, Pooling, Dense, Normalize or a pooler of yours, got {class_path}; "
             "load this model with sentence-transformers"
         )
-    return make_pooler(resolve(class_path, Pooler, str(where)), read_record(path).values, str(path), TODO)
+    config = read_record(path)
+    pooled = config.flag(_INCLUDE_PROMPT, True)
+    arguments = {name: value for name, value in config.values.items() if name != _INCLUDE_PROMPT}
+    return make_pooler(resolve(class_path, Pooler, str(where)), arguments, str(path), TODO), pooled
 
 
 def _dense_of(parts: ModelParts) -> list[tuple[nn.Linear, nn.Module]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.model_files import MODULES, TODO, check_whole, whole_folder
 from contrastive_text.core.records import inside, read_json, records
+from contrastive_text.data.prompts import Prompts
 from contrastive_text.inference.folder_modules import (
     DENSE,
     KINDS,
@@ -64,7 +66,8 @@ def write_folder(folder: Path, parts: ModelParts) -> None:
         DiskError: The folder can't be written to, or the disk is full.
     """
     items = [(kind, item) for kind in KINDS for item in kind.of(parts)]
-    prompt = {"prompts": {"default": parts.prompt}, "default_prompt_name": "default"} if parts.prompt else {}
+    named = {"prompts": dict(parts.prompts.named), "default_prompt_name": parts.prompts.default}
+    prompts = named if parts.prompts else {}
     kept = {"truncate_dim": parts.truncate_dim} if parts.truncate_dim else {}
     modules = []
     with whole_folder(folder) as made:
@@ -73,7 +76,7 @@ def write_folder(folder: Path, parts: ModelParts) -> None:
             (made / path).mkdir(exist_ok=True)
             class_path = kind.write(made / path, item) or f"sentence_transformers.models.{kind.name}"
             modules.append({"idx": number, "name": str(number), "path": path, "type": class_path})
-        write_json(made / _SETTINGS, {"similarity_fn_name": "cosine"} | prompt | kept)
+        write_json(made / _SETTINGS, {"similarity_fn_name": "cosine"} | prompts | kept)
         write_json(made / MODULES, modules)
 
 
@@ -90,14 +93,15 @@ def read_folder(folder: Path) -> ModelParts:
         held[kind.name].insert(0, kind.read(place, class_path))
     ((encoder, max_length),) = held[NETWORK.name]
     layers = [part for layer in held[DENSE.name] for part in layer]
-    prompt, truncate_dim = _read_settings(folder / _SETTINGS)
+    pooler, pooled = next(iter(held[POOLER.name]), (None, True))
+    prompts, truncate_dim = _read_settings(folder / _SETTINGS)
     return ModelParts(
         encoder=encoder,
-        pooler=next(iter(held[POOLER.name]), None),
+        pooler=pooler,
         head=nn.Sequential(*layers) if layers else None,
         normalize=bool(held[NORMALIZE.name]),
         max_length=max_length,
-        prompt=prompt,
+        prompts=replace(prompts, pooled=pooled),
         truncate_dim=truncate_dim,
     )
 
@@ -130,11 +134,14 @@ def _read_modules(folder: Path) -> list[tuple[Kind, str, Path]]:
     return modules
 
 
-def _read_settings(path: Path) -> tuple[str, int | None]:
-    """Returns the prompt, and the features that are kept where a number is said."""
+def _read_settings(path: Path) -> tuple[Prompts, int | None]:
+    """Returns the prompts, and the features that are kept where a number is said."""
     if not path.exists():
-        return "", None
+        return Prompts(), None
     settings = read_record(path)
-    name = settings.text("default_prompt_name", None)
-    prompt = settings.record("prompts").text(name) if name is not None else ""
-    return prompt, settings.integer("truncate_dim", None, least=1)
+    listed = settings.record("prompts", {})
+    named = {name: listed.text(name, "") for name in listed}
+    default = settings.text("default_prompt_name", None)
+    if default is not None and default not in named:
+        raise listed.refusal(f"the default prompt {default!r}", ", ".join(named) or "none")
+    return Prompts(named, default), settings.integer("truncate_dim", None, least=1)

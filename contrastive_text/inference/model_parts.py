@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.core.class_paths import is_own
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.specs import part_spec
-from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.data.prompts import NO_PROMPTS, Prompts
+from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.poolers import Pooler
 
 
@@ -25,7 +28,7 @@ class ModelParts:
         head: Dense layers after the pooler, or None.
         normalize: Whether vectors get unit length, before features are dropped.
         max_length: Longest text in tokens with special ones; None for the network's limit.
-        prompt: Put before every text unless another is given.
+        prompts: What stands before texts, by what they are.
         truncate_dim: Features that are kept unless another number is asked for; None for all.
         pooling: Which pooler it is read with and why, in words; empty until that is settled.
     """
@@ -35,19 +38,37 @@ class ModelParts:
     head: nn.Sequential | None
     normalize: bool
     max_length: int | None
-    prompt: str = ""
+    prompts: Prompts = NO_PROMPTS
     truncate_dim: int | None = None
     pooling: str = ""
 
+    def asked(self, max_length: int | None, truncate_dim: int | None, prompts: Prompts | None) -> ModelParts:
+        """Returns the parts with what ``SentenceEncoder.from_pretrained`` is asked for in place of their own.
+
+        Raises:
+            ValueError: A length beyond the model's limit.
+        """
+        limit = self.encoder.limit
+        if max_length is not None and limit is not None and max_length > limit:
+            raise InvalidValueError(
+                f"from_pretrained.max_length: expected at most {limit} tokens, got {max_length}"
+            )
+        return replace(
+            self,
+            max_length=max_length or self.max_length,
+            truncate_dim=self.truncate_dim if truncate_dim is None else truncate_dim,
+            prompts=self.prompts if prompts is None else prompts,
+        )
+
     @property
     def identity(self) -> str:
-        """32 hex digits that are the same for equal vectors: of weights, tokenizer, pooler, head and limits."""
+        """32 hex digits, the same for equal vectors: of weights, tokenizer, pooler, head, prompts and limits."""
         assert self.encoder.tokenizer is not None and self.pooler is not None
         digest = hashlib.blake2b(digest_size=16)
         pooler = part_spec(self.pooler, "pooler")
         if is_own(pooler["class_path"]):  # by its name alone, whatever package it is in
             pooler["class_path"] = type(self.pooler).__name__
-        limits = [self.max_length, self.normalize, self.prompt, self.truncate_dim, pooler]
+        limits = [self.max_length, self.normalize, self.prompts.spec, self.truncate_dim, pooler]
         layers = [layer for layer in self.head or () if not isinstance(layer, nn.Identity | nn.Dropout)]
         vocabulary = self.encoder.tokenizer.backend_tokenizer.to_str()
         settings = self.encoder.model.config.to_diff_dict()
@@ -62,3 +83,17 @@ class ModelParts:
             digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
             digest.update(values.reshape(-1).view(torch.uint8).numpy())
         return digest.hexdigest()
+
+
+def usable_encoder(encoder: Encoder) -> tuple[TransformerEncoder, PreTrainedTokenizerBase]:
+    """Returns an encoder that a model in use can have, and its tokenizer.
+
+    Raises:
+        TypeError: Another encoder than a ``TransformerEncoder``.
+        ValueError: One without a tokenizer.
+    """
+    if not isinstance(encoder, TransformerEncoder):
+        raise InvalidTypeError(f"SentenceEncoder: expected a TransformerEncoder, got {type(encoder).__name__}")
+    if encoder.tokenizer is None:
+        raise InvalidValueError("SentenceEncoder: expected an encoder with a tokenizer, got none; train it first")
+    return encoder, encoder.tokenizer

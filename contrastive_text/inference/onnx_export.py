@@ -58,8 +58,8 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
 
     The graph has all that stands between token ids and vectors: network, pooler, head, unit length where the
     model has it, and the model's ``truncate_dim``. Rows and length are free. Weights are float32. The model's
-    prompt is not part of it, for it is text. ``tokenizer.json`` has the length limit and the padding inside, so
-    that the library ``tokenizers`` needs no setting; Transformers loads it too.
+    prompts are not part of it, for they are text. ``tokenizer.json`` has length limit and padding inside, so that
+    the library ``tokenizers`` needs no setting; Transformers loads it too.
 
     Texts of one token to more than the limit, alone and padded together, go through the written files; if a
     vector is off by more than rounding, nothing is kept.
@@ -71,8 +71,8 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
 
     Raises:
         ImportError: Without the extra ``onnx``.
-        ValueError: A file in the folder's place, a folder that holds a model, a network that torch can't export,
-            an opset that it can't write, or vectors that differ.
+        ValueError: A file in the folder's place, a folder that holds a model, a model that leaves prompts out of
+            the pooler, a network that torch can't export, an opset that it can't write, or vectors that differ.
 
     Example:
         >>> export_onnx(model, "my-model-onnx")  # doctest: +SKIP
@@ -85,6 +85,11 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
         raise InvalidValueError(
             f"export_onnx.folder: expected one that holds no model, got {folder}, whose tokenizer would be "
             "replaced; name another, such as a new one inside it"
+        )
+    if model.prompts and not model.prompts.pooled:
+        raise InvalidValueError(
+            "export_onnx.model: expected a pooler that reads the prompt, got include_prompt: false, for which "
+            "the graph would have to know where the prompt ends; use the model here or in sentence-transformers"
         )
     for library in ("onnx", "onnxscript", "onnxruntime"):
         require(library, "export_onnx")

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -17,12 +17,13 @@ from contrastive_text.core.class_paths import trusting
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.similarity import at_least_float32, cosine_similarity_matrix
 from contrastive_text.data import TextTokenizer
-from contrastive_text.encoders import Encoder, TransformerEncoder
+from contrastive_text.data.prompts import DOCUMENT, NO_PROMPTS, QUERY, Prompts
+from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.inference.blocks import BlockEncoder, TextBlock, VectorBlock, encode_each, join_blocks
 from contrastive_text.inference.encoding import Device, Encoding, Vectors
 from contrastive_text.inference.model_folder import local_folder, read_folder, write_folder
-from contrastive_text.inference.model_parts import ModelParts
+from contrastive_text.inference.model_parts import ModelParts, usable_encoder
 from contrastive_text.inference.pooling import read_with
 from contrastive_text.inference.quantization import Precision, check_ranges, quantize
 from contrastive_text.inference.search import Hit, hits
@@ -39,10 +40,9 @@ class SentenceEncoder(nn.Module):
         encoder: The network with its tokenizer and length limit.
         pooler: The pooler that the model was trained with.
         head: Layers after the pooler that inference keeps, or None.
-        normalize: Whether vectors get unit length, before features are dropped; ``encode``'s
-            ``normalize_embeddings`` gives unit length to those that are kept.
+        normalize: Whether vectors get unit length, before features are dropped.
         max_length: Longest text in tokens with special ones, longer ones are cut; None for the network's limit.
-        prompt: Put before every text, unless ``encode`` is given another.
+        prompts: What stands before texts: of ``encode``, of ``encode_query`` and of ``encode_document``.
         truncate_dim: Features that ``encode`` keeps, the first ones, unless it is given another number.
 
     Attributes:
@@ -62,25 +62,17 @@ class SentenceEncoder(nn.Module):
         head: nn.Sequential | None = None,
         normalize: bool = False,
         max_length: int | None = None,
-        prompt: str = "",
+        prompts: Prompts = NO_PROMPTS,
         truncate_dim: int | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(encoder, TransformerEncoder):
-            raise InvalidTypeError(
-                f"SentenceEncoder: expected a TransformerEncoder, got {type(encoder).__name__}"
-            )
-        if encoder.tokenizer is None:
-            raise InvalidValueError(
-                "SentenceEncoder: expected an encoder with a tokenizer, got none; train it first"
-            )
-        self.encoder = encoder
+        self.encoder, tokenizer = usable_encoder(encoder)
         self.pooler = pooler
         self.head = head
         self.normalize = normalize
-        self.max_length = max_length or encoder.limit
-        self.tokenizer = TextTokenizer(encoder.tokenizer, self.max_length)
-        self.prompt = prompt
+        self.max_length = max_length or self.encoder.limit
+        self.tokenizer = TextTokenizer(tokenizer, self.max_length)
+        self.prompts = prompts
         self.truncate_dim = truncate_dim
         self.pooling = ""
         self.truncated = 0
@@ -97,6 +89,7 @@ class SentenceEncoder(nn.Module):
         dtype: torch.dtype = torch.float32,
         truncate_dim: int | None = None,
         trust: Sequence[str] | None = None,
+        prompts: Prompts | None = None,
     ) -> Self:
         """Loads a folder, or a name on the hub, saved by us, by sentence-transformers or by Transformers.
 
@@ -112,6 +105,7 @@ class SentenceEncoder(nn.Module):
                 float32 anyway.
             truncate_dim: Features that ``encode`` keeps; None for the folder's number, or all.
             trust: Modules whose poolers the folder may name, beside this library's and those that are imported.
+            prompts: What stands before texts, of a model whose folder doesn't say it; None for the folder's.
 
         Raises:
             ValueError: No such model, a damaged folder, one that names a class of a module that isn't trusted, a
@@ -121,23 +115,15 @@ class SentenceEncoder(nn.Module):
         with trusting(trust):
             parts = read_folder(local_folder(str(model_name_or_path)))
         parts = read_with(parts, pooler, name=str(model_name_or_path))
-        limit = parts.encoder.limit
-        if max_length is not None and limit is not None and max_length > limit:
-            raise InvalidValueError(
-                f"from_pretrained.max_length: expected at most {limit} tokens, got {max_length}"
-            )
-        kept = parts.truncate_dim if truncate_dim is None else truncate_dim
-        model = cls.of(replace(parts, max_length=max_length or parts.max_length, truncate_dim=kept))
+        model = cls.of(parts.asked(max_length, truncate_dim, prompts))
         return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"), dtype).eval()
 
     @classmethod
     def of(cls, parts: ModelParts) -> Self:
         """Returns the model of its parts, which are not copied."""
         assert parts.pooler is not None
-        arguments = {field.name: getattr(parts, field.name) for field in fields(parts)}
-        pooling = arguments.pop("pooling")
-        model = cls(**arguments)
-        model.pooling = pooling
+        model = cls(**{each.name: getattr(parts, each.name) for each in fields(parts) if each.name != "pooling"})
+        model.pooling = parts.pooling
         return model
 
     @property
@@ -152,7 +138,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def identity(self) -> str:
-        """32 hex digits that are the same for equal vectors: of weights, tokenizer, pooler, head and limits.
+        """32 hex digits, the same for equal vectors: of weights, tokenizer, pooler, head, prompts and limits.
 
         Vectors on disk carry it, so that those of one model are never taken for another's.
         """
@@ -166,6 +152,7 @@ class SentenceEncoder(nn.Module):
         convert_to_tensor: bool = False,
         normalize_embeddings: bool = False,
         prompt: str | None = None,
+        prompt_name: str | None = None,
         truncate_dim: int | None = None,
         precision: Precision = "float32",
         ranges: Vectors | None = None,
@@ -180,9 +167,10 @@ class SentenceEncoder(nn.Module):
             sentences: One text, or many from anything that can be iterated over, once.
             batch_size: Texts at once; of long ones fewer go through the network together.
             show_progress_bar: Whether to draw a bar.
-            convert_to_tensor: Whether to give a tensor on the model's device instead of an array.
+            convert_to_tensor: Whether to give a tensor on the model's device, not an array.
             normalize_embeddings: Whether to give vectors of unit length.
-            prompt: Put before every text; None for the model's own.
+            prompt: Put before every text; None for that of ``prompt_name``.
+            prompt_name: Which of the model's prompts; None for its default, which may be none.
             truncate_dim: Features to keep, the first ones, before vectors get unit length; None for the model's
                 own number, or all. Little is lost where a model was trained for it (Matryoshka representation
                 learning, Kusupati et al. 2022, https://arxiv.org/abs/2205.13147).
@@ -201,11 +189,10 @@ class SentenceEncoder(nn.Module):
 
         Raises:
             TypeError: Something that is not text.
-            ValueError: An option out of range, a byte without ``ranges``, or a vector that is not finite.
+            ValueError: An option out of range, a byte without ``ranges``, a prompt without room for a text, a
+                name that no prompt has, both a prompt and a name, or a vector that is not finite.
 
         Example:
-            >>> model.encode(["a bird", "a dog"]).shape  # doctest: +SKIP
-            (2, 384)
             >>> model.encode(open("texts.txt"), device=["cuda:0", "cuda:1"]).shape  # doctest: +SKIP
             (1000000, 384)
         """
@@ -215,6 +202,7 @@ class SentenceEncoder(nn.Module):
             batch_size=batch_size,
             normalize_embeddings=normalize_embeddings,
             prompt=prompt,
+            prompt_name=prompt_name,
             truncate_dim=truncate_dim,
             precision=precision,
             ranges=ranges,
@@ -228,6 +216,26 @@ class SentenceEncoder(nn.Module):
         result = vectors[0] if isinstance(sentences, str) else vectors
         return result if convert_to_tensor else result.cpu().numpy()
 
+    def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Vectors:  # Any: of encode
+        """Returns the vectors of queries: ``encode`` with the prompt ``query``.
+
+        Of a model without such a prompt no text gets any, not even the default, as in sentence-transformers.
+
+        Args:
+            sentences: One text, or many.
+            options: Those of ``encode``; a ``prompt`` or ``prompt_name`` takes the place of the model's.
+
+        Example:
+            >>> documents = model.encode_document(["A bird sings."])  # doctest: +SKIP
+            >>> model.similarity(model.encode_query("who sings?"), documents)  # doctest: +SKIP
+            tensor([[0.83]])
+        """
+        return self.encode(sentences, **self.prompts.options(QUERY, options))
+
+    def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Vectors:
+        """Returns the vectors of documents: ``encode`` with the prompt ``document``; see ``encode_query``."""
+        return self.encode(sentences, **self.prompts.options(DOCUMENT, options))
+
     def encode_blocks(
         self,
         sentences: Iterable[str],
@@ -237,8 +245,8 @@ class SentenceEncoder(nn.Module):
     ) -> Iterator[Vectors]:
         """Returns the vectors of ``encode`` block by block, for more texts than fit into memory, or endless ones.
 
-        The vectors of a block depend on its own texts alone: a run that was broken off can go on with the next
-        block and give the same. Another ``block_size`` changes rounding, nothing else.
+        The vectors of a block depend on its own texts alone: a run that was broken off can go on with the next.
+        Another ``block_size`` changes rounding, nothing else.
 
         Args:
             sentences: Read a block at a time; with several devices, two for each.
@@ -263,7 +271,8 @@ class SentenceEncoder(nn.Module):
         encoding = self._settled(encoding or Encoding())
         if isinstance(encoding.device, str | torch.device):
             self.to(encoding.device)
-        work = BlockEncoder(self, self.tokenizer, encoding, on_cpu=not convert_to_tensor)
+        left_out = 0 if self.prompts.pooled else self.tokenizer.left_out(encoding.prompt or "")
+        work = BlockEncoder(self, self.tokenizer, encoding, not convert_to_tensor, left_out)
         self.truncated = 0
         return self._counted(encode_each(work, sentences, show_progress_bar), convert_to_tensor)
 
@@ -272,8 +281,9 @@ class SentenceEncoder(nn.Module):
         kept, ranges = self._kept(encoding.truncate_dim), encoding.ranges
         if encoding.is_byte:
             ranges = check_ranges(ranges, kept or self.features, encoding.precision, where="encode.ranges")
-        prompt = self.prompt if encoding.prompt is None else encoding.prompt
-        return replace(encoding, prompt=prompt, truncate_dim=kept, ranges=ranges)
+        prompt = encoding.prompt_in(self.prompts)
+        self.tokenizer.check_frame(prompt, "", "encode.prompt")
+        return replace(encoding, prompt=prompt, prompt_name=None, truncate_dim=kept, ranges=ranges)
 
     def _counted(self, blocks: Generator[VectorBlock, None, None], convert_to_tensor: bool) -> Iterator[Vectors]:
         with closing(blocks):
@@ -319,8 +329,8 @@ class SentenceEncoder(nn.Module):
         """Finds the nearest texts of a corpus by cosine, exactly, and with a block of cosines in memory.
 
         Args:
-            queries: One query or many.
-            corpus: The texts, or their vectors from ``encode``, (C, D), of floating-point numbers.
+            queries: One query or many, encoded by ``encode_query``.
+            corpus: The texts, or their vectors from ``encode_document``, (C, D), of floating-point numbers.
             top_k: Hits per query; all texts where there are fewer.
 
         Returns:
@@ -330,9 +340,9 @@ class SentenceEncoder(nn.Module):
             TypeError: Something that is not text.
             ValueError: Vectors of another width, or no hits asked for.
         """
-        asked = self.encode([queries] if isinstance(queries, str) else queries, convert_to_tensor=True)
+        asked = self.encode_query([queries] if isinstance(queries, str) else queries, convert_to_tensor=True)
         if not isinstance(corpus, Tensor | np.ndarray):
-            corpus = self.encode(list(corpus), convert_to_tensor=True)
+            corpus = self.encode_document(list(corpus), convert_to_tensor=True)
         return hits(torch.as_tensor(asked), torch.as_tensor(corpus), top_k)
 
     def save_pretrained(self, path: str | Path) -> None:

@@ -34,7 +34,14 @@ class View:
 
 
 class TextView(View, ABC):
-    """Alters the string, before tokenising."""
+    """Alters the string, before tokenising.
+
+    Attributes:
+        around: What the view puts before and after a text and does no more, the same for each; None where it
+            alters the text. It is neither altered nor cut.
+    """
+
+    around: tuple[str, str] | None = None
 
     @abstractmethod
     def __call__(self, text: str, rng: np.random.Generator) -> str:

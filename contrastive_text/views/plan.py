@@ -186,16 +186,27 @@ class ViewPlan:
         return tuple(n for n, chain in self.chains.items() if any(isinstance(v, TextView) for v in chain))
 
     def alter_texts(self, name: str, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
-        """Returns the texts after the text views of the chain of that name, each with its own generator."""
+        """Returns the texts after the text views of the chain of that name, each with its own generator.
+
+        Without what views put around texts, which ``around`` gives: nothing alters or cuts that.
+        """
         altered = list(texts)
         for number, view in enumerate(self.chains.get(name, ())):
-            if isinstance(view, TextView):
+            if isinstance(view, TextView) and view.around is None:
                 try:
                     altered = view.alter_all(altered, rngs)
                 except Exception as error:
                     error.add_note(f"raised by views.{name}[{number}], {type(view).__qualname__}")
                     raise
         return altered
+
+    def around(self, name: str | None) -> tuple[str, str]:
+        """Returns what the views of a chain put before and after each of its texts."""
+        before = after = ""
+        for view in self.chains.get(name or "", ()):
+            if isinstance(view, TextView) and view.around is not None:
+                before, after = view.around[0] + before, after + view.around[1]
+        return before, after
 
     def alter_tokens(
         self, name: str, tokens: Tokens, rng: np.random.Generator, after_specials: bool = False

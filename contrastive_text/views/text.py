@@ -49,7 +49,8 @@ class Prompt(TextView):
 
     Source: contrastive learning with two templates of Jiang et al. 2022, PromptBERT
     (https://arxiv.org/abs/2201.04337), section 4. Differs: theirs reads the vector of a mask token in the
-    template and takes off the template's own; here the pooler is a choice of its own.
+    template and takes off the template's own; here the pooler is a choice of its own. No view alters the
+    template, wherever in the chain it stands, and of a text that is too long the text is cut, never the template.
 
     Args:
         template: A text with ``{text}`` in it once; other braces stand for themselves.
@@ -70,6 +71,8 @@ class Prompt(TextView):
                 f"{found} times; {{text}} is where the text goes"
             )
         self.template = template
+        before, _, after = template.partition("{text}")
+        self.around = before, after
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:  # noqa: ARG002  # the contract
         """Returns the template with the text in it."""

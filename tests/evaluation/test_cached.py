@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.core import temporaries
+from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.poolers import CLSPooler, MeanPooler
 
@@ -52,7 +53,7 @@ def test_another_model_never_gets_the_vectors(bert: str, tmp_path: Path, change:
     elif change == "length":
         other = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), max_length=6, device="cpu")
     elif change == "prompt":
-        other.prompt = "query: "
+        other.prompts = Prompts({"query": "query: "}, "query")
     else:
         with torch.no_grad():
             next(other.parameters()).view(-1)[0] += 1e-6

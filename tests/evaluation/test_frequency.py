@@ -11,6 +11,7 @@ from scipy import stats
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.data import Table, read_pairs
+from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.frequency import (
@@ -76,7 +77,7 @@ def test_vectors_are_the_means_over_the_tokens_that_are_left(bert: str, pooler: 
 def test_without_removal_vectors_and_score_are_those_of_encode(bert: str, pairs: Table) -> None:
     encoder = model(bert, MeanPooler())
     encoder.head = build_network(encoder.encoder.features)
-    encoder.prompt = "a bird "
+    encoder.prompts = Prompts({"a": "a bird "}, "a")
     texts = [str(row["anchor"]) for row in pairs]
     (vectors,) = vectors_without(encoder, texts, (0,), token_counts(encoder, texts)).values()
     torch.testing.assert_close(vectors, torch.as_tensor(encoder.encode(texts)), rtol=0, atol=1e-5)

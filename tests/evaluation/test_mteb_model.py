@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,13 @@ import tiny
 import torch
 
 from contrastive_text import SentenceEncoder
+from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation.mteb_model import MTEBModel
 from contrastive_text.metrics import pair_similarity, spearman
 from contrastive_text.poolers import MeanPooler
 
 FIRST, SECOND, GOLD = (list(column) for column in zip(*tiny.scored_pairs(30), strict=True))
+OF_TASK = SimpleNamespace(name="Local", type="STS")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,10 +90,27 @@ def test_the_adapter_is_an_encoder_to_mteb(mteb: Any, model: SentenceEncoder) ->
 def test_batches_come_back_as_one_array_in_order(model: SentenceEncoder) -> None:
     adapter = MTEBModel(model, "mine/tiny")
     batches = [{"text": FIRST[:20]}, {"text": FIRST[20:]}]
-    vectors = adapter.encode(batches, task_metadata=None, hf_split="test", hf_subset="default")
+    vectors = adapter.encode(batches, task_metadata=OF_TASK, hf_split="test", hf_subset="default")
     np.testing.assert_allclose(vectors, model.encode(FIRST), atol=1e-6)  # float32; the same batches
     pairs = adapter.similarity_pairwise(vectors[:5], vectors[5:10])
     torch.testing.assert_close(pairs, adapter.similarity(vectors[:5], vectors[5:10]).diagonal())
+
+
+@pytest.mark.parametrize("lacking", [(), ("Local-query",), ("Local-query", "STS")], ids=str)
+@pytest.mark.parametrize("kind", [None, "query", "document"])
+def test_a_text_gets_the_prompt_that_mteb_names(
+    mteb: Any, model: SentenceEncoder, kind: str | None, lacking: tuple[str, ...]
+) -> None:
+    named = {"query": "an ", "document": "the ", "Local-query": "old ", "STS": "bird ", "Local": "man "}
+    prompts = Prompts({name: text for name, text in named.items() if name not in lacking}, default="document")
+    prompted = SentenceEncoder(model.encoder, model.pooler, prompts=prompts)
+    asked = None if kind is None else mteb.types.PromptType(kind)
+    expected = mteb.models.abs_encoder.get_prompt_name(dict(prompts.named), OF_TASK, asked)
+    batches = [{"text": FIRST[:3]}]
+    found = MTEBModel(prompted, "mine/tiny").encode(
+        batches, task_metadata=OF_TASK, hf_split="", hf_subset="", prompt_type=asked
+    )
+    np.testing.assert_array_equal(found, prompted.encode(FIRST[:3], prompt_name=expected))
 
 
 @pytest.mark.parametrize("name", ["simcse", "mine/", "/simcse", "a/b/c"])
@@ -101,4 +121,4 @@ def test_a_name_that_mteb_would_refuse_is_refused_at_once(model: SentenceEncoder
 
 def test_inputs_without_texts_are_refused(model: SentenceEncoder) -> None:
     with pytest.raises(ValueError, match="expected texts, got image; choose tasks of text"):
-        MTEBModel(model, "mine/tiny").encode([{"image": ["?"]}], task_metadata=None, hf_split="", hf_subset="")
+        MTEBModel(model, "mine/tiny").encode([{"image": ["?"]}], task_metadata=OF_TASK, hf_split="", hf_subset="")

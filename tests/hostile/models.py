@@ -318,7 +318,7 @@ PARTS = (
             '{"pooling_mode": "weightedmean"}',
             '{"pooling_mode": 5}',
             '{"pooling_mode": [["mean"]]}',
-            '{"pooling_mode": "mean", "include_prompt": false}',
+            '{"pooling_mode": "mean", "include_prompt": "no"}',
             '{"pooling_mode_mean_tokens": "yes"}',
         )
     ),

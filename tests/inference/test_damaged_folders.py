@@ -14,6 +14,7 @@ import tiny
 from torch import nn
 
 from contrastive_text.core.errors import ContrastiveTextError
+from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler
@@ -27,7 +28,7 @@ ANOTHER_MODEL = {
     ("2_Dense/config.json", "activation_function"): (GONE, None),
     ("config.json", "is_decoder"): (True,),
     ("config.json", "layer_norm_eps"): (1.5,),
-    ("config_sentence_transformers.json", "prompts.default"): ("x", ""),
+    ("config_sentence_transformers.json", "prompts.default"): ("x", "", None),
     ("config_sentence_transformers.json", "default_prompt_name"): (GONE, None),
     ("config_sentence_transformers.json", ""): (b"{}",),
     ("modules.json", "2"): (GONE,),
@@ -76,8 +77,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved model without its manifest, as a folder of another program has none."""
     folder = tmp_path_factory.mktemp("whole")
     encoder = TransformerEncoder(tiny.save_bert(folder / "bert"))
-    head = nn.Sequential(nn.Linear(16, 4))
-    SentenceEncoder(encoder, CLSPooler(), head=head, prompt="the ").save_pretrained(folder / "model")
+    head, prompts = nn.Sequential(nn.Linear(16, 4)), Prompts({"default": "the "}, "default")
+    SentenceEncoder(encoder, CLSPooler(), head=head, prompts=prompts).save_pretrained(folder / "model")
     return tiny.by_hand(folder / "model")
 
 

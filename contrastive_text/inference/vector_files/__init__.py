@@ -2,7 +2,7 @@
 
 from contrastive_text.inference.vector_files.embedding import CALIBRATION, EmbeddingRun
 from contrastive_text.inference.vector_files.formats import Array, check_suffix, record_of, write_vectors
-from contrastive_text.inference.vector_files.index import VectorIndex, as_tensor, index_path
+from contrastive_text.inference.vector_files.index import VectorIndex, as_tensor, index_path, of_documents
 from contrastive_text.inference.vector_files.records import VectorRecord
 from contrastive_text.inference.vector_files.unfinished import UnfinishedVectors
 
@@ -16,6 +16,7 @@ __all__ = [
     "as_tensor",
     "check_suffix",
     "index_path",
+    "of_documents",
     "record_of",
     "write_vectors",
 ]

@@ -107,8 +107,10 @@ class EmbeddingRun:
             **{each.name: getattr(self.encoding, each.name) for each in fields(self.encoding)},
             "device": sorted({torch.device(name).type for name in self._devices()}),
             "ranges": ranges if self.encoding.is_byte else None,
+            "prompt": self.encoding.prompt_in(self.model.prompts) or None,
+            "prompt_name": None,
         }
-        without = [name for name in ("prompt", "ranges") if made_of[name] is None]
+        without = [name for name in ("prompt", "prompt_name", "ranges") if made_of[name] is None]
         return {name: value for name, value in made_of.items() if name not in without}
 
     @property

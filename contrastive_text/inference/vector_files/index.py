@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.data.prompts import DOCUMENT
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.search import Hit, hits
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -67,7 +69,7 @@ class VectorIndex:
         show_progress_bar: bool = False,
         restart: bool = False,
     ) -> Self:
-        """Encodes a corpus into a ``.npy`` file, or goes on where that was broken off.
+        """Encodes a corpus, with the model's prompt of documents, into a ``.npy`` file, or goes on with it.
 
         Raises:
             ValueError: As ``EmbeddingRun`` says, another suffix, or another precision than float32.
@@ -78,7 +80,8 @@ class VectorIndex:
                 f"{place}: expected float32 for an index, got {encoding.precision}; leave it out"
             )
         texts = corpus if isinstance(corpus, TextStream) else TextStream(corpus)
-        EmbeddingRun(model, texts, place, encoding, restart=restart).finish(show_progress_bar)
+        run = EmbeddingRun(model, texts, place, of_documents(model, encoding or Encoding()), restart=restart)
+        run.finish(show_progress_bar)
         return cls.load(model, texts, place)
 
     @classmethod
@@ -91,7 +94,7 @@ class VectorIndex:
         Raises:
             FileNotFoundError: No such file.
             ValueError: A file without a record, changed since it was written, of another model or another corpus,
-                or of fewer bits.
+                of another prompt than the model has for documents, or of fewer bits.
         """
         place = index_path(path)
         if not place.exists():
@@ -103,7 +106,13 @@ class VectorIndex:
             )
         texts = corpus if isinstance(corpus, TextStream) else TextStream(corpus)
         summary = texts.summary or texts.scan()
-        asked = {"model": model.identity, "texts": summary.digest, "precision": "float32"}
+        prompt = model.prompts.of_kind(DOCUMENT)
+        asked = {
+            "model": model.identity,
+            "texts": summary.digest,
+            "precision": "float32",
+            "prompt": prompt or None,
+        }
         kept = VectorRecord.read(place, _ANEW)
         if said := differences({name: kept.made_of.get(name) for name in asked}, asked):
             raise InvalidValueError(
@@ -124,20 +133,25 @@ class VectorIndex:
         """Finds the nearest texts of the corpus by cosine, exactly.
 
         Args:
-            queries: One query or many.
+            queries: One query or many, encoded by ``encode_query``.
             top_k: Hits per query.
             batch_size: Queries encoded at once.
 
         Returns:
             For each query its hits, best first; of equal ones the earlier text.
         """
-        asked = self.model.encode(
+        asked = self.model.encode_query(
             [queries] if isinstance(queries, str) else list(queries),
             batch_size=batch_size,
             convert_to_tensor=True,
             truncate_dim=self.vectors.shape[1],
         )
         return hits(torch.as_tensor(asked), as_tensor(self.vectors), top_k)
+
+
+def of_documents(model: SentenceEncoder, encoding: Encoding) -> Encoding:
+    """Returns an encoding with the model's prompt of documents."""
+    return replace(encoding, prompt=model.prompts.of_kind(DOCUMENT), prompt_name=None)
 
 
 def as_tensor(vectors: Array) -> Tensor:

@@ -1,0 +1,173 @@
+"""Prompts: what a model has before a text, by what the text is; the same in training and in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.types import Role
+
+QUERY, DOCUMENT, DEFAULT = "query", "document", "default"
+
+_TODO = "write prompts as {query: 'query: ', document: 'passage: '}, each with the blank that ends it"
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What stands before texts, by name, as in sentence-transformers' ``config_sentence_transformers.json``.
+
+    Prompt and text are one string to the tokenizer. The prompt counts against the length limit, and is never cut:
+    the text is. No text or token view alters it.
+
+    A name is ``query`` or ``document``; the name of a data set, for all its texts; or ``NAME-query`` and
+    ``NAME-document``, for its queries and documents. That is how mteb looks names up too.
+
+    Source: "query: " and "passage: " of Wang et al. 2022, E5 (https://arxiv.org/abs/2212.03533), section 3.
+
+    Args:
+        named: Name -> text.
+        default: The name whose text stands before texts that are neither queries nor documents; None for nothing.
+        pooled: Whether the pooler reads the prompt's tokens (E5), or they are left out of it (INSTRUCTOR:
+            ``include_prompt: false`` of sentence-transformers' ``Pooling``), with the special tokens before them.
+
+    Raises:
+        TypeError: Something else than texts by name.
+        ValueError: A default that isn't among the names.
+
+    Example:
+        >>> prompts = Prompts({"query": "query: ", "document": "passage: "}, default="query")
+        >>> prompts.text(), prompts.text("document"), prompts.of_role("negative", task="train")
+        ('query: ', 'passage: ', 'passage: ')
+    """
+
+    named: Mapping[str, str] = field(default_factory=dict)
+    default: str | None = None
+    pooled: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.named, Mapping):
+            raise InvalidTypeError(f"prompts: expected texts by name, got {self.named!r}; {_TODO}")
+        for name, text in self.named.items():
+            if not isinstance(text, str):
+                raise InvalidTypeError(f"prompts.{name}: expected a text, got {text!r}; {_TODO}")
+        if self.default is not None and self.default not in self.named:
+            raise InvalidValueError(
+                f"default_prompt_name: expected one of {self._names()}, got {self.default!r}; name one of them, "
+                "or none"
+            )
+
+    @classmethod
+    def trained(cls, prompts: Mapping[str, str] | None, include_prompt: bool = True) -> Self:
+        """Returns the prompts of a model that is trained with them.
+
+        Texts that are neither queries nor documents are given ``default``, or else what queries have: E5 has
+        "query: " on both sides where these are alike.
+
+        Args:
+            prompts: By name; ``default`` also stands for ``query`` and ``document`` where these aren't named.
+            include_prompt: Whether the pooler reads their tokens.
+
+        Example:
+            >>> Prompts.trained({"default": "text: "}).named
+            {'query': 'text: ', 'document': 'text: ', 'default': 'text: '}
+        """
+        named = dict(prompts or {})
+        if DEFAULT in named:
+            named = {QUERY: named[DEFAULT], DOCUMENT: named[DEFAULT], **named}
+        return cls(named, next((name for name in (DEFAULT, QUERY) if name in named), None), include_prompt)
+
+    def __bool__(self) -> bool:
+        return any(self.named.values())
+
+    @property
+    def spec(self) -> dict[str, object] | str:
+        """What vectors depend on, as plain data: empty for a model without prompts."""
+        named = {name: text for name, text in sorted(self.named.items()) if text}
+        return {"named": named, "default": self.text(), "pooled": self.pooled} if named else ""
+
+    def text(self, name: str | None = None) -> str:
+        """Returns the prompt of a name; None for the default's, which may be no prompt.
+
+        Raises:
+            ValueError: No such name.
+        """
+        name = self.default if name is None else name
+        if name is None:
+            return ""
+        if name not in self.named:
+            raise InvalidValueError(
+                f"prompt_name: expected one of {self._names()}, got {name!r}; name one of them, or give the text "
+                "itself as prompt"
+            )
+        return self.named[name]
+
+    def of_kind(self, kind: str) -> str:
+        """Returns the prompt of ``query`` or ``document``; of a model without one, nothing."""
+        return self.named.get(kind, "")
+
+    def options(self, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:  # Any: of encode
+        """Returns the options of ``encode`` for texts of a kind, whose prompt is used where none is given."""
+        asked = any(given.get(name) is not None for name in ("prompt", "prompt_name"))
+        return dict(given) if asked else {**given, "prompt_name": None, "prompt": self.of_kind(kind)}
+
+    def name_of(self, kind: str | None, *sets: str) -> str | None:
+        """Returns the name that texts of a kind have, the most particular one first; None where they have none.
+
+        Args:
+            kind: ``query`` or ``document``; None for texts that are neither.
+            sets: What they are of, the most particular first: a data set; in mteb a task, then its type.
+
+        Example:
+            >>> prompts = Prompts({"query": "q: ", "news-query": "n: ", "STS": "s: "})
+            >>> prompts.name_of("query", "news"), prompts.name_of("query"), prompts.name_of(None, "STS12", "STS")
+            ('news-query', 'query', 'STS')
+        """
+        own = [name for each in sets for name in ((f"{each}-{kind}", each) if kind else (each,))]
+        return next((name for name in (*own, kind) if name is not None and name in self.named), None)
+
+    def of_role(self, role: Role, task: str) -> str:
+        """Returns the prompt of a role: the query's of anchors and originals, the document's of the others."""
+        name = self.name_of(QUERY if role in ("anchor", "original") else DOCUMENT, task)
+        return "" if name is None else self.named[name]
+
+    def check_names(self, tasks: Sequence[str]) -> None:
+        """Checks that some text reads each prompt.
+
+        Args:
+            tasks: Names of the data sets; empty where there is one without a name.
+
+        Raises:
+            ValueError: A name that no text has.
+        """
+        known = [QUERY, DOCUMENT, DEFAULT]
+        known += [name for task in tasks for name in (task, f"{task}-{QUERY}", f"{task}-{DOCUMENT}")]
+        for name in self.named:
+            if name not in known:
+                raise InvalidValueError(
+                    f"model.prompts.{name}: expected one of {', '.join(known)}, got {name!r}, which no text "
+                    "reads; anchors read query, positives and negatives document"
+                )
+
+    def describe(self) -> str:
+        """Returns the prompts in words, and who has none.
+
+        Example:
+            >>> Prompts({"query": "query: "}, default="query").describe()
+            "query: 'query: '; document: none; other texts as query; in the pooler"
+        """
+        if not self:
+            return "none"
+        each = {name: self.named.get(name) for name in (QUERY, DOCUMENT, *self.named)}
+        said = [f"{name}: {text!r}" if text else f"{name}: none" for name, text in each.items()]
+        said.append(f"other texts as {self.default}" if self.default else "other texts: none")
+        said.append("in the pooler" if self.pooled else "left out of the pooler")
+        return "; ".join(said)
+
+    def _names(self) -> str:
+        return ", ".join(self.named) or "none, for the model has no prompts"
+
+
+NO_PROMPTS = Prompts()
+"""Of a model that has none."""

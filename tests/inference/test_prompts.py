@@ -1,0 +1,184 @@
+"""Prompts in use: the vectors of sentence-transformers, with and without the prompt in the pooler."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from tokenizers import ByteLevelBPETokenizer, processors
+from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaModel
+
+from contrastive_text.data.prompts import Prompts
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.inference.readings import vectors_by_pooler
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.vector_files import VectorIndex
+from contrastive_text.poolers import CLSPooler, LastTwoPooler, MaxPooler, MeanPooler, Pooler
+
+EQUAL = 1e-5  # of two libraries on one folder; float32
+NAMED = {"query": "the old ", "document": "a tall man: ", "news-query": "bird "}
+TEXTS = (*tiny.TEXTS[:4], "bird", " ".join(tiny.TEXTS[:6]))
+"""The last one is cut."""
+
+
+def save_roberta(folder: Path) -> str:
+    """A random RoBERTa, whose tokenizer joins a blank to the word after it."""
+    learned = ByteLevelBPETokenizer()
+    learned.train_from_iterator(
+        [f"the old {text}" for text in tiny.TEXTS],
+        vocab_size=400,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+    )
+    ends = {"bos_token": "<s>", "eos_token": "</s>"}
+    learned._tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    PreTrainedTokenizerFast(tokenizer_object=learned._tokenizer, pad_token="<pad>", **ends).save_pretrained(
+        folder
+    )
+    config = RobertaConfig(**{**tiny.CONFIG, "vocab_size": 400, "model_type": "roberta"}, pad_token_id=1)
+    config.initializer_range, config.type_vocab_size = 0.3, 1
+    RobertaModel(config, add_pooling_layer=False).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    place = tmp_path_factory.mktemp("prompts")
+    (place / "roberta").mkdir()
+    return {"bert": tiny.save_bert(place / "bert"), "roberta": save_roberta(place / "roberta")}
+
+
+def load_theirs(folder: Path) -> Any:
+    module = pytest.importorskip("sentence_transformers", reason="the comparison needs it (dev extra)")
+    return module.SentenceTransformer(str(folder), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "pooler", "pooled"),
+    [
+        pytest.param(
+            name,
+            pooler,
+            pooled,
+            marks=() if (name == "bert") == pooled and isinstance(pooler, MeanPooler) else pytest.mark.slow,
+            id=f"{name}-{type(pooler).__name__}-{'pooled' if pooled else 'left-out'}",
+        )
+        for name in ("bert", "roberta")
+        for pooler in (MeanPooler(), CLSPooler(), MaxPooler())
+        for pooled in (True, False)
+    ],
+)
+def test_vectors_are_those_of_sentence_transformers(
+    folders: dict[str, str], tmp_path: Path, name: str, pooler: Pooler, pooled: bool
+) -> None:
+    model = SentenceEncoder(
+        TransformerEncoder(folders[name]), pooler, max_length=16, prompts=Prompts(NAMED, "query", pooled)
+    )
+    model.save_pretrained(tmp_path / "saved")
+    again, theirs = (
+        SentenceEncoder.from_pretrained(tmp_path / "saved", device="cpu"),
+        load_theirs(tmp_path / "saved"),
+    )
+    assert again.prompts == model.prompts
+    assert again.identity == model.identity
+    calls: tuple[tuple[str, dict[str, str]], ...] = (
+        ("encode_query", {}),
+        ("encode_document", {}),
+        ("encode", {}),
+        ("encode", {"prompt_name": "document"}),
+        ("encode", {"prompt": "bird "}),
+        ("encode", {"prompt": ""}),
+        ("encode_query", {"prompt_name": "news-query"}),
+    )
+    found = []
+    for method, options in calls:
+        ours, read, peers = (getattr(each, method)(TEXTS, **options) for each in (model, again, theirs))
+        np.testing.assert_allclose(ours, peers, rtol=0, atol=EQUAL, err_msg=f"{method} {options}")
+        np.testing.assert_array_equal(ours, read)
+        found.append(ours)
+    query, document, default, as_document, *_ = found
+    np.testing.assert_array_equal(query, default)
+    np.testing.assert_array_equal(document, as_document)
+    assert np.abs(query - document).max() > 0.1
+    assert model.truncated == 1
+
+
+def test_a_prompt_left_out_is_in_no_row_of_the_mean_but_in_its_attention(folders: dict[str, str]) -> None:
+    encoder = TransformerEncoder(folders["bert"])
+    kept, left_out, without = (
+        SentenceEncoder(encoder, MeanPooler(), prompts=prompts).encode(TEXTS)
+        for prompts in (Prompts(NAMED, "query"), Prompts(NAMED, "query", pooled=False), Prompts())
+    )
+    assert min(np.abs(left_out - kept).max(), np.abs(left_out - without).max()) > 0.1
+
+
+def test_a_model_without_prompts_has_none_before_queries_and_documents(folders: dict[str, str]) -> None:
+    model = SentenceEncoder(TransformerEncoder(folders["bert"]), MeanPooler())
+    alone = SentenceEncoder(model.encoder, MeanPooler(), prompts=Prompts({"default": "the "}, "default"))
+    plain = model.encode(TEXTS)
+    for each in (model, alone):
+        np.testing.assert_array_equal(each.encode_query(TEXTS), plain)
+        np.testing.assert_array_equal(each.encode_document(TEXTS), plain)
+    assert np.abs(alone.encode(TEXTS) - plain).max() > 0.1
+
+
+def test_a_search_holds_queries_against_documents(folders: dict[str, str], tmp_path: Path) -> None:
+    model = SentenceEncoder(TransformerEncoder(folders["bert"]), MeanPooler(), prompts=Prompts(NAMED, "query"))
+    corpus = list(tiny.TEXTS)
+    expected = model.similarity(model.encode_query("an old bird"), model.encode_document(corpus))[0]
+    (hits,) = model.search("an old bird", corpus, top_k=3)
+    assert [hit.corpus_id for hit in hits] == expected.argsort(descending=True)[:3].tolist()
+    index = VectorIndex.build(model, tiny.write_texts(tmp_path / "corpus.txt"), tmp_path / "corpus.npy")
+    assert [hit.corpus_id for hit in index.search("an old bird", top_k=3)[0]] == [hit.corpus_id for hit in hits]
+    model.prompts = Prompts({**NAMED, "document": "else "}, "query")
+    with pytest.raises(ValueError, match="prompt"):
+        VectorIndex.load(model, tmp_path / "corpus.txt", tmp_path / "corpus.npy")
+
+
+def test_other_poolers_read_what_is_left_too(folders: dict[str, str], tmp_path: Path) -> None:
+    prompts = Prompts(NAMED, "query", pooled=False)
+    model = SentenceEncoder(TransformerEncoder(folders["bert"]), LastTwoPooler(), prompts=prompts)
+    model.save_pretrained(tmp_path / "saved")  # under its class path, which sentence-transformers doesn't read
+    again = SentenceEncoder.from_pretrained(tmp_path / "saved", device="cpu")
+    assert again.prompts == prompts
+    np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
+    found = vectors_by_pooler(model, ["LastTwoPooler", "CLSPooler"], TEXTS)
+    np.testing.assert_allclose(found["LastTwoPooler"], model.encode(TEXTS), rtol=0, atol=EQUAL)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompt_name": "passage"}, r"expected one of query, document, news-query, got 'passage'"),
+        ({"prompt_name": "query", "prompt": "a "}, "expected none beside prompt_name"),
+        ({"prompt": "the old bird " * 5}, "expected fewer tokens than the 14 that max_length 16 leaves.*got 15"),
+    ],
+    ids=["unknown", "both", "long"],
+)
+def test_what_no_prompt_can_be_is_refused(folders: dict[str, str], options: dict[str, str], message: str) -> None:
+    model = SentenceEncoder(
+        TransformerEncoder(folders["bert"]), MeanPooler(), max_length=16, prompts=Prompts(NAMED)
+    )
+    with pytest.raises(ValueError, match=message):
+        model.encode(TEXTS, **options)
+
+
+def test_a_default_that_is_not_there_is_refused(folders: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="default_prompt_name: expected one of query, got 'document'"):
+        Prompts({"query": "q "}, default="document")
+    SentenceEncoder(TransformerEncoder(folders["bert"]), MeanPooler()).save_pretrained(tmp_path / "saved")
+    path = tiny.by_hand(tmp_path / "saved") / "config_sentence_transformers.json"
+    path.write_text(json.dumps({"prompts": {"query": "q "}, "default_prompt_name": "document"}))
+    with pytest.raises(ValueError, match=r"expected the default prompt 'document', got the text 'query'"):
+        SentenceEncoder.from_pretrained(tmp_path / "saved")
+
+
+def test_prompts_can_be_given_to_a_folder_that_says_none(folders: dict[str, str]) -> None:
+    with pytest.warns(UserWarning, match="names no pooler"):
+        model = SentenceEncoder.from_pretrained(folders["bert"], prompts=Prompts(NAMED), device="cpu")
+    np.testing.assert_array_equal(model.encode_query("bird"), model.encode("bird", prompt="the old "))
