@@ -125,6 +125,9 @@ class Evaluate(TextsCommand):
         {"metavar": "NAME"},
         "what to read the model with: CLSPooler, FirstLastPooler(first=block_1), ...; several share one pass",
     ] = ()
+    threshold: Annotated[
+        float | None, {"metavar": "COSINE"}, "accuracy too, of pairs labelled 0 or 1: 1 is predicted above it"
+    ] = None
     suite: Annotated[
         Sequence[Suite], {"metavar": "SUITE"}, f"suites of tasks, instead of files: {', '.join(get_args(Suite))}"
     ] = ()

@@ -25,7 +25,7 @@ from contrastive_text.data.retrieval.judged import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.frequency import frequency_table
 from contrastive_text.evaluation.results import ScoreTable, figure_cell, written_together
-from contrastive_text.evaluation.sts.cosine import score_table, warnings_named
+from contrastive_text.evaluation.sts.cosine import check_labels, score_table, warnings_named
 from contrastive_text.evaluation.sts.data import STSPairs
 from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suites, trained_splits
 
@@ -36,6 +36,7 @@ _ENCODES = ("files", *(suite for suite in _SUITES if suite != "glue"))
 """What encodes texts by the model; GLUE trains it on."""
 _READ_BY: Mapping[str, Sequence[str]] = {
     "columns": ("files",),
+    "threshold": ("files",),
     "bounds": ("files",),
     "data": _SUITES,
     "corpus": ("retrieval",),
@@ -85,6 +86,10 @@ def _check(options: Evaluate) -> None:
         )
     if options.suite and not options.data:
         raise InvalidValueError("--data: expected the folder of the suites' data sets, got none; give it")
+    if options.threshold is not None and not -1 <= options.threshold < 1:
+        raise InvalidValueError(
+            f"--threshold: expected a cosine from -1 to below 1, got {options.threshold}; 0 is CS224N's"
+        )
     if options.without_frequent and (len(options.suite) > 1 or options.cache):
         more = "--cache" if options.cache else "other suites"
         raise InvalidValueError(
@@ -121,10 +126,13 @@ def _encoded(embed: CachedEncoder) -> str:
 def _evaluate_files(options: Evaluate) -> None:
     bounds = Bounds.of(options.bounds)
     tables = {path: read_pairs(path, columns=options.columns, bounds=bounds) for path in options.files}
-    for table in tables.values():
+    for path, table in tables.items():
         say(table.understood)
+        if options.threshold is not None:
+            check_labels(path, table)
     embeds = _load(options)
-    head = "file", "sub-set", "pairs", "Spearman x 100", "Pearson x 100"
+    head = ["file", "sub-set", "pairs", "Spearman x 100", "Pearson x 100"]
+    head += [] if options.threshold is None else [f"accuracy x 100 above {options.threshold:g}"]
     shown = Table(*head, title="cosine similarity against gold score")
     if len(embeds) > 1:
         shown.add_column("model")
@@ -134,10 +142,11 @@ def _evaluate_files(options: Evaluate) -> None:
             name = Path(path).name
             label = name if names[name] == 1 else path
             with warnings_named(path):
-                found = {model: score_table(embed, table) for model, embed in embeds.items()}
+                found = {model: score_table(embed, table, options.threshold) for model, embed in embeds.items()}
             for rows in zip(*found.values(), strict=True):
                 for model, score in zip(found, rows, strict=True):
-                    figures = [figure_cell(each) for each in (score.spearman, score.pearson)]
+                    known = (score.spearman, score.pearson, score.accuracy)
+                    figures = [figure_cell(each) for each in known if each is not None]
                     cells = [label, score.subset, f"{score.pairs:,}", *figures, model]
                     shown.add_row(*map(Text, cells[: len(shown.columns)]))
     _say_encoded(embeds)

@@ -313,6 +313,8 @@ def altered(folder: Path, copy: Path, value: float) -> Path:
         (["m", "--suite", "sts", "--data", "d", "--frequencies", "t"], "expected --without_frequent"),
         (["m", "one.tsv", "--without_frequent", "2"], "--without_frequent: expected something that reads it"),
         (["m", "--suite", "sts", "--data", "nowhere"], "nowhere: expected a folder of data sets, found none"),
+        (["m", "two.tsv", "--threshold", "0"], "two.tsv: expected pairs labelled 0 or 1 for an accuracy, got 2"),
+        (["m", "one.tsv", "--threshold", "1"], "--threshold: expected a cosine from -1 to below 1, got 1.0"),
         (["m", "empty.tsv"], "empty.tsv: expected at least one row with text, got an empty file"),
         (["m", "--suite", "sts", "--data", "."], "--data: expected the data of one task or more, got none"),
         (["no/such-model", "one.tsv"], "expected a local folder or a name"),
@@ -324,7 +326,25 @@ def test_wrong_input_is_answered_in_a_few_lines(
 ) -> None:
     (here / "empty.tsv").touch()
     (here / "one.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t1\n")
+    (here / "two.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t1\nc\td\t2.5\n")
     assert expected in answer(["evaluate", *words])
+
+
+def test_labelled_pairs_have_the_accuracy_of_cosines_above_a_threshold(
+    files: dict[str, str], here: Path, said: Callable[[Sequence[str]], tuple[str, str]], embed: CachedEncoder
+) -> None:
+    texts = tiny.TEXTS[:24]
+    cosines = pair_cosines(embed, STSPairs(texts[:12], texts[12:], torch.zeros(12), ["a"] * 12))
+    threshold = float(cosines.sort().values[4:6].mean())  # five pairs below it, seven above
+    labels = [i % 3 == 0 for i in range(12)]
+    lines = [f"{texts[i]}\t{texts[i + 12]}\t{int(label)}\t{'xy'[i % 2]}" for i, label in enumerate(labels)]
+    (here / "asked.tsv").write_text("\n".join(["sentence1\tsentence2\tlabel\tgenre", *lines]) + "\n")
+    out, _ = said([files["bert"], "asked.tsv", "--threshold", f"{threshold:.9f}"])
+    right = [(float(cosine) > threshold) == label for cosine, label in zip(cosines, labels, strict=True)]
+    expected = [f"{100 * sum(rows) / len(rows):.2f}" for rows in (right, right[::2], right[1::2])]
+    cells = [line.split("│") for line in out.splitlines() if line.startswith("│")]
+    assert [row[-2].strip() for row in cells] == expected
+    assert len({*expected}) > 1
 
 
 def test_a_damaged_model_has_no_score(

@@ -177,12 +177,15 @@ class PairScore(NamedTuple):
         pairs: Number of pairs.
         spearman: Spearman correlation of cosine and gold score, times 100; NaN for a single pair.
         pearson: Pearson correlation of the same.
+        accuracy: Share of the pairs, times 100, whose label is 1 where their cosine is above a threshold and 0
+            elsewhere; None without a threshold.
     """
 
     subset: str
     pairs: int
     spearman: float
     pearson: float
+    accuracy: float | None = None
 
 
 def evaluate_pairs(
@@ -205,15 +208,36 @@ def evaluate_pairs(
     return score_table(CachedEncoder(model, batch_size=batch_size, show_progress_bar=show_progress_bar), table)
 
 
-def score_table(embed: CachedEncoder, table: Table) -> list[PairScore]:
-    """Returns what ``evaluate_pairs`` does, with vectors that several tables share."""
+def score_table(embed: CachedEncoder, table: Table, threshold: float | None = None) -> list[PairScore]:
+    """Returns what ``evaluate_pairs`` does, with vectors that several tables share.
+
+    Args:
+        embed: The encoder.
+        table: Scored pairs.
+        threshold: The cosine above which a pair is predicted to be of label 1, as by ``CosineScorer``; None for
+            no accuracies.
+    """
     pairs = STSPairs.of_table(table)
     cosines, sizes = pair_cosines(embed, pairs), Counter(pairs.subsets)
     whole, parts = zip(
         *(aggregate(cosines, pairs, "all", correlation) for correlation in (spearman, pearson)), strict=True
     )
     subsets = list(parts[0]) if len(sizes) > 1 else []
-    return [
+    scores = [
         PairScore("all", len(pairs), *whole),
         *(PairScore(name, sizes[name], *(part[name] for part in parts)) for name in subsets),
     ]
+    if threshold is None:
+        return scores
+    right = ((cosines > threshold) == (pairs.gold == 1)).double()
+    rows = [right, *(right[[each == name for each in pairs.subsets]] for name in subsets)]
+    return [score._replace(accuracy=100 * float(of.mean())) for score, of in zip(scores, rows, strict=True)]
+
+
+def check_labels(where: str, table: Table) -> None:
+    """Checks that the gold scores of pairs are labels, 0 or 1 (ValueError)."""
+    others = [row["target"] for row in table if row["target"] not in (0.0, 1.0)]
+    if others:
+        raise InvalidValueError(
+            f"{where}: expected pairs labelled 0 or 1 for an accuracy, got {others[0]}; leave --threshold out"
+        )
