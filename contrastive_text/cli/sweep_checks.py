@@ -19,7 +19,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.recipes.layers import Config
 from contrastive_text.runs.sweeps import Axis, Cell
 from contrastive_text.runs.sweeps.stages import split_stage
-from contrastive_text.training.callbacks import PAIR_SCORE, TASK_SCORE
+from contrastive_text.training.callbacks import PAIR_SCORE, RANKING_SCORE, TASK_SCORE
 from contrastive_text.training.initial_weights import check_initial_weights
 from contrastive_text.training.run import Run
 
@@ -134,7 +134,7 @@ def _check_config(cell: Cell, stages: Sequence[Config]) -> None:
         option = "--data.validation" if len(stages) == 1 else f"--stage{len(stages)}.data.validation"
         raise InvalidValueError(
             f"data.validation: expected a file to score the runs on, got none for {cell.name}; give "
-            f"{option} PAIRS.tsv"
+            f"{option} PAIRS.tsv, or data.retrieval a folder"
         )
     for config in stages:
         if config["trainer"]["logger"] not in (None, True):
@@ -166,15 +166,16 @@ def noted(cell: Cell, stages: Sequence[Config], select: str) -> dict[str, Config
 
 def chosen_by(config: Config) -> str:
     """Returns the figure by which ``fit`` chooses the best checkpoint."""
-    return str(config["checkpoint"]["monitor"] or (TASK_SCORE if validated(config) == "tasks" else PAIR_SCORE))
+    usual = {"tasks": TASK_SCORE, "pairs": PAIR_SCORE, "retrieval": RANKING_SCORE, "": PAIR_SCORE}
+    return str(config["checkpoint"]["monitor"] or usual[validated(config)])
 
 
 def validated(config: Config) -> str:
-    """Returns whose validation files a run has: ``tasks``, else ``pairs``; empty for none."""
+    """Returns whose validation files a run has: ``tasks``, else ``pairs``, else ``retrieval``; empty for none."""
     data = config["data"]
     if any(task["validation"] for task in (data["tasks"] or {}).values()):
         return "tasks"
-    return "pairs" if data["validation"] else ""
+    return "pairs" if data["validation"] else "retrieval" if data["retrieval"] else ""
 
 
 @contextlib.contextmanager

@@ -14,20 +14,15 @@ from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.checkpoints import load_options
 from contrastive_text.core.specs import part_spec, to_plain
 from contrastive_text.core.text_files import Bounds
-from contrastive_text.core.types import Row
 from contrastive_text.data.cleaning import Clean
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.files.readers import Table
-from contrastive_text.data.loader import (
-    ResumableLoader,
-    check_own_batches,
-    epoch_loader,
-    loader_in_order,
-    prediction_loader,
-)
+from contrastive_text.data.loader import ResumableLoader, check_own_batches, epoch_loader
 from contrastive_text.data.mixture import AllTasks, Mixture, describe_steps
 from contrastive_text.data.needs import BatchConsumer, DataNeeds, as_consumer
+from contrastive_text.data.plain_loaders import PlainLoaders
 from contrastive_text.data.preparation import TrainingSet, check_turns, learned_tokenizer, prepare
+from contrastive_text.data.retrieval.files import MOST_DOCUMENTS, RetrievalFiles
 from contrastive_text.data.run_tables import RunTables
 from contrastive_text.data.tasks import (
     ALONE,
@@ -40,9 +35,8 @@ from contrastive_text.data.tasks import (
     check_tasks,
 )
 from contrastive_text.data.tokenizing import single_threaded_tokenizers
-from contrastive_text.pairings import Given, Pairing, SameText
+from contrastive_text.pairings import Pairing
 from contrastive_text.recipes.building import build_from_recipe
-from contrastive_text.views import ViewPlan
 
 _PARTS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ("predict",)}
 """Stage of a trainer -> what is read for it."""
@@ -60,6 +54,11 @@ class TextDataModule(pl.LightningDataModule):
         validation: Files of scored pairs; each gives a correlation.
         test: Files of scored pairs.
         predict: File or files of texts to embed.
+        retrieval: Queries and corpora to rank in validation: folders in BEIR's layout, by ``qrels/dev.tsv`` or
+            their only judgements, and files of pairs; each gives ``val/NAME/ndcg@10`` and other figures.
+        retrieval_corpus: File or files of further texts to rank beside the positives of a file of pairs.
+        retrieval_documents: Most documents of a corpus that are ranked: all judged ones, and others, the same in
+            every run; None for all.
         columns: Library column -> column of the training file, where its name isn't a usual one.
         labels: Label of the training file -> class of the objective, where they differ.
         eval_columns: As ``columns``, for the files of scored pairs.
@@ -97,6 +96,9 @@ class TextDataModule(pl.LightningDataModule):
         validation: Paths | None = None,
         test: Paths | None = None,
         predict: Paths | None = None,
+        retrieval: Paths | None = None,
+        retrieval_corpus: Paths | None = None,
+        retrieval_documents: int | None = MOST_DOCUMENTS,
         columns: dict[str, Any] | None = None,  # Any: a name or a list of names; jsonargparse wants one type
         labels: dict[str, str] | None = None,
         eval_columns: dict[str, str] | None = None,
@@ -121,6 +123,9 @@ class TextDataModule(pl.LightningDataModule):
         self.validation = validation
         self.test = test
         self.predict = predict
+        self.retrieval = retrieval
+        self.retrieval_corpus = retrieval_corpus
+        self.retrieval_documents = retrieval_documents
         self.columns = columns
         self.labels = labels
         self.eval_columns = eval_columns
@@ -139,7 +144,7 @@ class TextDataModule(pl.LightningDataModule):
         self.originals = originals
         self.cache_dir = cache_dir
         self.bounds = bounds
-        for part in SPLITS:
+        for part in (*SPLITS, "retrieval", "retrieval_corpus"):
             check_paths(f"data.{part}", vars(self)[part])
         for name, least in (("batch_size", 2), ("originals", 1), ("eval_batch_size", 1), ("num_workers", 0)):
             check_least(name, vars(self)[name], least)
@@ -151,13 +156,7 @@ class TextDataModule(pl.LightningDataModule):
         self._module: object = None
         self._loader: ResumableLoader | None = None
         self._place: dict[str, int] | None = None
-        self._tables = RunTables(
-            self.each_task,
-            named=bool(tasks),
-            files={"validation": validation, "test": test, "predict": predict},
-            eval_columns=eval_columns,
-            bounds=Bounds.of(bounds),
-        )
+        self.tables = self._run_tables()
         if num_workers:
             single_threaded_tokenizers()
 
@@ -192,6 +191,12 @@ class TextDataModule(pl.LightningDataModule):
             loaded: Self = super().load_from_checkpoint(checkpoint_path, **arguments)
         return loaded
 
+    def _run_tables(self) -> RunTables:
+        files = {part: vars(self)[part] for part in SPLITS if part != "train"}
+        ranked = RetrievalFiles(self.retrieval, self.retrieval_corpus, self.retrieval_documents)
+        bounds = Bounds.of(self.bounds)
+        return RunTables(self.each_task, bool(self.tasks), files, self.eval_columns, bounds, ranked)
+
     @property
     def _alone(self) -> TextTask:
         return TextTask(**{name: vars(self)[name] for name in ALONE})
@@ -211,7 +216,7 @@ class TextDataModule(pl.LightningDataModule):
             check_own_batches(self.trainer, stage)
         needs = self._needs()
         for part in _PARTS[stage]:
-            self._tables.read(part, needs.tasks, optional=(stage, part) == ("fit", "validation"))
+            self.tables.read(part, needs.tasks, optional=(stage, part) == ("fit", "validation"))
         if stage == "fit":
             if needs.tokenizer is None:
                 needs = self._with_learned_tokenizer(needs)
@@ -238,7 +243,7 @@ class TextDataModule(pl.LightningDataModule):
 
     def table(self, part: str) -> dict[str, Table]:
         """Returns the tables of ``train``, ``validation``, ``test`` or ``predict`` by name, after ``setup``."""
-        return self._tables.of(part)
+        return self.tables.of(part)
 
     def attach(self, module: BatchConsumer) -> None:
         """Names the module whose views and tokenizer are used where no trainer runs."""
@@ -303,48 +308,32 @@ class TextDataModule(pl.LightningDataModule):
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def val_dataloader(self) -> list[ResumableLoader]:
-        """Returns one loader per file of scored pairs, and per file of a task's validation data."""
-        return self._scored("validation")
+        """Returns one loader per file of scored pairs, of a task's validation data, and two per retrieval set."""
+        return self._plain_loaders().scored("validation")
 
     def test_dataloader(self) -> list[ResumableLoader]:
         """Returns one loader per file of scored pairs, and per file of a task's test data."""
-        return self._scored("test")
-
-    def _scored(self, part: str) -> list[ResumableLoader]:
-        return [
-            loader_in_order(name, rows, self.eval_batch_size, self._plain_collator(name, rows, file))
-            for name, file, rows in self._tables.by_file(part)
-        ]
+        return self._plain_loaders().scored("test")
 
     def predict_dataloader(self) -> list[DataLoader[KeyedRow]]:
         """Returns the texts to embed and those to predict, a loader for each table, in file order."""
-        return [
-            prediction_loader(name, table.rows, self.eval_batch_size, self._plain_collator(name, table.rows))
-            for name, table in self.table("predict").items()
-        ]
+        return self._plain_loaders().predicted()
 
-    def _plain_collator(self, name: str, rows: Sequence[Row], file: str = "") -> Collator | StepCollator:
-        """Returns the collator of rows that stand as they are: no spans, no neighbours, no view."""
-        task = (self.tasks or {}).get(name)
-        own = None if task is None else task.pairing
-        as_read: Pairing = Given() if "anchor" in rows[0] else SameText()
-        collator = self._collator(name, own if own is not None and own.joins else as_read, ViewPlan())
-        return collator if task is None else StepCollator({name: collator}, file)
+    def _plain_loaders(self) -> PlainLoaders:
+        tokenizer = self._needs().known_tokenizer(training=False)
+        return PlainLoaders(self.tables, self.tasks or {}, tokenizer, self.eval_batch_size, self.seed)
 
     def collator(self, task: str | None = None) -> Collator:
         """Returns the collator of a task's training data, after ``setup("fit")``; None for the only one."""
-        data = self.training.of(task)
-        return self._collator(data.name, data.pairing, self._needs().tasks[data.name].plan, training=True)
-
-    def _collator(self, task: str, pairing: Pairing, plan: ViewPlan, training: bool = False) -> Collator:
-        tokenizer = self._needs().known_tokenizer(training)
+        data, needs = self.training.of(task), self._needs()
+        tokenizer, plan = needs.known_tokenizer(training=True), needs.tasks[data.name].plan
         plan.build(tokenizer.vocabulary(plan.new_tokens))
-        return Collator(tokenizer, pairing, plan, seed=self.seed, task=task, originals=self.originals)
+        return Collator(tokenizer, data.pairing, plan, self.seed, task=data.name, originals=self.originals)
 
     def facts(self) -> dict[str, str]:
         """Returns what a reader of the results should know of the training data, after ``setup("fit")``."""
         facts = self.training.facts(self._needs().tokenizer, self.seed, tasks=self.each_task)
         if self.tasks or self.mixture:
             facts["mixture"] = describe_steps(self.training.steps, self.training.sizes)
-        validation = "\n".join(table.understood for table in self.table("validation").values())
+        validation = "\n".join(self.tables.understood("validation"))
         return facts | {"validation data": validation or "none: the last weights are kept, not the best"}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from pathlib import Path
 
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import InvalidValueError
@@ -13,7 +11,9 @@ from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.core.types import Row
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
 from contrastive_text.data.needs import TaskNeeds
-from contrastive_text.data.tasks import SPLITS, Paths, TextTask, files_of, read_task
+from contrastive_text.data.retrieval.files import RetrievalFiles
+from contrastive_text.data.retrieval.judged import RetrievalSet
+from contrastive_text.data.tasks import SPLITS, Paths, TextTask, file_name, files_of, read_task
 
 
 class RunTables:
@@ -25,6 +25,10 @@ class RunTables:
         files: Part -> files beside the tasks': scored pairs, each a table of its own, and texts to embed.
         eval_columns: Library column -> column of the files of scored pairs.
         bounds: How large what is in a file may be.
+        retrieval: What is ranked in validation; None for nothing.
+
+    Attributes:
+        ranked: Name of a retrieval set -> the set, as far as they have been read.
     """
 
     def __init__(
@@ -34,17 +38,31 @@ class RunTables:
         files: Mapping[str, Paths | None],
         eval_columns: Mapping[str, str] | None,
         bounds: Bounds = USUAL,
+        retrieval: RetrievalFiles | None = None,
     ) -> None:
         self.tasks = tasks
         self.named = named
         self.files = {part: files_of(paths) for part, paths in files.items()}
         self.eval_columns = eval_columns
         self.bounds = bounds
+        self.retrieval = retrieval or RetrievalFiles()
+        self.ranked: dict[str, RetrievalSet] = {}
         self._tables: dict[tuple[str, str], Table] = {}
 
     def of(self, part: str) -> dict[str, Table]:
         """Returns the tables of a part by name, as far as they have been read."""
         return {name: table for (read, name), table in self._tables.items() if read == part}
+
+    @property
+    def validated(self) -> dict[str, int]:
+        """Task, file or retrieval set -> the identity of what it is validated on, as far as it has been read."""
+        scored = {name: table.identity for name, table in self.of("validation").items()}
+        return scored | {name: data.identity for name, data in self.ranked.items()}
+
+    def understood(self, part: str) -> list[str]:
+        """Returns how the files of a part were understood, as far as they have been read."""
+        ranked = self.ranked.values() if part == "validation" else ()
+        return [*(table.understood for table in self.of(part).values()), *(data.understood for data in ranked)]
 
     def by_file(self, part: str) -> Iterator[tuple[str, str, Sequence[Row]]]:
         """Yields the table's name, the name and the rows of each file of a part; one alone has no name."""
@@ -85,13 +103,17 @@ class RunTables:
         elif part != "predict":
             self._read_pairs(part, files)
         tables = self.of(part)
-        if not tables and not optional:
+        if part == "validation" and not self.ranked:
+            self.ranked = self.retrieval.read(taken=tables, bounds=self.bounds)
+        if not tables and not (part == "validation" and self.ranked) and not optional:
             raise InvalidValueError(f"data.{part}: expected a file, got none; give --data.{part} FILE")
-        for name, table in tables.items():
-            if part in ("validation", "test") and min(table.files, default=len(table)) < world_size():
+        rows = {name: min(table.files, default=len(table)) for name, table in tables.items()}
+        rows |= {name: min(len(data.queries), len(data.documents)) for name, data in self.ranked.items()}
+        for name, count in rows.items() if part in ("validation", "test") else ():
+            if count < world_size():
                 raise InvalidValueError(
-                    f"data.{part}: expected a row for each of {world_size()} processes in {name}, got "
-                    f"{min(table.files, default=len(table))}; use fewer devices, or another file"
+                    f"data.{part}: expected a row for each of {world_size()} processes in {name}, got {count}; "
+                    "use fewer devices, or another file"
                 )
 
     def _read_pairs(self, part: str, files: list[str]) -> None:
@@ -107,13 +129,3 @@ class RunTables:
                 self._tables[part, name] = read_pairs(
                     path, columns=self.eval_columns, split=SPLITS[part], bounds=self.bounds
                 )
-
-
-def file_name(path: str) -> str:
-    """Returns a data file's name without folders and suffixes of format.
-
-    Example:
-        >>> file_name("sts/stsb.dev.tsv.gz")
-        'stsb.dev'
-    """
-    return re.sub(r"\.(txt|tsv|csv|jsonl)(\.gz)?$", "", Path(path).name).replace(":", "-")

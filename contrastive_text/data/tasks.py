@@ -104,6 +104,16 @@ def files_of(paths: Paths | None) -> list[str]:
     return [paths] if isinstance(paths, str) else list(paths or ())
 
 
+def file_name(path: str) -> str:
+    """Returns a data file's name without folders and suffixes of format.
+
+    Example:
+        >>> file_name("sts/stsb.dev.tsv.gz")
+        'stsb.dev'
+    """
+    return re.sub(r"\.(txt|tsv|csv|jsonl)(\.gz)?$", "", Path(path).name).replace(":", "-")
+
+
 def check_paths(where: str, given: object) -> None:
     """Checks that each value is a path, and no text in the place of one.
 

@@ -10,7 +10,14 @@ from torch import Tensor
 from contrastive_text.core.errors import MissingFileError
 from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.data.files.formats import listed, reading_error, short
-from contrastive_text.data.retrieval.beir import NANO_PLACE, NANO_SETS, holds_corpus, read_beir, read_nano, splits
+from contrastive_text.data.retrieval.beir import (
+    NANO_PLACE,
+    NANO_SETS,
+    chosen_split,
+    holds_corpus,
+    read_beir,
+    read_nano,
+)
 from contrastive_text.data.retrieval.judged import RetrievalSet
 from contrastive_text.data.retrieval.pairs import read_pair_corpus
 from contrastive_text.evaluation.cached import CachedEncoder
@@ -66,7 +73,9 @@ def find_retrieval(
     nano = NANO_SETS if not folders or folders.keys() & {*NANO_SETS} else ()
     named = _chosen(tasks, dict.fromkeys((*nano, *folders)))
     return {
-        task: read_beir(folders[task], _split(folders[task]), bounds) if task in folders else _missing(task, path)
+        task: read_beir(folders[task], chosen_split(folders[task], "test"), bounds)
+        if task in folders
+        else _missing(task, path)
         for task in named
     }
 
@@ -109,11 +118,6 @@ def _chosen(tasks: Sequence[str], there: Sequence[str] | Mapping[str, object]) -
 
 def _inside(folder: Path) -> dict[str, Path]:
     return {each.name: each for each in sorted(folder.iterdir()) if each.is_dir() and holds_corpus(each)}
-
-
-def _split(folder: Path) -> str:
-    there = splits(folder)
-    return there[0] if len(there) == 1 else "test"
 
 
 def _missing(task: str, folder: Path) -> str:

@@ -19,10 +19,12 @@ from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.types import Encoded
 from contrastive_text.data import Collator
 from contrastive_text.data.collator import StepCollator
+from contrastive_text.data.retrieval.collator import Ranked, RankedCollator
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.metrics import PearsonSimilarity, SpearmanSimilarity, further_metrics
 from contrastive_text.objectives import Objective
 from contrastive_text.training.forward_pass import read_slots
+from contrastive_text.training.ranked import RANK_SCORE, RankedScores
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import ViewPlan
 
@@ -42,6 +44,7 @@ class HeldOutScores:
         device: Where the numbers are kept.
         parts: Number of a loader -> task and name of the file in it, where the task has several files.
         widths: Of how many features scored pairs are scored too, beside whole vectors.
+        ranked: Number of a loader -> the queries or documents of a retrieval set in it.
     """
 
     def __init__(
@@ -51,9 +54,11 @@ class HeldOutScores:
         device: torch.device,
         parts: Mapping[int, tuple[str, str]] = MappingProxyType({}),
         widths: Sequence[int] = (),
+        ranked: Mapping[int, Ranked] = MappingProxyType({}),
     ) -> None:
         self.files = dict(files)
         self.widths = {"": None, **{f"@{width}": width for width in widths}}
+        self.ranked = RankedScores(ranked, self.widths)
         self.pairs = {name: _pair_metrics(self.widths, device) for name in files.values()}
         chosen = {task: predicting(objectives) for task, objectives in tasks.items()}
         self.tasks = {task: (objective, _task_metrics(objective, device)) for task, objective in chosen.items()}
@@ -67,7 +72,7 @@ class HeldOutScores:
         """Adds a batch to the score of its file or its task.
 
         Args:
-            batch: Scored pairs, or rows of a task.
+            batch: Scored pairs, rows of a task, or queries or documents.
             number: That of its loader.
             embed: From a batch to the vectors of the saved model, (S, D).
             embedder: That of training.
@@ -75,6 +80,9 @@ class HeldOutScores:
         Returns:
             Of scored pairs: vectors as ``anchor`` and ``positive``, (N, D), and gold scores as ``target``, (N,).
         """
+        if isinstance(batch, Batch) and number in self.ranked.sides:
+            self.ranked.add(batch, number, embed(batch))
+            return None
         if isinstance(batch, Batch):
             return self._add_pairs(self.files[number], batch, embed(batch))
         for task, rows in batch.batches.items():
@@ -103,8 +111,8 @@ class HeldOutScores:
             for metric in (*metrics[mark].values(), *own.get(mark, {}).values()):
                 metric.update(predictions, target)
 
-    def figures(self) -> dict[str, Tensor]:
-        """Returns all scores times 100: ``spearman``, ``pearson``, ``TASK/accuracy``, ``overall``, ...
+    def figures(self, partial: bool = False) -> dict[str, Tensor]:
+        """Returns all scores times 100: ``spearman``, ``TASK/accuracy``, ``overall``, ``SET/ndcg@10``, ...
 
         Beside its score a task of two classes has ``f1``, of the second one, and ``matthews``, and one of scores
         ``spearman``. Of several files they are of all rows together, and ``TASK/accuracy/FILE`` is of one. What
@@ -132,13 +140,15 @@ class HeldOutScores:
             figures |= {f"{task}/{name}/{file}": score for name, score in each.items()}
         if scores:
             figures[OVERALL] = torch.stack(scores).mean()
-        return figures
+        return figures | self.ranked.figures(partial)
 
     def log(self, module: pl.LightningModule, part: str) -> None:
         """Logs the figures under a part: ``val`` or ``test``."""
-        for name, figure in self.figures().items():
+        trial = module.trainer.sanity_checking or vars(module.trainer)["fast_dev_run"]
+        for name, figure in self.figures(partial=bool(trial)).items():
             # The metrics have gathered over ranks; sync_dist spares a warning.
-            module.log(f"{part}/{name}", figure, prog_bar=name in ("spearman", OVERALL), sync_dist=True)
+            shown = name in ("spearman", OVERALL, RANK_SCORE)
+            module.log(f"{part}/{name}", figure, prog_bar=shown, sync_dist=True)
 
 
 _Metrics: TypeAlias = Mapping[str, Mapping[str, Metric]]
@@ -216,19 +226,21 @@ def predictions(batch: Batch, embedder: Embedder, objectives: Mapping[str, Objec
 def scores_of(loaders: object, by_task: TaskParts, device: torch.device) -> HeldOutScores:
     """Returns what will gather the scores of a trainer's loaders of validation or test."""
     listed = loaders if isinstance(loaders, list | tuple) else [loaders]
-    each = {number: _task_and_file(loader, number) for number, loader in enumerate(listed)}
+    collators = [loader.collate_fn if isinstance(loader, DataLoader) else None for loader in listed]
+    ranked = {i: collate.ranked for i, collate in enumerate(collators) if isinstance(collate, RankedCollator)}
+    each = {i: _task_and_file(collate, i) for i, collate in enumerate(collators) if i not in ranked}
     return HeldOutScores(
         {number: file for number, (task, file) in each.items() if task is None},
         {task: by_task.objectives(task) for task, _ in each.values() if task is not None},
         device,
         parts={number: (task, file) for number, (task, file) in each.items() if task is not None and file},
         widths=by_task.widths,
+        ranked=ranked,
     )
 
 
-def _task_and_file(loader: object, number: int) -> tuple[str | None, str]:
+def _task_and_file(collate: object, number: int) -> tuple[str | None, str]:
     """Returns the task of a loader's rows, None of scored pairs, and their file; if it isn't ours, its number."""
-    collate = loader.collate_fn if isinstance(loader, DataLoader) else None
     if isinstance(collate, StepCollator):
         return next(iter(collate.collators)), collate.file
     return None, collate.task if isinstance(collate, Collator) else str(number)

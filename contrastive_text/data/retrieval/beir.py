@@ -116,6 +116,12 @@ def splits(root: Path) -> Sequence[str]:
     return sorted({path.name.split(".tsv")[0] for path in (root / _QRELS).glob("*.tsv*")})
 
 
+def chosen_split(root: Path, usual: str) -> str:
+    """Returns the only split that has judgements, or the usual one where there are several or none."""
+    there = splits(root)
+    return there[0] if len(there) == 1 else usual
+
+
 def _read(source: str, corpus: _Source, queries: _Source, qrels: _Source) -> RetrievalSet:
     documents, asked = _texts(corpus), _texts(queries)
     for where, found in ((corpus.where, documents), (queries.where, asked)):

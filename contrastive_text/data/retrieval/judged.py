@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.random import text_id
 from contrastive_text.data.files.formats import counted
 
 
@@ -32,6 +33,11 @@ class RetrievalSet:
     relevance: tuple[Mapping[int, float], ...]
     own: tuple[int, ...]
     understood: str = ""
+
+    @property
+    def identity(self) -> int:
+        """A number that is the same for the same texts and grades, wherever their files lie."""
+        return text_id(repr((self.queries, self.documents, self.relevance, self.own)))
 
     def bounded(self, most: int, seed: int = 42) -> RetrievalSet:
         """Returns the same with so many documents at most: all judged ones, and others as they are drawn.

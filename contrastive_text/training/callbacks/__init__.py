@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from contrastive_text.core.lazy_imports import importing
 
 if TYPE_CHECKING:
-    from contrastive_text.training.callbacks.best_checkpoint import PAIR_SCORE, TASK_SCORE, BestCheckpoint
+    from contrastive_text.training.callbacks.best_checkpoint import (
+        PAIR_SCORE,
+        RANKING_SCORE,
+        TASK_SCORE,
+        BestCheckpoint,
+    )
     from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
     from contrastive_text.training.callbacks.export_model import ExportModel
     from contrastive_text.training.callbacks.run_summary import RunSummary
@@ -14,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PAIR_SCORE",
+    "RANKING_SCORE",
     "TASK_SCORE",
     "BestCheckpoint",
     "CollapseDoctor",

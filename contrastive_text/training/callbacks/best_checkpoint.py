@@ -14,11 +14,14 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.temporaries import remove_abandoned
 from contrastive_text.data import TextDataModule
 from contrastive_text.training.checkpoint_io import copy_checkpoint, local_path
+from contrastive_text.training.ranked import RANK_SCORE
 
 PAIR_SCORE = "val/spearman"
 """Mean correlation of the files of scored pairs."""
 TASK_SCORE = "val/overall"
 """Mean score of the tasks."""
+RANKING_SCORE = f"val/{RANK_SCORE}"
+"""Mean nDCG@10 of the retrieval sets."""
 
 
 def monitored(data: TextDataModule) -> str:
@@ -26,11 +29,19 @@ def monitored(data: TextDataModule) -> str:
     scored = data.table("validation")
     tasks = [task for task in data.tasks or () if task in scored]
     if not tasks:
-        return f"the best is chosen by {PAIR_SCORE}, unless checkpoint.monitor names another"
+        return f"the best is chosen by {usual_score(data)}, unless checkpoint.monitor names another"
     others = [task for task in data.tasks or () if task not in scored]
     left_out = f"; {', '.join(others)} without validation files" if others else ""
     means = f"the mean over {', '.join(tasks)}{left_out}"
     return f"the best is chosen by {TASK_SCORE}, {means}, unless checkpoint.monitor names another"
+
+
+def usual_score(data: TextDataModule) -> str:
+    """Returns the score that chooses where none is named: of tasks, else of scored pairs, else of rankings."""
+    scored = data.table("validation")
+    if any(task in scored for task in data.tasks or ()):
+        return TASK_SCORE
+    return PAIR_SCORE if scored else RANKING_SCORE
 
 
 def data_of(trainer: pl.Trainer) -> TextDataModule | None:
@@ -66,7 +77,8 @@ class BestCheckpoint(ModelCheckpoint):
 
     Args:
         dirpath: Folder; None for ``checkpoints`` in the run's folder.
-        monitor: The score; None for ``val/overall`` where tasks are validated, else ``val/spearman``.
+        monitor: The score; None for ``val/overall`` where tasks are validated, else ``val/spearman``, else
+            ``val/ndcg@10``.
         mode: ``max`` or ``min``.
     """
 
@@ -90,12 +102,11 @@ class BestCheckpoint(ModelCheckpoint):
         if stage == "fit" and (data := data_of(trainer)) is not None:
             if "val_check_interval" in vars(trainer):  # absent where validation goes by the clock
                 trainer.val_check_interval = _validation_interval(trainer, data)
-            scored = data.table("validation")
-            self._validated = {name: table.identity for name, table in scored.items()}
-            self.monitor = self.monitor or (TASK_SCORE if any(map(scored.get, data.tasks or ())) else PAIR_SCORE)
+            self._validated = data.tables.validated
+            self.monitor = self.monitor or usual_score(data)
             # Left to itself Lightning takes an interval of 1 batch for 1.0 epochs, and saves too late.
-            self._save_on_train_epoch_end = not scored
-            if not scored:
+            self._save_on_train_epoch_end = not self._validated
+            if not self._validated:
                 self.monitor = None
         super().setup(trainer, pl_module, stage)
         if stage == "fit":

@@ -85,7 +85,7 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
     return {
         "negatives": "\n".join(negatives) or "none",
         **({"token types": types} if joined else {}),
-        "validated": f"{validated}; {monitored(data)}" if data.table("validation") else "never",
+        "validated": f"{validated}; {monitored(data)}" if data.tables.validated else "never",
         "step": (
             f"{rows} over {world_size()} process{'es' if world_size() > 1 else ''}, "
             f"accumulated over {trainer.accumulate_grad_batches}{turns}; gradient norm clipped at "
@@ -114,8 +114,8 @@ def _peak(schedule: Schedule, total: int) -> float:
 
 def _print_read(trainer: pl.Trainer, part: str) -> None:
     if trainer.is_global_zero and (data := data_of(trainer)) is not None:
-        for table in data.table(part).values():
-            say(table.understood)
+        for said in data.tables.understood(part):
+            say(said)
 
 
 class RunSummary(Callback):

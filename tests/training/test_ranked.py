@@ -1,0 +1,140 @@
+"""Validation by ranking: figures of the model in use, over ranks, bounded, for the best checkpoint."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import tiny
+import torch
+from retrieval_files import write_beir
+from two_ranks import of_two_ranks
+
+from contrastive_text.data import RetrievalSet, read_beir
+from contrastive_text.data.datamodule import TextDataModule
+from contrastive_text.data.plain_loaders import PlainLoaders
+from contrastive_text.data.retrieval.files import RetrievalFiles
+from contrastive_text.data.run_tables import RunTables
+from contrastive_text.evaluation import CachedEncoder, score_retrieval
+from contrastive_text.metrics import FIGURES
+from contrastive_text.training.callbacks import BestCheckpoint
+from contrastive_text.training.callbacks.run_summary import RunSummary
+from contrastive_text.training.held_out import HeldOutScores, scores_of
+from contrastive_text.training.module import ContrastiveModule
+
+
+def write_set(folder: Path, documents: int = 30) -> Path:
+    """Writes a set of the tiny texts: seven queries, of which each has one or two documents of another text."""
+    texts = {f"d{number:02}": ("", tiny.TEXTS[number]) for number in range(documents)}
+    queries = {f"q{number}": tiny.TEXTS[39 - number] for number in range(7)}
+    judged = [(f"q{number}", f"d{number * step % 7:02}", 1) for number in range(7) for step in (1, 3)]
+    return write_beir(folder, texts, queries, sorted(set(judged)))
+
+
+def module_of(bert: str) -> ContrastiveModule:
+    torch.manual_seed(0)
+    return ContrastiveModule.from_recipe("simcse", bert)
+
+
+def data_of(folder: Path, **options: Any) -> TextDataModule:
+    return TextDataModule(
+        train=tiny.write_texts(folder / "texts.txt"), batch_size=8, eval_batch_size=4, num_workers=0, **options
+    )
+
+
+def trainer_of(folder: Path, callbacks: list[Any], **options: Any) -> pl.Trainer:
+    return pl.Trainer(
+        default_root_dir=folder, accelerator="cpu", max_steps=1, val_check_interval=1, num_sanity_val_steps=1,
+        callbacks=callbacks, enable_progress_bar=False, enable_model_summary=False, logger=False,
+        use_distributed_sampler=False, check_val_every_n_epoch=None, **options,
+    )  # fmt: skip
+
+
+def expected_of(module: ContrastiveModule, data: RetrievalSet) -> dict[str, float]:
+    """The figures by the road of ``evaluate``."""
+    (score,) = score_retrieval(CachedEncoder(module.sentence_encoder()), {"set": data})
+    return {FIGURES[0]: score.score, **score.parts}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_bert(tmp_path_factory.mktemp("bert") / "bert")
+
+
+def test_a_run_is_validated_by_ranking_and_keeps_the_best(bert: str, tmp_path: Path) -> None:
+    write_set(tmp_path / "small")
+    pairs = tmp_path / "mine.tsv"
+    rows = [("query", "answer"), *zip(tiny.TEXTS[:6], tiny.TEXTS[3:9], strict=True)]
+    pairs.write_text("".join(f"{query}\t{answer}\n" for query, answer in rows))
+    module, best, summary = module_of(bert), BestCheckpoint(dirpath=str(tmp_path / "best")), RunSummary()
+    data = data_of(
+        tmp_path, retrieval=[str(tmp_path / "small"), str(pairs)], retrieval_documents=20,
+        retrieval_corpus=tiny.write_texts(tmp_path / "more.txt", tiny.TEXTS[20:]),
+    )  # fmt: skip
+    trainer = trainer_of(tmp_path, [best, summary])
+    trainer.fit(module, data)
+    found = {name: float(figure) for name, figure in trainer.callback_metrics.items() if name.startswith("val/")}
+    assert {f"val/{name}/{figure}" for name in ("small", "mine") for figure in FIGURES} < found.keys()
+    assert best.monitor == "val/ndcg@10"
+    assert found["val/ndcg@10"] == pytest.approx((found["val/small/ndcg@10"] + found["val/mine/ndcg@10"]) / 2)
+    checked = expected_of(module, read_beir(tmp_path / "small", "test").bounded(20))
+    assert {name: found[f"val/small/{name}"] for name in FIGURES} == pytest.approx(checked, abs=1e-4)
+    assert "20 documents of them ranked: 7 judged and 13 drawn" in summary.facts["validation data"]
+    assert "chosen by val/ndcg@10" in summary.facts["validated"]
+    assert set(torch.load(best.best_model_path)["callbacks"][best.state_key]["validated"]) == {"small", "mine"}
+
+
+def test_names_and_bounds_are_checked(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_set(tmp_path / name / "small")
+    with pytest.raises(ValueError, match="folders and files of different names, got small twice"):
+        RetrievalFiles([str(tmp_path / "a/small"), str(tmp_path / "b/small")]).read()
+    with pytest.raises(ValueError, match="got small twice"):
+        RetrievalFiles(str(tmp_path / "a/small")).read(taken=["small"])
+    with pytest.raises(ValueError, match="retrieval_corpus: expected a file of pairs"):
+        RetrievalFiles(str(tmp_path / "a/small"), corpus="more.txt").read()
+    with pytest.raises(ValueError, match="retrieval_documents: expected 1 or more, got 0"):
+        TextDataModule(retrieval_documents=0)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        RetrievalFiles(str(tmp_path / "nowhere.tsv")).read()
+
+
+def scores_over(module: ContrastiveModule, folder: str, most: int | None = None) -> HeldOutScores:
+    """Returns the scores of a set after so many batches of each loader."""
+    tables = RunTables({}, False, {}, None, retrieval=RetrievalFiles(folder))
+    tables.read("validation", {})
+    tokenizer = module.text_tokenizer(training=False)
+    assert tokenizer is not None
+    loaders = PlainLoaders(tables, {}, tokenizer, batch_size=4, seed=0).scored("validation")
+    scores = scores_of(loaders, module.by_task, torch.device("cpu"))
+    with torch.no_grad():
+        for number, loader in enumerate(loaders):
+            for batch in islice(loader, most):
+                scores.add(batch, number, embed=module, embedder=module.embedder)
+    return scores
+
+
+def test_part_of_a_corpus_is_no_score(bert: str, tmp_path: Path) -> None:
+    scores = scores_over(module_of(bert).eval(), str(write_set(tmp_path / "small")), most=2)
+    assert scores.figures(partial=True) == {}
+    with pytest.raises(ValueError, match="limit_val_batches: expected all 7 queries and 30 documents of small"):
+        scores.figures()
+
+
+def ranked(rank: int, bert: str, folder: str) -> dict[str, torch.Tensor]:
+    """Returns the figures of a set of which each rank has encoded a part."""
+    del rank
+    return scores_over(module_of(bert).eval(), folder).figures()
+
+
+@pytest.mark.slow  # two processes that import torch
+def test_two_ranks_have_the_figures_of_one(bert: str, tmp_path: Path) -> None:
+    folder = str(write_set(tmp_path / "small"))
+    one = ranked(0, bert, folder)
+    for each in of_two_ranks(ranked, tmp_path, bert, folder):
+        assert {name: float(each[name]) for name in one} == pytest.approx(
+            {name: float(figure) for name, figure in one.items()}, abs=1e-4
+        )
