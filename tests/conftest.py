@@ -22,13 +22,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="contrastive_text_cache_")  # never the user's
 
 import pytest
-import tiny
 from bits import compares_bits
 from hypothesis import settings
-from transformers import PreTrainedTokenizerFast
 
 from contrastive_text.core.setting import current_setting
-from contrastive_text.data import learn_vocabulary
 
 SHARED = Path(os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2] / "shared"))
 DATA = SHARED / "data"
@@ -56,6 +53,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=15)
 settings.load_profile("repeatable")
 
+# What collection imports and makes is there to stay: the collector of garbage, which would look through it again
+# and again for a fifth of the time, begins after it.
+gc.disable()
+
 CORPUS = (
     "the old bird sings in the tall green tree",
     "a young bird flies over the cold river",
@@ -69,9 +70,10 @@ CORPUS = (
 
 
 def pytest_collection_finish() -> None:
-    """Spares the garbage collector what imports and collection have made: it stays to the end."""
+    """Begins to collect garbage, but for what imports and collection have made: it stays to the end."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
@@ -109,10 +111,14 @@ def corpus() -> tuple[str, ...]:
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Folder of a random BERT, which all tests read and none changes."""
+    import tiny  # here, and below: the process that hands tests out to workers needs no Lightning
+
     return tiny.save_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture(scope="session")
-def learned_tokenizer() -> PreTrainedTokenizerFast:
+def learned_tokenizer() -> Any:  # Any: of a library that is imported late
     """A WordPiece tokenizer learned from the eight sentences; some words stay in pieces."""
+    from contrastive_text.data import learn_vocabulary
+
     return learn_vocabulary(CORPUS, vocabulary_size=90)

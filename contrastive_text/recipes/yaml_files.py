@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,7 @@ def parse_yaml(text: str, where: str) -> Any:
         {'a': {'b': [1, 2]}}
     """
     try:
-        level = 0
-        for event in yaml.parse(text, yaml.SafeLoader):
-            level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if level > MOST_LEVELS:
-                raise _refusal(where, event.start_mark, f"at most {MOST_LEVELS} levels", "more")
-        node = yaml.compose(text, yaml.SafeLoader)
-        if node is not None and _values(node, where, {}) > MOST_VALUES:
-            got = "more, with its aliases written out"
-            raise _refusal(where, node.start_mark, f"at most {MOST_VALUES:,} values", got)
+        _check(text, where)
         return get_loader("yaml")(text)
     except InvalidValueError:
         raise
@@ -54,6 +47,20 @@ def parse_yaml(text: str, where: str) -> Any:
         raise _refusal(where, error.problem_mark or error.context_mark, "YAML", got) from error
     except Exception as error:  # whatever the parser raises, for a character or a number that it can't take
         raise InvalidValueError(f"{where}: expected YAML, got: {' '.join(str(error).split())}") from error
+
+
+@lru_cache(maxsize=32)  # the marks that it has for its errors take ten times the reading
+def _check(text: str, where: str) -> None:
+    """Checks the names and the bounds of a YAML text."""
+    level = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if level > MOST_LEVELS:
+            raise _refusal(where, event.start_mark, f"at most {MOST_LEVELS} levels", "more")
+    node = yaml.compose(text, yaml.SafeLoader)
+    if node is not None and _values(node, where, {}) > MOST_VALUES:
+        got = "more, with its aliases written out"
+        raise _refusal(where, node.start_mark, f"at most {MOST_VALUES:,} values", got)
 
 
 def _values(node: yaml.Node, where: str, known: dict[int, int | None]) -> int:
