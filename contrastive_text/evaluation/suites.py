@@ -14,6 +14,7 @@ from contrastive_text.evaluation.retrieval import find_retrieval, score_retrieva
 from contrastive_text.evaluation.senteval.classifiers import CLASSIFIERS, PROTOCOLS
 from contrastive_text.evaluation.senteval.declutr import (
     DOWNSTREAM_TASKS,
+    NO_IMAGES,
     SuiteData,
     aggregate,
     check_declutr,
@@ -163,7 +164,7 @@ def _missing_declutr(data: SuiteData) -> dict[str, str]:
         **_missing(data.transfer), **_missing_trained(data), **_missing(data.sts), **_missing(data.probing)
     }  # fmt: skip
     tasks = [
-        TaskScore(task, "", math.nan, parts={"dev": math.nan}, missing=known.get(task, "no figures of images"))
+        TaskScore(task, "", math.nan, parts={"dev": math.nan}, missing=known.get(task, NO_IMAGES))
         for task in (*DOWNSTREAM_TASKS, *PROBING_TASKS)
     ]
     return {score.task: score.missing for score in (*tasks, *aggregate(tasks))}

@@ -26,6 +26,11 @@ COCO = "COCO"
 _YEARS = ("STS12", "STS13", "STS14", "STS15", "STS16")
 DOWNSTREAM_TASKS = (*TRANSFER_TASKS, *TRAINED_TASKS, COCO, *_YEARS)
 """The 18 tasks of the downstream mean."""
+NO_IMAGES = (
+    "its files of image features, which are pickles and could run code, are not read; measure it by SentEval and "
+    "give Python declutr_scores(given=[image_retrieval(...)]), or take the means without COCO"
+)
+"""What is said where COCO is missing."""
 WITHOUT_SNLI = tuple(task for task in DOWNSTREAM_TASKS if task != "SNLI")
 """The 17 of DeCLUTR's final tables: the models it is compared with were trained on SNLI."""
 _ALL = (*DOWNSTREAM_TASKS, *PROBING_TASKS)
@@ -120,11 +125,7 @@ def score_declutr(
     ]
     added = contributions(found)
     here = {score.task: score for score in (*added, *given)}
-    missing = (
-        "means with COCO need its figures, which are of images: in Python, declutr_scores(given=...); those "
-        "without it say so in their names"
-    )
-    tasks = [here.get(task) or TaskScore.absent(task, "mean recall", missing) for task in _ALL]
+    tasks = [here.get(task) or TaskScore.absent(task, "mean recall", NO_IMAGES) for task in _ALL]
     return [*tasks, *aggregate(tasks)]
 
 
