@@ -125,26 +125,32 @@ class CachedEncoder:
             embed._beside = list(found.values())
         return found
 
-    def __call__(self, texts: Sequence[str]) -> Tensor:
+    def __call__(self, texts: Sequence[str], kind: str | None = None) -> Tensor:
         """Returns the vectors of texts in their order, (N, D), float32, on the CPU.
+
+        Args:
+            texts: N of them.
+            kind: ``query`` or ``document``, for texts with the model's prompt of these; None for its default.
 
         Raises:
             TypeError: Something that is not text.
         """
-        keys = [_key(text, place) for place, text in enumerate(texts)]
+        prompts = self.model.prompts
+        prompt = None if kind is None or prompts.of_kind(kind) == prompts.text() else prompts.of_kind(kind)
+        keys = [_key(text, place, prompt) for place, text in enumerate(texts)]
         new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._places}
         if new:
-            self._encode(list(new), list(new.values()))
+            self._encode(list(new), list(new.values()), prompt)
         if not self._blocks:
             return torch.as_tensor(self.model.encode([]))
         if len(self._blocks) > 1:
             self._blocks = [np.concatenate(self._blocks)]
         return torch.from_numpy(self._blocks[0][[self._places[key] for key in keys]])
 
-    def _encode(self, keys: list[bytes], texts: list[str]) -> None:
+    def _encode(self, keys: list[bytes], texts: list[str], prompt: str | None) -> None:
         those = [self, *(embed for embed in self._beside if embed is not self and not embed._knows(keys))]
         vectors, truncated = vectors_of_each(
-            [embed.model for embed in those], texts, self.batch_size, self.show_progress_bar
+            [embed.model for embed in those], texts, self.batch_size, self.show_progress_bar, prompt
         )
         for embed, found in zip(those, vectors, strict=True):
             embed._take(keys, found.numpy(), truncated)
@@ -171,10 +177,12 @@ class CachedEncoder:
         self._blocks.append(vectors)
 
 
-def _key(text: str, place: int) -> bytes:
+def _key(text: str, place: int, prompt: str | None) -> bytes:
+    """Returns the digest of a text, and of the prompt before it where that isn't the model's default."""
     if not isinstance(text, str):
         raise InvalidTypeError(f"CachedEncoder: expected texts, got {type(text).__name__} at place {place}")
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES).digest()
+    apart = b"" if prompt is None else hashlib.blake2b(prompt.encode("utf-8", "surrogatepass")).digest()
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES, key=apart).digest()
 
 
 def _digest(content: bytes) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 from contrastive_text.core.errors import MissingFileError
 from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.data.files.formats import listed, reading_error, short
+from contrastive_text.data.prompts import DOCUMENT, QUERY
 from contrastive_text.data.retrieval.beir import (
     NANO_PLACE,
     NANO_SETS,
@@ -81,9 +82,8 @@ def find_retrieval(
 
 
 def retrieval_figures(embed: CachedEncoder, data: RetrievalSet) -> dict[str, Tensor]:
-    """Returns what a model scores on each query of a set: name -> (Q,), in [0, 1]."""
-    vectors = embed([*data.queries, *data.documents])
-    queries, documents = vectors[: len(data.queries)], vectors[len(data.queries) :]
+    """Returns what a model scores on each query of a set, with its prompts: name -> (Q,), in [0, 1]."""
+    queries, documents = embed(data.queries, QUERY), embed(data.documents, DOCUMENT)
     return retrieval_scores(data, queries.to(embed.model.device), documents)
 
 

@@ -74,7 +74,11 @@ def vectors_by_pooler(
 
 
 def vectors_of_each(
-    models: Sequence[SentenceEncoder], sentences: Sequence[str], batch_size: int, show_progress_bar: bool
+    models: Sequence[SentenceEncoder],
+    sentences: Sequence[str],
+    batch_size: int,
+    show_progress_bar: bool,
+    prompt: str | None = None,
 ) -> tuple[list[Tensor], int]:
     """Returns the vectors of texts by each of several readings of one network, and how many texts were cut.
 
@@ -83,6 +87,7 @@ def vectors_of_each(
         sentences: N texts.
         batch_size: Texts at once.
         show_progress_bar: Whether to draw a bar.
+        prompt: Put before every text; None for the models' own.
 
     Returns:
         (N, D) float32 for each on the CPU; and the number of texts that were cut to the length limit.
@@ -90,9 +95,8 @@ def vectors_of_each(
     first = models[0]
     parts = replace(first.parts, pooler=_Each(models), head=None, normalize=False, truncate_dim=None)
     whole = first if len(models) == 1 else SentenceEncoder.of(parts)
-    vectors = torch.as_tensor(
-        whole.encode(sentences, batch_size=batch_size, show_progress_bar=show_progress_bar), dtype=torch.float32
-    )
+    encoded = whole.encode(sentences, batch_size=batch_size, show_progress_bar=show_progress_bar, prompt=prompt)
+    vectors = torch.as_tensor(encoded, dtype=torch.float32)
     widths = [model.truncate_dim or model.features for model in models[1:]]
     return list(torch.split(vectors, [vectors.shape[1] - sum(widths), *widths], dim=1)), whole.truncated
 

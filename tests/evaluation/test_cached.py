@@ -44,6 +44,17 @@ def test_a_second_run_encodes_nothing_and_gives_equal_bits(bert: str, tmp_path: 
     assert CachedEncoder(model(bert), tmp_path)(["a new text"]).shape == (1, 16)
 
 
+def test_queries_and_documents_have_their_own_prompts_and_vectors(bert: str, tmp_path: Path) -> None:
+    prompted = model(bert)
+    prompted.prompts = Prompts({"query": "who sings ", "document": "an old "}, "query")
+    embed, texts = CachedEncoder(prompted, tmp_path), tiny.TEXTS[:3]
+    torch.testing.assert_close(embed(texts, "query"), torch.as_tensor(prompted.encode_query(texts)))
+    torch.testing.assert_close(embed(texts, "document"), torch.as_tensor(prompted.encode_document(texts)))
+    assert torch.equal(embed(texts), embed(texts, "query")) and embed.encoded == 6
+    again = CachedEncoder(prompted, tmp_path)
+    assert torch.equal(again(texts, "document"), embed(texts, "document")) and again.encoded == 0
+
+
 @pytest.mark.parametrize("change", ["pooler", "length", "prompt", "weights"])
 def test_another_model_never_gets_the_vectors(bert: str, tmp_path: Path, change: str) -> None:
     CachedEncoder(model(bert), tmp_path)(tiny.TEXTS)

@@ -19,7 +19,8 @@ from contrastive_text.inference.retrieval import retrieved
 def stub(vectors: dict[str, list[float]]) -> object:
     """What gives known vectors."""
 
-    def embed(texts: list[str]) -> Tensor:
+    def embed(texts: list[str], kind: str) -> Tensor:
+        assert kind in ("query", "document")
         return torch.tensor([vectors[text] for text in texts])
 
     embed.model = SimpleNamespace(device="cpu")  # type: ignore[attr-defined]

@@ -104,9 +104,7 @@ def compare(
         suites.append(_row_means("accuracy", answers, title, averaged, resamples, seed))
     if retrieval is not None:
         sets = [data for data in retrieval.values() if isinstance(data, RetrievalSet)]
-        for name, embed in models.items():
-            _vectors(name, embed, [text for data in sets for text in (*data.queries, *data.documents)])
-        found = {name: query_scores(embed, retrieval) for name, embed in models.items()}
+        found = {name: _query_scores(name, embed, retrieval) for name, embed in models.items()}
         suites.append(_row_means(FIGURES[0], found, f"{FIGURES[0]} x 100", None, resamples, seed))
         pooled += [text for data in sets for text in data.queries]
     distinct = dict.fromkeys(pooled if texts is None else texts)
@@ -273,6 +271,15 @@ def _agreements(models: Mapping[str, CachedEncoder], texts: Sequence[str]) -> tu
         )
         for name, vectors in zip(list(models)[1:], others, strict=True)
     )
+
+
+def _query_scores(
+    name: str, embed: CachedEncoder, retrieval: Mapping[str, RetrievalSet | str]
+) -> dict[str, Tensor | str]:
+    try:
+        return query_scores(embed, retrieval)
+    except ValueError as error:
+        raise InvalidValueError(f"{name}: {error}") from error
 
 
 def _vectors(name: str, embed: CachedEncoder, texts: Sequence[str]) -> Tensor:
