@@ -141,7 +141,9 @@ CASES: dict[str, Case] = {
         slots=TRIPLE,
         parts=lambda: {"pooler": CLSPooler()},
     ),
-    "NTXent, hard": Case(lambda how: {"c": Contrastive(NTXent(0.2, **how))}, slots=TRIPLE),
+    "NTXent, hard, siblings attract": Case(
+        lambda how: {"c": Contrastive(NTXent(0.2, **how), siblings="attract", attract="sum")}, slots=TRIPLE
+    ),
     "NTXent, sum, several positives, head": Case(
         lambda how: {"c": Contrastive(NTXent(0.2, "sum", **how), head=TanhHead())},
         slots=(*PAIR, Slot("positive", 1), Slot("positive", 2)),
@@ -172,7 +174,9 @@ CASES: dict[str, Case] = {
     "SupCon, learned temperature": Case(
         lambda how: {"c": Contrastive(SupCon(0.2, learn_temperature=True, **how), classes=3)}, classes=3
     ),
-    "queue, hard": Case(lambda how: {"c": Contrastive(hard(how), queue=40)}, slots=TRIPLE),
+    "queue, hard, siblings attract": Case(
+        lambda how: {"c": Contrastive(hard(how), queue=40, siblings="attract")}, slots=TRIPLE
+    ),
     "queue, NTXent, learned temperature": Case(
         lambda how: {"c": Contrastive(NTXent(0.2, learn_temperature=True, **how), head=TanhHead(), queue=70)}
     ),
@@ -313,7 +317,7 @@ def module_of(execution: Execution) -> Quiet:
 
 
 def batch_of(case: Case, views: str, step: int) -> Batch:
-    """Returns the batch of all ranks: texts of four lengths, some of which occur again."""
+    """Returns the batch of all ranks: texts of four lengths, some of which recur; and siblings."""
     noise = torch.Generator().manual_seed(step)
     rows = len(case.slots) * EXAMPLES
     lengths = torch.tensor([4, 5, 7, 9])[torch.randint(4, (rows,), generator=noise)]
@@ -335,13 +339,15 @@ def batch_of(case: Case, views: str, step: int) -> Batch:
             for length, slot in zip(lengths.tolist(), row_slots.tolist(), strict=True)
         ]
         positions = torch.cat(places)
+    text_ids = torch.randint(3 * rows, (rows,), generator=noise)
+    text_ids[:EXAMPLES] %= EXAMPLES // 2
     return Batch(
         ids=ids,
         lengths=lengths,
         slots=case.slots,
         row_slots=row_slots,
         draw_keys=torch.randint(2**62, (rows,), generator=noise),
-        text_ids=torch.randint(3 * rows, (rows,), generator=noise),
+        text_ids=text_ids,
         seed=step,
         positions=positions,
         labels=labels,

@@ -6,6 +6,7 @@ ranks with uneven parts; ``slow`` takes such a set of everything and a part at r
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from covering import covering, pairs, part_of
 from executions import (
     CASES,
     EVERY,
+    EXAMPLES,
     RANKS,
+    STEPS,
     VIEWS,
     Execution,
     Outcome,
@@ -113,6 +116,17 @@ def test_a_learned_temperature_has_a_gradient_to_compare(case: str) -> None:
     found = {name: weight.grad for name, weight in module.named_parameters() if name.endswith("log_scale")}
     assert found
     assert all(gradient is not None and bool(gradient.abs() > 1e-3) for gradient in found.values())
+
+
+@pytest.mark.parametrize("step", range(STEPS + 1))
+def test_every_rank_meets_siblings_of_others_and_of_the_steps_before(step: int) -> None:
+    before, now = (batch_of(CASES["InfoNCE"], "no views", step).text_ids.reshape(2, -1) for step in (0, step))
+    for ranks in RANKS.values():
+        for start, size in zip(itertools.accumulate((0, *ranks)), ranks, strict=False):
+            other = torch.ones(EXAMPLES, dtype=torch.bool)
+            other[start : start + size] = bool(step) or len(ranks) == 1
+            mine = now[:, start : start + size, None]
+            assert ((before[0, other] == mine[0]) & (before[1, other] != mine[1])).any()
 
 
 def test_the_covering_set_has_every_pair_and_is_small() -> None:

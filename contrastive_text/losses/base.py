@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.losses.comparisons import NO_CLASS, Alike, Comparison, Forbid, FurtherNegatives, Triples
+from contrastive_text.losses.comparisons import Columns, Comparison, FurtherNegatives, Triples
+from contrastive_text.losses.relations import Alike, Forbid
 from contrastive_text.losses.temperature import LearnedTemperature
 
 Reduction = Literal["mean", "sum", "two_sided"]
@@ -34,13 +36,15 @@ class Loss(nn.Module, ABC):
     """Base class of in-batch losses: one term per row, from rows, columns and targets.
 
     Attributes:
+        several_targets: Whether ``block_terms`` reads ``Comparison.alike``, columns that rows are pulled to too.
         same_side: Whether anchors and positives stand on both sides, so that texts of a row's own side are
             its negatives too (NT-Xent), or anchors look for positives only (InfoNCE).
-        reads_labels: Whether it compares by classes: ``block_terms`` then reads ``Comparison.alike``.
+        reads_labels: Whether it compares by classes: those alike are texts of a row's class.
         reduction: How the terms make one number; see ``reduce_terms``.
         learned: The temperature that is trained; None where it stays as it is.
     """
 
+    several_targets: ClassVar[bool] = False
     same_side: ClassVar[bool] = False
     reads_labels: ClassVar[bool] = False
     reduction: Reduction = "mean"
@@ -73,7 +77,7 @@ class Loss(nn.Module, ABC):
         """
 
     def block_terms(self, block: Comparison) -> Tensor:
-        """Returns one term per row of a block; a loss that compares by classes overrides it."""
+        """Returns one term per row of a block; a loss of several targets overrides it."""
         return self.terms(block.rows, block.columns, block.target, forbid=block.forbid, own=block.own)
 
     def compare(self, blocks: Sequence[Comparison]) -> Tensor:
@@ -95,59 +99,47 @@ class Loss(nn.Module, ABC):
             offset: Place of the first local example among all.
             further: Columns after those of the examples, wherever hard negatives stand.
         """
-        n = len(every.anchor)
-        own_place = offset + torch.arange(len(local.anchor), device=every.anchor.device)
+        places = offset + torch.arange(len(local.anchor), device=every.anchor.device)
         forward_ids = torch.stack([local.anchor_ids, local.positive_ids], dim=1)
         backward_ids = forward_ids.flip(1)
-        sides = [every.anchor, every.positive] if self.same_side else [every.positive]
-        side_ids = [every.anchor_ids, every.positive_ids] if self.same_side else [every.positive_ids]
-        own = []
-        if every.negative is not None and every.negative_ids is not None:
-            k = every.negative.shape[1]
-            places = own_place.unsqueeze(1) * k + torch.arange(k, device=own_place.device)
-            own.append(sum(map(len, sides)) + places)
-            sides.append(every.negative.flatten(0, 1))
-            side_ids.append(every.negative_ids.flatten(0, 1))
-        if further is not None:
-            own.append(torch.where(further.own < 0, further.own, sum(map(len, sides)) + further.own))
-            sides.append(further.vectors)
-            side_ids.append(further.ids)
-        columns, column_ids = torch.cat(sides), torch.cat(side_ids)
-        own_columns = torch.cat(own, dim=1) if own else None
-        alike = self._alike(local, every, columns=len(columns))
+        anchors, positives = every.sides(by_class=self.reads_labels)
+        sides = [anchors, positives] if self.same_side else [positives]
+        hard = every.hard_negatives(places, further)
+        columns = Columns.join(sides if hard is None else [*sides, hard.columns])
+        own = None
+        if hard is not None:
+            own = torch.where(hard.own < 0, hard.own, sum(len(side.ids) for side in sides) + hard.own)
         if self.same_side:
-            is_whole = local.anchor is every.anchor and local.positive is every.positive
-            return [
-                Comparison(
-                    rows=columns if is_whole and not own else torch.cat([local.anchor, local.positive]),
-                    columns=columns,
-                    target=torch.cat([n + own_place, own_place]),
-                    forbid=Forbid(torch.cat([forward_ids, backward_ids]), column_ids),
-                    own=None if own_columns is None else torch.cat([own_columns, own_columns]),
-                    alike=alike,
-                )
-            ]
-        forward = Comparison(
-            local.anchor, columns, own_place, Forbid(forward_ids, column_ids), own=own_columns, alike=alike
-        )
+            is_whole = local.anchor is every.anchor and local.positive is every.positive and hard is None
+            rows = columns.vectors if is_whole else torch.cat([local.anchor, local.positive])
+            ids = torch.cat([forward_ids, backward_ids])
+            target = torch.cat([len(every.anchor) + places, places])
+            own = None if own is None else torch.cat([own, own])
+            return [self._block(local, rows, ids, columns, target, own)]
+        forward = self._block(local, local.anchor, forward_ids, columns, places, own)
         if self.reduction != "two_sided":
             return [forward]
-        backward = Comparison(
-            local.positive,
-            every.anchor,
-            own_place,
-            Forbid(backward_ids, every.anchor_ids),
-            alike=self._alike(local, every, columns=n),
-        )
-        return [forward, backward]
+        return [forward, self._block(local, local.positive, backward_ids, anchors, places)]
 
-    def _alike(self, local: Triples, every: Triples, columns: int) -> Alike | None:
-        """Returns the classes of a block's rows and columns; those after the examples' have none."""
-        if local.classes is None or every.classes is None:
-            return None
-        sides = 2 if self.same_side else 1
-        none = every.classes.new_full((columns - sides * len(every.classes),), NO_CLASS)
-        return Alike(local.classes.repeat(sides), torch.cat([every.classes.repeat(sides), none]))
+    def _block(
+        self,
+        local: Triples,
+        rows: Tensor,
+        ids: Tensor,
+        columns: Columns,
+        target: Tensor,
+        own: Tensor | None = None,
+    ) -> Comparison:
+        """Returns a block of local rows; columns of a row's group are hidden from it, or alike."""
+        forbid, alike = Forbid(ids, columns.ids), None
+        if self.reads_labels and local.classes is not None and columns.groups is not None:
+            alike = Alike(local.classes.repeat(2 if self.same_side else 1), columns.groups)
+        elif local.partners is not None and columns.groups is not None:
+            if local.attract is None:
+                forbid = replace(forbid, partners=columns.groups)
+            else:
+                alike = Alike(ids if ids.ndim == 2 else ids[..., 0], columns.groups, local.attract)
+        return Comparison(rows, columns.vectors, target, forbid, own=own, alike=alike)
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Tensor:
         """Returns the loss of N examples whose texts all differ.

@@ -2,129 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-
-_FEW_ENTRIES = 2**16
-"""Entries of a matrix up to which a mask is no slower than looking for places."""
+from contrastive_text.losses.relations import NO_ID, Alike, Forbid, Joined, partners_among
 
 
 @dataclass(frozen=True, slots=True)
-class Forbid:
-    """Which columns a row must not see, by integer ids: itself, and texts equal to it or to its target.
-
-    A column is forbidden for a row if its id is among the row's ids, unless it is the row's target. Ids
-    take O(R + C) memory where a mask takes O(R * C). Texts may have an id of each of K kinds, such as of what a
-    view has left of them; they are equal if they agree in one.
+class Columns:
+    """Texts that rows are held against.
 
     Args:
-        rows: Ids of each row, of its own text, then of its target: (R, 2), or (R, 2, K).
-        columns: Id of each column, (C,), or (C, K).
+        vectors: (C, D).
+        ids: (C,), or (C, kinds).
+        groups: Class, or id of the partner's text, of each, (C,), ``NO_ID`` for none; None where none has one.
     """
 
-    rows: Tensor
-    columns: Tensor
+    vectors: Tensor
+    ids: Tensor
+    groups: Tensor | None = None
 
     @property
-    def kinds(self) -> list[tuple[Tensor, Tensor]]:
-        """The ids of rows and columns of each kind, (R, 2) and (C,)."""
-        if self.columns.ndim == 1:
-            return [(self.rows, self.columns)]
-        return list(zip(self.rows.unbind(2), self.columns.unbind(1), strict=True))
+    def texts(self) -> Tensor:
+        """Ids of the first kind, of the texts before any view, (C,)."""
+        return self.ids if self.ids.ndim == 1 else self.ids[:, 0]
 
-    def tile(self, down: slice, across: slice) -> Tensor:
-        """Returns True where a column has an id of the row's, targets included, (rows, columns) of a tile."""
-        same = torch.zeros((), dtype=torch.bool, device=self.columns.device)
-        for rows, columns in self.kinds:
-            for ids in rows[down].T:
-                same = same | (ids.unsqueeze(1) == columns[across])
-        return same
+    @classmethod
+    def join(cls, parts: Sequence[Columns]) -> Columns:
+        """Returns the columns of all parts, one after another; all have groups where one has."""
+        groups = None
+        if any(part.groups is not None for part in parts):
+            none = parts[0].ids.new_full
+            each = [none((len(part.ids),), NO_ID) if part.groups is None else part.groups for part in parts]
+            groups = torch.cat(each)
+        return cls(torch.cat([part.vectors for part in parts]), torch.cat([part.ids for part in parts]), groups)
 
-    def mask(self, target: Tensor) -> Tensor:
-        """Returns True where a column is forbidden, (R, C), for targets (R,)."""
-        return self.tile(slice(None), slice(None)).scatter_(1, target.unsqueeze(1), False)
-
-    def places(self, target: Tensor, most: int) -> tuple[Tensor, Tensor] | None:
-        """Returns the rows and the columns of what ``mask`` marks, in O((R + C) log C) time.
-
-        Args:
-            target: (R,).
-            most: None is given if there are more places than that, before any memory is taken for them.
-
-        Returns:
-            Rows and columns, some perhaps twice.
-        """
-        listed = []
-        for ids, column_ids in self.kinds:
-            ordered, order = column_ids.sort()
-            first = torch.searchsorted(ordered, ids.contiguous())
-            counts = (torch.searchsorted(ordered, ids.contiguous(), right=True) - first).flatten()
-            found = int(counts.sum())
-            most -= found
-            if most < 0:
-                return None
-            before = counts.cumsum(0) - counts
-            which = torch.repeat_interleave(counts, output_size=found)
-            places = torch.arange(found, device=which.device) + (first.flatten() - before)[which]
-            rows, columns = which // ids.shape[1], order[places]
-            kept = columns != target[rows]
-            listed.append((rows[kept], columns[kept]))
-        rows, columns = (torch.cat(each) for each in zip(*listed, strict=True))
-        return rows, columns
-
-    def hide(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Returns the logits with -inf where a column is forbidden, in place, (R, C), for targets (R,).
-
-        Comparing the ids of 2,048 rows and columns takes 8 ms, finding their 2,048 places 0.4 ms (two cores). Of
-        256 both take 0.1 ms; on another device finding places would make the host wait for it.
-        """
-        places = None
-        if logits.device.type == "cpu" and logits.numel() > _FEW_ENTRIES:
-            places = self.places(target, most=logits.numel() // 16)
-        if places is None:
-            return logits.masked_fill_(self.mask(target), -torch.inf)
-        return logits.index_put_(places, logits.new_tensor(-torch.inf))
-
-
-def count_alike(ids: Tensor) -> Tensor:
-    """Returns how many further texts agree with another one in the second of two ids alone, a scalar.
-
-    Args:
-        ids: Two ids of each text, (M, 2).
-
-    Example:
-        >>> count_alike(torch.tensor([[1, 7], [1, 7], [2, 7], [3, 7], [4, 8]]))  # 2 and 3 with 1
-        tensor(2)
-    """
-    ordered = ids[ids[:, 0].argsort()]
-    first, second = ordered[ordered[:, 1].argsort(stable=True)].unbind(1)
-    return ((second[1:] == second[:-1]) & (first[1:] != first[:-1])).sum()
-
-
-NO_CLASS = -1
-"""Class of a text of which none is known: a hard negative."""
-
-
-@dataclass(frozen=True, slots=True)
-class Alike:
-    """Which columns are of a row's class, by integer ids, in O(R + C) memory as ``Forbid``.
-
-    Args:
-        rows: Class of each row, 0 or more, (R,).
-        columns: Class of each column, (C,); ``NO_CLASS`` is no row's.
-    """
-
-    rows: Tensor
-    columns: Tensor
-
-    def mask(self, target: Tensor) -> Tensor:
-        """Returns True where a column is of the row's class or its target, (R, C), for targets (R,)."""
-        return (self.rows.unsqueeze(1) == self.columns).scatter(1, target.unsqueeze(1), True)
+    def map(self, change: Callable[[Tensor], Tensor]) -> Columns:
+        """Returns the columns with every tensor changed in the same way."""
+        return Columns(
+            change(self.vectors), change(self.ids), None if self.groups is None else change(self.groups)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +58,7 @@ class Comparison:
         target: Column that each row should find, (R,).
         forbid: Columns that rows must not see.
         own: Columns of each row's own hard negatives, (R, K), -1 where it has fewer; or None.
-        alike: Columns of a row's class; None where examples have no classes.
+        alike: Columns that rows are pulled to too; None for the targets alone.
     """
 
     rows: Tensor
@@ -153,13 +74,11 @@ class FurtherNegatives:
     """Hard negatives of every row that belong to no example, of all ranks.
 
     Args:
-        vectors: (H, D).
-        ids: (H,), or (H, kinds).
+        columns: H of them.
         own: For each local example the places of its own ones among them, (n, J), -1 where it has fewer.
     """
 
-    vectors: Tensor
-    ids: Tensor
+    columns: Columns
     own: Tensor
 
 
@@ -175,6 +94,9 @@ class Triples:
         positive_ids: (N,), or (N, kinds).
         negative_ids: (N, K), or (N, K, kinds), or None.
         classes: Class of each example, 0 or more, (N,), or None.
+        partners: Ids of the texts that anchor and positive belong with, each other's, (N, 2), ``NO_ID`` for
+            none; None where siblings are kept.
+        attract: How siblings are joined with the target; None where they are hidden.
     """
 
     anchor: Tensor
@@ -184,6 +106,8 @@ class Triples:
     positive_ids: Tensor
     negative_ids: Tensor | None
     classes: Tensor | None = None
+    partners: Tensor | None = None
+    attract: Joined | None = None
 
     @classmethod
     def distinct(cls, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Triples:
@@ -225,4 +149,56 @@ class Triples:
             positive_ids=change(self.positive_ids),
             negative_ids=None if self.negative_ids is None else change(self.negative_ids),
             classes=None if self.classes is None else change(self.classes),
+            partners=None if self.partners is None else change(self.partners),
+            attract=self.attract,
         )
+
+    def with_partners(self, attract: Joined | None, paired: Tensor | None = None) -> Triples:
+        """Returns the same triples, in which siblings are hidden or attract each other.
+
+        Args:
+            attract: How siblings are joined with the target; None to hide them.
+            paired: True for examples whose texts belong together, (N,); None for all.
+        """
+        anchors, positives = self.sides(by_class=False)
+        partners = torch.stack([positives.texts, anchors.texts], dim=1)
+        if paired is not None:
+            partners = torch.where(paired.unsqueeze(1), partners, NO_ID)
+        return replace(self, partners=partners, attract=attract)
+
+    def sides(self, by_class: bool) -> tuple[Columns, Columns]:
+        """Returns anchors and positives as columns; their groups are classes, or else partners."""
+        groups = (self.classes, self.classes) if by_class else (None, None)
+        if not by_class and self.partners is not None:
+            groups = self.partners[:, 0], self.partners[:, 1]
+        return (
+            Columns(self.anchor, self.anchor_ids, groups[0]),
+            Columns(self.positive, self.positive_ids, groups[1]),
+        )
+
+    def hard_negatives(self, places: Tensor, further: FurtherNegatives | None) -> FurtherNegatives | None:
+        """Returns the hard negatives of all examples, then further ones; None where there are neither.
+
+        Where siblings aren't kept, one whose text is also the positive of an example has that one's anchor as
+        its partner, the first's of several.
+
+        Args:
+            places: Of the local examples, (n,).
+            further: Those that belong to no example.
+        """
+        hard = further
+        if self.negative is not None and self.negative_ids is not None:
+            k = self.negative.shape[1]
+            own = places.unsqueeze(1) * k + torch.arange(k, device=places.device)
+            columns = Columns(self.negative.flatten(0, 1), self.negative_ids.flatten(0, 1))
+            if further is not None:
+                others = torch.where(further.own < 0, further.own, len(columns.ids) + further.own)
+                own, columns = torch.cat([own, others], dim=1), Columns.join([columns, further.columns])
+            hard = FurtherNegatives(columns, own)
+        if hard is None or self.partners is None:
+            return hard
+        _, positives = self.sides(by_class=False)
+        known = partners_among(hard.columns.texts, positives.texts, self.partners[:, 1])
+        if hard.columns.groups is not None:
+            known = torch.where(hard.columns.groups == NO_ID, known, hard.columns.groups)
+        return replace(hard, columns=replace(hard.columns, groups=known))

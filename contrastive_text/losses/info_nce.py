@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import torch
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor
 
-from contrastive_text.core.similarity import cosine_similarity_matrix
 from contrastive_text.losses.base import Reduction
-from contrastive_text.losses.comparisons import Forbid
-from contrastive_text.losses.softmax import SoftmaxLoss
+from contrastive_text.losses.relations import Forbid
+from contrastive_text.losses.softmax import SoftmaxLoss, weighted_logits
 
 
 def info_nce_terms(
@@ -42,10 +42,7 @@ def info_nce_terms(
         >>> info_nce_terms(eye, eye, torch.tensor([0, 1]), temperature=1.0)
         tensor([0.3133, 0.3133])
     """
-    logits = cosine_similarity_matrix(rows, columns, temperature)
-    if own is not None:
-        weight = torch.as_tensor(own_log_weight, dtype=logits.dtype, device=logits.device)
-        logits = logits.scatter_add(1, own.clamp(min=0), torch.where(own < 0, 0.0, weight))
+    logits = weighted_logits(rows, columns, temperature, own, own_log_weight)
     if forbid is not None:
         logits = forbid.hide(logits, target)
     return F.cross_entropy(logits, target, reduction="none")
@@ -77,6 +74,8 @@ class InfoNCE(SoftmaxLoss):
         >>> InfoNCE(temperature=0.5)(anchor, positive)
         tensor(0.2860)
     """
+
+    several_targets: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from contrastive_text.losses.comparisons import Forbid
 from contrastive_text.losses.info_nce import info_nce_terms
+from contrastive_text.losses.relations import Forbid
 from contrastive_text.losses.softmax import SoftmaxLoss
 
 
@@ -36,6 +36,7 @@ class NTXent(SoftmaxLoss):
         tensor(0.4302)
     """
 
+    several_targets: ClassVar[bool] = True
     same_side: ClassVar[bool] = True
 
     def terms(

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from contrastive_text.core.similarity import full_precision, unit_vectors
-from contrastive_text.losses.comparisons import Alike, Forbid
+from contrastive_text.losses.relations import Alike, Forbid
 from contrastive_text.losses.tiles import Tiling
 
 STREAMED_ABOVE = 2**22
@@ -59,7 +59,7 @@ def streamed_terms(
         forbid: Columns that rows must not see.
         own: Columns of each row's own hard negatives, (R, K), -1 where it has fewer.
         own_log_weight: Added to the logits of those.
-        alike: Columns of a row's class; None for the target alone.
+        alike: Columns that rows are pulled to too; None for the target alone.
         tile: Side of a tile; None for the measured one.
 
     Returns:
@@ -97,7 +97,8 @@ class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, columns: Tensor, scale: Tensor, tiling: Tiling) -> Tensor:  # Any: torch's
         largest = rows.new_full((len(rows),), torch.finfo(rows.dtype).min)
-        total, wanted, count = torch.zeros_like(largest), torch.zeros_like(largest), torch.zeros_like(largest)
+        total, count = torch.zeros_like(largest), torch.zeros_like(largest)
+        wanted = torch.full_like(largest, tiling.nothing)
         scratch = tiling.scratch(rows)
         for down in tiling.down:
             scaled = rows[down] * scale
@@ -110,14 +111,14 @@ class _Streamed(torch.autograd.Function):
                 torch.maximum(before, logits.amax(dim=1), out=largest[down])
                 total[down] *= (before - largest[down]).exp_()
                 total[down] += logits.sub_(largest[down].unsqueeze(1)).exp_().sum(dim=1)
-        ctx.save_for_backward(rows, columns, scale, largest, total, count)
+        ctx.save_for_backward(rows, columns, scale, largest, total, wanted, count)
         ctx.tiling = tiling
         return total.log() + (largest - wanted / count)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
-        rows, columns, scale, largest, total, count = ctx.saved_tensors
+        rows, columns, scale, largest, total, wanted, count = ctx.saved_tensors
         tiling: Tiling = ctx.tiling
         grad_rows = torch.zeros_like(rows)
         grad_columns = torch.zeros_like(columns) if ctx.needs_input_grad[1] else None
@@ -129,9 +130,10 @@ class _Streamed(torch.autograd.Function):
                 for across in tiling.across:
                     logits = torch.mm(scaled, columns[across].T, out=tiling.cut(scratch, down, across))
                     tiling.add_own(logits, down, across)
+                    shares = tiling.shares(logits, down, across, wanted[down])
                     tiling.fill_forbidden(logits, down, across, value=-torch.inf)
                     weights = logits.sub_(largest[down].unsqueeze(1)).exp_().mul_(share[down].unsqueeze(1))
-                    tiling.take_pulled(weights, down, across, part[down])
+                    tiling.take_pulled(weights, shares, down, across, part[down])
                     grad_rows[down].addmm_(weights, columns[across])
                     if grad_columns is not None:
                         grad_columns[across].addmm_(weights.T, rows[down])
@@ -143,7 +145,8 @@ class _Mirrored(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, scale: Tensor, tiling: Tiling) -> Tensor:  # Any: torch leaves ctx untyped
-        total, wanted, count = (rows.new_zeros(len(rows)) for _ in range(3))
+        total, count = rows.new_zeros(len(rows)), rows.new_zeros(len(rows))
+        wanted = torch.full_like(total, tiling.nothing)
         scratch = tiling.scratch(rows)
         for down in tiling.down:
             scaled = rows[down] * scale
@@ -156,9 +159,9 @@ class _Mirrored(torch.autograd.Function):
                 total[down] += tiling.seen_sum(masses, down, across)
                 if across != down:
                     total[across] += tiling.seen_sum(masses.T, across, down)
-        ctx.save_for_backward(rows, scale, total, count)
-        ctx.tiling = tiling
         wanted /= count
+        ctx.save_for_backward(rows, scale, total, wanted, count)
+        ctx.tiling = tiling
         # Near 0 the logarithm of the quotient is the exact form; far off it may overflow.
         quotient = (total * (-wanted).exp()).clamp_(min=1.0)
         return torch.where(quotient < 2.0, quotient.log(), total.log() - wanted)
@@ -166,7 +169,7 @@ class _Mirrored(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        rows, scale, total, count = ctx.saved_tensors
+        rows, scale, total, wanted, count = ctx.saved_tensors
         tiling: Tiling = ctx.tiling
         grad_rows = torch.zeros_like(rows)
         share, part = gradient * scale / total, gradient * scale / count
@@ -175,14 +178,18 @@ class _Mirrored(torch.autograd.Function):
             for down in tiling.down:
                 scaled = rows[down] * scale
                 for across in tiling.from_diagonal(down):
-                    masses = torch.mm(scaled, rows[across].T, out=tiling.cut(scratch, down, across)).exp_()
+                    logits = torch.mm(scaled, rows[across].T, out=tiling.cut(scratch, down, across))
+                    shares = tiling.shares(logits, down, across, wanted[down])
+                    if across != down:
+                        mirrored_shares = tiling.shares(logits.T, across, down, wanted[across])
+                    masses = logits.exp_()
                     weights = torch.mul(masses, share[down].unsqueeze(1), out=tiling.cut(second, down, across))
                     tiling.fill_forbidden(weights, down, across, value=0.0)
-                    tiling.take_pulled(weights, down, across, part[down])
+                    tiling.take_pulled(weights, shares, down, across, part[down])
                     if across != down:
                         mirrored = masses.mul_(share[across]).T
                         tiling.fill_forbidden(mirrored, across, down, value=0.0)
-                        tiling.take_pulled(mirrored, across, down, part[across])
+                        tiling.take_pulled(mirrored, mirrored_shares, across, down, part[across])
                         weights += masses
                     grad_rows[down].addmm_(weights, rows[across])
                     grad_rows[across].addmm_(weights.T, rows[down])

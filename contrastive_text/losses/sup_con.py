@@ -5,53 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from contrastive_text.core.similarity import cosine_similarity_matrix
-from contrastive_text.losses.comparisons import Alike, Comparison, Forbid, Triples
-from contrastive_text.losses.softmax import SoftmaxLoss
-
-
-def sup_con_terms(
-    rows: Tensor,
-    columns: Tensor,
-    target: Tensor,
-    temperature: Tensor | float,
-    forbid: Forbid | None = None,
-    alike: Alike | None = None,
-) -> Tensor:
-    """Returns each row's mean cross-entropy over the columns of its class, among those that it may see.
-
-    ``log sum_c exp(cos(r, c) / T) - mean_p cos(r, p) / T``, p over the columns of the row's class.
-
-    Args:
-        rows: (R, D).
-        columns: (C, D).
-        target: Column that each row should find, (R,); always of its class.
-        temperature: Divisor of the cosine.
-        forbid: Columns that rows must not see, of whatever class.
-        alike: Columns of a row's class; None for the target alone.
-
-    Returns:
-        (R,), in at least float32.
-
-    Example:
-        >>> eye, one_class = torch.eye(2), torch.tensor([0, 0])
-        >>> alike = Alike(rows=one_class, columns=one_class)
-        >>> sup_con_terms(eye, eye, torch.tensor([0, 1]), temperature=1.0, alike=alike)
-        tensor([0.8133, 0.8133])
-    """
-    logits = cosine_similarity_matrix(rows, columns, temperature)
-    if alike is None:
-        alike = Alike(target, torch.arange(len(columns), device=target.device))
-    pulled = alike.mask(target)
-    seen = logits
-    if forbid is not None:
-        forbidden = forbid.mask(target)
-        pulled = pulled & ~forbidden
-        seen = logits.masked_fill(forbidden, -torch.inf)
-    return seen.logsumexp(dim=1) - logits.masked_fill(~pulled, 0.0).sum(dim=1) / pulled.sum(dim=1)
+from contrastive_text.losses.comparisons import Triples
+from contrastive_text.losses.relations import Alike, Forbid
+from contrastive_text.losses.softmax import SoftmaxLoss, sup_con_terms
 
 
 class SupCon(SoftmaxLoss):
@@ -83,6 +41,7 @@ class SupCon(SoftmaxLoss):
         (tensor(0.4302), tensor(1.4969))
     """
 
+    several_targets: ClassVar[bool] = True
     same_side: ClassVar[bool] = True
     reads_labels: ClassVar[bool] = True
 
@@ -97,10 +56,6 @@ class SupCon(SoftmaxLoss):
     ) -> Tensor:
         """Returns ``sup_con_terms`` at this temperature, (R,); without ``alike`` each row is its own class."""
         return self.softmax_terms(sup_con_terms, rows, columns, target, forbid=forbid, alike=alike)
-
-    def block_terms(self, block: Comparison) -> Tensor:
-        """Returns ``sup_con_terms`` of a block with its classes, (R,)."""
-        return self.terms(block.rows, block.columns, block.target, forbid=block.forbid, alike=block.alike)
 
     def forward(
         self,

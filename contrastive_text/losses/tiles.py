@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from contrastive_text.losses.comparisons import Alike, Forbid
+from contrastive_text.losses.relations import Alike, Forbid
 
 _REPEATS = 8
 """Forbidden places for each row and column up to which they are listed, 16 bytes each; beyond, ids are compared
@@ -60,7 +60,7 @@ class Tiling:
         ids: The same by ids, with the targets, (R,), where texts repeat too often for a list; None otherwise.
         own: Each row's own hard negatives; None for none.
         own_log_weight: Added to their logits.
-        alike: Columns of a row's class; None where the target is the only one.
+        alike: Columns that rows are pulled to too; None for the targets alone.
     """
 
     shape: tuple[int, int]
@@ -130,30 +130,54 @@ class Tiling:
         return logits.index_put_(self.own.within(down, across), weight, accumulate=True)
 
     def pulled(self, down: slice, across: slice) -> Tensor:
-        """Returns True where a column is of the row's class and seen, or is its target."""
+        """Returns True where a column is alike and seen, or the row's target."""
         assert self.alike is not None
-        same = self.alike.rows[down].unsqueeze(1) == self.alike.columns[across]
+        same = self.alike.tile(down, across)
         same.index_put_(self.target.within(down, across), same.new_tensor(True))
         return self.fill_forbidden(same, down, across, value=False)
 
     def pull(self, logits: Tensor, down: slice, across: slice, wanted: Tensor, count: Tensor) -> None:
-        """Adds the logits that rows are pulled to, and their number, to (rows of the tile,) each."""
+        """Adds the logits that rows are pulled to, and their number, to (rows of the tile,) each.
+
+        Where those are joined by the ``sum``, what is wanted is the logarithm of it, and counts as one.
+        """
         if self.alike is None:
             rows, columns = self.target.within(down, across)
             wanted.index_put_((rows,), logits[rows, columns])
             count.index_fill_(0, rows, 1.0)
             return
         pulled = self.pulled(down, across)
+        if self.alike.joined == "sum":
+            found = torch.where(pulled, logits, -torch.inf).logsumexp(dim=1)
+            wanted.copy_(torch.logaddexp(wanted, found))
+            count.fill_(1.0)
+            return
         wanted += torch.where(pulled, logits, 0.0).sum(dim=1)
         count += pulled.sum(dim=1)
 
-    def take_pulled(self, weights: Tensor, down: slice, across: slice, part: Tensor) -> None:
-        """Takes a part, (rows of the tile,), from the weight of each column that its row is pulled to."""
+    @property
+    def nothing(self) -> float:
+        """What is wanted of no column."""
+        return -torch.inf if self.alike is not None and self.alike.joined == "sum" else 0.0
+
+    def shares(self, logits: Tensor, down: slice, across: slice, wanted: Tensor) -> Tensor | None:
+        """Returns what share of a row's pull each column has, of a tile; None where the target has all."""
         if self.alike is None:
+            return None
+        pulled = self.pulled(down, across)
+        if self.alike.joined == "mean":
+            return pulled
+        return torch.where(pulled, (logits - wanted.unsqueeze(1)).exp(), 0.0)
+
+    def take_pulled(
+        self, weights: Tensor, shares: Tensor | None, down: slice, across: slice, part: Tensor
+    ) -> None:
+        """Takes a part, (rows of the tile,), by shares from the weights of what rows are pulled to."""
+        if shares is None:
             rows, columns = self.target.within(down, across)
             weights.index_put_((rows, columns), -part[rows], accumulate=True)
             return
-        weights -= self.pulled(down, across) * part.unsqueeze(1)
+        weights -= shares * part.unsqueeze(1)
 
     def seen_sum(self, masses: Tensor, down: slice, across: slice) -> Tensor:
         """Returns the sum of each row without forbidden columns, and leaves the masses as they were."""

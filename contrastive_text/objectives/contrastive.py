@@ -16,12 +16,14 @@ from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.types import Encoded
 from contrastive_text.heads import Head, check_train_only
 from contrastive_text.losses import InfoNCE, Loss, cosine_similarity_matrix
-from contrastive_text.losses.comparisons import Triples, count_alike
+from contrastive_text.losses.comparisons import Triples
+from contrastive_text.losses.relations import Joined, count_alike
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.batch_pairs import BatchPairs
 from contrastive_text.objectives.between import Between, named_between
 from contrastive_text.objectives.pair_labels import PairLabels
 from contrastive_text.objectives.queue import Queue
+from contrastive_text.objectives.siblings import Siblings, check_attracting, check_siblings
 
 _LOGGED_ROWS = 256
 """Rows that the logged figures look at: enough for two digits, and no cost beside a large batch's."""
@@ -48,6 +50,14 @@ class Contrastive(Objective):
     that views of text or tokens have made equal to it, such as two of which [DEL] and one word are left;
     ``edited_alike`` is logged: how many of the step's texts views made equal to another one.
 
+    Siblings are other positives of the same query: columns whose partner's text is the row's own or its
+    partner's. A row would push them away, though data say that they belong to it. ``hide`` leaves them out of the
+    row's columns, past ones and hard negatives of such a text too. ``attract`` makes them targets as well: the
+    ``mean`` of all log-probabilities (Khosla et al. 2020, https://arxiv.org/abs/2004.11362, eq. 2), or the
+    logarithm of the ``sum`` of the probabilities (Miech et al. 2020, MIL-NCE, https://arxiv.org/abs/1912.06430,
+    eq. 1; but for a constant eq. 3 of Khosla et al.). Where classes say what belongs together, or between
+    ``views``, there are none; without ``mask_duplicates`` rows don't know equal texts, and siblings are kept.
+
     Args:
         loss: The formula; None for ``InfoNCE``.
         head: A train-only head between embeddings and loss; None for none.
@@ -57,11 +67,15 @@ class Contrastive(Objective):
         pair_labels: What to do with pairs whose target is 0: they don't belong together; None where all do.
         classes: Number or names of the classes that the target gives, for a loss that compares by them.
         queue: Number of past columns that are kept as further negatives; 0 for none.
+        siblings: What other positives of a row's query are to it: left out (``hide``), targets too
+            (``attract``) or negatives (``keep``).
+        attract: What is taken of several targets: the ``mean`` of their log-probabilities, or the logarithm of
+            the ``sum`` of their probabilities.
 
     Raises:
         ValueError: A head that isn't train-only, an unknown ``between``, labels of pairs that aren't compared
             or together with classes, classes without a loss that reads them, or such a loss without classes; a
-            queue of less than 0, or with labels that don't take one.
+            queue of less than 0, or with labels that don't take one; siblings that can't attract.
 
     Example:
         >>> from contrastive_text.core.types import Slot
@@ -82,6 +96,8 @@ class Contrastive(Objective):
         pair_labels: PairLabels | None = None,
         classes: int | list[str] | None = None,
         queue: int = 0,
+        siblings: Siblings = "hide",
+        attract: Joined = "mean",
     ) -> None:
         super().__init__(task)
         check_train_only(head, "Contrastive.head")
@@ -92,10 +108,15 @@ class Contrastive(Objective):
         self.pair_labels = pair_labels
         self.classes = classes
         self.queue = queue
+        self.siblings = siblings
+        self.attract = attract
         self._between = named_between(between)
         self.reads, self.takes = self._between.reads, self._between.takes
         self._check_target()
         self._check_queue()
+        check_siblings(siblings, attract)
+        if siblings == "attract":
+            check_attracting(self.loss, self._between, pair_labels, mask_duplicates)
         compared = self._between.compared if queue else ()
         self.queues = nn.ModuleDict({name: Queue(queue, mask_duplicates) for name in compared})
 
@@ -136,6 +157,13 @@ class Contrastive(Objective):
             )
         if self.classes is not None:
             Classes.of(self.classes, "Contrastive.classes")  # refuses what isn't two classes or more
+
+    @property
+    def siblings_in_effect(self) -> Siblings | None:
+        """What siblings are to a row; None where there are none, or classes decide."""
+        if self.loss.reads_labels or not self._between.is_pairs:
+            return None
+        return self.siblings if self.mask_duplicates else "keep"
 
     @property
     def target(self) -> Target | None:
@@ -205,6 +233,11 @@ class Contrastive(Objective):
         if not self.mask_duplicates:
             distinct = Triples.distinct(every.anchor, every.positive, every.negative)
             every = replace(distinct, classes=every.classes)
+        if self.siblings_in_effect in ("hide", "attract"):
+            every = every.with_partners(
+                attract=self.attract if self.siblings == "attract" else None,
+                paired=None if self.pair_labels is None or every.classes is None else every.classes == 1,
+            )
         mine = every.map(lambda rows: rows[offset : offset + len(local.anchor)])
         local = replace(mine, anchor=local.anchor, positive=local.positive, negative=local.negative)
         queue = self.queues[name] if self.training and self.queue else None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses import Loss, reduce_terms
-from contrastive_text.losses.comparisons import FurtherNegatives
+from contrastive_text.losses.comparisons import Columns, FurtherNegatives
 from contrastive_text.objectives.base import Terms
 from contrastive_text.objectives.batch_pairs import BatchPairs
 
@@ -23,10 +23,12 @@ class PairLabels(ABC):
     Attributes:
         note: What becomes of these, for the run's summary.
         takes_queue: Whether it arranges pairs with ``pairs.comparisons``, which adds the columns of a queue.
+        takes_targets: Whether all its rows may have several targets: they belong to positive pairs alone.
     """
 
     note: ClassVar[str] = ""
     takes_queue: ClassVar[bool] = False
+    takes_targets: ClassVar[bool] = False
 
     @abstractmethod
     def terms(self, loss: Loss, pairs: BatchPairs) -> Terms:
@@ -52,6 +54,7 @@ class PositivesOnly(PairLabels):
 
     note: ClassVar[str] = "negative pairs left out"
     takes_queue: ClassVar[bool] = True
+    takes_targets: ClassVar[bool] = True
 
     def terms(self, loss: Loss, pairs: BatchPairs) -> Terms:
         """Returns the loss of the positive pairs alone."""
@@ -77,13 +80,13 @@ class NegativesAsHard(PairLabels):
 
     note: ClassVar[str] = "second texts of negative pairs are hard negatives"
     takes_queue: ClassVar[bool] = True
+    takes_targets: ClassVar[bool] = True
 
     def terms(self, loss: Loss, pairs: BatchPairs) -> Terms:
         """Returns the loss of the positive pairs, with the negative pairs' second texts as columns."""
         negative = ~pairs.positive
         further = FurtherNegatives(
-            vectors=pairs.every.positive[negative],
-            ids=pairs.every.positive_ids[negative],
+            Columns(pairs.every.positive[negative], pairs.every.positive_ids[negative]),
             own=_places(
                 pairs.texts[pairs.offset : pairs.offset + len(pairs.local.anchor)][pairs.local_positive],
                 among=pairs.texts[negative],

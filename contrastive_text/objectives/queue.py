@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from contrastive_text.losses import Comparison, Loss
-from contrastive_text.losses.comparisons import FurtherNegatives, Triples
-
-_ANY_TEXT = -1
-"""Id of a past column that no row is kept from: there the ids of a step are places, from 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """Columns without a gradient.
-
-    Args:
-        vectors: As they were compared, before normalisation, (C, D).
-        ids: (C,), or (C, kinds).
-        classes: (C,), or None where examples have none.
-    """
-
-    vectors: Tensor
-    ids: Tensor
-    classes: Tensor | None
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> _Columns:
-        """Returns the columns with every tensor changed in the same way."""
-        return _Columns(
-            change(self.vectors), change(self.ids), None if self.classes is None else change(self.classes)
-        )
-
-    def then(self, newer: _Columns, size: int) -> _Columns:
-        """Returns the last so many of both, as a copy."""
-        kept = max(size - len(newer.ids), 0)
-
-        def last(old: Tensor, new: Tensor) -> Tensor:
-            return torch.cat([old[max(len(old) - kept, 0) :], new[max(len(new) - size, 0) :]])
-
-        classes = None
-        if self.classes is not None and newer.classes is not None:
-            classes = last(self.classes, newer.classes)
-        return _Columns(last(self.vectors, newer.vectors), last(self.ids, newer.ids), classes)
+from contrastive_text.losses.comparisons import Columns, FurtherNegatives, Triples
+from contrastive_text.losses.relations import NO_ID
 
 
 class Queue(nn.Module):
@@ -85,8 +49,8 @@ class Queue(nn.Module):
         super().__init__()
         self.size = size
         self.mask_duplicates = mask_duplicates
-        self._past: _Columns | None = None
-        self._compared: _Columns | None = None
+        self._past: Columns | None = None
+        self._compared: Columns | None = None
 
     @property
     def filled(self) -> int:
@@ -104,45 +68,38 @@ class Queue(nn.Module):
             self._past = self._past.map(lambda rows: rows.to(every.anchor.device))
             further = _behind(further, self._past, rows=len(local.anchor))
         first, *others = loss.comparisons(local, every, offset, further=further)
+        ids = first.forbid.columns if self.mask_duplicates else torch.full_like(first.forbid.columns, NO_ID)
+        groups = first.forbid.partners if first.alike is None else first.alike.columns
         own = len(first.columns) - self.filled
-        if self._past is not None and self._past.classes is not None and first.alike is not None:
-            classes = torch.cat([first.alike.columns[:own], self._past.classes])
-            first = replace(first, alike=replace(first.alike, columns=classes))
-        ids = first.forbid.columns[:own]
-        self._compared = _Columns(
-            vectors=first.columns[:own].detach(),
-            ids=ids if self.mask_duplicates else torch.full_like(ids, _ANY_TEXT),
-            classes=None if first.alike is None else first.alike.columns[:own],
-        )
+        self._compared = Columns(first.columns.detach(), ids, groups).map(lambda rows: rows[:own])
         return [first, *others]
 
     def take_in(self) -> None:
         """Lets the columns of the last comparison enter, and the oldest leave."""
         if self._compared is not None:
-            self._past = (self._past or self._compared.map(lambda rows: rows[:0])).then(self._compared, self.size)
+            newest = self._compared.map(lambda rows: rows[-self.size :])
+            kept = self.size - len(newest.ids)
+            older = [self._past.map(lambda rows: rows[-kept:])] if self._past is not None and kept else []
+            self._past = Columns.join([*older, newest])
             self._compared = None
 
     def get_extra_state(self) -> dict[str, Tensor]:
         """Returns the past columns for a state dict."""
         if self._past is None:
             return {}
-        classes = {} if self._past.classes is None else {"classes": self._past.classes}
-        return {"vectors": self._past.vectors, "ids": self._past.ids, **classes}
+        groups = {} if self._past.groups is None else {"groups": self._past.groups}
+        return {"vectors": self._past.vectors, "ids": self._past.ids, **groups}
 
     def set_extra_state(self, state: Mapping[str, Tensor]) -> None:
         """Takes past columns over; the latest, where there are more than it holds."""
         self._past = self._compared = None
         if state:
-            self._compared = _Columns(state["vectors"], state["ids"], state.get("classes"))
+            self._compared = Columns(state["vectors"], state["ids"], state.get("groups"))
             self.take_in()
 
 
-def _behind(further: FurtherNegatives | None, past: _Columns, rows: int) -> FurtherNegatives:
+def _behind(further: FurtherNegatives | None, past: Columns, rows: int) -> FurtherNegatives:
     """Puts past columns, which are no row's own, after further negatives."""
     if further is None:
-        return FurtherNegatives(past.vectors, past.ids, own=past.ids.new_empty(rows, 0))
-    return FurtherNegatives(
-        vectors=torch.cat([further.vectors, past.vectors]),
-        ids=torch.cat([further.ids, past.ids]),
-        own=further.own,
-    )
+        return FurtherNegatives(past, own=past.ids.new_empty(rows, 0))
+    return FurtherNegatives(Columns.join([further.columns, past]), further.own)

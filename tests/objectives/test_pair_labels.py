@@ -131,7 +131,7 @@ def test_signed_pairs_equal_the_double_loop(
 ) -> None:
     labels, ids, seed = case
     rows = encoded(labels, ids=ids, seed=seed)
-    reached = value(Contrastive(loss, pair_labels=SignedPairs(weight, bound))(rows))
+    reached = value(Contrastive(loss, pair_labels=SignedPairs(weight, bound), siblings="keep")(rows))
     compared = 2 * len(labels) - 1 if loss.same_side else len(labels)
     limit = math.log(compared) if bound is None else bound
     expected = slow_signed(case, same_side=loss.same_side, weight=weight, bound=limit)
@@ -181,7 +181,7 @@ def test_negatives_as_hard_ones_equal_the_double_loop(
     labels, ids, seed = case
     rows = encoded(labels, ids=ids, seed=seed)
     for loss in (InfoNCE(0.2, hard_negative_log_weight=log_weight), NTXent(0.2)):
-        reached = value(Contrastive(loss, pair_labels=NegativesAsHard())(rows))
+        reached = value(Contrastive(loss, pair_labels=NegativesAsHard(), siblings="keep")(rows))
         weight = 0.0 if loss.same_side else log_weight  # NTXent weighs all negatives alike
         expected = slow_hard(case, same_side=loss.same_side, log_weight=weight)
         assert reached == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)

@@ -167,7 +167,7 @@ def test_past_columns_are_negatives_as_in_the_double_loop(
     loss: Loss, masked: bool, run: tuple[list[Batch], int]
 ) -> None:
     steps, size = run
-    objective = Contrastive(loss, mask_duplicates=masked, queue=size)
+    objective = Contrastive(loss, mask_duplicates=masked, queue=size, siblings="keep")
     past: Past = []
     for step in steps:
         terms = slow_terms(replace(step, classes=None), past, same_side=loss.same_side, masked=masked)
@@ -182,7 +182,7 @@ def test_past_columns_are_negatives_as_in_the_double_loop(
 def test_with_two_sides_only_the_anchors_meet_past_columns(run: tuple[list[Batch], int]) -> None:
     steps, size = run
     past: Past = []
-    objective = Contrastive(InfoNCE(T, "two_sided"), queue=size)
+    objective = Contrastive(InfoNCE(T, "two_sided"), queue=size, siblings="keep")
     for step in steps:
         step = replace(step, classes=None)
         backward = Batch(step.positives, step.anchors, [], (step.ids[1], step.ids[0], []))
@@ -236,7 +236,7 @@ def test_a_copy_of_a_past_text_is_left_out_unless_duplicates_are_kept() -> None:
     steps = [batch(2, 0, ids=[1, 2, 3, 4]), batch(2, 1, ids=[1, 5, 6, 2])]
     # Of the past positives 3 and 4 none is a copy; as anchors, 1 and 2 would be.
     for loss, past in ((InfoNCE(T), 2), (NTXent(T), 4)):
-        masked, kept = (Contrastive(loss, mask_duplicates=on, queue=8) for on in (True, False))
+        masked, kept = (Contrastive(loss, None, on, queue=8, siblings="keep") for on in (True, False))
         losses = train(masked, steps)[1], train(kept, steps)[1]
         assert (losses[0] == pytest.approx(losses[1], abs=ROUNDING)) is (loss.same_side is False)
         assert fill(kept) == [2 * past]

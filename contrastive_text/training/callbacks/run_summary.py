@@ -15,9 +15,10 @@ from contrastive_text.core.distributed import world_size
 from contrastive_text.core.specs import describe
 from contrastive_text.core.terminal import say
 from contrastive_text.data import TextDataModule
+from contrastive_text.data.siblings import sibling_rows
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import FineTuningHead
-from contrastive_text.objectives import Objective
+from contrastive_text.objectives import Contrastive, Objective
 from contrastive_text.training import Schedule
 from contrastive_text.training.callbacks.best_checkpoint import data_of, monitored
 from contrastive_text.training.module import ContrastiveModule
@@ -68,6 +69,9 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
         f"{name}: {said}" for name, part in module.objective_parts().items() if (said := _negatives(part, data))
     ]
     of = {task: f" of {task}" if data.tasks else "" for task in data.training.tasks}
+    siblings = [
+        f"{name}: {said}" for name, part in module.objective_parts().items() if (said := _siblings(part, data))
+    ]
     rows = ", ".join(f"{data.training.rows_per_step(task)} rows{of[task]}" for task in data.training.tasks)
     interval = vars(trainer).get("val_check_interval")
     total = trainer.estimated_stepping_batches
@@ -84,6 +88,7 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
     turns = ", so that turns of the mixture share an optimiser step" if merged else ""
     return {
         "negatives": "\n".join(negatives) or "none",
+        **({"siblings": "\n".join(siblings)} if siblings else {}),
         **({"token types": types} if joined else {}),
         "validated": f"{validated}; {monitored(data)}" if data.tables.validated else "never",
         "step": (
@@ -105,6 +110,26 @@ def _negatives(objective: Objective, data: TextDataModule) -> str | None:
     roles = [slot.role for slot in training.slots]
     examples = data.training.rows_per_step(training.name) * training.examples_per_row
     return objective.describe_negatives(examples, roles.count("positive"), roles.count("negative"))
+
+
+def _siblings(objective: Objective, data: TextDataModule) -> str | None:
+    """Says how many rows meet other positives of their anchor, and what those are to them."""
+    if not isinstance(objective, Contrastive) or objective.siblings_in_effect is None:
+        return None
+    if objective.task is not None and objective.task not in data.training.tasks:
+        return None  # scored alone
+    training = data.training.of(objective.task)
+    step = data.training.rows_per_step(training.name)
+    labelled = objective.pair_labels is not None
+    having, met, looked_at = sibling_rows(training.texts, step, labelled=labelled)
+    if not having:
+        return None
+    first = "" if looked_at >= len(training.texts) or labelled else "the first "
+    become = {"hide": "hidden", "attract": f"targets too, {objective.attract}", "keep": "kept as negatives"}
+    return (
+        f"{having:,} of {first}{looked_at:,} rows have an anchor with other positives, some {met:.1%} meet one "
+        f"in a step; {become[objective.siblings_in_effect]}"
+    )
 
 
 def _peak(schedule: Schedule, total: int) -> float:

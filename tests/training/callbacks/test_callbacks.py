@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -260,6 +261,18 @@ def test_hard_negatives_are_counted(bert: str, tmp_path: Path) -> None:
     module = tiny.module(bert, objectives={"c": Contrastive(InfoNCE())})
     trainer.fit(module, datamodule=tiny.data(triples, pairing=Given()))
     assert "15 per anchor: 7 other positives, 8 hard negatives" in summary.facts["negatives"]
+    assert "siblings" not in summary.facts
+
+
+def test_rows_that_meet_siblings_are_counted(bert: str, tmp_path: Path) -> None:
+    summary, path = RunSummary(), tmp_path / "pairs.jsonl"
+    rows = [{"query": f"the bird {i}", "pos": [f"it sings {i}", f"it flies {i}"]} for i in range(8)]
+    path.write_text("\n".join(map(json.dumps, [*rows, {"query": "a dog", "pos": ["it runs"]}])))
+    trainer = tiny.trainer(tmp_path, max_steps=1, callbacks=[summary])
+    parts = {"c": Contrastive(InfoNCE()), "d": Contrastive(siblings="attract")}
+    trainer.fit(tiny.module(bert, objectives=parts), datamodule=tiny.data(str(path), pairing=Given()))
+    said = "16 of 17 rows have an anchor with other positives, some 41.2% meet one in a step; "
+    assert summary.facts["siblings"] == f"c: {said}hidden\nd: {said}targets too, mean"
 
 
 def test_the_summary_takes_a_run_without_a_known_end(bert: str, files: dict[str, str], tmp_path: Path) -> None:

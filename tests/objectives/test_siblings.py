@@ -1,0 +1,311 @@
+"""Other positives of a row's query: hidden, targets too, or negatives, wherever a row meets them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import reference
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
+from contrastive_text.losses.relations import NO_ID
+from contrastive_text.objectives import Contrastive, NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
+
+# Logits of at most 20 in float64, sums of some thirty terms.
+ROUNDING = 1e-11
+T = 0.2
+WAYS: list[dict[str, Any]] = [
+    {"siblings": "keep"},
+    {"siblings": "hide"},
+    {"siblings": "attract"},
+    {"siblings": "attract", "attract": "sum"},
+]
+PAIR = (Slot("anchor", 0), Slot("positive", 0))
+
+
+def encoded(ids: Sequence[Sequence[int]], seed: int = 0) -> Encoded:
+    """Random vectors of anchors, positives and perhaps hard negatives, whose ids are given role by role."""
+    noise = torch.Generator().manual_seed(seed)
+    flat = torch.tensor([text for role in ids for text in role])
+    slots = (*PAIR, *(Slot("negative", i) for i in range(len(ids) - 2)))
+    return Encoded(torch.randn(len(flat), 4, generator=noise, dtype=torch.float64), slots, text_ids=flat)
+
+
+def value(objective: Contrastive, rows: Encoded) -> float:
+    terms = objective(rows)
+    return float(reduce_terms(terms.total, max(terms.count, 1), terms.reduction))
+
+
+@dataclass(frozen=True)
+class Text:
+    """What stands on a side: a vector, the text, and the text that it belongs with."""
+
+    vector: list[float]
+    text: int
+    partner: int | None = None
+
+
+def sides(rows: Encoded) -> tuple[list[Text], list[Text], list[Text]]:
+    """Anchors, positives and hard negatives; of these one that is a positive has the first such one's partner."""
+    n = len(rows.role_ids("anchor"))
+    vectors, ids = rows.embeddings.tolist(), rows.text_ids.tolist()
+    anchors = [Text(vectors[i], ids[i], ids[i + n]) for i in range(n)]
+    positives = [Text(vectors[i + n], ids[i + n], ids[i]) for i in range(n)]
+    partner = {each.text: each.partner for each in reversed(positives)}
+    places = [place for i in range(n) for place in range(2 * n + i, len(ids), n)]  # example by example
+    hard = [Text(vectors[i], ids[i], partner.get(ids[i])) for i in places]
+    return anchors, positives, hard
+
+
+def slow_term(row: Text, target: Text, columns: list[Text], siblings: str, attract: str = "mean") -> float:
+    """The term of a row; ``columns`` hold the very target, and not the row."""
+    own = {row.text, row.partner}
+    logits, pulled = [], []
+    for column in columns:
+        logit = reference.cosine(row.vector, column.vector) / T
+        if column is target:
+            pulled.append(logit)
+        elif column.text in own or (siblings == "hide" and column.partner in own):
+            continue
+        elif siblings == "attract" and column.partner in own:
+            pulled.append(logit)
+        logits.append(logit)
+    if attract == "sum":
+        return math.log(math.fsum(map(math.exp, logits))) - math.log(math.fsum(map(math.exp, pulled)))
+    return sum(reference.cross_entropy(logit, logits) for logit in pulled) / len(pulled)
+
+
+def slow_terms(rows: Encoded, loss: Loss, past: Sequence[Text] = (), **how: str) -> list[float]:
+    """All terms of a batch: forward, and as the loss has it backward or of both sides at once."""
+    anchors, positives, hard = sides(rows)
+    backward, further = list(zip(positives, anchors, strict=True)), [*hard, *past]
+    forward = list(zip(anchors, positives, strict=True))
+    if loss.same_side:
+        columns = [*anchors, *positives, *further]
+        pairs = [*forward, *backward]
+        return [slow_term(a, b, [c for c in columns if c is not a], **how) for a, b in pairs]
+    terms = [slow_term(a, b, [*positives, *further], **how) for a, b in forward]
+    if loss.reduction == "two_sided":
+        terms += [slow_term(a, b, anchors, **how) for a, b in backward]
+    return terms
+
+
+# The sheet
+
+
+SHEET = replace(
+    encoded([[0, 0, 2, 3], [10, 11, 12, 13]]),
+    embeddings=torch.tensor(
+        [
+            *([[-0.11, 1.55, 0.97, 0.22, -1.42, -1.91]] * 2),
+            [0.7, 0.97, -0.44, 0.69, -0.26, -1.41],
+            [0.55, 0.48, 0.17, 0.25, -0.61, 0.01],
+            [-0.32, 0.13, -0.12, 0.08, -2.51, -1.3],
+            [1.81, 1.69, -0.76, 0.8, -1.76, 0.82],
+            [-0.01, 1.33, -0.67, -0.87, -1.21, -1.53],
+            [1.27, -1.15, 0.85, 0.05, -0.8, 0.46],
+        ],
+        dtype=torch.float64,
+    ),
+)
+VALUES = [2.8758356755656713, 2.734002044794379, 2.875835675565671, 1.764189354697347]
+"""At temperature 0.1, one way after another: plain, hidden, SupCon's "out", and "in" as MIL-NCE has it."""
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("how", "expected"), [*zip(WAYS, VALUES, strict=True)], ids=str)
+def test_p11_values_of_the_sheet(how: dict[str, Any], expected: float, streamed: bool) -> None:
+    reached = value(Contrastive(InfoNCE(0.1, streamed=streamed), **how), SHEET)
+    assert reached == pytest.approx(expected, abs=1e-12)
+
+
+def test_siblings_are_hidden_by_default_and_where_there_are_none_nothing_changes() -> None:
+    rows = encoded([[0, 0, 2], [10, 11, 12]])
+    assert value(Contrastive(InfoNCE(T)), rows) == value(Contrastive(InfoNCE(T), siblings="hide"), rows)
+    alone = encoded([[0, 1, 2], [10, 11, 12]])
+    for loss in (InfoNCE(T, "two_sided"), NTXent(T)):
+        reached = {value(Contrastive(loss, **how), alone) for how in WAYS[:2]}
+        assert len(reached) == 1
+        attracting = [value(Contrastive(loss, **how), alone) for how in WAYS[2:]]
+        assert attracting == pytest.approx([*reached] * 2, abs=ROUNDING)
+
+
+def test_p11_of_equal_anchors_the_mean_of_plain_is_that_of_all_positives_as_targets() -> None:
+    rows = encoded([[0, 0, 2, 0, 2], [10, 11, 12, 13, 14]])
+    vectors = rows.embeddings.clone()
+    vectors[[1, 3, 4]] = vectors[[0, 0, 2]]
+    rows = replace(rows, embeddings=vectors)
+    plain, attract = (value(Contrastive(InfoNCE(T), siblings=way), rows) for way in ("keep", "attract"))
+    assert attract == pytest.approx(plain, abs=ROUNDING)
+    assert value(Contrastive(InfoNCE(T)), rows) < plain - 0.1
+
+
+# Every place where they meet
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Encoded:
+    """Up to six examples over so few texts that all kinds of copies and siblings occur."""
+    n, roles = draw(st.integers(1, 6)), draw(st.integers(2, 4))
+    ids = draw(st.lists(st.lists(st.integers(0, 9), min_size=n, max_size=n), min_size=roles, max_size=roles))
+    return encoded(ids, draw(st.integers(0, 2**31)))
+
+
+@pytest.mark.parametrize("how", WAYS, ids=str)
+@given(rows=batches(), streamed=st.booleans())
+def test_siblings_as_in_the_double_loop(how: dict[str, Any], rows: Encoded, streamed: bool) -> None:
+    for loss in (InfoNCE(T, "two_sided", streamed=streamed), NTXent(T, streamed=streamed)):
+        terms = slow_terms(rows, loss, **how)
+        expected = sum(terms) / len(terms) * (2 if loss.reduction == "two_sided" else 1)
+        assert value(Contrastive(loss, **how), rows) == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
+
+
+def test_hard_negatives_of_a_sibling_stay_and_those_that_are_one_are_hidden() -> None:
+    own = encoded([[0, 0, 2], [10, 11, 12], [20, 21, 22]])
+    kept, hidden = (
+        Contrastive(InfoNCE(T, hard_negative_log_weight=0.7), siblings=way) for way in ("keep", "hide")
+    )
+    anchors, positives, negatives = (own.role(role).squeeze(1) for role in ("anchor", "positive", "negative"))
+    first = torch.cosine_similarity(anchors[0], torch.cat([positives, negatives]), dim=1) / T
+    first[3] += 0.7
+    without = first[[0, 2, 3, 4, 5]].logsumexp(0)
+    second = torch.cosine_similarity(anchors[1], torch.cat([positives, negatives]), dim=1) / T
+    second[4] += 0.7
+    gain = first.logsumexp(0) - without + second.logsumexp(0) - second[[1, 2, 3, 4, 5]].logsumexp(0)
+    assert 3 * (value(kept, own) - value(hidden, own)) == pytest.approx(float(gain), abs=ROUNDING)
+    # The third example's hard negative is the second's positive: another positive of the first.
+    twice = replace(own, text_ids=torch.tensor([0, 0, 2, 10, 11, 12, 20, 21, 11]))
+    terms = slow_terms(twice, InfoNCE(T), siblings="hide")
+    assert value(Contrastive(InfoNCE(T)), twice) == pytest.approx(sum(terms) / 3, abs=ROUNDING)
+    assert value(Contrastive(InfoNCE(T)), twice) < value(Contrastive(InfoNCE(T)), own)
+
+
+@pytest.mark.parametrize("how", WAYS[1:], ids=str)
+@given(steps=st.lists(batches(), min_size=2, max_size=3), size=st.integers(1, 20))
+def test_past_siblings_as_in_the_double_loop(how: dict[str, Any], steps: list[Encoded], size: int) -> None:
+    for loss in (InfoNCE(T), NTXent(T, streamed=True)):
+        objective, past = Contrastive(loss, queue=size, **how), list[Text]()
+        for rows in steps:
+            anchors, positives, hard = sides(rows)
+            known = {each.text: each.partner for each in reversed(positives)}
+            met = [replace(each, partner=known.get(each.text)) if each.partner is None else each for each in past]
+            terms = slow_terms(rows, loss, met, **how)
+            reached = value(objective, rows)
+            assert reached == pytest.approx(sum(terms) / len(terms), abs=ROUNDING, rel=ROUNDING)
+            objective.finish_step()
+            past = [*past, *(anchors if loss.same_side else []), *positives, *hard][-size:]
+
+
+def test_a_queue_that_was_filled_without_partners_is_read_with_them() -> None:
+    rows = encoded([[0, 0], [10, 11]])
+    filled, resumed = (Contrastive(InfoNCE(T), queue=4, siblings=way) for way in ("keep", "hide"))
+    filled(rows)
+    filled.finish_step()
+    resumed.load_state_dict(filled.state_dict())
+    later = encoded([[0, 5], [12, 15]], seed=1)
+    past = [Text(vector, text) for vector, text in zip(rows.embeddings[2:].tolist(), (10, 11), strict=True)]
+    terms = slow_terms(later, InfoNCE(T), past, siblings="hide")
+    assert value(resumed, later) == pytest.approx(sum(terms) / 2, abs=ROUNDING)
+    resumed.finish_step()
+    assert resumed.state_dict()["queues.texts._extra_state"]["groups"].tolist() == [NO_ID, NO_ID, 0, 5]
+
+
+def test_texts_are_siblings_by_what_they_were_before_any_view() -> None:
+    rows = encoded([[0, 0, 2], [10, 11, 12]])
+    edited = replace(rows, text_ids=torch.stack([rows.text_ids, torch.tensor([30, 31, 30, 40, 41, 42])], dim=1))
+    objective = Contrastive(InfoNCE(T))
+    assert value(objective, edited) == value(objective, rows)
+
+
+@pytest.mark.parametrize(
+    ("loss", "how", "streamed"),
+    [(InfoNCE, 1, True), (InfoNCE, 3, True), (NTXent, 2, False), (NTXent, 3, True), (NTXent, 3, False)],
+)
+def test_the_gradient_is_that_of_finite_differences(
+    loss: type[InfoNCE | NTXent], how: int, streamed: bool
+) -> None:
+    rows = encoded([[0, 0, 2], [10, 11, 10], [20, 11, 22]])
+    objective = Contrastive(loss(T, learn_temperature=True, streamed=streamed), **WAYS[how]).double()
+    assert objective.loss.learned is not None
+
+    def total(vectors: Tensor, _scale: Tensor) -> Tensor:
+        return objective(replace(rows, embeddings=vectors)).total
+
+    vectors, scale = rows.embeddings.requires_grad_(), objective.loss.learned.log_scale
+    assert torch.autograd.gradcheck(total, [vectors, scale])
+
+
+# Labels
+
+
+def test_negative_pairs_make_no_siblings() -> None:
+    # The second pair says that 11 doesn't belong to 0: it stays the first row's negative.
+    rows = replace(encoded([[0, 0, 0, 3], [10, 11, 12, 13]]), target=torch.tensor([1.0, 0.0, 1.0, 1.0]))
+    seen = {0: [0, 1, 3], 1: [1, 3], 2: [1, 2, 3], 3: [0, 1, 2, 3]}
+    cosines = torch.cosine_similarity(rows.embeddings[:4, None], rows.embeddings[None, 4:], dim=2) / T
+    terms = [float(cosines[i, columns].logsumexp(0) - cosines[i, i]) for i, columns in seen.items()]
+    reached = value(Contrastive(InfoNCE(T), pair_labels=SignedPairs(bound=math.inf)), rows)
+    assert reached == pytest.approx((terms[0] + terms[2] + terms[3]) / 3 - terms[1], abs=ROUNDING)
+    hard = value(Contrastive(InfoNCE(T), pair_labels=NegativesAsHard()), rows)
+    assert hard == pytest.approx((terms[0] + terms[2] + terms[3]) / 3, abs=ROUNDING)
+
+
+@pytest.mark.parametrize("labels", [PositivesOnly(), NegativesAsHard()])
+def test_positives_of_labelled_pairs_attract(labels: PairLabels) -> None:
+    rows = encoded([[0, 0, 2, 0], [10, 11, 12, 13]])
+    labelled = replace(rows, target=torch.ones(4))
+    reached = value(Contrastive(InfoNCE(T), pair_labels=labels, siblings="attract"), labelled)
+    assert reached == value(Contrastive(InfoNCE(T), siblings="attract"), rows)
+
+
+# Refused
+
+
+class OneTarget(Loss):
+    """A loss of one target."""
+
+    def terms(self, rows: Tensor, *others: Any, **options: Any) -> Tensor:  # noqa: ARG002  # Any: the base's
+        return rows.sum(dim=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"siblings": "hidden"}, r"Contrastive\.siblings: expected one of hide, attract, keep, got 'hidden'"),
+        (
+            {"siblings": "attract", "attract": "max"},
+            r"Contrastive\.attract: expected one of mean, sum, got 'max'",
+        ),
+        ({"attract": "sum"}, "expected siblings: attract for sum, got siblings: hide"),
+        ({"siblings": "attract", "loss": SupCon(), "classes": 2}, "got SupCon, whose classes say what attracts"),
+        ({"siblings": "attract", "loss": OneTarget()}, "got OneTarget, which has one target a row; take InfoNCE"),
+        ({"siblings": "attract", "between": "views"}, "got BetweenViews, where a text has none"),
+        (
+            {"siblings": "attract", "pair_labels": SignedPairs()},
+            "got SignedPairs, where negative pairs are rows",
+        ),
+        ({"siblings": "attract", "mask_duplicates": False}, "got mask_duplicates: false, where rows don't know"),
+    ],
+)
+def test_siblings_that_cannot_attract_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Contrastive(**options)
+
+
+def test_classes_views_and_unknown_texts_leave_siblings_alone() -> None:
+    rows = replace(encoded([[0, 0, 2], [10, 11, 12]]), target=torch.tensor([0.0, 1.0, 0.0]))
+    for options in (
+        {"loss": SupCon(T), "classes": 2},
+        {"loss": NTXent(T), "mask_duplicates": False},
+    ):
+        hidden, kept = (Contrastive(siblings=way, **options) for way in ("hide", "keep"))  # type: ignore[arg-type]  # both are
+        assert value(hidden, rows) == value(kept, rows)
+        assert hidden.siblings_in_effect != "hide"
