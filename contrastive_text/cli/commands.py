@@ -43,6 +43,13 @@ def _with_index(path: Path) -> Sequence[Path]:
     return [path, *_vectors(path.with_name(f"{path.name}.vectors.npy"))]
 
 
+def _with_mining(path: Path) -> Sequence[Path]:
+    """Returns a file of mined negatives, and all that lies beside it until it is written."""
+    from contrastive_text.inference.mining import working_files  # here: it imports torch
+
+    return working_files(path)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextsCommand:
     """The options of every command that reads files of texts and encodes them."""
@@ -105,6 +112,50 @@ class Duplicates(EncodingCommand):
     threshold: Annotated[float, "lowest cosine of a pair"] = 0.95
     keep: Annotated[
         Path | None, WrittenFile(), {"metavar": "FILE"}, "first text of each group, .txt or .jsonl"
+    ] = None
+
+
+@dataclass(frozen=True)
+class Mine(EncodingCommand):
+    """Write hard negatives of pairs: texts near to a query that nothing says belong to it."""
+
+    input: Annotated[Texts, "pairs of a query and a positive; all rows of a query are its positives"]
+    output: Annotated[Path, WrittenFile(_with_mining), ".tsv or .jsonl, for fit"]
+    _: KW_ONLY
+    columns: Annotated[
+        Mapping[str, str] | None,
+        {"metavar": "NAME=COLUMN"},
+        "anchor=..., positive=..., where the names in the pairs' file aren't usual ones",
+    ] = None
+    corpus: Annotated[Texts | None, "texts that become negatives, beside the positives of all queries"] = None
+    form: Annotated[
+        Literal["triples", "tuples", "pairs"],
+        "a row for each negative; for each pair, with all of them; for each text, with label and cosine",
+    ] = "triples"
+    negatives: Annotated[int, "of each query"] = 3
+    range_min: Annotated[int, "how many of the nearest are skipped; by --ranks"] = 0
+    range_max: Annotated[
+        int | None, {"metavar": "N"}, "how many of the nearest are looked at; range_min + 10 x negatives"
+    ] = None
+    ranks: Annotated[
+        Literal["before", "after"], "range_min counts all of these, or what the next six have left"
+    ] = "before"
+    absolute_margin: Annotated[
+        float | None, {"metavar": "X"}, "none above the query's lowest positive less this"
+    ] = None
+    relative_margin: Annotated[
+        float | None, {"metavar": "SHARE"}, "none above that less this share of it; 0.05 is usual"
+    ] = None
+    max_score: Annotated[float | None, {"metavar": "COSINE"}, "none above it"] = None
+    min_score: Annotated[float | None, {"metavar": "COSINE"}, "none below it"] = None
+    same: Annotated[float | None, "none with such a cosine, or more, to a positive of the query"] = 0.97
+    take: Annotated[Literal["top", "random"], "the nearest of what is left, or random ones"] = "top"
+    seed: Annotated[int, "of the random ones"] = 42
+    short: Annotated[
+        Literal["drop", "keep"], "a query with fewer negatives: leave it out, or keep those that there are"
+    ] = "drop"
+    rescore: Annotated[
+        str | None, ReadPath(model=True), {"metavar": "MODEL"}, "whose cosines then judge and order candidates"
     ] = None
 
 
@@ -329,7 +380,7 @@ class Sweep:
 
 
 _RECORDS = (
-    Ensemble, Export, Corpus, Sweep, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search, Duplicates,
+    Ensemble, Export, Corpus, Sweep, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search, Duplicates, Mine,
     Postprocess, Onnx, Verify,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {record.__name__.lower(): record for record in _RECORDS}

@@ -45,6 +45,7 @@ _USAGE = f"""usage: contrastive-text COMMAND [options]
   embed      a vector per text: contrastive-text embed TEXTS.txt VECTORS.npy --model FOLDER
   search     the nearest texts of a corpus: contrastive-text search CORPUS.txt "a question" --model FOLDER
   duplicates texts that mean nearly the same: contrastive-text duplicates TEXTS.txt PAIRS.tsv --model FOLDER
+  mine       hard negatives of pairs: contrastive-text mine PAIRS.tsv TRIPLES.tsv --model FOLDER
   postprocess whiten a model, or remove its top components: contrastive-text postprocess FOLDER TEXTS.txt OUT
   onnx       export a model to ONNX and check it: contrastive-text onnx FOLDER OUT
   verify     read every byte of a model, a checkpoint or a run: contrastive-text verify PATH

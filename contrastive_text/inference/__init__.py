@@ -7,6 +7,7 @@ from contrastive_text.core.lazy_imports import importing
 if TYPE_CHECKING:
     from contrastive_text.inference.device_pool import map_on_devices
     from contrastive_text.inference.encoding import Device, Encoding
+    from contrastive_text.inference.mining import Mined, Mining, MiningReport, MiningRun, PairTexts, Space, mine
     from contrastive_text.inference.onnx_export import Exported, export_onnx
     from contrastive_text.inference.postprocessing import (
         fit_component_removal,
@@ -27,7 +28,13 @@ __all__ = [
     "Encoding",
     "Exported",
     "Hit",
+    "Mined",
+    "Mining",
+    "MiningReport",
+    "MiningRun",
+    "PairTexts",
     "SentenceEncoder",
+    "Space",
     "VectorIndex",
     "VectorRecord",
     "connected_groups",
@@ -35,6 +42,7 @@ __all__ = [
     "fit_component_removal",
     "fit_whitening",
     "map_on_devices",
+    "mine",
     "near_duplicates",
     "quantize",
     "retrieval_scores",

@@ -6,7 +6,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal, get_args, get_type_hints
 
@@ -26,9 +26,11 @@ from contrastive_text.evaluation.senteval.classifiers import CLASSIFIERS, PROTOC
 from contrastive_text.evaluation.sts.cosine import SETTINGS
 from contrastive_text.evaluation.suites import SUITES
 from contrastive_text.inference.encoding import BLOCK_SIZE
+from contrastive_text.inference.mining import Form, Mining
+from contrastive_text.inference.mining.options import Ranks, Short, Take
 from contrastive_text.inference.onnx_export import OPSET
 from contrastive_text.inference.quantization import PRECISIONS
-from contrastive_text.runs.sweeps.table import Take
+from contrastive_text.runs.sweeps.table import Take as SweepTake
 
 HELP = """
 import sys
@@ -88,7 +90,11 @@ def test_the_usage_lists_every_command() -> None:
         ("Evaluate", "classifier", CLASSIFIERS),
         ("Evaluate", "format", FORMATS),
         ("Compare", "format", COMPARED),
-        ("Sweep", "take", get_args(Take)),
+        ("Mine", "form", get_args(Form)),
+        ("Mine", "ranks", get_args(Ranks)),
+        ("Mine", "take", get_args(Take)),
+        ("Mine", "short", get_args(Short)),
+        ("Sweep", "take", get_args(SweepTake)),
         ("Sweep", "format", SWEPT),
     ],
 )
@@ -99,7 +105,12 @@ def test_choices_are_those_of_the_library(record: str, field: str, known: Sequen
 
 @pytest.mark.parametrize(
     ("record", "field", "default"),
-    [("EncodingCommand", "block_size", BLOCK_SIZE), ("Diagnose", "limit", LIMIT), ("Onnx", "opset", OPSET)],
+    [
+        ("EncodingCommand", "block_size", BLOCK_SIZE),
+        ("Diagnose", "limit", LIMIT),
+        *(("Mine", each.name, each.default) for each in fields(Mining)),
+        ("Onnx", "opset", OPSET),
+    ],
 )
 def test_defaults_are_those_of_the_library(record: str, field: str, default: object) -> None:
     assert inspect.signature(vars(commands)[record]).parameters[field].default == default

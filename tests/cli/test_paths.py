@@ -21,6 +21,7 @@ WORDS: Mapping[str, Sequence[str]] = {
     "embed": (TEXTS, "OUT.npy", "--model", "model", "--ranges", RANGES, "--precision", "int8"),
     "search": (TEXTS, "--queries", PAIRS, "--index", "OUT.npy", "--model", "model"),
     "duplicates": (TEXTS, "OUT.tsv", "--keep", "KEPT.txt", "--model", "model"),
+    "mine": (PAIRS, "OUT.tsv", "--corpus", TEXTS, "--model", "model", "--rescore", "run"),
     "evaluate": ("model", "--suite", "sts", "--data", "data", "--output", "OUT.txt", "--cache", "CACHE"),
     "compare": ("model", "run", "--data", "data", "--texts", TEXTS, "--output", "OUT.txt", "--cache", "CACHE"),
     "diagnose": ("model", TEXTS, "--pairs", PAIRS, "--output", "OUT.txt"),

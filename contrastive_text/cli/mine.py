@@ -1,0 +1,86 @@
+"""The command that writes hard negatives of pairs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, fields
+
+from contrastive_text.cli.commands import Mine
+from contrastive_text.cli.embed import encoder_of
+from contrastive_text.cli.models import load_model, warnings_as_notes
+from contrastive_text.core.terminal import say
+from contrastive_text.core.text_files import Bounds
+from contrastive_text.data import read_rows
+from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.inference.encoding import Encoding
+from contrastive_text.inference.mining import Mining, MiningReport, MiningRun, PairTexts, histogram
+
+_REASONS = {
+    "siblings": "another positive of the query",
+    "equal": "equal to the query",
+    "near": "like a positive: --same {same}",
+    "absolute_margin": "--absolute_margin {absolute_margin}",
+    "relative_margin": "--relative_margin {relative_margin}",
+    "max_score": "--max_score {max_score}",
+    "min_score": "--min_score {min_score}",
+}
+
+
+def mine(options: Mine) -> None:
+    """Writes hard negatives of pairs, and says what was removed."""
+    mining = Mining(**{each.name: getattr(options, each.name) for each in fields(Mining)})
+    texts = _read(options)
+    model, devices = encoder_of(options)
+    encoding = Encoding(block_size=options.block_size, batch_size=options.batch_size, device=devices)
+    rescore = None if options.rescore is None else load_model(options.rescore, device=str(model.device))
+    run = MiningRun(
+        model, texts, options.output, mining, options.form, rescore, encoding, restart=options.restart
+    )
+    try:
+        with warnings_as_notes():
+            report = run.finish(show_progress_bar=True)
+    except KeyboardInterrupt:
+        say("\nstopped: what is done is kept; the same command goes on after it", file=sys.stderr)
+        raise SystemExit(130) from None
+    for line in _said(report, mining):
+        say(line)
+    say(f"{report.rows:,} rows written to {options.output}")
+
+
+def _read(options: Mine) -> PairTexts:
+    """Returns the texts of the files, once all were read; says how they were understood."""
+    bounds = Bounds.of(options.bounds)
+    pairs = read_rows(options.input, ("anchor", "positive"), options.columns, split=options.split, bounds=bounds)
+    say(pairs.understood)
+    further: Iterable[str] = ()
+    if options.corpus is not None:
+        further = TextStream(options.corpus, options.column, distinct=True, split=options.split, bounds=bounds)
+        say(further.scan().understood)
+    texts = PairTexts(((str(row["anchor"]), str(row["positive"])) for row in pairs), further)
+    say(f"{len(pairs):,} pairs of {len(texts.queries):,} queries; a corpus of {len(texts.corpus):,} texts")
+    return texts
+
+
+def _said(report: MiningReport, mining: Mining) -> Iterator[str]:
+    """Yields what was found, a line each."""
+    given = asdict(mining)
+    yield f"{report.removed['candidates']:,} candidates of {report.queries:,} queries; no negatives:"
+    for name, reason in _REASONS.items():
+        if report.removed[name]:
+            yield f"  {report.removed[name]:>12,}  {reason.format(**given)}"
+    if mining.range_min:
+        of = "all candidates" if mining.ranks == "before" else "those that are left"
+        yield f"  the nearest {mining.range_min} of {of} were skipped"
+    if report.short:
+        became = "left out" if mining.short == "drop" else "kept with those"
+        without = f", {report.none:,} of them none" if report.none else ""
+        yield f"{report.short:,} queries have fewer than {mining.negatives} negatives{without}: {became}"
+    if not report.scores["negative"].count:
+        return
+    yield f"{'cosine':<8}" + "".join(f"{name:>12}" for name in report.scores)
+    yield f"{'count':<8}" + "".join(f"{each.count:>12,}" for each in report.scores.values())
+    yield f"{'mean':<8}" + "".join(f"{each.mean:>12.3f}" for each in report.scores.values())
+    for share in (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0):
+        yield f"{share:<8.0%}" + "".join(f"{each.quantile(share):>12.3f}" for each in report.scores.values())
+    yield histogram({name: report.scores[name] for name in ("positive", "negative")})

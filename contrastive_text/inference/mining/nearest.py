@@ -1,0 +1,213 @@
+"""Hard negatives: of the texts nearest to a query those that nothing says belong to it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.random import fold, generator, text_id
+from contrastive_text.core.similarity import EPSILON, at_least_float32, full_precision, unit_vectors
+from contrastive_text.inference.mining.options import Mining
+from contrastive_text.inference.mining.texts import PairTexts
+from contrastive_text.inference.search import top_k
+
+REMOVALS = ("siblings", "equal", "near", "absolute_margin", "relative_margin", "max_score", "min_score")
+"""Why a text is no negative, in the order in which it is asked."""
+_AT_ONCE = 1 << 22
+"""Numbers of candidates' vectors in memory at once: 16 MiB in float32."""
+
+
+class Space(NamedTuple):
+    """The vectors of one model.
+
+    Args:
+        queries: (Q, D), of any length; may be a memory-mapped file, as may the next.
+        corpus: (C, D).
+    """
+
+    queries: Tensor
+    corpus: Tensor
+
+
+class Mined(NamedTuple):
+    """What was found for one query.
+
+    Args:
+        query: Its place among the queries.
+        positives: Scores of its positives, in their order.
+        negatives: Places in the corpus, best first; as many as asked for, or fewer.
+        scores: Of the negatives.
+    """
+
+    query: int
+    positives: list[float]
+    negatives: list[int]
+    scores: list[float]
+
+
+Removed: TypeAlias = Counter[str]
+"""Reason, out of ``REMOVALS`` -> candidates that it removed; ``candidates`` -> how many were looked at."""
+
+
+@torch.no_grad()
+def mine(
+    texts: PairTexts,
+    space: Space,
+    mining: Mining,
+    places: range,
+    rescored: Space | None = None,
+    device: torch.device | None = None,
+) -> tuple[list[Mined], Removed]:
+    """Returns the hard negatives of some queries, by exact search.
+
+    Args:
+        texts: Queries, corpus and positives.
+        space: Vectors by which the nearest texts are found, and near-duplicates known.
+        mining: What becomes a negative.
+        places: Of the queries; what is found for one depends on no other.
+        rescored: Vectors of another model, by whose cosines candidates are then scored and ordered; None for
+            the same.
+        device: Where to compute; None for where the vectors are.
+
+    Returns:
+        What was found for each query, all of them, and how many candidates were removed for which reason.
+
+    Raises:
+        ValueError: Vectors that are not finite or of other numbers than the texts.
+
+    Example:
+        >>> texts = PairTexts([("a", "b"), ("c", "d")])
+        >>> space = Space(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.1], [0.6, 0.8]]))
+        >>> found, removed = mine(texts, space, Mining(negatives=1, same=None), range(2))
+        >>> [(each.query, each.negatives) for each in found], removed["candidates"]
+        ([(0, [1]), (1, [0])], 2)
+    """
+    for each in (space, rescored or space):
+        if (len(each.queries), len(each.corpus)) != (len(texts.queries), len(texts.corpus)):
+            raise InvalidValueError(
+                f"mine: expected vectors of {len(texts.queries)} queries and {len(texts.corpus)} texts, got "
+                f"{len(each.queries)} and {len(each.corpus)}; encode the texts of these pairs"
+            )
+    most = max(len(texts.positives[place]) for place in places)
+    wanted = min(mining.depth + most + 1, len(texts.corpus))
+    queries = space.queries[places.start : places.stop].to(device)
+    scores, ids = top_k(queries, space.corpus, wanted)
+    removed: Removed = Counter()
+    found: list[Mined] = []
+    at_once = max(_AT_ONCE // ((wanted + most) * space.corpus.shape[1]), 1)
+    for start in range(0, len(places), at_once):
+        block = _Block(texts, space, rescored, places[start : start + at_once], ids.device)
+        found += block.mined(scores[start : start + at_once], ids[start : start + at_once], mining, removed)
+    return found, removed
+
+
+class _Block:
+    """Some queries, with the vectors of all that they are compared with."""
+
+    def __init__(
+        self, texts: PairTexts, space: Space, rescored: Space | None, places: range, device: torch.device
+    ) -> None:
+        self.texts = texts
+        self.places = places
+        self.space = space
+        self.judge = rescored or space
+        self.rescores = rescored is not None
+        self.device = device
+        listed = [torch.tensor(texts.positives[place]) for place in places]
+        padded = torch.nn.utils.rnn.pad_sequence(listed, batch_first=True, padding_value=-1)
+        self.positives = padded.to(device)
+        self.own = torch.tensor([texts.own[place] for place in places], device=device).unsqueeze(1)
+
+    def mined(self, scores: Tensor, ids: Tensor, mining: Mining, removed: Removed) -> list[Mined]:
+        """Returns what is found among the nearest texts, (n, k) each; counts what is removed."""
+        positive_scores = self._scores(self.positives).masked_fill(self.positives < 0, math.inf)
+        if self.rescores:
+            scores = self._scores(ids)
+        is_positive = (ids.unsqueeze(2) == self.positives.unsqueeze(1)).any(dim=2)
+        is_equal = (ids == self.own) & ~is_positive
+        never = is_positive | is_equal
+        candidate = ~never & ((~never).cumsum(dim=1) <= mining.depth)
+        several = (self.positives >= 0).sum(dim=1, keepdim=True) > 1
+        removed["siblings"] += int((is_positive & several).sum())
+        removed["equal"] += int(is_equal.sum())
+        removed["candidates"] += int(candidate.sum())
+        near = self._near(ids, mining.same)
+        # Candidates first, the best of them first; in a tie the order of the search stays.
+        scores, order = scores.masked_fill(~candidate, -math.inf).sort(dim=1, descending=True, stable=True)
+        ids, left, near = ids.gather(1, order), candidate.gather(1, order), near.gather(1, order)
+        rank = left.cumsum(dim=1) - 1
+        lowest = positive_scores.min(dim=1, keepdim=True).values
+        for name, condition in _conditions(scores, lowest, near, mining):
+            removed[name] += int((condition & left).sum())
+            left = left & ~condition
+        if mining.ranks == "after":
+            rank = left.cumsum(dim=1) - 1
+        left = left & (rank >= mining.range_min)
+        return [
+            Mined(
+                place,
+                own[: len(self.texts.positives[place])],
+                *_taken(row, found, self.texts.queries[place], mining),
+            )
+            for place, own, row, found in zip(
+                self.places, positive_scores.tolist(), _kept(ids, left), _kept(scores, left), strict=True
+            )
+        ]
+
+    def _scores(self, ids: Tensor) -> Tensor:
+        """Returns the cosines of the queries and texts of the corpus, (n, k) -> (n, k)."""
+        queries = unit_vectors(self.judge.queries[self.places.start : self.places.stop].to(self.device))
+        with full_precision(self.device):
+            return torch.einsum("nd,nkd->nk", queries, self._vectors(self.judge, ids))
+
+    def _near(self, ids: Tensor, same: float | None) -> Tensor:
+        """Returns whether texts are near-duplicates of a positive of their query, (n, k)."""
+        if same is None:
+            return torch.zeros_like(ids, dtype=torch.bool)
+        candidates, positives = self._vectors(self.space, ids), self._vectors(self.space, self.positives)
+        with full_precision(self.device):
+            cosines = torch.einsum("nkd,npd->nkp", candidates, positives)
+        return cosines.masked_fill((self.positives < 0).unsqueeze(1), -math.inf).amax(dim=2) >= same
+
+    def _vectors(self, space: Space, ids: Tensor) -> Tensor:
+        """Returns unit vectors of texts of the corpus, (n, k) -> (n, k, D); of -1 those of any text."""
+        rows = at_least_float32(space.corpus[ids.clamp(min=0).flatten().to(space.corpus.device)].to(self.device))
+        rows.div_(
+            torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=EPSILON)
+        )  # a copy, as indexing makes
+        return rows.reshape(*ids.shape, -1)
+
+
+def _conditions(scores: Tensor, lowest: Tensor, near: Tensor, mining: Mining) -> Iterator[tuple[str, Tensor]]:
+    """Yields the reasons to remove, with what they hold of, (n, k)."""
+    yield "near", near
+    if mining.absolute_margin is not None:
+        yield "absolute_margin", scores + mining.absolute_margin > lowest
+    if mining.relative_margin is not None:
+        yield "relative_margin", scores > lowest - lowest.abs() * mining.relative_margin
+    if mining.max_score is not None:
+        yield "max_score", scores > mining.max_score
+    if mining.min_score is not None:
+        yield "min_score", scores < mining.min_score
+
+
+def _kept(values: Tensor, kept: Tensor) -> Iterator[list[float]]:
+    """Yields for each row the values that are kept, in their order."""
+    return (row[mask].tolist() for row, mask in zip(values.cpu(), kept.cpu(), strict=True))
+
+
+def _taken(
+    ids: Sequence[float], scores: Sequence[float], query: str, mining: Mining
+) -> tuple[list[int], list[float]]:
+    """Returns the negatives among what is left, with their scores."""
+    chosen = list(range(min(mining.negatives, len(ids))))
+    if mining.take == "random" and len(ids) > mining.negatives:
+        drawn = generator(fold(mining.seed, text_id(query))).permutation(len(ids))[: mining.negatives]
+        chosen = sorted(drawn.tolist())
+    return [int(ids[place]) for place in chosen], [scores[place] for place in chosen]

@@ -1,0 +1,60 @@
+"""The texts that negatives are mined from, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+
+
+class PairTexts:
+    """Distinct queries with their positives, which are places in a corpus of distinct texts.
+
+    All rows of one query are its positives. The corpus has the given texts, then the positives of all queries.
+
+    Args:
+        pairs: Query and positive of each row.
+        corpus: Further texts; none for the positives alone.
+
+    Raises:
+        TypeError: Something that is not text.
+        ValueError: No pair.
+
+    Example:
+        >>> texts = PairTexts([("who?", "me"), ("who?", "you"), ("why?", "so")], corpus=["so", "who?"])
+        >>> texts.queries, texts.corpus, texts.positives, texts.own
+        (['who?', 'why?'], ['so', 'who?', 'me', 'you'], [[2, 3], [0]], [1, -1])
+    """
+
+    def __init__(self, pairs: Iterable[tuple[str, str]], corpus: Iterable[str] = ()) -> None:
+        places = {_text(text): place for place, text in enumerate(dict.fromkeys(corpus))}
+        found: dict[str, dict[int, None]] = {}
+        for query, positive in pairs:
+            found.setdefault(_text(query), {})[places.setdefault(_text(positive), len(places))] = None
+        if not found:
+            raise InvalidValueError("mine: expected pairs of a query and a positive, got none")
+        self.queries = list(found)
+        self.corpus = list(places)
+        self.positives = [list(each) for each in found.values()]
+        self.own = [places.get(query, -1) for query in found]
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits that are the same for the same queries, positives and corpus in the same order."""
+        return digest_of([*map(digest_of, (self.queries, self.corpus)), repr(self.positives)])
+
+
+def digest_of(texts: Iterable[str]) -> str:
+    """Returns 32 hex digits that are the same for the same texts in the same order."""
+    digest = blake2b(digest_size=16)
+    for text in texts:
+        content = text.encode()
+        digest.update(b"%d " % len(content) + content)  # the length, or "ab", "c" would be "a", "bc"
+    return digest.hexdigest()
+
+
+def _text(text: object) -> str:
+    if not isinstance(text, str):
+        raise InvalidTypeError(f"mine: expected texts, got {type(text).__name__}")
+    return text

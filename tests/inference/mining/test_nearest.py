@@ -1,0 +1,250 @@
+"""What becomes a negative: against slow loops, and against sentence-transformers on the same vectors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contrastive_text.inference.mining import Mined, Mining, PairTexts, Space, mine
+
+EVERYTHING = 1_000
+"""More candidates than there are."""
+
+
+def few_texts(queries: int, rows: int, further: int, seed: int) -> tuple[list[tuple[str, str]], list[str]]:
+    """Pairs in which queries and positives occur again, and a corpus that has some of both."""
+    noise = torch.Generator().manual_seed(seed)
+    numbers = torch.randint(1_000, (rows, 2), generator=noise).tolist()
+    pairs = [(f"q{one % queries}", f"p{other % (2 * queries)}") for one, other in numbers]
+    return pairs, [f"c{number}" for number in range(further)] + [pairs[0][0], pairs[-1][1]]
+
+
+def space_of(texts: PairTexts, seed: int, features: int = 4) -> Space:
+    """Vectors on a coarse grid, so that some are equal."""
+    noise = torch.Generator().manual_seed(seed)
+    parts = [
+        torch.randint(-2, 3, (len(each), features), generator=noise) for each in (texts.queries, texts.corpus)
+    ]
+    return Space(*(part.float() + 0.25 for part in parts))
+
+
+def cosine(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float(torch.nn.functional.normalize(one, dim=0) @ torch.nn.functional.normalize(other, dim=0))
+
+
+def slowly(texts: PairTexts, space: Space, mining: Mining) -> tuple[list[list[int]], Counter[str]]:
+    """The negatives of each query, nearest first, and what was removed, in plain loops."""
+    found, removed = [], Counter[str]()
+    for query, (positives, own) in enumerate(zip(texts.positives, texts.own, strict=True)):
+        scored = sorted(
+            (-cosine(space.queries[query], vector), place) for place, vector in enumerate(space.corpus)
+        )
+        candidates = [(place, -score) for score, place in scored if place not in positives and place != own]
+        lowest = min(cosine(space.queries[query], space.corpus[place]) for place in positives)
+        left, kept = 0, []
+        for rank, (place, score) in enumerate(candidates[: mining.depth]):
+            reasons = {
+                "near": mining.same is not None
+                and max(cosine(space.corpus[place], space.corpus[each]) for each in positives) >= mining.same,
+                "absolute_margin": mining.absolute_margin is not None and score + mining.absolute_margin > lowest,
+                "relative_margin": mining.relative_margin is not None
+                and score > lowest - abs(lowest) * mining.relative_margin,
+                "max_score": mining.max_score is not None and score > mining.max_score,
+                "min_score": mining.min_score is not None and score < mining.min_score,
+            }
+            removed["candidates"] += 1
+            if reason := next((name for name, holds in reasons.items() if holds), None):
+                removed[reason] += 1
+                continue
+            if (rank if mining.ranks == "before" else left) >= mining.range_min:
+                kept.append(place)
+            left += 1
+        found.append(kept[: mining.negatives])
+    return found, removed
+
+
+@st.composite
+def options(draw: st.DrawFn) -> Mining:
+    """Any options with odd bounds, on which no cosine of the grid lies."""
+
+    def maybe(low: float, high: float) -> float | None:
+        return draw(st.none() | st.floats(low, high).map(lambda bound: round(bound, 2) + 0.00317))
+
+    least = draw(st.integers(0, 4))
+    return Mining(
+        negatives=draw(st.integers(1, 3)),
+        range_min=least,
+        range_max=draw(st.sampled_from([least + 3, least + 8, EVERYTHING])),
+        ranks=draw(st.sampled_from(["before", "after"])),
+        absolute_margin=maybe(0.0, 0.4),
+        relative_margin=maybe(0.0, 0.4),
+        max_score=maybe(0.5, 0.9),
+        min_score=maybe(-0.9, 0.3),
+        same=draw(st.sampled_from([None, 0.90317, 0.97317])),
+    )
+
+
+@settings(max_examples=20)
+@given(options(), st.integers(0, 2**31))
+def test_negatives_and_what_was_removed_are_those_of_slow_loops(mining: Mining, seed: int) -> None:
+    pairs, corpus = few_texts(queries=5, rows=8, further=6, seed=seed)
+    texts = PairTexts(pairs, corpus)
+    # In general position: in a tie the order of a sum would decide.
+    noise = torch.Generator().manual_seed(seed)
+    space = Space(*(torch.randn(len(each), 4, generator=noise) for each in (texts.queries, texts.corpus)))
+    found, removed = mine(texts, space, mining, range(len(texts.queries)))
+    expected, counted = slowly(texts, space, mining)
+    assert [each.negatives for each in found] == expected
+    assert {
+        name: count for name, count in removed.items() if count and name not in ("siblings", "equal")
+    } == counted
+    for each in found:
+        own = space.queries[each.query]
+        assert each.scores == pytest.approx(
+            [cosine(own, space.corpus[place]) for place in each.negatives], abs=1e-5
+        )
+        positives = texts.positives[each.query]
+        assert each.positives == pytest.approx(
+            [cosine(own, space.corpus[place]) for place in positives], abs=1e-5
+        )
+
+
+def test_siblings_equal_texts_and_near_duplicates_never_become_negatives_and_are_counted() -> None:
+    texts = PairTexts([("q", "p1"), ("q", "p2"), ("r", "p3")], corpus=["q", "like p1", "far"])
+    queries = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    vectors = {"q": [1.0, 0.0], "like p1": [1.0, 0.11], "far": [-1.0, 0.2], "p1": [1.0, 0.1], "p2": [0.9, 0.5]}
+    vectors["p3"] = [0.1, 0.9]
+    space = Space(queries, torch.tensor([vectors[text] for text in texts.corpus]))
+    (first, second), removed = mine(texts, space, Mining(negatives=2), range(2))
+    assert [texts.corpus[place] for place in first.negatives] == ["p3", "far"]
+    assert [texts.corpus[place] for place in second.negatives] == ["p2", "far"]
+    assert (removed["siblings"], removed["equal"], removed["near"]) == (2, 1, 1)
+    (without, _), _ = mine(texts, space, Mining(negatives=1, same=None), range(2))
+    assert texts.corpus[without.negatives[0]] == "like p1"
+
+
+def peers(
+    pairs: Sequence[tuple[str, str]], corpus: Sequence[str], texts: PairTexts, space: Space, **given: Any
+) -> list[tuple[str, str, str]]:
+    """The triples of sentence-transformers' function, whose model gives the same vectors."""
+    datasets = pytest.importorskip("datasets")
+    from sentence_transformers.util import cos_sim, mine_hard_negatives, pairwise_cos_sim
+
+    known = [
+        dict(zip(of, vectors, strict=True))
+        for of, vectors in ((texts.queries, space.queries), (texts.corpus, space.corpus))
+    ]
+
+    def encoding(vectors: dict[str, torch.Tensor]) -> Any:
+        return lambda asked, **_: torch.stack([vectors[text] for text in asked]).numpy()
+
+    model = SimpleNamespace(
+        device="cpu", encode_query=encoding(known[0]), encode_document=encoding(known[1]),
+        similarity=cos_sim, similarity_pairwise=pairwise_cos_sim,
+    )  # fmt: skip
+    rows = datasets.Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [p for _, p in pairs]})
+    found = mine_hard_negatives(rows, model, corpus=list(corpus) or None, verbose=False, **given)
+    return [(row["anchor"], row["positive"], row["negative"]) for row in found]
+
+
+@pytest.mark.slow  # to import both libraries takes longer than all other tests of mining
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"relative_margin": 0.05, "num_negatives": 5},
+        {"absolute_margin": 0.1, "range_min": 2},
+        {"max_score": 0.6, "min_score": -0.2, "range_min": 1, "num_negatives": 2},
+    ],
+    ids=["nearest", "relative margin", "absolute margin", "bounds"],
+)
+def test_triples_are_those_of_mine_hard_negatives_where_the_rules_agree(given: dict[str, Any]) -> None:
+    # They agree where range_min counts what is left, near-duplicates stay, what there is of negatives is kept, no
+    # query is a text of the corpus, and all of it is looked at: their range_max has room for as many positives as
+    # any query has, ours is a number of candidates.
+    pairs, corpus = few_texts(queries=30, rows=60, further=40, seed=1)
+    corpus = corpus[:-2]
+    texts = PairTexts(pairs, corpus)
+    noise = torch.Generator().manual_seed(2)
+    space = Space(*(torch.randn(len(each), 6, generator=noise) for each in (texts.queries, texts.corpus)))
+    count = given.get("num_negatives", 3)
+    mining = Mining(
+        count, range_max=EVERYTHING, ranks="after", same=None, short="keep",
+        **{name: value for name, value in given.items() if name != "num_negatives"},
+    )  # fmt: skip
+    found, _ = mine(texts, space, mining, range(len(texts.queries)))
+    ours = [
+        (texts.queries[each.query], texts.corpus[positive], texts.corpus[negative])
+        for each in found
+        for positive in texts.positives[each.query]
+        for negative in each.negatives
+    ]
+    assert ours == peers(pairs, corpus, texts, space, **{"range_max": EVERYTHING, **given})
+    assert len(ours) > 40
+
+
+def test_random_negatives_depend_on_the_query_and_the_seed_alone() -> None:
+    pairs, corpus = few_texts(queries=20, rows=30, further=60, seed=3)
+    texts = PairTexts(pairs, corpus)
+    space = space_of(texts, seed=4)
+
+    def found(places: range, seed: int) -> list[Mined]:
+        return mine(texts, space, Mining(3, range_max=40, take="random", seed=seed), places)[0]
+
+    whole = found(range(len(texts.queries)), seed=1)
+    assert [*found(range(7), seed=1), *found(range(7, len(texts.queries)), seed=1)] == whole
+    assert [each.negatives for each in found(range(len(texts.queries)), seed=2)] != [
+        each.negatives for each in whole
+    ]
+    assert all(each.scores == sorted(each.scores, reverse=True) for each in whole)
+
+
+def test_another_model_judges_and_orders_the_candidates_of_the_first() -> None:
+    texts = PairTexts([("q", "p")], corpus=["a", "b", "c"])
+    nearest = Space(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.1], [1.0, 0.3], [0.1, 1.0], [1.0, 0.0]]))
+    judge = Space(torch.tensor([[0.0, 1.0]]), torch.tensor([[1.0, 0.1], [0.5, 0.5], [0.0, 1.0], [0.3, 1.0]]))
+    mining = Mining(negatives=2, range_max=2, same=None, relative_margin=0.05)
+    (found,), removed = mine(texts, nearest, mining, range(1), rescored=judge)
+    assert [texts.corpus[place] for place in found.negatives] == ["b", "a"]  # c is not among the two nearest
+    assert found.scores == pytest.approx([0.7071, 0.0995], abs=1e-4) and found.positives == pytest.approx(
+        [0.9578], abs=1e-4
+    )
+    assert removed["candidates"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"negatives": 0}, "negatives: expected 1 or more, got 0"),
+        ({"range_min": -1}, "range_min: expected 0 or more, got -1"),
+        (
+            {"range_min": 5, "range_max": 7},
+            "range_max: expected room for 3 negatives after the first 5, so 8 or more",
+        ),
+        ({"relative_margin": -0.1}, "relative_margin: expected 0 or more"),
+        ({"absolute_margin": float("nan")}, "absolute_margin: expected 0 or more, got nan"),
+        ({"min_score": 0.5, "max_score": 0.4}, "min_score: expected less than max_score"),
+        ({"same": 1.5}, "same: expected a cosine above 0 and at most 1, got 1.5"),
+        ({"take": "best"}, "take: expected top or random, got 'best'"),
+    ],
+)
+def test_options_out_of_range_are_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Mining(**arguments)
+
+
+def test_texts_that_are_none_and_vectors_of_others_are_refused() -> None:
+    with pytest.raises(TypeError, match="expected texts, got int"):
+        PairTexts([("a", 3)])  # type: ignore[list-item]  # on purpose
+    with pytest.raises(ValueError, match="expected pairs of a query and a positive, got none"):
+        PairTexts([], ["a"])
+    texts = PairTexts([("a", "b")])
+    with pytest.raises(ValueError, match="expected vectors of 1 queries and 1 texts, got 2 and 1"):
+        mine(texts, Space(torch.eye(2), torch.eye(2)[:1]), Mining(), range(1))

@@ -1,0 +1,177 @@
+"""Negatives mined into a file: its rows as training reads them, taken up again after a kill."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+from contrastive_text.data import read_rows
+from contrastive_text.data.prompts import Prompts
+from contrastive_text.inference.mining import Mined, Mining, MiningRun, PairTexts, RowWriter, ScoreCounts, run
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.poolers import MeanPooler
+
+PAIRS = [(tiny.TEXTS[i], tiny.TEXTS[i + 20]) for i in range(20)] + [(tiny.TEXTS[0], tiny.TEXTS[39])]
+TWO = PairTexts([("q", "p1"), ("q", "p2"), ("r", "p3")])
+FOUND = [Mined(0, [0.9, 0.8], [2], [0.5]), Mined(1, [0.7], [0, 1], [0.6, 0.4])]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceEncoder:
+    from contrastive_text.encoders import TransformerEncoder
+
+    return SentenceEncoder(TransformerEncoder(tiny.save_bert(tmp_path_factory.mktemp("bert"))), MeanPooler())
+
+
+def written(path: Path, form: Any, mining: Mining) -> list[dict[str, Any]]:
+    """Rows of the two queries above, as training reads them."""
+    writer = RowWriter(TWO, mining, form, path)
+    lines = [writer.header(), *(line for each in FOUND for line in writer.lines(each))]
+    path.write_text("".join(lines))
+    labels = ("target",) if form == "pairs" else ()
+    return [dict(row) for row in read_rows(path, ("anchor", "positive", *labels))]
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".jsonl"])
+def test_training_reads_every_form_without_options(tmp_path: Path, suffix: str) -> None:
+    triples = written(tmp_path / f"triples{suffix}", "triples", Mining(2, short="keep"))
+    assert [tuple(row.values()) for row in triples] == [
+        ("q", "p1", "p3"), ("q", "p2", "p3"), ("r", "p3", "p1"), ("r", "p3", "p2"),
+    ]  # fmt: skip
+    labelled = written(tmp_path / f"pairs{suffix}", "pairs", Mining(2, short="keep"))
+    assert [tuple(row.values()) for row in labelled] == [
+        ("q", "p1", 1.0), ("q", "p2", 1.0), ("q", "p3", 0.0),
+        ("r", "p3", 1.0), ("r", "p1", 0.0), ("r", "p2", 0.0),
+    ]  # fmt: skip
+    (whole,) = tmp_path.glob(f"triples{suffix}")
+    assert "0.9" in whole.read_text() and "0.5" in whole.read_text()
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".jsonl"])
+def test_a_tuple_has_all_negatives_of_a_pair(tmp_path: Path, suffix: str) -> None:
+    texts, path = PairTexts([("r", "p")], corpus=["a", "b"]), tmp_path / f"tuples{suffix}"
+    writer = RowWriter(texts, Mining(2), "tuples", path)
+    path.write_text(writer.header() + "".join(writer.lines(Mined(0, [0.7], [0, 1], [0.6, 0.4]))))
+    (row,) = read_rows(path, ("anchor", "positive"))
+    assert row == {"anchor": "r", "positive": "p", "negative": "a", "negative_2": "b"}
+
+
+def test_tuples_of_different_lengths_are_lists(tmp_path: Path) -> None:
+    path = tmp_path / "tuples.jsonl"
+    rows = written(path, "tuples", Mining(2, short="keep"))
+    assert [len(json.loads(line)["negative"]) for line in path.read_text().splitlines()] == [1, 1, 2]
+    assert all(row.keys() == {"anchor", "positive", "negative"} for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "short", "said"),
+    [
+        ("a.txt", "triples", "drop", "a name that ends in .tsv or .jsonl, got '.txt'"),
+        ("a.tsv", "tuples", "keep", "a .jsonl file for tuples of different lengths"),
+        ("a.tsv", "triplets", "drop", "form: expected one of triples, tuples, pairs, got 'triplets'"),
+    ],
+)
+def test_files_that_could_not_hold_the_rows_are_refused(name: str, form: Any, short: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        RowWriter(TWO, Mining(short=short), form, Path(name))
+    with pytest.raises(ValueError, match=r"without tabs and newlines for .tsv, got 'a\\nb'"):
+        RowWriter(PairTexts([("a\nb", "c")]), Mining(), "triples", Path("a.tsv"))
+
+
+def test_a_run_that_was_killed_goes_on_and_leaves_the_same_bytes(
+    model: SentenceEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_QUERIES", 6)
+    texts, mining = PairTexts(PAIRS), Mining(2, relative_margin=0.01, take="random", same=0.999)
+    whole = MiningRun(model, texts, tmp_path / "whole.tsv", mining).finish()
+    assert whole.queries == 20 and 0 < whole.short < 20 and whole.rows > 10
+    asked: list[range] = []
+    real = run.mine
+
+    def killed(texts: PairTexts, space: Any, mining: Mining, places: range, *rest: Any) -> Any:
+        asked.append(places)
+        if places.start == 12:
+            raise KeyboardInterrupt
+        return real(texts, space, mining, places, *rest)
+
+    path = tmp_path / "killed.tsv"
+    monkeypatch.setattr(run, "mine", killed)
+    with pytest.raises(KeyboardInterrupt):
+        MiningRun(model, texts, path, mining).finish()
+    assert not path.exists()
+    with path.with_name("killed.tsv.unfinished").open("a") as file:
+        file.write("half a row")  # a block whose record was not written
+    with pytest.raises(ValueError, match=r"negatives 3 instead|negatives 2 instead of 3.*--restart"):
+        MiningRun(model, texts, path, Mining(3)).finish()
+    encoded: list[int] = []
+    monkeypatch.setattr(run, "mine", lambda *given: (encoded.append(given[3].start), real(*given))[1])
+    monkeypatch.setattr(SentenceEncoder, "encode_blocks", lambda *_: pytest.fail("encoded again"))
+    again = MiningRun(model, texts, path, mining).finish()
+    assert encoded == [12, 18] and path.read_bytes() == (tmp_path / "whole.tsv").read_bytes()
+    assert again.to_json() == whole.to_json()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["killed.tsv", "whole.tsv"]
+
+
+def test_queries_and_corpus_have_the_prompts_of_the_model(
+    model: SentenceEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = Prompts({"query": "a dog: ", "document": "a bird: "})
+    monkeypatch.setattr(model, "prompts", prompts)
+    spaces: list[Any] = []
+    real = run.mine
+    monkeypatch.setattr(run, "mine", lambda *given: (spaces.append(given[1]), real(*given))[1])
+    texts = PairTexts(PAIRS)
+    MiningRun(model, texts, tmp_path / "mined.tsv", Mining(1)).finish()
+    ((queries, corpus),) = spaces
+    expected = (model.encode_query(texts.queries), model.encode_document(texts.corpus))
+    for found, wanted in zip((queries, corpus), expected, strict=True):
+        torch.testing.assert_close(found, torch.as_tensor(wanted), rtol=0, atol=1e-5)
+
+
+def test_rows_that_were_changed_are_refused_and_thrown_away_on_request(
+    model: SentenceEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_QUERIES", 6)
+    path, texts, appended = tmp_path / "mined.tsv", PairTexts(PAIRS), run.MiningRun._append
+
+    def stopping(self: MiningRun, *block: Any) -> None:
+        appended(self, *block)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(run.MiningRun, "_append", stopping)
+        MiningRun(model, texts, path, Mining(1)).finish()
+    unfinished = path.with_name("mined.tsv.unfinished")
+    unfinished.write_bytes(unfinished.read_bytes().replace(b"a", b"b", 1))
+    with pytest.raises(ValueError, match="expected rows as they were written, got others"):
+        MiningRun(model, texts, path, Mining(1)).finish()
+    assert MiningRun(model, texts, path, Mining(1), restart=True).finish().queries == 20
+
+
+def test_margins_that_leave_nothing_are_counted_and_their_rows_left_out_or_kept(
+    model: SentenceEncoder, tmp_path: Path
+) -> None:
+    texts = PairTexts(PAIRS)
+    none = MiningRun(model, texts, tmp_path / "a.tsv", Mining(1, max_score=-0.999)).finish()
+    assert (none.rows, none.short, none.none) == (0, 20, 20) and none.removed["max_score"] > 100
+    kept = MiningRun(
+        model, texts, tmp_path / "b.tsv", Mining(1, max_score=-0.999, short="keep"), "pairs"
+    ).finish()
+    assert (kept.rows, kept.none) == (21, 20)
+
+
+def test_quantiles_are_those_of_the_scores_to_a_thousandth() -> None:
+    scores = torch.randn(1_001, generator=torch.Generator().manual_seed(0)).clamp(-1, 1)
+    counts, other = ScoreCounts(), ScoreCounts()
+    counts.add(scores.tolist())
+    for share in (0.0, 0.1, 0.25, 0.5, 0.9, 1.0):
+        expected = float(scores.quantile(share, interpolation="lower"))
+        assert counts.quantile(share) == pytest.approx(expected, abs=0.004)  # neighbours are so far apart at most
+    assert counts.mean == pytest.approx(float(scores.mean()), abs=1e-6)
+    with pytest.raises(ValueError, match="expected scores, got none"):
+        other.quantile(0.5)
