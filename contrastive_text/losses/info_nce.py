@@ -38,6 +38,7 @@ def info_nce_terms(
         (R,), in at least float32.
 
     Example:
+        >>> import torch
         >>> eye = torch.eye(2)
         >>> info_nce_terms(eye, eye, torch.tensor([0, 1]), temperature=1.0)
         tensor([0.3133, 0.3133])
@@ -69,6 +70,7 @@ class InfoNCE(SoftmaxLoss):
         ValueError: A temperature of 0 or less, or an unknown reduction.
 
     Example:
+        >>> import torch
         >>> anchor = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
         >>> positive = torch.tensor([[0.8, 0.6], [-0.6, 0.8]])
         >>> InfoNCE(temperature=0.5)(anchor, positive)

@@ -34,6 +34,7 @@ class SupCon(SoftmaxLoss):
         ValueError: A temperature of 0 or less, or an unknown reduction.
 
     Example:
+        >>> import torch
         >>> anchor = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
         >>> positive = torch.tensor([[0.8, 0.6], [-0.6, 0.8]])
         >>> loss = SupCon(temperature=0.5)
