@@ -299,10 +299,7 @@ class TextDataModule(pl.LightningDataModule):
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
     ) -> Any:  # Any: Lightning's
-        """Copies a batch to the device without waiting for the copy, where memory is page-locked.
-
-        Lightning itself waits for whatever is no tensor. On a GPU the copy then goes on beside the step before.
-        """
+        """Copies a batch to the device without waiting, as Lightning does for tensors alone."""
         if isinstance(batch, Batch | StepBatch):
             return batch.to(device, non_blocking=device.type not in ("cpu", "mps"))
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
@@ -320,19 +317,20 @@ class TextDataModule(pl.LightningDataModule):
         return self._plain_loaders().predicted()
 
     def _plain_loaders(self) -> PlainLoaders:
-        tokenizer = self._needs().known_tokenizer(training=False)
-        return PlainLoaders(self.tables, self.tasks or {}, tokenizer, self.eval_batch_size, self.seed)
+        needs = self._needs()
+        tokenizer, tasks = needs.known_tokenizer(training=False), self.tasks or {}
+        return PlainLoaders(self.tables, tasks, tokenizer, self.eval_batch_size, self.seed, needs.prompts)
 
     def collator(self, task: str | None = None) -> Collator:
         """Returns the collator of a task's training data, after ``setup("fit")``; None for the only one."""
         data, needs = self.training.of(task), self._needs()
         tokenizer, plan = needs.known_tokenizer(training=True), needs.tasks[data.name].plan
         plan.build(tokenizer.vocabulary(plan.new_tokens))
-        return Collator(tokenizer, data.pairing, plan, self.seed, task=data.name, originals=self.originals)
+        return Collator(tokenizer, data.pairing, plan, self.seed, data.name, self.originals, needs.prompts)
 
     def facts(self) -> dict[str, str]:
         """Returns what a reader of the results should know of the training data, after ``setup("fit")``."""
-        facts = self.training.facts(self._needs().tokenizer, self.seed, tasks=self.each_task)
+        facts = self.training.facts(self._needs(), self.seed, tasks=self.each_task)
         if self.tasks or self.mixture:
             facts["mixture"] = describe_steps(self.training.steps, self.training.sizes)
         validation = "\n".join(self.tables.understood("validation"))

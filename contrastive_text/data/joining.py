@@ -14,7 +14,13 @@ from contrastive_text.data.tokenizing import TextTokenizer
 
 
 def joined(
-    table: Table, limit: int, tokenizer: TextTokenizer, cache_dir: Path | None, where: str, cut: bool = True
+    table: Table,
+    limit: int,
+    tokenizer: TextTokenizer,
+    cache_dir: Path | None,
+    where: str,
+    cut: bool = True,
+    taken: int = 0,
 ) -> Table:
     """Returns a table whose rows are consecutive texts of a document, joined by blanks, and says how many.
 
@@ -29,6 +35,7 @@ def joined(
         tokenizer: The encoder's, which splits texts at blanks before all else.
         cache_dir: Folder of the cache; None for the usual one.
         where: The option, for errors.
+        taken: Tokens of a row that a prompt takes.
         cut: Whether rows are cut at the encoder's limit; documents that spans are taken of are not.
 
     Raises:
@@ -39,7 +46,7 @@ def joined(
             f"{where}: expected single texts without labels, got rows of {', '.join(table[0])}; leave join "
             "out, or take a pairing and objectives that read text alone"
         )
-    room = limit - tokenizer.specials
+    room = limit - tokenizer.specials - taken
     most = tokenizer.max_length if cut else None
     if room < 1 or (most is not None and limit > most):
         raise InvalidValueError(

@@ -8,7 +8,8 @@ from typing import Protocol, runtime_checkable
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.targets import Target
-from contrastive_text.core.types import Role
+from contrastive_text.core.types import ROLES, Role
+from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.views import ViewPlan
 
@@ -44,6 +45,7 @@ class DataNeeds:
         inference_tokenizer: The same with the limit of use.
         vocabulary_size: Entries of the encoder's token table.
         new_tokens: The tokens that views need in the vocabulary.
+        prompts: What stands before texts.
     """
 
     tasks: Mapping[str, TaskNeeds]
@@ -51,6 +53,13 @@ class DataNeeds:
     inference_tokenizer: TextTokenizer | None
     vocabulary_size: int
     new_tokens: tuple[str, ...]
+    prompts: Prompts = NO_PROMPTS
+
+    def taken(self, task: str) -> int:
+        """Returns how many tokens of a row the longest prompt of a task takes, beside the special ones."""
+        if self.tokenizer is None:
+            return 0
+        return max(self.tokenizer.taken(self.prompts.of_role(role, task), "") for role in ROLES)
 
     def known_tokenizer(self, training: bool) -> TextTokenizer:
         """Returns the tokenizer of training or of use.

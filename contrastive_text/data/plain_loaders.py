@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 from contrastive_text.core.types import Row
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.loader import ResumableLoader, loader_in_order, prediction_loader
+from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.retrieval.collator import Ranked, RankedCollator
 from contrastive_text.data.run_tables import RunTables
 from contrastive_text.data.tasks import TextTask
@@ -26,6 +27,7 @@ class PlainLoaders:
         tokenizer: With the length limit of use.
         batch_size: Rows of a batch, per rank.
         seed: Of the run.
+        prompts: What stands before texts; before those that are neither queries nor documents the default.
     """
 
     def __init__(
@@ -35,12 +37,14 @@ class PlainLoaders:
         tokenizer: TextTokenizer,
         batch_size: int,
         seed: int,
+        prompts: Prompts = NO_PROMPTS,
     ) -> None:
         self.tables = tables
         self.tasks = tasks
         self.tokenizer = tokenizer
         self.batch_size = batch_size
         self.seed = seed
+        self.prompts = prompts
 
     def scored(self, part: str) -> list[ResumableLoader]:
         """Returns one loader per file of a part, then in validation the queries and documents of each set."""
@@ -50,7 +54,7 @@ class PlainLoaders:
         ]
         for name, data in self.tables.ranked.items() if part == "validation" else ():
             for side in (Ranked(name, data, "anchor"), Ranked(name, data, "positive")):
-                collate = RankedCollator(self._plain(name, SameText()), side)
+                collate = RankedCollator(self._plain(name, SameText(), self.prompts), side)
                 loaders.append(loader_in_order(name, side.rows, self.batch_size, collate))
         return loaders
 
@@ -65,10 +69,11 @@ class PlainLoaders:
         task = self.tasks.get(name)
         own = None if task is None else task.pairing
         as_read: Pairing = Given() if "anchor" in rows[0] else SameText()
-        collator = self._plain(name, own if own is not None and own.joins else as_read)
+        prompts = self.prompts.alike if task is None and "anchor" not in rows[0] else self.prompts
+        collator = self._plain(name, own if own is not None and own.joins else as_read, prompts)
         return collator if task is None else StepCollator({name: collator}, file)
 
-    def _plain(self, name: str, pairing: Pairing) -> Collator:
+    def _plain(self, name: str, pairing: Pairing, prompts: Prompts) -> Collator:
         plan = ViewPlan()
         plan.build(self.tokenizer.vocabulary(plan.new_tokens))
-        return Collator(self.tokenizer, pairing, plan, seed=self.seed, task=name)
+        return Collator(self.tokenizer, pairing, plan, seed=self.seed, task=name, prompts=prompts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from contrastive_text.data.files.readers import Table
 from contrastive_text.data.joining import joined
 from contrastive_text.data.mixture import Mixture, Step, TaskSize
 from contrastive_text.data.needs import DataNeeds
+from contrastive_text.data.prompts import Prompts, column_role
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.selection import check_roles, drawn, served
 from contrastive_text.data.tasks import TextTask, option_place
@@ -52,13 +54,18 @@ class TrainingData(NamedTuple):
     slots: tuple[Slot, ...]
     examples_per_row: int
 
-    def strings(self) -> Iterator[str | TextPair]:
-        """Yields the texts of all rows, two in one sequence together."""
+    def strings(self, prompts: Prompts) -> Iterator[str | TextPair]:
+        """Yields the texts of all rows, each after its prompt; two in one sequence together."""
         if self.pairing.joins:
             rng = generator(0)
             pairs = (example.anchor for row in self.texts for example in self.pairing(row, rng))
             return (pair for pair in pairs if isinstance(pair, TextPair))
-        return _texts(self.texts)
+        each = (item for row in self.texts for item in row.items())
+        return (
+            prompts.of_role(column_role(column), self.name) + text
+            for column, text in each
+            if isinstance(text, str)
+        )
 
     def facts(self) -> dict[str, str]:
         """Returns what a reader of the results should know of the data set."""
@@ -132,7 +139,7 @@ class TrainingSet:
         parts = (step.parts[task] for step in self.steps if task in step.parts)
         return max((stop - start for start, stop in parts), default=0)
 
-    def facts(self, tokenizer: TextTokenizer | None, seed: int, tasks: Iterable[str] = ()) -> dict[str, str]:
+    def facts(self, needs: DataNeeds, seed: int, tasks: Iterable[str] = ()) -> dict[str, str]:
         """Returns the facts of all tasks, which of some more are scored alone, and what the length limit cuts."""
         alone = [name for name in tasks if name not in self.tasks]
         facts = {"scored, not trained": ", ".join(alone)} if alone else {}
@@ -141,12 +148,21 @@ class TrainingSet:
             for name, data in self.tasks.items()
             for fact, said in (data.facts() | self._repeats(name)).items()
         }
+        tokenizer = needs.tokenizer
         if tokenizer is None or tokenizer.room is None:
             return facts
         reading = {name: data for name, data in self.tasks.items() if data.pairing.reads_tokens}
-        texts = [text for name, data in self.tasks.items() if name not in reading for text in data.strings()]
+        texts = [
+            text
+            for name, data in self.tasks.items()
+            if name not in reading
+            for text in data.strings(needs.prompts)
+        ]
         said = [cut_texts(texts, tokenizer, seed)] if texts else []
-        said += [cut_spans(data.rows, data.pairing, tokenizer.room, name, seed) for name, data in reading.items()]
+        said += [
+            cut_spans(data.rows, data.pairing, tokenizer.room - needs.taken(name), name, seed)
+            for name, data in reading.items()
+        ]
         return facts | {"length limit": f"{tokenizer.max_length} tokens with special ones; {'; '.join(said)}"}
 
     def _repeats(self, task: str) -> dict[str, str]:
@@ -184,14 +200,15 @@ def prepare(
     if task.join is not None:
         assert needs.tokenizer is not None
         where = f"{option_place(name)}.join"
-        table = joined(table, task.join, needs.tokenizer, folder, where, cut=not pairing.reads_tokens)
+        taken = 0 if pairing.reads_tokens else needs.taken(name)
+        table = joined(table, task.join, needs.tokenizer, folder, where, not pairing.reads_tokens, taken)
     texts, said = pairing.arrange(table.documents)
     rows: Rows = texts
     numbers: Sequence[int] = range(len(texts))
     if pairing.reads_tokens:
         assert needs.tokenizer is not None
         if needs.tokenizer.room is not None:
-            pairing.check_room(needs.tokenizer.room)
+            pairing.check_room(needs.tokenizer.room - needs.taken(name))
         rows = tokens = _tokenised(texts, needs.tokenizer, folder)
         numbers, said = served(tokens, pairing)
     chosen = [said] if said else []
@@ -218,7 +235,7 @@ def _tokenised(rows: Sequence[Row], tokenizer: TextTokenizer, folder: Path | Non
 
 def learned_tokenizer(tables: Mapping[str, Table], needs: DataNeeds) -> str:
     """Returns a tokenizer that is learned from all texts of the tables, as JSON."""
-    texts = (text for table in tables.values() for text in _texts(table))
+    texts = chain(needs.prompts.named.values(), (text for table in tables.values() for text in _texts(table)))
     learned = learn_vocabulary(texts, needs.vocabulary_size, new_tokens=needs.new_tokens)
     return learned.backend_tokenizer.to_str()
 

@@ -107,6 +107,11 @@ class Prompts:
         """Returns the prompt of ``query`` or ``document``; of a model without one, nothing."""
         return self.named.get(kind, "")
 
+    @property
+    def alike(self) -> Prompts:
+        """The prompts of texts that are neither queries nor documents, whatever their role: the default's."""
+        return Prompts(dict.fromkeys((QUERY, DOCUMENT), self.text()), pooled=self.pooled)
+
     def options(self, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:  # Any: of encode
         """Returns the options of ``encode`` for texts of a kind, whose prompt is used where none is given."""
         asked = any(given.get(name) is not None for name in ("prompt", "prompt_name"))
@@ -167,6 +172,18 @@ class Prompts:
 
     def _names(self) -> str:
         return ", ".join(self.named) or "none, for the model has no prompts"
+
+
+def column_role(column: str) -> Role:
+    """Returns the role in whose place the texts of a column stand; those that follow a text are its positives.
+
+    Example:
+        >>> column_role("text"), column_role("negative_2"), column_role("next")
+        ('anchor', 'negative', 'positive')
+    """
+    if column.startswith("negative"):
+        return "negative"
+    return "positive" if column.startswith(("positive", "next")) else "anchor"
 
 
 NO_PROMPTS = Prompts()

@@ -134,6 +134,13 @@ class TextTokenizer:
             found.append(Framed(Tokens(ids[begin:stop], inside), ids[:begin], ids[stop:]))
         return found
 
+    def taken(self, before: str, after: str) -> int:
+        """Returns how many tokens of a row what stands around texts takes."""
+        if not (before or after):
+            return 0
+        (framed,) = self.framed(["a"], before, after)
+        return len(framed.before) + len(framed.after)
+
     def check_frame(self, before: str, after: str, where: str) -> None:
         """Checks that what stands around texts leaves room for a token of theirs.
 
@@ -145,11 +152,8 @@ class TextTokenizer:
         Raises:
             ValueError: It takes the whole row.
         """
-        if self.room is None or not (before or after):
-            return
-        (framed,) = self.framed(["a"], before, after)
-        taken = len(framed.before) + len(framed.after)
-        if taken >= self.room:
+        taken = self.taken(before, after)
+        if self.room is not None and taken >= self.room:
             raise InvalidValueError(
                 f"{where}: expected fewer tokens than the {self.room} that max_length {self.max_length} leaves "
                 f"beside the special ones, got {taken} of {before + after!r}; shorten it, or raise max_length"

@@ -269,7 +269,7 @@ class TaskEnsemble:
             )
         tokenizer = module.text_tokenizer(training=False)
         assert tokenizer is not None
-        collator = Collator(tokenizer, pairing, ViewPlan(), seed=0, task=task)
+        collator = Collator(tokenizer, pairing, ViewPlan(), seed=0, task=task, prompts=module.by_task.prompts)
         keyed = [KeyedRow(epoch=0, number=i, row=row, task=task) for i, row in enumerate(rows)]
         parts = []
         with torch.inference_mode():

@@ -22,6 +22,7 @@ from contrastive_text.core.specs import stored_arguments
 from contrastive_text.core.types import Encoded
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.needs import DataNeeds
+from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.embedder import Embedder
@@ -57,16 +58,16 @@ class ContrastiveModule(pl.LightningModule):
             trains on the last layer and reports the last two.
         head: A head that inference keeps (``train_only: false``); None for none.
         views: Role -> chain of views, or slot -> chain (see ``ViewPlan``), for all tasks, or task -> such a
-            dictionary, for that task in their place; None for no alteration: with ``SameText`` only dropout
-            tells two views apart.
+            dictionary in their place; None for no alteration: with ``SameText`` dropout tells two views apart.
+        prompts: What stands before texts, in training and in use: ``query`` before anchors, ``document`` before
+            others, or by task (see ``data.Prompts``); None for nothing.
+        include_prompt: Whether poolers read the tokens of prompts.
         objectives: Name -> objective; None for one ``Contrastive`` objective. The names appear in the log.
         weights: Name of an objective -> its weight in the sum, 1 where none is given.
         combine: How the gradients of several objectives make one; None for ``WeightedSum``.
-        chunk_tokens: Most tokens that are encoded together while training; their activations are computed anew in
-            the backward pass, so that memory is that of a chunk and not of a batch, at some 4/3 of the time. Loss
-            and gradient stay those of the whole batch. None for no bound.
-        log_gradients: Every how many batches the norm of each objective's gradient and the cosines between them
-            are logged; 0 for never. Such a step costs one more backward pass.
+        chunk_tokens: Most tokens that are encoded together while training, computed anew in the backward pass:
+            memory of a chunk, loss and gradient of the whole batch, some 4/3 of the time. None for no bound.
+        log_gradients: Every how many batches gradients' norms and cosines are logged, by one more backward pass.
         optimizer: None for ``AdamW``.
         schedule: None for ``LinearSchedule``.
 
@@ -75,9 +76,8 @@ class ContrastiveModule(pl.LightningModule):
             before each step. A subclass adds its own in ``step_losses``.
 
     Raises:
-        ValueError: A head that inference doesn't keep, a chain of views out of order, weights for an unknown
-            objective, heads that can't share their layers, or embedding views on an architecture that has no
-            place for them.
+        ValueError: A head that inference doesn't keep, views out of order, weights of no objective, heads that
+            can't share their layers, or embedding views on an architecture that has no place for them.
         TypeError: A part that can't be written into a checkpoint.
     """
 
@@ -88,6 +88,8 @@ class ContrastiveModule(pl.LightningModule):
         inference_pooler: Pooler | None = None,
         head: Head | None = None,
         views: dict[str, list[View] | dict[str, list[View]]] | None = None,
+        prompts: dict[str, str] | None = None,
+        include_prompt: bool = True,
         objectives: dict[str, Objective] | None = None,
         weights: dict[str, float] | None = None,
         combine: Combine | None = None,
@@ -99,18 +101,16 @@ class ContrastiveModule(pl.LightningModule):
         super().__init__()
         self.encoder = encoder
         self.pooler = pooler or MeanPooler()
-        self.inference_pooler = inference_pooler
-        self.head = head
+        self.inference_pooler, self.head = inference_pooler, head
         check_names(objectives or ())
         self.objectives = nn.ModuleDict(objectives or {"contrastive": Contrastive()})
         self.weights = dict.fromkeys(self.objectives, 1.0) | (weights or {})
         self.combine = combine or WeightedSum()
         check_numbers(chunk_tokens, log_gradients)
-        self.chunk_tokens = chunk_tokens
-        self.log_gradients = log_gradients
-        self.optimizer = optimizer or AdamW()
-        self.schedule = schedule or LinearSchedule()
-        self.by_task = TaskParts(self.objective_parts(), views or {})
+        self.chunk_tokens, self.log_gradients = chunk_tokens, log_gradients
+        self.optimizer, self.schedule = optimizer or AdamW(), schedule or LinearSchedule()
+        self.prompts, self.include_prompt = prompts, include_prompt
+        self.by_task = TaskParts(self.objective_parts(), views or {}, Prompts.trained(prompts, include_prompt))
         self.plan = self.by_task.common
         self.figures: dict[str, Tensor] = {}
         self._logged: dict[str, Tensor] = {}
@@ -163,8 +163,8 @@ class ContrastiveModule(pl.LightningModule):
 
     def data_needs(self, tasks: Sequence[str]) -> DataNeeds:
         """Returns what the parts need of the data of these tasks; see ``TaskParts.data_needs``."""
-        tokenizer, inference_tokenizer = self.text_tokenizer(), self.text_tokenizer(training=False)
-        return self.by_task.data_needs(tasks, tokenizer, inference_tokenizer, self.encoder.vocabulary_size)
+        tokenizers = self.text_tokenizer(), self.text_tokenizer(training=False)
+        return self.by_task.data_needs(tasks, *tokenizers, self.encoder.vocabulary_size)
 
     def adopt_tokenizer(self, description: str) -> None:
         """Takes over a tokenizer learned from the corpus, as JSON; checkpoints keep it."""
@@ -184,7 +184,8 @@ class ContrastiveModule(pl.LightningModule):
     def sentence_encoder(self) -> SentenceEncoder:
         """Returns the model that inference uses, without views and train-only heads; it shares the weights."""
         head, kept = None if self.head is None else self.head.network, self.by_task.truncate_dim
-        return SentenceEncoder(self.encoder, self.inference_embedder.pooler, head, truncate_dim=kept)
+        pooler, prompts = self.inference_embedder.pooler, self.by_task.prompts
+        return SentenceEncoder(self.encoder, pooler, head, prompts=prompts, truncate_dim=kept)
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns the vectors that inference sees: no view, no train-only head, (S, D)."""
@@ -199,8 +200,7 @@ class ContrastiveModule(pl.LightningModule):
             names: The objectives; None for all of the task.
         """
         parts, plan = self.by_task.objectives(task), self.by_task.plan(task)
-        names = list(parts) if names is None else names
-        return encode_read(batch, self.embedder, plan, parts, names, value=self.objective_value)
+        return encode_read(batch, self.embedder, plan, parts, names or list(parts), value=self.objective_value)
 
     def objective_value(self, encoded: Encoded, name: str) -> tuple[Tensor, Terms]:
         """Returns an objective's loss, whose mean over ranks is that of the whole batch, and its terms."""

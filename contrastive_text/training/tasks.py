@@ -10,6 +10,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Target
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.needs import DataNeeds, TaskNeeds
+from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.tasks import ONLY
 from contrastive_text.encoders import Encoder
 from contrastive_text.heads import Head, build_head, share_layers
@@ -26,12 +27,14 @@ class TaskParts:
     Args:
         objectives: By name.
         views: Role or slot -> chain, for the tasks that have none of their own; task -> such a dictionary.
+        prompts: What stands before texts, whatever their task.
     """
 
-    def __init__(self, objectives: Mapping[str, Objective], views: Views) -> None:
+    def __init__(self, objectives: Mapping[str, Objective], views: Views, prompts: Prompts = NO_PROMPTS) -> None:
         self._objectives = dict(objectives)
         self.common = ViewPlan({name: chain for name, chain in views.items() if not isinstance(chain, Mapping)})
         self.own_plans = {task: ViewPlan(chains) for task, chains in views.items() if isinstance(chains, Mapping)}
+        self.prompts = prompts
         self._features = 0
 
     @property
@@ -108,6 +111,7 @@ class TaskParts:
             inference_tokenizer=inference_tokenizer,
             vocabulary_size=vocabulary_size,
             new_tokens=self.new_tokens,
+            prompts=self.prompts,
         )
 
     def _needs(self, task: str | None) -> TaskNeeds:
@@ -140,6 +144,7 @@ class TaskParts:
         return tuple(dict.fromkeys(token for plan in plans for token in plan.new_tokens))
 
     def _check(self, tasks: Sequence[str]) -> None:
+        self.prompts.check_names(tasks)
         there = ", ".join(tasks) or "none: the data are one set without a name"
         for name, objective in self._objectives.items():
             place = f"model.objectives.{name}.task"

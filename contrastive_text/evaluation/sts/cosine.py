@@ -7,6 +7,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Table
+from contrastive_text.data.prompts import DOCUMENT, QUERY
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.evaluation.sts.data import STSPairs, find_sts
@@ -33,12 +35,24 @@ def pair_vectors(embed: Embed, pairs: STSPairs) -> tuple[Tensor, Tensor]:
     return vectors[: len(pairs)], vectors[len(pairs) :]
 
 
+def _sides(embed: CachedEncoder, pairs: STSPairs) -> tuple[Tensor, Tensor]:
+    """Returns the vectors of the first texts as queries and of the second as documents."""
+    prompts = embed.model.prompts
+    if prompts.of_kind(QUERY) == prompts.of_kind(DOCUMENT):
+        return pair_vectors(partial(embed, kind=QUERY), pairs)
+    return embed(pairs.first, QUERY), embed(pairs.second, DOCUMENT)
+
+
 def pair_cosines(embed: Embed, pairs: STSPairs) -> Tensor:
-    """Returns the cosine of the two vectors of each pair, (n,), float64.
+    """Returns the cosine of the two vectors of each pair, (n,), float64; see ``cosines_of``."""
+    return cosines_of(*pair_vectors(embed, pairs))
+
+
+def cosines_of(u: Tensor, v: Tensor) -> Tensor:
+    """Returns the cosine of each vector with its partner, (n, D) each -> (n,), float64.
 
     A vector of zeros has similarity 0, as in SentEval; NaN stays, and no score is made of it.
     """
-    u, v = pair_vectors(embed, pairs)
     # Beyond is rounding alone, which would order pairs of equal texts, and otherwise with each number of threads.
     return pair_similarity(u.double(), v.double()).round(decimals=12)
 
@@ -211,6 +225,8 @@ def evaluate_pairs(
 def score_table(embed: CachedEncoder, table: Table, threshold: float | None = None) -> list[PairScore]:
     """Returns what ``evaluate_pairs`` does, with vectors that several tables share.
 
+    First texts have the model's prompt of queries, second ones that of documents, as in validation.
+
     Args:
         embed: The encoder.
         table: Scored pairs.
@@ -218,7 +234,7 @@ def score_table(embed: CachedEncoder, table: Table, threshold: float | None = No
             no accuracies.
     """
     pairs = STSPairs.of_table(table)
-    cosines, sizes = pair_cosines(embed, pairs), Counter(pairs.subsets)
+    cosines, sizes = cosines_of(*_sides(embed, pairs)), Counter(pairs.subsets)
     whole, parts = zip(
         *(aggregate(cosines, pairs, "all", correlation) for correlation in (spearman, pearson)), strict=True
     )

@@ -53,6 +53,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
         "layout": f"{layout}: {why}; {chunks}",
         "dropout": dropout or "none",
         "views": "\n".join(chains) or "none",
+        **({"prompts": module.by_task.prompts.describe()} if module.prompts else {}),
         "pooler": f"{describe(module.pooler)} in training, {describe(module.inference_embedder.pooler)} in use",
         "head in use": "none" if module.head is None else describe(module.head),
         **({"saved vectors": f"the first {kept} features, which are trained"} if kept is not None else {}),

@@ -1,0 +1,175 @@
+"""Prompts and templates around texts: which role reads which, what is cut, what views alter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from contrastive_text.core.batch import Batch
+from contrastive_text.core.types import Row, Tokens
+from contrastive_text.data import Collator, KeyedRow, TextTokenizer
+from contrastive_text.data.prompts import Prompts
+from contrastive_text.data.token_cache import tokenize_documents
+from contrastive_text.pairings import Given, OneSequence, Pairing, Spans
+from contrastive_text.views import DeleteTokens, MaskTokens, Prompt, SwapWords, View, ViewPlan
+
+NAMED = {"query": "an old bird ", "document": "the tall man "}
+ROW: Row = {"anchor": "a small dog sings", "positive": "a small bird", "negative": "the young woman"}
+
+
+def batch_of(
+    tokenizer: PreTrainedTokenizerFast,
+    prompts: Prompts,
+    views: dict[str, list[View]] | None = None,
+    rows: tuple[Row, ...] = (ROW,),
+    limit: int | None = None,
+    task: str = "train",
+    pairing: Pairing | None = None,
+) -> Batch:
+    ours = TextTokenizer(tokenizer, limit)
+    plan = ViewPlan(views or {})
+    plan.build(ours.vocabulary(plan.new_tokens))
+    collator = Collator(ours, pairing or Given(), plan, seed=0, task=task, prompts=prompts)
+    return collator([KeyedRow(0, number, row, task) for number, row in enumerate(rows)])
+
+
+def texts_of(batch: Batch, tokenizer: PreTrainedTokenizerFast) -> list[str]:
+    rows = torch.split(batch.ids, batch.lengths.tolist())
+    return [str(tokenizer.decode(row.tolist()[1:-1])).replace(" ##", "") for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("named", "task", "expected"),
+    [
+        (NAMED, "train", ("an old bird ", "the tall man ")),
+        ({"query": "an old bird "}, "train", ("an old bird ", "")),
+        ({"default": "the "}, "train", ("the ", "the ")),
+        ({**NAMED, "news": "the "}, "news", ("the ", "the ")),
+        ({**NAMED, "news-document": "the "}, "news", ("an old bird ", "the ")),
+        ({**NAMED, "news": ""}, "news", ("", "")),
+    ],
+    ids=["by role", "one role", "one for all", "a task", "a task's documents", "none of a task"],
+)
+def test_each_role_has_its_prompt(
+    learned_tokenizer: PreTrainedTokenizerFast, named: dict[str, str], task: str, expected: tuple[str, str]
+) -> None:
+    found = texts_of(batch_of(learned_tokenizer, Prompts.trained(named), task=task), learned_tokenizer)
+    query, document = expected
+    assert found == [f"{query}{ROW['anchor']}", f"{document}{ROW['positive']}", f"{document}{ROW['negative']}"]
+
+
+def test_texts_are_known_without_their_prompt(learned_tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = ({**ROW, "positive": ROW["anchor"]},)
+    plain, prompted = (batch_of(learned_tokenizer, each, rows=rows) for each in (Prompts(), Prompts(NAMED)))
+    assert torch.equal(plain.text_ids, prompted.text_ids)
+    # edited alike, a query and a document are one text too
+    edited = batch_of(learned_tokenizer, Prompts(NAMED), {"anchor": [MaskTokens(rate=0.5)]}, rows=rows)
+    untouched = batch_of(learned_tokenizer, Prompts(NAMED), {"anchor": [DeleteTokens(rate=0.0)]}, rows=rows)
+    assert len(set(untouched.text_ids[:2, 1].tolist())) == 1
+    assert len(set(edited.text_ids[:2, 1].tolist())) == 2
+
+
+@pytest.mark.parametrize(
+    "views",
+    [[DeleteTokens(rate=0.9)], [SwapWords(rate=1.0)], [MaskTokens(rate=0.9)]],
+    ids=["delete", "swap", "mask"],
+)
+def test_no_text_or_token_view_alters_a_prompt_or_a_template(
+    learned_tokenizer: PreTrainedTokenizerFast, views: list[View]
+) -> None:
+    template = Prompt("a dog {text} sings")
+    texts = [view for view in views if isinstance(view, SwapWords)]
+    tokens = [view for view in views if view not in texts]
+    for chain in ([template, *texts, *tokens], [*texts, template, *tokens]):
+        batch = batch_of(learned_tokenizer, Prompts(NAMED), {"anchor": chain}, rows=(ROW,) * 20)
+        found = texts_of(batch, learned_tokenizer)[:20]
+        assert all(each.startswith("an old bird a dog") and each.endswith("sings") for each in found)
+        inside = {each.removeprefix("an old bird a dog ").removesuffix(" sings") for each in found}
+        assert inside != {ROW["anchor"]}
+        if batch.labels is not None:
+            of_first = torch.split(batch.labels, batch.lengths.tolist())[0].tolist()
+            assert set(of_first[:6] + of_first[-2:]) == {-100}
+
+
+def test_the_text_is_cut_and_neither_prompt_nor_template(learned_tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = ({**ROW, "anchor": " ".join(tiny.TEXTS[:6])},)
+    views: dict[str, list[View]] = {"anchor": [Prompt("a dog {text} sings")]}
+    batch = batch_of(learned_tokenizer, Prompts(NAMED), views, rows=rows, limit=16)
+    (anchor, *_) = texts_of(batch, learned_tokenizer)
+    assert anchor.startswith("an old bird a dog ")
+    assert anchor.endswith(" sings")
+    assert str(rows[0]["anchor"]).startswith(anchor.removeprefix("an old bird a dog ").removesuffix(" sings"))
+    assert (int(batch.lengths[0]), batch.truncated) == (16, 1)
+
+
+def test_prompts_stand_before_spans_whose_tokens_are_cached_without_them(
+    learned_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    tokenizer = TextTokenizer(learned_tokenizer, None)
+    document = " ".join(tiny.TEXTS)
+    tokens = tokenize_documents([document], tokenizer, tmp_path)[0]["text"]
+    assert isinstance(tokens, Tokens)
+    pairing = Spans(anchors=1, positives=1, max_length=16, min_length=8)
+    plain, prompted = (
+        batch_of(learned_tokenizer, each, rows=({"text": tokens},), pairing=pairing)
+        for each in (Prompts(), Prompts(NAMED))
+    )
+    texts = zip(NAMED.values(), texts_of(plain, learned_tokenizer), strict=True)
+    assert [each.replace("##", "") for each in texts_of(prompted, learned_tokenizer)] == [
+        f"{before}{text}".replace(" ##", "").replace("##", "") for before, text in texts
+    ]
+    assert torch.equal(plain.text_ids, prompted.text_ids)
+
+
+def test_what_the_pooler_leaves_out_is_told_row_by_row(learned_tokenizer: PreTrainedTokenizerFast) -> None:
+    batch = batch_of(learned_tokenizer, Prompts({"query": "an old bird "}, pooled=False))
+    assert batch.unpooled is not None
+    assert batch.unpooled.tolist() == [4, 0, 0]  # [CLS] an old bird
+    assert batch.split(torch.tensor([1, 0])).unpooled is not None
+    assert batch_of(learned_tokenizer, Prompts(NAMED)).unpooled is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"limit": 5},
+            r"model.prompts, anchor: expected fewer tokens than the 3 that max_length 5 leaves.*got 3",
+        ),
+        (
+            {"limit": 7, "views": {"anchor": [Prompt("a dog {text}")]}},
+            r"views.anchor: expected fewer tokens than the 5.*got 7",
+        ),
+        ({"pairing": OneSequence()}, "expected none before two texts in one sequence, got 'an old bird '"),
+    ],
+    ids=["long", "long-template", "pairs"],
+)
+def test_prompts_without_a_place_are_refused(
+    learned_tokenizer: PreTrainedTokenizerFast, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        batch_of(learned_tokenizer, Prompts(NAMED), **options)
+
+
+def test_a_name_that_no_text_has_is_refused() -> None:
+    prompts = Prompts.trained({"query": "query: ", "passage": "passage: "})
+    with pytest.raises(ValueError, match=r"model.prompts.passage: expected one of query, document, default, got"):
+        prompts.check_names([])
+    Prompts.trained({"news-query": "q "}).check_names(["news"])
+    with pytest.raises(TypeError, match=r"prompts.query: expected a text, got 5"):
+        Prompts.trained({"query": 5})  # type: ignore[dict-item]
+
+
+def test_tokens_split_where_the_prompt_ends(learned_tokenizer: PreTrainedTokenizerFast) -> None:
+    tokenizer = TextTokenizer(learned_tokenizer, None)
+    for text in (*tiny.TEXTS[:5], ""):
+        (framed,) = tokenizer.framed([text], "the old ", " sings")
+        assert framed.tokens.ids == tokenizer([text])[0].ids
+        assert framed.tokens.words == tokenizer([text])[0].words
+        whole = [*framed.before, *framed.tokens.ids, *framed.after]
+        assert whole == tokenizer.ids([f"the old {text} sings"])[0]
