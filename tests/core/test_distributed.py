@@ -154,8 +154,8 @@ def queue_step(model: nn.ModuleDict, name: str, number: int, total: int, part: s
     slots = QUEUES[name][0]
     noise = torch.Generator().manual_seed(100 * total + number)
     x = torch.randn(len(slots), total, 5, generator=noise, dtype=torch.float64)[:, part]
-    # Twenty texts for all steps: some of a step occur again in it and in others.
-    ids = torch.randint(20, (len(slots), total), generator=noise)[:, part].flatten()
+    # Thirty texts for all steps: some of a step occur again in it and in others.
+    ids = torch.randint(30, (len(slots), total), generator=noise)[:, part].flatten()
     target = torch.randint(2, (total,), generator=noise)[part].double()
     edited = torch.randint(40, (len(slots), total), generator=noise)[:, part].flatten()
     model.zero_grad()

@@ -99,6 +99,8 @@ def test_a_spec_names_the_class_and_every_argument() -> None:
             "pair_labels": None,
             "classes": None,
             "queue": 0,
+            "siblings": "hide",
+            "attract": "mean",
         },
     }
 
@@ -136,6 +138,7 @@ def test_a_part_is_described_as_a_call() -> None:
     assert describe(Contrastive(loss=InfoNCE(temperature=0.1))) == (
         "Contrastive(loss=InfoNCE(temperature=0.1, reduction='mean', hard_negative_log_weight=0.0, "
         "learn_temperature=False, streamed=None), "
-        "head=None, mask_duplicates=True, task=None, between='texts', pair_labels=None, classes=None, queue=0)"
+        "head=None, mask_duplicates=True, task=None, between='texts', pair_labels=None, classes=None, queue=0, "
+        "siblings='hide', attract='mean')"
     )
     assert describe(MeanPooler()) == "MeanPooler()"
