@@ -29,14 +29,16 @@ OVERALL = "val/overall"
 """What counts in CS224N's, on the development sets of its tasks."""
 
 WHAT = """\
-Start: `{encoder}`. In the studies on STS a run has 75 steps (batch size: 7,200 texts) and is validated three
-times on STS-B's development set, which chooses the weights; `sts:mean` is of STS12, STS14, STS15, STS-B and
-SICK-R, which choose nothing. SimCSE: `examples/minilm.yaml` on sentences of Wikipedia, rate 1e-4. ConSERT:
-the recipe at a rate of 1e-4 on the texts of the same five sets, scores unread. DeCLUTR:
-`benchmarks/small.yaml` at a rate of 5e-5, spans of 16 to 63 tokens, 32 anchors a step. CS224N:
+Start: `{encoder}` (`minilm-mlm` is a stand-in for a plain encoder: all-MiniLM-L6-v2, contrastively trained
+before, after steps of masked language modelling). In the studies on STS a run has 75 steps (batch size: 7,200
+texts) and is validated three times on STS-B's development set, which chooses the weights; `sts:mean` is of
+STS12, STS14, STS15, STS-B and SICK-R, which choose nothing. SimCSE: `examples/minilm.yaml` on sentences of
+Wikipedia, rate 1e-4. ConSERT: the recipe at a rate of 1e-4 on the texts of the same five sets, scores unread.
+DeCLUTR: `benchmarks/small.yaml` at a rate of 5e-5, spans of 16 to 63 tokens, 32 anchors a step. CS224N:
 `benchmarks/cs224n.yaml`, 100 batches of 16 texts of SST and of STS, 6 % of Quora's; the last weights are
 scored on the development sets. The papers train BERT or RoBERTa for some thousand steps: what is not seen
-here is not refuted. The configuration of every cell is in the JSON."""
+here is not refuted. The orders of SimCSE's table and of ConSERT's few texts are recalled, without the papers
+at hand. The configuration of every cell is in the JSON."""
 
 
 class Finding(NamedTuple):

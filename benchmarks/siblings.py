@@ -29,9 +29,10 @@ from torch import nn
 from contrastive_text import SentenceEncoder
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.inference.retrieval import retrieved
 from contrastive_text.losses import InfoNCE, NTXent
+from contrastive_text.metrics import ranking_scores
 from contrastive_text.metrics.bootstrap import paired_bootstrap_mean
-from contrastive_text.metrics.ranking import ranked_documents, ranking_scores
 from contrastive_text.objectives import Contrastive
 
 FIGURES = ("recall@1", "mrr@10", "ndcg@10")
@@ -127,13 +128,11 @@ def figures(model: SentenceEncoder, groups: Sequence[Sequence[str]]) -> dict[str
     """Returns the figures of each text that looks for the others of its group among all texts."""
     numbers = [number for number, group in enumerate(groups) for _ in group]
     vectors = torch.as_tensor(model.encode([text for group in groups for text in group]))
-    vectors = nn.functional.normalize(vectors.double(), dim=1)
-    similarities = (vectors @ vectors.T).fill_diagonal_(-2.0)
     relevance = [
         {j: 1.0 for j, other in enumerate(numbers) if other == number and j != i}
         for i, number in enumerate(numbers)
     ]
-    scores = ranking_scores(ranked_documents(similarities, k=10), relevance, FIGURES)
+    scores = ranking_scores(retrieved(vectors, vectors, k=10, own=range(len(vectors))), relevance, FIGURES)
     return {name: values.tolist() for name, values in scores.items()}
 
 

@@ -26,7 +26,7 @@ from contrastive_text.metrics.geometry import (
     Uniformity,
 )
 from contrastive_text.metrics.predictions import F1, Matthews, Spearman, f1, further_metrics, matthews
-from contrastive_text.metrics.ranking import FIGURES, ranked_documents, ranking_scores
+from contrastive_text.metrics.ranking import FIGURES, ranking_scores
 from contrastive_text.metrics.retrieval import RetrievalScores, paired_retrieval
 from contrastive_text.metrics.similarity import (
     PearsonSimilarity,
@@ -76,7 +76,6 @@ __all__ = [
     "paired_retrieval",
     "pearson",
     "positive_pairs",
-    "ranked_documents",
     "ranking_scores",
     "spearman",
     "spectrum",

@@ -15,28 +15,6 @@ FIGURES = ("ndcg@10", "mrr@10", "recall@1", "recall@10", "recall@100", "map@100"
 """What retrieval is reported by, the first one as its score: nDCG@10, as in BEIR."""
 
 
-def ranked_documents(similarities: Tensor, k: int) -> Tensor:
-    """Returns the k documents that are most similar to each query, best first.
-
-    Of equal similarities the lower number comes first. With documents numbered in the order of their ids, that is
-    the rule of sentence-transformers' ``InformationRetrievalEvaluator``. ``inference.search.top_k`` ranks vectors
-    by the same rule, without a matrix of all similarities.
-
-    Args:
-        similarities: Of each query and each document, (Q, C).
-        k: Places of a ranking.
-
-    Returns:
-        Numbers of documents, (Q, k), int64; -1 where the corpus has fewer.
-
-    Example:
-        >>> ranked_documents(torch.tensor([[0.2, 0.9, 0.9]]), k=4)
-        tensor([[ 1,  2,  0, -1]])
-    """
-    order = similarities.sort(dim=1, descending=True, stable=True).indices[:, :k]
-    return torch.nn.functional.pad(order, (0, k - order.shape[1]), value=-1)
-
-
 def ranking_scores(
     ranked: Tensor, relevance: Sequence[Mapping[int, float]], figures: Sequence[str] = FIGURES
 ) -> dict[str, Tensor]:

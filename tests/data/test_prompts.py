@@ -162,7 +162,7 @@ def test_a_name_that_no_text_has_is_refused() -> None:
         prompts.check_names([])
     Prompts.trained({"news-query": "q "}).check_names(["news"])
     with pytest.raises(TypeError, match=r"prompts.query: expected a text, got 5"):
-        Prompts.trained({"query": 5})  # type: ignore[dict-item]
+        Prompts.trained({"query": 5})  # type: ignore[dict-item]  # on purpose
 
 
 def test_tokens_split_where_the_prompt_ends(learned_tokenizer: PreTrainedTokenizerFast) -> None:

@@ -23,7 +23,7 @@ def stub(vectors: dict[str, list[float]]) -> object:
         assert kind in ("query", "document")
         return torch.tensor([vectors[text] for text in texts])
 
-    embed.model = SimpleNamespace(device="cpu")  # type: ignore[attr-defined]
+    embed.model = SimpleNamespace(device="cpu")  # type: ignore[attr-defined]  # a stub
     return embed
 
 
@@ -46,7 +46,7 @@ def test_sets_of_nano_beir_that_are_not_there_say_where_to_get_them(tmp_path: Pa
     found = find_retrieval(tmp_path)
     assert [name for name, each in found.items() if isinstance(each, RetrievalSet)] == ["NanoNQ"]
     assert tuple(found) == NANO_SETS
-    scores = score_retrieval(stub({}), {"NanoFEVER": found["NanoFEVER"]})  # type: ignore[arg-type]
+    scores = score_retrieval(stub({}), {"NanoFEVER": found["NanoFEVER"]})  # type: ignore[arg-type]  # a stub
     assert scores[0].task == "NanoFEVER" and scores[0].score != scores[0].score
     assert "expected NanoFEVER/corpus.jsonl" in scores[0].missing and "give hub" in scores[0].missing
     with pytest.raises(FileNotFoundError, match="expected a folder of data sets or a file of pairs"):
@@ -86,13 +86,13 @@ def test_scores_are_those_of_the_vectors(tmp_path: Path) -> None:
         "cats a cat sleeps on the chair": [1.0, 0.1], "rain falls on the town": [0.0, -1.0],
     }  # fmt: skip
     data = find_retrieval(write_beir(tmp_path / "set"))
-    (score,) = score_retrieval(stub(vectors), data)  # type: ignore[arg-type]
+    (score,) = score_retrieval(stub(vectors), data)  # type: ignore[arg-type]  # a stub
     # q1: cats, birds (grade 2), ...; q2: dogs (1), birds (1), ...
     half = 1 / torch.tensor(3.0).log2().item()
     assert score.score == pytest.approx(100 * (half + 1) / 2)
     assert (score.metric, score.size) == ("ndcg@10", 2)
     assert score.parts["mrr@10"] == pytest.approx(75) and score.parts["recall@1"] == pytest.approx(25)
-    (each,) = query_scores(stub(vectors), data).values()  # type: ignore[arg-type]
+    (each,) = query_scores(stub(vectors), data).values()  # type: ignore[arg-type]  # a stub
     assert isinstance(each, Tensor) and each.tolist() == pytest.approx([half, 1])
 
 

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from contrastive_text.inference.search import top_k
-from contrastive_text.metrics import FIGURES, ranked_documents, ranking_scores
+from contrastive_text.metrics import FIGURES, ranking_scores
+
+
+def ranked_documents(similarities: Tensor, k: int) -> Tensor:
+    """Returns numbers of documents, best first, of equal ones the lower number first; -1 beyond the corpus."""
+    order = similarities.sort(dim=1, descending=True, stable=True).indices[:, :k]
+    return torch.nn.functional.pad(order, (0, k - order.shape[1]), value=-1)
 
 
 def signs(rows: int, generator: torch.Generator) -> Tensor:

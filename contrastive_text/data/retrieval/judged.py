@@ -16,9 +16,9 @@ from contrastive_text.data.files.formats import counted
 class RetrievalSet:
     """Queries that are answered by documents of a corpus.
 
-    The order of the documents settles ties: see ``metrics.ranked_documents``. A query that stands in the corpus
-    itself, under its own id and with its own text, never finds itself, as BEIR has it (Thakur et al. 2021,
-    https://arxiv.org/abs/2104.08663; ``ignore_identical_ids`` of its code).
+    The order of the documents settles ties: see ``inference.retrieval.retrieved``. A query that stands in the
+    corpus itself, under its own id and with its own text, never finds itself, as BEIR has it (Thakur et al.
+    2021, https://arxiv.org/abs/2104.08663; ``ignore_identical_ids`` of its code).
 
     Args:
         queries: Their texts, Q.
