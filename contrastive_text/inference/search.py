@@ -91,7 +91,8 @@ def _nearest(queries: Tensor, corpus: Tensor, k: int, block: int) -> tuple[Tenso
     """Returns the best of the whole corpus for some unit vectors, (Q, D)."""
     scores, ids = queries.new_empty(len(queries), 0), _ids(queries, len(queries), 0)
     for start, columns in _units("corpus", corpus, block, device=queries.device):
-        new_scores, places = _best(queries @ columns.to(queries.dtype).T, k)
+        cosines = queries @ columns.to(queries.dtype).T
+        new_scores, places = _best(cosines, k) if scores.shape[1] < k else _above(cosines, scores[:, -1:], k)
         # What was found before has lower ids and stands to the left, where a stable sort leaves it.
         scores, order = torch.cat([scores, new_scores], dim=1).sort(dim=1, descending=True, stable=True)
         ids = torch.cat([ids, places + start], dim=1).gather(1, order)[:, :k]
@@ -99,18 +100,39 @@ def _nearest(queries: Tensor, corpus: Tensor, k: int, block: int) -> tuple[Tenso
     return scores, ids
 
 
+def _above(scores: Tensor, least: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Returns the scores of each row above its least one, (Q, 1), by place, filled up with -inf; their places.
+
+    After the first tiles few are, and to compare takes a tenth of a topk. Where a row has more than k, the best k
+    of each row are returned, of which some may not be above it.
+    """
+    rows, places = (scores > least).nonzero(as_tuple=True)
+    counts = rows.bincount(minlength=len(scores))
+    width = int(counts.max())
+    if width > k:
+        return _best(scores, k)
+    column = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    best = scores.new_full((len(scores), width), -torch.inf)
+    best[rows, column] = scores[rows, places]
+    found = places.new_zeros(len(scores), width)
+    found[rows, column] = places
+    return best, found
+
+
 def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Returns the k highest of each row and their places, the lower place first among equals."""
     best = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     places = best.indices[:, :k].sort(dim=1).values
-    values, order = scores.gather(1, places).sort(dim=1, descending=True, stable=True)
-    places = places.gather(1, order)
     # Where the next one equals the k-th, torch's topk has taken any of those.
-    crowded = (best.values[:, k - 1 : k] == best.values[:, k:]).any(dim=1).nonzero().squeeze(1)
-    for row in crowded.tolist():  # rare: a stable sort of every row takes several times a topk
-        ordered = scores[row].sort(descending=True, stable=True)
-        values[row], places[row] = ordered.values[:k], ordered.indices[:k]
-    return values, places
+    least = best.values[:, k - 1 : k]
+    crowded = (least == best.values[:, k:]).any(dim=1)
+    if crowded.any():
+        rows, least = scores[crowded], least[crowded]
+        above, equal = rows > least, rows == least
+        first = equal.cumsum(dim=1) <= k - above.sum(dim=1, keepdim=True)
+        places[crowded] = (above | equal & first).nonzero()[:, 1].view(-1, k)
+    values, order = scores.gather(1, places).sort(dim=1, descending=True, stable=True)
+    return values, places.gather(1, order)
 
 
 @torch.no_grad()
