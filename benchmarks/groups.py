@@ -1,0 +1,232 @@
+"""Trains on groups of Quora's duplicates, and ranks held-out ones among many other questions.
+
+    python benchmarks/groups.py siblings --encoder FOLDER --pairs FOLDER_OF_QUORA
+    python benchmarks/groups.py negatives --encoder FOLDER --pairs FOLDER_OF_QUORA
+
+Duplicates are joined to groups; those of three texts or more are held back or trained on: the first text of a
+group asks, the rest are its positives. Each held-out text then looks for the others of its group among all
+held-out texts and further questions of no group. ``siblings`` compares what becomes of other positives of a query
+that meet in a batch. ``negatives`` compares rows without a hard negative, with a random one and with one that the
+first model finds among the questions that aren't held out. Finished runs aren't repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from runs import (
+    RESULTS,
+    ROOT,
+    command,
+    configurations,
+    do,
+    drop_weights,
+    in_folder,
+    keep,
+    machine,
+    markdown,
+    mean_and_spread,
+    publish,
+)
+
+from contrastive_text import SentenceEncoder
+from contrastive_text.inference.retrieval import retrieved
+from contrastive_text.metrics import ranking_scores
+from contrastive_text.metrics.bootstrap import paired_bootstrap_mean
+
+FIGURES = ("recall@1", "mrr@10", "ndcg@10")
+NEGATIVES = 1
+"""Hard negatives of each row."""
+
+
+def questions(folder: Path) -> tuple[list[list[str]], list[str]]:
+    """Returns the texts of each group of three or more that label 1 joins, and all texts of no group at all."""
+    leader: dict[str, str] = {}
+    every: dict[str, None] = {}
+
+    def first(text: str) -> str:
+        while leader.setdefault(text, text) != text:
+            text = leader[text]
+        return text
+
+    for path in sorted(folder.glob("quora.*.tsv")):
+        with path.open(encoding="utf-8") as lines:
+            for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):
+                every |= dict.fromkeys((row["sentence1"], row["sentence2"]))
+                if row["label"] == "1":
+                    one, other = sorted((first(row["sentence1"]), first(row["sentence2"])))
+                    leader[other] = one
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for text in sorted(leader):
+        groups[first(text)].append(text)
+    return [group for _, group in sorted(groups.items()) if len(group) > 2], sorted(every.keys() - leader)
+
+
+class Groups:
+    """Texts to train on and held-out ones, the same in every run, and what trains and scores a model.
+
+    Args:
+        options: Of the shell.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.out: Path = options.out
+        groups, alone = questions(options.pairs)
+        draw = random.Random(0)
+        draw.shuffle(groups)
+        draw.shuffle(alone)
+        self.held, self.trained_on = groups[: options.held], groups[options.held :]
+        self.further, self.candidates = alone[: options.further], alone[options.further :]
+        self.out.mkdir(parents=True, exist_ok=True)
+        rows = [json.dumps({"query": group[0], "pos": group[1:]}) for group in self.trained_on]
+        self.pairs = self._written("train.jsonl", rows)
+        self.corpus = self._written("candidates.txt", self.candidates)
+
+    def _written(self, name: str, lines: Sequence[str]) -> Path:
+        path = self.out / name
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return path
+
+    def drawn(self) -> Path:
+        """Returns a file of the rows with negatives drawn from the candidates."""
+        draw = random.Random(0)
+        rows = [
+            json.dumps({"query": group[0], "pos": text, "neg": draw.sample(self.candidates, NEGATIVES)})
+            for group in self.trained_on
+            for text in group[1:]
+        ]
+        return self._written("drawn.jsonl", rows)
+
+    def mined(self, model: Path, seed: int) -> Path:
+        """Returns a file of the rows with negatives that a model finds among candidates and other positives."""
+        path = self.out / f"mined-{seed}.jsonl"
+        words = ["mine", str(self.pairs), str(path), "--model", str(model), "--corpus", str(self.corpus)]
+        words += ["--form", "tuples", "--negatives", str(NEGATIVES), "--range_max", "30", "--take", "random"]
+        words += ["--relative_margin", "0.05", "--seed", str(seed), "--short", "keep", "--device", "cpu"]
+        do(words)
+        return path
+
+    def run(self, name: str, seed: int, data: Callable[[], Path], siblings: str) -> dict[str, Any]:
+        """Returns the row of a run: trained where it isn't yet."""
+        folder = self.out / f"{name}-{seed}"
+
+        def make() -> dict[str, Any]:
+            words = ["--recipe", "simcse", "--config", str(ROOT / "examples" / "minilm.yaml")]
+            words += ["--model.encoder.model_name_or_path", self.options.encoder, "--data.pairing", "Given"]
+            words += ["--data.train", str(data()), "--trainer.max_steps", str(self.options.steps)]
+            words += ["--data.batch_size", str(self.options.batch_size), "--trainer.max_epochs", "-1"]
+            words += ["--model.objectives.contrastive.siblings", siblings, *self.options.words]
+            do(in_folder("fit", words, folder, seed))
+            model = next(folder.rglob("modules.json")).parent
+            scores = self.scores(SentenceEncoder.from_pretrained(model, device="cpu"))
+            if not (name == "hide" and seed == 0):  # which mines
+                drop_weights(folder)
+            return {"name": name, "seed": seed, **scores}
+
+        return keep(folder, make)
+
+    def scores(self, model: SentenceEncoder) -> dict[str, list[float]]:
+        """Returns the figures of each held-out group: means over its texts, each of which asks for the others."""
+        texts = [text for group in self.held for text in group]
+        group_of = [number for number, group in enumerate(self.held) for _ in group]
+        vectors = torch.as_tensor(model.encode([*texts, *self.further]))
+        relevance = [
+            {place: 1.0 for place, other in enumerate(group_of) if other == group and place != own}
+            for own, group in enumerate(group_of)
+        ]
+        found = retrieved(vectors[: len(texts)], vectors, k=10, own=range(len(texts)))
+        each = ranking_scores(found, relevance, FIGURES)
+        sizes = [len(group) for group in self.held]
+        return {name: [float(part.mean()) for part in values.split(sizes)] for name, values in each.items()}
+
+    def publish(self, what: str, title: str, first: str, rows: Sequence[Mapping[str, Any]], *notes: str) -> None:
+        """Writes the table: means and spreads over seeds, and differences by group."""
+        names = list(dict.fromkeys(row["name"] for row in rows))
+        means = {
+            (name, figure): torch.tensor([row[figure] for row in rows if row["name"] == name])
+            for name in names
+            for figure in FIGURES
+        }
+        table = []
+        for name in names:
+            cells = [mean_and_spread((100 * means[name, figure].mean(dim=1)).tolist()) for figure in FIGURES]
+            table.append([name, *cells, "-" if name == first else _against(means, first, name)])
+        texts = sum(map(len, self.held))
+        named = {str(self.options.encoder): "ENCODER", str(self.options.pairs): "QUORA"}
+        words = ["benchmarks/groups.py", self.options.what, "--encoder", str(self.options.encoder)]
+        said = command([*words, "--pairs", str(self.options.pairs)], named).replace("contrastive-text", "python")
+        lines = [
+            f"# {title}", "",
+            f"Quora's duplicates in groups of three texts or more: {len(self.trained_on)} to train on, "
+            f"{len(self.held)} held out.",
+            f"Each of the {texts} held-out texts looks for the others of its group among {texts - 1:,} of them "
+            f"and {len(self.further):,} further questions.",
+            f"From {Path(self.options.encoder).name}, {self.options.steps} steps of {self.options.batch_size} "
+            f"rows; seeds: {self.options.seeds}; x 100, mean ± sd over them.",
+            *notes, "Differences: means over seeds, 95 % by resampled groups.", "",
+            *markdown(["", *FIGURES, f"against {first}"], table), "", machine(), "", f"    {said}",
+        ]  # fmt: skip
+        print("\n".join(lines))
+        print(publish(what, lines, rows, configurations(self.out), folder=self.options.results))
+
+
+def _against(means: Mapping[tuple[str, str], torch.Tensor], first: str, name: str) -> str:
+    said = []
+    for figure in FIGURES:
+        one, other = (means[each, figure].mean(dim=0) for each in (first, name))
+        found = paired_bootstrap_mean(one, other, generator=torch.Generator().manual_seed(0))
+        low, high = found.interval()
+        said.append(f"{figure} {100 * found.difference:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})")
+    return "; ".join(said)
+
+
+def siblings(groups: Groups) -> None:
+    """Compares what becomes of siblings."""
+    ways = ("keep", "hide", "attract")
+    rows = [
+        groups.run(way, seed, lambda: groups.pairs, way) for seed in range(groups.options.seeds) for way in ways
+    ]
+    groups.publish("groups_siblings", "Other positives of a query", "keep", rows)
+
+
+def negatives(groups: Groups) -> None:
+    """Compares hard negatives: none, drawn, mined."""
+    rows = []
+    for seed in range(groups.options.seeds):
+        rows.append({**groups.run("hide", seed, lambda: groups.pairs, "hide"), "name": "none"})
+        rows.append(groups.run("random", seed, groups.drawn, "hide"))
+        miner = next((groups.out / "hide-0").rglob("modules.json")).parent
+        rows.append(groups.run("mined", seed, lambda: groups.mined(miner, seed), "hide"))  # noqa: B023  # called at once
+    notes = "The model of the first seed without negatives mines them: of 30 candidates, relative margin 0.05."
+    groups.publish("groups_negatives", "Mined and random negatives", "random", rows, notes)
+
+
+def main() -> None:
+    """Trains what is missing, and writes the table of one comparison."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("siblings", "negatives"))
+    parser.add_argument("--encoder", required=True)
+    parser.add_argument("--pairs", type=Path, required=True)
+    parser.add_argument("--held", type=int, default=140, help="groups that are held out")
+    parser.add_argument("--further", type=int, default=20_000, help="questions of no group to rank beside them")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=75)
+    parser.add_argument("--batch_size", type=int, default=128)
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "groups")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options, options_words = parser.parse_known_args()
+    options.words = options_words
+    {"siblings": siblings, "negatives": negatives}[options.what](Groups(options))
+
+
+if __name__ == "__main__":
+    main()
