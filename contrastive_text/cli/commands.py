@@ -26,7 +26,9 @@ Output = Annotated[Path | None, WrittenFile(), "file to write to; the terminal w
 Cache = Annotated[Path | None, WrittenFolder(), "folder where vectors stay for the next run"]
 Device = Annotated[str | None, "cpu, cuda, ...; the GPU if there is one"]
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
-Suite = Literal["sts", "sts-pearson", "trained-sts", "transfer", "probing", "declutr", "retrieval", "glue"]
+Suite = Literal[
+    "sts", "sts-pearson", "trained-sts", "transfer", "probing", "declutr", "retrieval", "glue", "mteb"
+]
 Setting = Literal["all", "mean", "wmean"]
 Protocol = Literal["standard", "fast"]
 
@@ -200,7 +202,9 @@ class Evaluate(TextsCommand):
     )
     protocol: Annotated[Protocol | None, "of classifiers, as in SentEval; standard"] = None
     classifier: Annotated[Literal["torch", "sklearn"] | None, "what trains them; torch"] = None
-    tasks: Annotated[Sequence[str], {"metavar": "NAME"}, "of GLUE or retrieval, such as MRPC or NanoNQ; all"] = ()
+    tasks: Annotated[
+        Sequence[str], {"metavar": "NAME"}, "of GLUE, retrieval or mteb: MRPC, NanoNQ, STSBenchmark, ...; all"
+    ] = ()
     learning_rates: Annotated[Sequence[float], {"metavar": "RATE"}, "of GLUE's grid; 1e-5 2e-5 3e-5"] = ()
     batch_sizes: Annotated[Sequence[int], {"metavar": "ROWS"}, "of GLUE's grid; 16 32"] = ()
     seeds: Annotated[Sequence[int], {"metavar": "N"}, "of each of its cells: how many, or which; 5"] = ()
@@ -211,7 +215,11 @@ class Evaluate(TextsCommand):
         Path | None, WrittenFolder(around_inputs=True), "its runs, of which finished ones stay; runs/glue"
     ] = None
     format: Annotated[Literal["text", "markdown", "latex", "csv", "json"] | None, "of their tables; text"] = None
-    output: Annotated[Output, "file for the suites' tables, instead of the terminal"] = None
+    output: Annotated[
+        Path | None,
+        WrittenFile(folder_for=("suite", "mteb")),
+        "file for the suites' tables, instead of the terminal; of mteb the folder of its own JSON",
+    ] = None
     cache: Cache = None
 
 

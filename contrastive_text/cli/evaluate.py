@@ -32,22 +32,28 @@ from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suite
 _CLASSIFIED = ("transfer", "probing", "declutr")
 """Suites that train classifiers."""
 _SUITES: Sequence[str] = get_args(Suite)
+_ALONE: Mapping[str, str] = {"glue": "it trains the model", "mteb": "its --output is a folder"}
+"""Suites that go with no other, and why."""
 _ENCODES = ("files", *(suite for suite in _SUITES if suite != "glue"))
 """What encodes texts by the model; GLUE trains it on."""
+_CACHED = tuple(each for each in _ENCODES if each != "mteb")
+_WITH_DATA = tuple(suite for suite in _SUITES if suite != "mteb")
+"""Suites whose data lie in a folder; mteb gets its own."""
 _READ_BY: Mapping[str, Sequence[str]] = {
     "columns": ("files",),
     "threshold": ("files",),
     "bounds": ("files",),
-    "data": _SUITES,
+    "data": _WITH_DATA,
     "corpus": ("retrieval",),
     "setting": ("sts", "sts-pearson"),
     "without_frequent": ("sts",),
     "frequencies": ("sts",),
-    "subsets": ("sts", "retrieval"),
+    "subsets": ("sts", "retrieval", "mteb"),
     "protocol": _CLASSIFIED,
     "classifier": _CLASSIFIED,
-    **dict.fromkeys(("device", "cache", "pooler"), _ENCODES),
-    "tasks": ("glue", "retrieval"),
+    **dict.fromkeys(("device", "pooler"), _ENCODES),
+    "cache": _CACHED,
+    "tasks": ("glue", "retrieval", "mteb"),
     **dict.fromkeys(("learning_rates", "batch_sizes", "seeds", "epochs", "steps", "config"), ("glue",)),
     "runs": ("glue",),
     "format": _SUITES,
@@ -65,6 +71,8 @@ def evaluate(options: Evaluate) -> None:
     _check(options)
     if "glue" in options.suite:
         _evaluate_glue(options)
+    elif "mteb" in options.suite:
+        _evaluate_mteb(options)
     elif options.suite:
         _evaluate_suites(options)
     else:
@@ -79,12 +87,13 @@ def _check(options: Evaluate) -> None:
             f"files: expected files of scored pairs, or --suite {' '.join(_SUITES)}, got {got}"
         )
     check_read(options, _READ_BY, asked=options.suite or ["files"])
-    if "glue" in options.suite and len(options.suite) > 1:
-        raise InvalidValueError(
-            f"--suite glue: expected no other beside it, for it trains the model, got {' '.join(options.suite)}; "
-            "run it by itself"
-        )
-    if options.suite and not options.data:
+    for suite, reason in _ALONE.items():
+        if suite in options.suite and len(options.suite) > 1:
+            raise InvalidValueError(
+                f"--suite {suite}: expected no other beside it, for {reason}, got {' '.join(options.suite)}; "
+                "run it by itself"
+            )
+    if set(options.suite) & {*_WITH_DATA} and not options.data:
         raise InvalidValueError("--data: expected the folder of the suites' data sets, got none; give it")
     if options.threshold is not None and not -1 <= options.threshold < 1:
         raise InvalidValueError(
@@ -177,11 +186,7 @@ def _evaluate_suites(options: Evaluate) -> None:
             else:
                 tables = {suite: SUITES[suite].table(embeds, data, protocol) for suite in options.suite}
                 _say_encoded(embeds)
-    further: dict[str, ScoreTable] = {}
-    if options.subsets:
-        further |= tables["sts"].subsets() if "sts" in tables else {}
-        further |= tables["retrieval"].by_part() if "retrieval" in tables else {}
-    print_or_write(written_together(tables | further, options.format or "text"), options.output, "scores")
+    print_or_write(_written(tables, options), options.output, "scores")
 
 
 def _evaluate_glue(options: Evaluate) -> None:
@@ -190,7 +195,35 @@ def _evaluate_glue(options: Evaluate) -> None:
 
     with redirect_stdout(sys.stderr):
         table = finetune(options)
-    print_or_write(written_together({"glue": table}, options.format or "text"), options.output, "scores")
+    print_or_write(_written({"glue": table}, options), options.output, "scores")
+
+
+def _evaluate_mteb(options: Evaluate) -> None:
+    """Prints the table of main scores, and all else to standard error; mteb's own JSON goes to the folder."""
+    from contrastive_text.evaluation.mteb_model import MTEBModel
+    from contrastive_text.evaluation.mteb_tasks import find_mteb, organised_name, score_mteb
+
+    with redirect_stdout(sys.stderr), warnings_as_notes():
+        tasks = find_mteb(options.tasks)
+        models = load_readings(options.model, options.device, options.pooler)
+        name = organised_name(options.model)
+        rows = {
+            each: score_mteb(MTEBModel(model, name), tasks, options.output, options.batch_size)
+            for each, model in models.items()
+        }
+        if options.output is not None:
+            say(f"mteb's results are in {options.output}/results, under {name}")
+    say(_written({"mteb": ScoreTable("main score x 100", rows)}, options))
+
+
+def _written(tables: Mapping[str, ScoreTable], options: Evaluate) -> str:
+    """Returns tables in the format that is asked for, with further ones where these are."""
+    further: dict[str, ScoreTable] = {}
+    if options.subsets:
+        further |= tables["sts"].subsets() if "sts" in tables else {}
+        further |= tables["retrieval"].by_part() if "retrieval" in tables else {}
+        further |= tables["mteb"].subsets() if "mteb" in tables else {}
+    return written_together({**tables, **further}, options.format or "text")
 
 
 def _counted(options: Evaluate) -> list[str] | None:

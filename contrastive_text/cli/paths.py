@@ -32,9 +32,17 @@ class WrittenFile:
 
     Args:
         files: Returns all files that are written for it, itself the first.
+        folder_for: An option, and the word among its values with which a folder is written in place of the file.
     """
 
     files: Callable[[Path], Sequence[Path]] = lambda path: [path]
+    folder_for: tuple[str, str] | None = None
+
+    def given(self, values: Mapping[str, object]) -> WrittenFile | WrittenFolder:
+        """Returns what is written where the options have these values."""
+        option, word = self.folder_for or ("", "")
+        chosen = values.get(option)
+        return WrittenFolder() if isinstance(chosen, list | tuple) and word in chosen else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,11 @@ def check_paths(roles: Mapping[str, Role], values: Mapping[str, object]) -> None
         OSError: A place that can't be written to.
         ValueError: The same place twice, by whatever names, or a file inside of what is read.
     """
-    named = [(option, role, path) for option, role in roles.items() for path in _paths(_value(values, option))]
+    named = [
+        (option, role.given(values) if isinstance(role, WrittenFile) else role, path)
+        for option, role in roles.items()
+        for path in _paths(_value(values, option))
+    ]
     read = {path: role.model for _, role, path in named if isinstance(role, ReadPath) and _is_there(path)}
     models = [path for path, may_be_model in read.items() if may_be_model and path.is_dir()]
     written: list[Path] = []

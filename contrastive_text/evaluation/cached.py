@@ -130,7 +130,8 @@ class CachedEncoder:
 
         Args:
             texts: N of them.
-            kind: ``query`` or ``document``, for texts with the model's prompt of these; None for its default.
+            kind: Name of the model's prompt before the texts, such as ``query``; nothing stands before them where
+                it has none of that name. None for its default.
 
         Raises:
             TypeError: Something that is not text.

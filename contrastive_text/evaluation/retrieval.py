@@ -81,9 +81,14 @@ def find_retrieval(
     }
 
 
-def retrieval_figures(embed: CachedEncoder, data: RetrievalSet) -> dict[str, Tensor]:
-    """Returns what a model scores on each query of a set, with its prompts: name -> (Q,), in [0, 1]."""
-    queries, documents = embed(data.queries, QUERY), embed(data.documents, DOCUMENT)
+def retrieval_figures(embed: CachedEncoder, data: RetrievalSet, task: str = "") -> dict[str, Tensor]:
+    """Returns what a model scores on each query of a set: name -> (Q,), in [0, 1].
+
+    Queries and documents are given the prompt of the first name that the model has of those that mteb looks up:
+    ``TASK-query``, ``TASK``, ``Retrieval-query``, ``Retrieval``, ``query``.
+    """
+    names = (embed.model.prompts.name_of(kind, task, "Retrieval") or kind for kind in (QUERY, DOCUMENT))
+    queries, documents = map(embed, (data.queries, data.documents), names)
     return retrieval_scores(data, queries.to(embed.model.device), documents)
 
 
@@ -95,7 +100,7 @@ def score_retrieval(embed: CachedEncoder, tasks: Mapping[str, RetrievalSet | str
         if isinstance(data, str):
             scores.append(TaskScore.absent(task, main, data))
             continue
-        means = {name: 100 * float(each.mean()) for name, each in retrieval_figures(embed, data).items()}
+        means = {name: 100 * float(each.mean()) for name, each in retrieval_figures(embed, data, task).items()}
         parts = {name: means[name] for name in others}
         scores.append(TaskScore(task, main, means[main], size=len(data.queries), parts=parts))
     return scores
@@ -104,7 +109,7 @@ def score_retrieval(embed: CachedEncoder, tasks: Mapping[str, RetrievalSet | str
 def query_scores(embed: CachedEncoder, tasks: Mapping[str, RetrievalSet | str]) -> dict[str, Tensor | str]:
     """Returns nDCG@10 of each query of each task, (Q,), in [0, 1]; or what is missing of the task."""
     return {
-        task: data if isinstance(data, str) else retrieval_figures(embed, data)[FIGURES[0]]
+        task: data if isinstance(data, str) else retrieval_figures(embed, data, task)[FIGURES[0]]
         for task, data in tasks.items()
     }
 

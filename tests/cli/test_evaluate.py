@@ -294,12 +294,15 @@ def altered(folder: Path, copy: Path, value: float) -> Path:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["m"], "or --suite sts sts-pearson trained-sts transfer probing declutr retrieval glue, got neither"),
+        (["m"], "--suite sts sts-pearson trained-sts transfer probing declutr retrieval glue mteb, got neither"),
         (["m", "pairs.tsv", "--suite", "sts"], "expected files of scored pairs, or --suite sts"),
         (["m", "--suite", "sts"], "--data: expected the folder of the suites' data sets, got none"),
         (["m", "--suite", "stss", "--data", "d"], "invalid choice: 'stss'"),
         (["m", "--suite", "sts", "--data", "d", "--setting", "median"], "invalid choice: 'median'"),
         (["m", "--suite", "sts", "--data", "d", "--format", "html"], "invalid choice: 'html'"),
+        (["m", "--suite", "mteb", "sts", "--data", "d"], "--suite mteb: expected no other beside it, for"),
+        (["m", "--suite", "mteb", "--tasks", "STS12", "--data", "d"], "--data: expected something that reads it"),
+        (["m", "--suite", "mteb", "--output", "one.tsv"], "one.tsv: expected a folder, got a file"),
         (["m", "--suite", "sts", "--data", "d", "--protocol", "fast"], "--protocol: expected something"),
         (["m", "--suite", "transfer", "--data", "d", "--setting", "mean"], "got transfer; leave it out, or"),
         (["m", "--suite", "sts", "--data", "d", "--columns", "target=x"], "leave it out, or score files"),

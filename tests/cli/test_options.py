@@ -84,7 +84,7 @@ def test_the_usage_lists_every_command() -> None:
         ("EncodingCommand", "dtype", _DTYPES),
         ("Embed", "precision", PRECISIONS),
         ("Search", "format", SEARCHED),
-        ("Evaluate", "suite", [*SUITES, "glue"]),
+        ("Evaluate", "suite", [*SUITES, "glue", "mteb"]),
         ("Evaluate", "setting", SETTINGS),
         ("Evaluate", "protocol", PROTOCOLS),
         ("Evaluate", "classifier", CLASSIFIERS),

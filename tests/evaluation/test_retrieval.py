@@ -11,6 +11,7 @@ from retrieval_files import write_beir
 from torch import Tensor
 
 from contrastive_text.data import RetrievalSet
+from contrastive_text.data.prompts import NO_PROMPTS
 from contrastive_text.data.retrieval.beir import NANO_SETS
 from contrastive_text.evaluation import find_retrieval, query_scores, score_retrieval
 from contrastive_text.inference.retrieval import retrieved
@@ -23,7 +24,7 @@ def stub(vectors: dict[str, list[float]]) -> object:
         assert kind in ("query", "document")
         return torch.tensor([vectors[text] for text in texts])
 
-    embed.model = SimpleNamespace(device="cpu")  # type: ignore[attr-defined]  # a stub
+    embed.model = SimpleNamespace(device="cpu", prompts=NO_PROMPTS)  # type: ignore[attr-defined]  # a stub
     return embed
 
 
