@@ -21,14 +21,18 @@ def with_values(words: Sequence[str], *names: str) -> Iterator[tuple[str, str | 
 
 
 def option_value(words: Sequence[str], name: str) -> str | None:
-    """Returns the value of an option among the words; None if it isn't there."""
-    return next(iter(option_values(words, name)), None)
+    """Returns the last value of an option among the words, the one that parsers take; None if it isn't there."""
+    return next(reversed(option_values(words, name)), None)
 
 
 def option_values(words: Sequence[str], name: str) -> list[str]:
-    """Returns all values of an option among the words."""
-    following = [words[i + 1] for i, word in enumerate(words[:-1]) if word == name]
-    return following + [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
+    """Returns all values of an option among the words, in their order.
+
+    Example:
+        >>> option_values(["--seeds", "1", "--seeds=2"], "--seeds")
+        ['1', '2']
+    """
+    return [value for _, value in with_values(words, name) if value]
 
 
 def expand_recipes(words: Sequence[str]) -> list[str]:

@@ -105,6 +105,11 @@ def check_places(config: Mapping[str, Any]) -> None:
             raise InvalidValueError(
                 f"{place}: expected names and values, got {inner!r}; lay files over each other with --config"
             )
+    if (seed := (config.get("data") or {}).get("seed")) is not None:
+        raise InvalidValueError(
+            f"data.seed: expected no value in a run, whose one seed is for weights and data, got {seed}; set "
+            "seed_everything"
+        )
 
 
 def checkpoint_parts(path: str, to_resume: bool = False) -> Config:

@@ -167,8 +167,11 @@ def test_one_seed_goes_to_the_data_too(here: Path, capsys: pytest.CaptureFixture
     # the run's own file says what the data got
     words = ["fit", "--config", "run.yaml", "--data.seed", "6"]
     (here / "run.yaml").write_text(yaml.safe_dump(config))
-    with pytest.raises(SystemExit):
-        run(words)
+    assert run(words) == 2
+    assert "data.seed: expected no value in a run" in capsys.readouterr().err
+    (here / "other.yaml").write_text("data: {seed: 6}")
+    assert run(["fit", "--config", "other.yaml"]) == 2
+    assert "set seed_everything" in capsys.readouterr().err
 
 
 def test_the_printed_configuration_runs_again(
