@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from contrastive_text.data.mixture import AllTasks, Mixture, Step, TaskSize
+from contrastive_text.data.mixture import AllTasks, Mixture
+from contrastive_text.data.steps import Step, TaskSize
 
 
 class Limited(Mixture):
@@ -20,7 +21,7 @@ class Limited(Mixture):
 
     Example:
         >>> sizes = {"a": TaskSize(4, 2), "b": TaskSize(100, 2)}
-        >>> Limited(batches=1, tasks=["b"]).steps(sizes, drop_last=True)
+        >>> list(Limited(batches=1, tasks=["b"]).steps(sizes, drop_last=True))
         [Step(parts={'b': (0, 2)}, objectives=None)]
     """
 
@@ -29,7 +30,7 @@ class Limited(Mixture):
         self.mixture = mixture or AllTasks()
         self.tasks = tasks
 
-    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
+    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> Sequence[Step]:
         """Returns the steps of the other mixture over the first rows of each task."""
         limited = {
             task: replace(size, rows=min(size.rows, self.batches * size.batch_size))

@@ -25,7 +25,8 @@ from contrastive_text.core.specs import describe
 from contrastive_text.core.types import NO_LABEL, Encoded, Slot
 from contrastive_text.data import Collator, KeyedRow
 from contrastive_text.data.collator import collate_texts
-from contrastive_text.data.mixture import Mixture, TaskSize
+from contrastive_text.data.mixture import Mixture
+from contrastive_text.data.steps import TaskSize
 from contrastive_text.heads import TanhHead
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import CosineMSE, NTXent

@@ -50,6 +50,18 @@ def fold(*parts: int) -> int:
     return _signed(state)
 
 
+def mix_each(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Returns the finaliser of SplitMix64 of each word: a bijection in which every bit depends on all.
+
+    Example:
+        >>> mix_each(np.array([0, 1], dtype=np.uint64)).tolist()
+        [0, 6238072747940578789]
+    """
+    for shift, factor in ((30, _MIX1), (27, _MIX2)):
+        state = (state ^ (state >> np.uint64(shift))) * np.uint64(factor)
+    return state ^ (state >> np.uint64(31))
+
+
 def fold_each(*parts: npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
     """Hashes as ``fold`` does, place by place; the parts are broadcast against each other.
 
@@ -60,10 +72,7 @@ def fold_each(*parts: npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
     state = np.zeros(1, dtype=np.uint64)  # arrays wrap in silence, where single numbers warn
     for part in parts:
         words = part.astype(np.uint64) if isinstance(part, np.ndarray) else np.uint64(part & _MASK)
-        state = state + (words + np.array([_GAMMA], dtype=np.uint64))
-        for shift, factor in ((30, _MIX1), (27, _MIX2)):
-            state = (state ^ (state >> np.uint64(shift))) * np.uint64(factor)
-        state = state ^ (state >> np.uint64(31))
+        state = mix_each(state + (words + np.array([_GAMMA], dtype=np.uint64)))
     return state.view(np.int64)
 
 

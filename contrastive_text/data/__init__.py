@@ -15,14 +15,12 @@ from contrastive_text.data.mixture import (
     EpochRoundRobin,
     Fusion,
     Mixture,
-    Step,
-    TaskSize,
-    consecutive_steps,
 )
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.retrieval.beir import read_beir
 from contrastive_text.data.retrieval.judged import RetrievalSet
 from contrastive_text.data.retrieval.pairs import read_pair_corpus
+from contrastive_text.data.steps import Rounds, Step, Steps, TaskSize, consecutive_steps
 from contrastive_text.data.tasks import TextTask
 from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
 
@@ -41,7 +39,9 @@ __all__ = [
     "Mixture",
     "Prompts",
     "RetrievalSet",
+    "Rounds",
     "Step",
+    "Steps",
     "Table",
     "TaskSize",
     "TextDataModule",

@@ -18,12 +18,14 @@ from contrastive_text.data.cleaning import Clean
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.loader import ResumableLoader, check_own_batches, epoch_loader
-from contrastive_text.data.mixture import AllTasks, Mixture, describe_steps
+from contrastive_text.data.mixture import AllTasks, Mixture
 from contrastive_text.data.needs import BatchConsumer, DataNeeds, as_consumer
+from contrastive_text.data.orders import PERMUTATION_ROWS, describe_orders
 from contrastive_text.data.plain_loaders import PlainLoaders
 from contrastive_text.data.preparation import TrainingSet, check_turns, learned_tokenizer, prepare
 from contrastive_text.data.retrieval.files import MOST_DOCUMENTS, RetrievalFiles
 from contrastive_text.data.run_tables import RunTables
+from contrastive_text.data.steps import describe_steps
 from contrastive_text.data.tasks import (
     ALONE,
     ONLY,
@@ -77,6 +79,8 @@ class TextDataModule(pl.LightningDataModule):
         num_workers: Worker processes that tokenise and alter.
         seed: Seed of the order and of every view.
         drop_last: Whether an epoch leaves out its last, smaller batch.
+        permutation_rows: Most rows of a data set whose order is a permutation, in memory; of more it is a keyed
+            bijection, computed step by step.
         originals: Copies of the anchor in the role ``original``, where that has views; two masked ones of
             each text are CLEAR's "double MLM".
         cache_dir: Where the tokens of long documents are kept, for pairings that read tokens; None for
@@ -114,6 +118,7 @@ class TextDataModule(pl.LightningDataModule):
         num_workers: int = 0,
         seed: int = 42,
         drop_last: bool = True,
+        permutation_rows: int = PERMUTATION_ROWS,
         originals: int = 1,
         cache_dir: str | None = None,
         bounds: dict[str, int] | None = None,
@@ -141,12 +146,19 @@ class TextDataModule(pl.LightningDataModule):
         self.num_workers = num_workers
         self.seed = seed
         self.drop_last = drop_last
+        self.permutation_rows = permutation_rows
         self.originals = originals
         self.cache_dir = cache_dir
         self.bounds = bounds
         for part in (*SPLITS, "retrieval", "retrieval_corpus"):
             check_paths(f"data.{part}", vars(self)[part])
-        for name, least in (("batch_size", 2), ("originals", 1), ("eval_batch_size", 1), ("num_workers", 0)):
+        for name, least in (
+            ("batch_size", 2),
+            ("originals", 1),
+            ("eval_batch_size", 1),
+            ("num_workers", 0),
+            ("permutation_rows", 0),
+        ):
             check_least(name, vars(self)[name], least)
         check_tasks(tasks or {}, self._alone)
         # Plain data and the one instantiator that Lightning allows: the module is made again from a checkpoint.
@@ -225,7 +237,9 @@ class TextDataModule(pl.LightningDataModule):
 
     def _prepared(self, needs: DataNeeds) -> TrainingSet:
         tasks = {
-            name: prepare(table, self.each_task[name], name, needs, self.seed, self.cache_dir)
+            name: prepare(
+                table, self.each_task[name], name, needs, self.seed, self.cache_dir, self.permutation_rows
+            )
             for name, table in self.table("train").items()
         }
         mixture = self.mixture or AllTasks()
@@ -279,6 +293,7 @@ class TextDataModule(pl.LightningDataModule):
             seed=self.seed,
             same_order=self.trainer is not None and vars(self.trainer)["overfit_batches"] > 0,
             num_workers=self.num_workers,
+            permutation_rows=self.permutation_rows,
         )
         if self._place is not None:
             self._loader.load_state_dict(self._place)
@@ -333,5 +348,6 @@ class TextDataModule(pl.LightningDataModule):
         facts = self.training.facts(self._needs(), self.seed, tasks=self.each_task)
         if self.tasks or self.mixture:
             facts["mixture"] = describe_steps(self.training.steps, self.training.sizes)
+        facts["order"] = describe_orders(self.training.sizes, self.permutation_rows)
         validation = "\n".join(self.tables.understood("validation"))
         return facts | {"validation data": validation or "none: the last weights are kept, not the best"}

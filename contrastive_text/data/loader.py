@@ -18,8 +18,9 @@ from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.collator import KeyedRow
-from contrastive_text.data.mixture import Step, TaskSize, consecutive_steps
-from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey, Rows
+from contrastive_text.data.orders import PERMUTATION_ROWS
+from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, Rows, RowsInOrder
+from contrastive_text.data.steps import Step, TaskSize, consecutive_steps
 
 
 class ResumableLoader(DataLoader[KeyedRow]):
@@ -91,6 +92,7 @@ def epoch_loader(
     shuffle: bool = True,
     same_order: bool = False,
     num_workers: int = 0,
+    permutation_rows: int = PERMUTATION_ROWS,
 ) -> ResumableLoader:
     """Returns the batches of an epoch that this rank takes; see ``EpochBatchSampler`` for the arguments."""
     order = EpochBatchSampler(
@@ -101,6 +103,7 @@ def epoch_loader(
         rank=rank(),
         world_size=world_size(),
         same_order=same_order,
+        permutation_rows=permutation_rows,
     )
     return ResumableLoader(KeyedRows(rows), order, collate, num_workers=num_workers)
 
@@ -116,9 +119,8 @@ def loader_in_order(
 def prediction_loader(
     name: str, rows: Rows, batch_size: int, collate: Callable[[Sequence[KeyedRow]], Batch | StepBatch]
 ) -> DataLoader[KeyedRow]:
-    """Returns the same with torch's own batch sampler over keys: Lightning makes loaders of a prediction anew."""
-    keys = [RowKey(0, number, name) for number in range(len(rows))]
-    return DataLoader(KeyedRows({name: rows}), sampler=keys, batch_size=batch_size, collate_fn=collate)
+    """Returns the same with torch's own samplers over numbers: Lightning makes loaders of a prediction anew."""
+    return DataLoader(RowsInOrder(name, rows), batch_size=batch_size, collate_fn=collate)
 
 
 def check_own_batches(trainer: pl.Trainer, stage: str) -> None:

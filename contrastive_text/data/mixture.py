@@ -5,30 +5,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import pairwise
 
 from contrastive_text.core.errors import InvalidValueError
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSize:
-    """How many rows a data set has and how many of them make a batch."""
-
-    rows: int
-    batch_size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one step takes of each data set.
-
-    Args:
-        parts: Task -> first and last place (exclusive) among its rows, in the order of the epoch.
-        objectives: Names of the objectives that run; None for all whose task is in ``parts``.
-    """
-
-    parts: Mapping[str, tuple[int, int]]
-    objectives: tuple[str, ...] | None = None
+from contrastive_text.data.steps import Rounds, Step, Steps, TaskSize, consecutive_steps
 
 
 class Mixture(ABC):
@@ -41,48 +22,18 @@ class Mixture(ABC):
         >>> class FirstTaskAlone(Mixture):
         ...     def steps(self, sizes, drop_last):
         ...         return consecutive_steps({task: sizes[task] for task in list(sizes)[:1]}, drop_last)
-        >>> FirstTaskAlone().steps({"a": TaskSize(5, 2), "b": TaskSize(9, 2)}, drop_last=True)
+        >>> list(FirstTaskAlone().steps({"a": TaskSize(5, 2), "b": TaskSize(9, 2)}, drop_last=True))
         [Step(parts={'a': (0, 2)}, objectives=None), Step(parts={'a': (2, 4)}, objectives=None)]
     """
 
     @abstractmethod
-    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
-        """Returns the steps of an epoch.
+    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> Sequence[Step]:
+        """Returns the steps of an epoch: a list, or ``Steps``, which take no memory.
 
         Args:
             sizes: Task -> its size, in the order of the configuration.
             drop_last: Whether last, smaller batches are left out.
         """
-
-
-def consecutive_steps(sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
-    """Returns steps with a batch of every task until the first task is used up, the others being reduced to it.
-
-    Raises:
-        ValueError: No whole batch, where smaller ones are left out.
-    """
-    shortest = min(sizes.values(), key=lambda size: size.rows / size.batch_size)
-    whole, rest = divmod(shortest.rows, shortest.batch_size)
-    steps = [
-        Step({task: (i * size.batch_size, (i + 1) * size.batch_size) for task, size in sizes.items()})
-        for i in range(whole)
-    ]
-    if rest and not drop_last:
-        starts = {task: whole * size.batch_size for task, size in sizes.items()}
-        # As many rows of each task as there are of the shortest, in proportion to their batches.
-        ends = {
-            task: starts[task] + max(1, rest * size.batch_size // shortest.batch_size)
-            for task, size in sizes.items()
-        }
-        steps.append(Step({task: (starts[task], min(ends[task], sizes[task].rows)) for task in sizes}))
-    if not steps:
-        named = next(task for task, size in sizes.items() if size is shortest) if len(sizes) > 1 else ""
-        raise InvalidValueError(
-            f"batch_size: expected at most the number of rows, {shortest.rows}, got {shortest.batch_size}"
-            f"{f' for {named}' if named else ''}; lower batch_size, give more text, or let its "
-            "rows come again with repeat"
-        )
-    return steps
 
 
 class AllTasks(Mixture):
@@ -122,7 +73,7 @@ class AllTasks(Mixture):
         self.weights = weights
         self.temperature = temperature
 
-    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
+    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
         """Returns a step for every batch of the task that is used up first."""
         return consecutive_steps(self._shared_out(sizes), drop_last)
 
@@ -162,10 +113,15 @@ class BatchRoundRobin(Mixture):
     def __init__(self, downsample: bool = True) -> None:
         self.downsample = downsample
 
-    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
+    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
         """Returns the tasks' steps, interleaved."""
-        each = list(_alone(sizes, drop_last, self.downsample).values())
-        return [steps[i] for i in range(max(map(len, each))) for steps in each if i < len(steps)]
+        each = _alone(sizes, drop_last, self.downsample)
+        # Between two of these edges the same tasks take turns, each with batches of one size.
+        edges = sorted({0, *(end for steps in each for end in steps.ends)})
+        return Steps(
+            Rounds(tuple(steps[start] for steps in each if start < len(steps)), end - start)
+            for start, end in pairwise(edges)
+        )
 
 
 class EpochRoundRobin(Mixture):
@@ -183,9 +139,9 @@ class EpochRoundRobin(Mixture):
     def __init__(self, downsample: bool = False) -> None:
         self.downsample = downsample
 
-    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
+    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
         """Returns all steps of the first task, then all of the second, and so on."""
-        return [step for steps in _alone(sizes, drop_last, self.downsample).values() for step in steps]
+        return Steps(each for steps in _alone(sizes, drop_last, self.downsample) for each in steps.rounds)
 
 
 class Fusion(Mixture):
@@ -218,37 +174,24 @@ class Fusion(Mixture):
         self.turns = turns
         self.mixture = mixture or AllTasks()
 
-    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
+    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
         """Returns every step of the mixture once for each group."""
-        inner = self.mixture.steps(sizes, drop_last)
-        return [replace(step, objectives=tuple(turn)) for step in inner for turn in self.turns]
+        inner = Steps.of(self.mixture.steps(sizes, drop_last))
+        return Steps(
+            Rounds(
+                tuple(replace(step, objectives=tuple(turn)) for step in each.first for turn in self.turns),
+                each.count,
+            )
+            for each in inner.rounds
+        )
 
 
-def _alone(sizes: Mapping[str, TaskSize], drop_last: bool, downsample: bool) -> dict[str, list[Step]]:
-    """Returns the steps of each task on its own."""
+def _alone(sizes: Mapping[str, TaskSize], drop_last: bool, downsample: bool) -> list[Steps]:
+    """Returns the steps of each task on its own, one a round."""
     if not downsample:
-        return {task: consecutive_steps({task: size}, drop_last) for task, size in sizes.items()}
+        return [consecutive_steps({task: size}, drop_last) for task, size in sizes.items()]
     together = consecutive_steps(sizes, drop_last)
-    return {task: [Step({task: step.parts[task]}) for step in together] for task in sizes}
-
-
-def describe_steps(steps: Sequence[Step], sizes: Mapping[str, TaskSize]) -> str:
-    """Says how much of each task an epoch takes, for the run's summary.
-
-    Example:
-        >>> sizes = {"a": TaskSize(4, 2), "b": TaskSize(9, 2)}
-        >>> print(describe_steps(AllTasks().steps(sizes, drop_last=True), sizes))
-        2 steps: a, b; a, b
-        a: 4 of 4 rows an epoch, 2 a step
-        b: 4 of 9 rows an epoch, 2 a step, others each time
-    """
-    shown = [", ".join(step.objectives or step.parts) for step in steps[:4]]
-    lines = [f"{len(steps):,} steps: {'; '.join(shown)}{'; ...' if len(steps) > 4 else ''}"]
-    for task, size in sizes.items():
-        parts = dict.fromkeys(step.parts[task] for step in steps if task in step.parts)
-        used = max((stop for _, stop in parts), default=0)
-        least = max((stop - start for start, stop in parts), default=0)
-        others = ", others each time" if used < size.rows else ""
-        taken = f"{used:,} of {size.rows:,} rows" if used <= size.rows else f"{size.rows:,} rows as {used:,}"
-        lines.append(f"{task}: {taken} an epoch, {least:,} a step{others}")
-    return "\n".join(lines)
+    return [
+        Steps(Rounds((Step({task: each.first[0].parts[task]}),), each.count) for each in together.rounds)
+        for task in sizes
+    ]

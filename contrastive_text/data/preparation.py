@@ -18,11 +18,13 @@ from contrastive_text.core.types import Row, Slot, TextPair
 from contrastive_text.data.cuts import cut_spans, cut_texts
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.joining import joined
-from contrastive_text.data.mixture import Mixture, Step, TaskSize
+from contrastive_text.data.mixture import Mixture
 from contrastive_text.data.needs import DataNeeds
+from contrastive_text.data.orders import PERMUTATION_ROWS
 from contrastive_text.data.prompts import Prompts, column_role
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.selection import check_roles, drawn, served
+from contrastive_text.data.steps import Steps, TaskSize
 from contrastive_text.data.tasks import TextTask, option_place
 from contrastive_text.data.token_cache import TokenTable, tokenize_documents
 from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
@@ -92,7 +94,7 @@ class TrainingSet:
 
     tasks: Mapping[str, TrainingData]
     sizes: Mapping[str, TaskSize]
-    steps: Sequence[Step]
+    steps: Steps
     named: bool
 
     @classmethod
@@ -115,7 +117,7 @@ class TrainingSet:
             name: replace(size, rows=tasks[name].task.rows_an_epoch(size.rows, size.batch_size))
             for name, size in sizes.items()
         }
-        return cls(tasks, sizes, mixture.steps(taken, drop_last), named)
+        return cls(tasks, sizes, Steps.of(mixture.steps(taken, drop_last)), named)
 
     def of(self, task: str | None = None) -> TrainingData:
         """Returns what a task is trained on; None for the only one.
@@ -131,13 +133,14 @@ class TrainingSet:
 
     def step_kinds(self) -> list[StepKind]:
         """Returns the kinds of steps of an epoch."""
-        each = (StepKind(tuple(step.parts) if self.named else (None,), step.objectives) for step in self.steps)
+        each = [
+            StepKind(tuple(step.parts) if self.named else (None,), step.objectives) for step in self.steps.kinds
+        ]
         return list(dict.fromkeys(each))
 
     def rows_per_step(self, task: str) -> int:
         """Returns how many rows of a task a step has at the most, over all ranks together."""
-        parts = (step.parts[task] for step in self.steps if task in step.parts)
-        return max((stop - start for start, stop in parts), default=0)
+        return self.steps.largest(task)
 
     def facts(self, needs: DataNeeds, seed: int, tasks: Iterable[str] = ()) -> dict[str, str]:
         """Returns the facts of all tasks, which of some more are scored alone, and what the length limit cuts."""
@@ -168,7 +171,7 @@ class TrainingSet:
     def _repeats(self, task: str) -> dict[str, str]:
         """Says how often the rows of a task come in an epoch, where they do so more than once."""
         rows, step = len(self.tasks[task].rows), self.rows_per_step(task)
-        taken = max((each.parts[task][1] for each in self.steps if task in each.parts), default=0)
+        taken = self.steps.taken(task)
         if taken <= rows:
             return {}
         said = f"{taken:,} an epoch: each of the {rows:,} comes some {taken / rows:,.1f} times, altered anew"
@@ -179,7 +182,13 @@ class TrainingSet:
 
 
 def prepare(
-    table: Table, task: TextTask, name: str, needs: DataNeeds, seed: int, cache_dir: str | None
+    table: Table,
+    task: TextTask,
+    name: str,
+    needs: DataNeeds,
+    seed: int,
+    cache_dir: str | None,
+    permutation_rows: int = PERMUTATION_ROWS,
 ) -> TrainingData:
     """Chooses the rows of a task, and settles the slots of their examples.
 
@@ -190,6 +199,7 @@ def prepare(
         needs: What the module needs.
         seed: Of the first row's examples, and of the rows that are drawn.
         cache_dir: Where the tokens of documents are kept, for pairings that read tokens and for texts to join.
+        permutation_rows: Most rows of which some are drawn by a permutation; of more by a ``Bijection``.
 
     Raises:
         ValueError: Rows that the pairing can't serve or that can't be joined, fewer than the limit, or roles that
@@ -215,7 +225,7 @@ def prepare(
     if pairing.joins and needs.tokenizer is not None:
         chosen.append(f"two texts in a sequence: {needs.tokenizer.pairs.describe()}")
     if task.limit is not None:
-        numbers, said = drawn(numbers, task.limit, seed, name)
+        numbers, said = drawn(numbers, task.limit, seed, name, permutation_rows)
         chosen.append(said)
     if len(numbers) < len(texts):
         rows, texts = Subset(rows, numbers), [texts[number] for number in numbers]  # type: ignore[arg-type]  # indexed alone
@@ -247,7 +257,7 @@ def check_turns(training: TrainingSet, needs: DataNeeds) -> None:
         ValueError: An unknown objective, or one without a turn.
     """
     objectives = dict.fromkeys(name for task in training.tasks for name in needs.tasks[task].objectives)
-    named = dict.fromkeys(name for step in training.steps for name in step.objectives or ())
+    named = dict.fromkeys(name for step in training.steps.kinds for name in step.objectives or ())
     place, there = "data.mixture.turns", ", ".join(objectives)
     if unknown := [name for name in named if name not in objectives]:
         raise InvalidValueError(f"{place}: expected objectives ({there}), got {unknown[0]}; name one of them")

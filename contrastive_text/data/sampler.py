@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold, generator, text_id
+from contrastive_text.core.random import text_id
 from contrastive_text.core.types import Row
 from contrastive_text.data.collator import KeyedRow
-from contrastive_text.data.mixture import Step
+from contrastive_text.data.orders import PERMUTATION_ROWS, EpochOrder
+from contrastive_text.data.steps import Step, Steps
 
 
 class Rows(Protocol):
@@ -55,6 +54,25 @@ class KeyedRows(Dataset[KeyedRow]):
         return KeyedRow(epoch=key.epoch, number=key.number, row=row, task=key.task, objectives=key.objectives)
 
 
+class RowsInOrder(Dataset[KeyedRow]):
+    """The rows of one task by number, as they stand in the file.
+
+    Args:
+        task: Its name.
+        rows: Its rows.
+    """
+
+    def __init__(self, task: str, rows: Rows) -> None:
+        self.task = task
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> KeyedRow:
+        return KeyedRow(epoch=0, number=number, row=self.rows[number], task=self.task)
+
+
 class EpochBatchSampler:
     """Yields the rows of each step of an epoch; every rank takes its own part of the same global batches.
 
@@ -70,6 +88,7 @@ class EpochBatchSampler:
         rank: This process.
         world_size: Number of processes.
         same_order: Whether every epoch has the order of the first, for ``trainer.overfit_batches``.
+        permutation_rows: Most rows of a task whose order is a permutation; of more it is a ``Bijection``.
 
     Attributes:
         skip: Steps that the next iteration leaves out, because a resumed run has taken them.
@@ -93,8 +112,10 @@ class EpochBatchSampler:
         rank: int = 0,
         world_size: int = 1,
         same_order: bool = False,
+        permutation_rows: int = PERMUTATION_ROWS,
     ) -> None:
-        for step in steps if shuffle else ():
+        self.steps = Steps.of(steps)
+        for step in self.steps.kinds if shuffle else ():
             for task, (start, stop) in step.parts.items():
                 if stop - start < world_size:
                     raise InvalidValueError(
@@ -102,12 +123,13 @@ class EpochBatchSampler:
                         f"{stop - start}; raise batch_size, or set drop_last"
                     )
         self.sizes = dict(sizes)
-        self.steps = list(steps)
         self.seed = seed
         self.shuffle = shuffle
         self.rank = rank
         self.world_size = world_size
         self.same_order = same_order
+        self.permutation_rows = permutation_rows
+        self._own = self.steps.where(self._has_rows)
         self.epoch = 0
         self.skip = 0
 
@@ -119,9 +141,8 @@ class EpochBatchSampler:
     @property
     def identity(self) -> int:
         """A number that is the same for the same order of the same rows, whatever the rank."""
-        order = (self.sizes, self.steps, self.seed, self.shuffle)
-        # Without the fifth it is the number that checkpoints have which know of four.
-        return text_id(repr((*order, True) if self.same_order else order))
+        computed = [task for task, size in self.sizes.items() if self.shuffle and size > self.permutation_rows]
+        return text_id(repr((self.sizes, self.steps, self.seed, self.shuffle, self.same_order, computed)))
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch that the next iteration gives; what is to be left out is of the epoch before."""
@@ -131,30 +152,30 @@ class EpochBatchSampler:
 
     def __len__(self) -> int:
         """Number of this rank's batches: all ranks have as many, unless rows run out in the last one."""
-        return sum(self._has_rows(step) for step in self.steps)
+        return len(self._own)
 
     def _has_rows(self, step: Step) -> bool:
         return any(stop - start > self.rank for start, stop in step.parts.values())
 
     def __iter__(self) -> Iterator[list[RowKey]]:
         epoch, skip, self.skip = self.epoch, self.skip, 0
-        drawn = 0 if self.same_order else epoch
-        orders = {task: self._order(task, drawn) for task in self.sizes}
-        for step in [step for step in self.steps if self._has_rows(step)][skip:]:
+        orders = {task: self._order(task, 0 if self.same_order else epoch) for task in self.sizes}
+        for place in range(skip, len(self._own)):
+            step = self._own[place]
             yield [
                 RowKey(epoch=epoch, number=int(number), task=task, objectives=step.objectives)
-                for task, (start, stop) in step.parts.items()
-                for number in np.array_split(orders[task][start:stop], self.world_size)[self.rank]
+                for task, part in step.parts.items()
+                for number in orders[task](*self._share(*part))
             ]
 
-    def _order(self, task: str, epoch: int) -> npt.NDArray[np.int64]:
-        """Returns the numbers of a task's rows in the order of an epoch, as many passes as the steps take."""
-        size = self.sizes[task]
-        taken = max((step.parts[task][1] for step in self.steps if task in step.parts), default=0)
-        passes = range(max(1, -(-taken // size)))
+    def _share(self, start: int, stop: int) -> tuple[int, int]:
+        """Returns this rank's part of some places; the first ranks have one more where they don't go evenly."""
+        each, more = divmod(stop - start, self.world_size)
+        first = start + self.rank * each + min(self.rank, more)
+        return first, first + each + (self.rank < more)
+
+    def _order(self, task: str, epoch: int) -> Callable[[int, int], Iterable[int]]:
+        """Returns what gives the numbers of a task's rows between two places of an epoch's order."""
         if not self.shuffle:
-            return np.arange(len(passes) * size)
-        key = (self.seed, text_id(task), epoch)
-        # Without a number for the first pass: the keys of runs in which nothing comes again.
-        orders = [generator(fold(*key, *[number][:number])).permutation(size) for number in passes]
-        return np.concatenate([order + number * size for number, order in enumerate(orders)])
+            return range
+        return EpochOrder(self.sizes[task], (self.seed, text_id(task), epoch), self.permutation_rows)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold, generator, text_id
+from contrastive_text.core.random import fold, text_id
 from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Example, Role, Slot
 from contrastive_text.data.collator import example_slots
+from contrastive_text.data.orders import PERMUTATION_ROWS, keyed_order
 from contrastive_text.data.tasks import option_place
 from contrastive_text.data.token_cache import TokenTable
 from contrastive_text.pairings import Pairing
@@ -41,7 +43,9 @@ def served(table: TokenTable, pairing: Pairing) -> tuple[list[int], str]:
     return kept, f"{said}; {table.source}"
 
 
-def drawn(numbers: Sequence[int], limit: int | str, seed: int, task: str) -> tuple[list[int], str]:
+def drawn(
+    numbers: Sequence[int], limit: int | str, seed: int, task: str, permutation_rows: int = PERMUTATION_ROWS
+) -> tuple[array[int], str]:
     """Draws some of the rows, whatever the batches and the processes, and says how many.
 
     With the same seed a smaller limit draws some of those that a larger one draws.
@@ -51,6 +55,7 @@ def drawn(numbers: Sequence[int], limit: int | str, seed: int, task: str) -> tup
         limit: How many, or what share of them: ``10%``.
         seed: The run's.
         task: Name of the data set, which is part of the key.
+        permutation_rows: Most rows for a permutation; of more a ``Bijection`` draws, in the memory of the limit.
 
     Returns:
         The numbers of the rows that were drawn, in the order of the file, and a line for the run's summary.
@@ -59,7 +64,7 @@ def drawn(numbers: Sequence[int], limit: int | str, seed: int, task: str) -> tup
         ValueError: Fewer rows than that.
 
     Example:
-        >>> [drawn(range(100), limit, seed=1, task="train")[0] for limit in (2, "4%")]
+        >>> [drawn(range(100), limit, seed=1, task="train")[0].tolist() for limit in (2, "4%")]
         [[30, 73], [30, 54, 73, 80]]
     """
     if isinstance(limit, str):
@@ -69,8 +74,9 @@ def drawn(numbers: Sequence[int], limit: int | str, seed: int, task: str) -> tup
             f"{option_place(task)}.limit: expected at most the {len(numbers):,} rows that there are, got "
             f"{limit:,}; give more text, or leave it out for all"
         )
-    chosen = np.sort(generator(fold(seed, text_id(task), _LIMIT)).permutation(len(numbers))[:limit])
-    return [numbers[i] for i in chosen], f"{limit:,} of {len(numbers):,} rows, drawn by seed {seed}"
+    order = keyed_order(len(numbers), fold(seed, text_id(task), _LIMIT), permutation_rows)
+    chosen = array("q", (numbers[i] for i in np.sort(order[:limit])))
+    return chosen, f"{limit:,} of {len(numbers):,} rows, drawn by seed {seed}"
 
 
 def check_roles(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import tiny
 from pytorch_lightning.callbacks import BatchSizeFinder
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.data import KeyedRow
+from contrastive_text.data.loader import prediction_loader
 
 
 class Texts(pl.Callback):
@@ -64,3 +67,25 @@ def test_a_search_for_the_batch_size_is_refused_with_what_to_take(bert: str, tmp
     trainer = tiny.trainer(tmp_path, callbacks=[BatchSizeFinder()])
     with pytest.raises(InvalidValueError, match=r"expected no BatchSizeFinder, got one; .* --chunk auto"):
         trainer.fit(tiny.module(bert), tiny.data(tiny.write_texts(tmp_path / "texts.txt")))
+
+
+class Millions:
+    """Three million rows, none of them in memory."""
+
+    def __len__(self) -> int:
+        return 3_000_000
+
+    def __getitem__(self, number: int) -> dict[str, str]:
+        return {"text": str(number)}
+
+
+def test_rows_to_predict_come_in_order_without_a_list_of_them() -> None:
+    tracemalloc.start()
+    try:
+        batches = iter(prediction_loader("texts", Millions(), batch_size=2, collate=list))  # type: ignore[arg-type]  # no batch
+        seen = [next(batches) for _ in range(2)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert seen[1] == [KeyedRow(0, number, {"text": str(number)}, "texts") for number in (2, 3)]
+    assert peak < 1_000_000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -41,7 +42,7 @@ mixtures: list[Mixture] = [
 ]
 
 
-def rows(steps: list[Step]) -> Counter[str]:
+def rows(steps: Sequence[Step]) -> Counter[str]:
     """Counts the rows of each task, each place once."""
     places = {
         (task, i) for step in steps for task, (start, stop) in step.parts.items() for i in range(start, stop)
@@ -62,6 +63,47 @@ def test_no_step_takes_a_row_that_is_not_there_or_one_twice(
     assert set(taken.values()) == {turns}
     for task, (start, stop) in ((task, part) for step in steps for task, part in step.parts.items()):
         assert 0 <= start < stop <= sizes[task].rows
+
+
+def listed(mixture: Mixture, sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
+    """Returns the steps of a mixture written out one by one."""
+    if isinstance(mixture, Fusion):
+        inner = listed(mixture.mixture, sizes, drop_last)
+        return [replace(step, objectives=tuple(turn)) for step in inner for turn in mixture.turns]
+    if isinstance(mixture, AllTasks):
+        sizes = mixture._shared_out(sizes)
+        return batches(sizes, drop_last)
+    together = batches(sizes, drop_last) if mixture.downsample else []  # type: ignore[attr-defined]  # both have it
+    each = [
+        [Step({task: step.parts[task]}) for step in together] or batches({task: size}, drop_last)
+        for task, size in sizes.items()
+    ]
+    if isinstance(mixture, EpochRoundRobin):
+        return [step for steps in each for step in steps]
+    return [steps[i] for i in range(max(map(len, each))) for steps in each if i < len(steps)]
+
+
+def batches(sizes: Mapping[str, TaskSize], drop_last: bool) -> list[Step]:
+    steps: list[Step] = []
+    taken = dict.fromkeys(sizes, 0)
+    while all(taken[task] + size.batch_size <= size.rows for task, size in sizes.items()):
+        steps.append(Step({task: (taken[task], taken[task] + size.batch_size) for task, size in sizes.items()}))
+        taken = {task: stop for task, (_, stop) in steps[-1].parts.items()}
+    shortest = min(sizes.values(), key=lambda size: size.rows / size.batch_size)
+    rest = shortest.rows % shortest.batch_size
+    if rest and not drop_last:
+        more = {task: max(1, rest * size.batch_size // shortest.batch_size) for task, size in sizes.items()}
+        steps.append(Step({task: (at, min(at + more[task], sizes[task].rows)) for task, at in taken.items()}))
+    return steps
+
+
+@pytest.mark.parametrize("mixture", mixtures, ids=lambda m: type(m).__name__)
+@given(sizes=some_sizes, drop_last=st.booleans())
+def test_computed_steps_are_those_that_are_written_out(
+    mixture: Mixture, sizes: Mapping[str, TaskSize], drop_last: bool
+) -> None:
+    steps = mixture.steps(sizes, drop_last)
+    assert list(map(repr, steps)) == list(map(repr, listed(mixture, sizes, drop_last)))
 
 
 @given(sizes=some_sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from contrastive_text.data import EpochRoundRobin, TextTask
 from contrastive_text.data.datamodule import TextDataModule
+from contrastive_text.data.selection import drawn
 from contrastive_text.losses import InfoNCE
 from contrastive_text.objectives import Contrastive
 from contrastive_text.pairings import Neighbours
@@ -38,13 +40,17 @@ def test_a_limit_draws_the_same_rows_whatever_the_batches_and_smaller_ones_among
         training = ready(module, tiny.data(texts, **options)).training.of()
         return [str(row["text"]) for row in training.texts]
 
-    drawn = rows(limit=10)
-    assert len(set(drawn)) == 10
-    assert rows(limit=10, batch_size=3) == drawn
-    assert set(drawn) < set(rows(limit=20))
-    assert set(drawn) != set(rows(limit=10, seed=7))
+    ten = rows(limit=10)
+    assert len(set(ten)) == 10
+    assert rows(limit=10, batch_size=3) == ten
+    assert set(ten) < set(rows(limit=20))
+    assert set(ten) != set(rows(limit=10, seed=7))
+    few = rows(limit=10, permutation_rows=39)
+    assert len(set(few)) == 10
+    assert set(few) != set(ten)
+    assert set(few) < set(rows(limit=20, permutation_rows=39))
     assert rows(limit=40) == list(tiny.TEXTS)  # all of them, in the order of the file
-    assert (rows(limit="25%"), rows(limit="100%")) == (drawn, list(tiny.TEXTS))
+    assert (rows(limit="25%"), rows(limit="100%")) == (ten, list(tiny.TEXTS))
     for share in ("0%", "101%", "a%", "0.1"):
         with pytest.raises(ValueError, match=rf"data\.limit: expected .* got '{share}'; such as 1000 or 10%"):
             rows(limit=share)
@@ -64,6 +70,7 @@ def test_rows_that_come_again_are_altered_anew_and_it_is_said(bert: str, texts: 
     assert sorted(anchors.count(text) for text in set(anchors)) == [5, 5, 6]
     facts = data.facts()
     assert facts["rows"] == "3 of 40 rows, drawn by seed 42"
+    assert facts["order"] == "a permutation by seed and epoch"
     assert facts["duplicates"] == "0 of 3 rows repeat the text of another"
     assert facts["repeated rows"] == (
         "16 an epoch: each of the 3 comes some 5.3 times, altered anew; a step of 8 has each some 2.7 times, and "
@@ -102,9 +109,22 @@ def test_a_fraction_is_drawn_anew_each_epoch(tmp_path: Path, bert: str) -> None:
     ]
 
 
+def test_a_few_of_many_rows_are_drawn_in_the_memory_of_a_few() -> None:
+    tracemalloc.start()
+    try:
+        chosen, _ = drawn(range(10**7), 1000, seed=1, task="train", permutation_rows=10**6)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert sorted(set(chosen)) == list(chosen)
+    assert 0 <= chosen[0] < chosen[-1] < 10**7
+    assert peak < 200_000
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"permutation_rows": -1}, r"data\.permutation_rows: expected 0 or more, got -1"),
         ({"limit": 0}, r"data\.limit: expected 1 or more, got 0"),
         ({"repeat": 0}, r"data\.repeat: expected 1 or more, got 0"),
         ({"tasks": {"a": TextTask(limit=0)}, "train": None}, r"data\.tasks\.a\.limit: expected 1 or more"),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
+from itertools import islice
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contrastive_text.core.random import text_id
+from contrastive_text.core.random import fold, generator, text_id
 from contrastive_text.data import KeyedRow, Step, TaskSize, consecutive_steps
 from contrastive_text.data.loader import ResumableLoader
+from contrastive_text.data.orders import PERMUTATION_ROWS
 from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey
 
 
@@ -30,9 +33,11 @@ def sampler(
     world_size: int = 1,
     shuffle: bool = True,
     drop_last: bool = True,
+    permutation_rows: int = PERMUTATION_ROWS,
 ) -> EpochBatchSampler:
     steps = consecutive_steps({"train": TaskSize(size, batch_size)}, drop_last)
-    return EpochBatchSampler({"train": size}, steps, seed=seed, shuffle=shuffle, rank=rank, world_size=world_size)
+    options = {"seed": seed, "shuffle": shuffle, "permutation_rows": permutation_rows}
+    return EpochBatchSampler({"train": size}, steps, rank=rank, world_size=world_size, **options)  # type: ignore[arg-type]  # a bool among the numbers
 
 
 def epoch(
@@ -43,8 +48,9 @@ def epoch(
     number: int = 0,
     shuffle: bool = True,
     drop_last: bool = True,
+    permutation_rows: int = PERMUTATION_ROWS,
 ) -> list[list[RowKey]]:
-    order = sampler(size, batch_size, rank=rank, world_size=world_size, shuffle=shuffle, drop_last=drop_last)
+    order = sampler(size, batch_size, 7, rank, world_size, shuffle, drop_last, permutation_rows)
     order.set_epoch(number)
     batches = list(order)
     assert len(batches) == len(order)
@@ -55,15 +61,18 @@ def numbers(batches: Sequence[Sequence[RowKey]]) -> list[list[int]]:
     return [[key.number for key in batch] for batch in batches]
 
 
-@given(case=sizes(), number=st.integers(0, 5), shuffle=st.booleans())
+@given(case=sizes(), number=st.integers(0, 5), shuffle=st.booleans(), most=st.sampled_from([0, PERMUTATION_ROWS]))
 def test_ranks_share_the_batches_of_one_process_and_no_row_comes_twice(
-    case: tuple[int, int, int], number: int, shuffle: bool
+    case: tuple[int, int, int], number: int, shuffle: bool, most: int
 ) -> None:
     world, batch_size, size = case
-    alone = epoch(size, batch_size, number=number, shuffle=shuffle)
-    parts = [
-        epoch(size, batch_size, rank=r, world_size=world, number=number, shuffle=shuffle) for r in range(world)
-    ]
+    parts, (alone,) = (
+        [
+            epoch(size, batch_size, rank, ranks, number=number, shuffle=shuffle, permutation_rows=most)
+            for rank in range(ranks)
+        ]
+        for ranks in (world, 1)
+    )
     assert [[key for part in step for key in part] for step in zip(*parts, strict=True)] == alone
     for step in zip(*parts, strict=True):
         lengths = [len(part) for part in step]
@@ -147,20 +156,65 @@ def test_lightning_finds_the_sampler_that_takes_the_epoch() -> None:
     assert {key.epoch for batch in order for key in batch} == {3}
 
 
-def test_what_a_resumed_run_has_seen_is_left_out_once() -> None:
-    order = sampler(size=8, batch_size=2)
+def test_an_order_below_the_bound_is_numpy_s_permutation() -> None:
+    drawn = generator(fold(7, text_id("train"), 0)).permutation(40)
+    assert [number for batch in numbers(epoch(40, 4)) for number in batch] == drawn.tolist()
+    assert epoch(40, 4, permutation_rows=40) == epoch(40, 4) != epoch(40, 4, permutation_rows=39)
+
+
+@pytest.mark.parametrize("size", [10**6, 10**9])
+def test_any_batch_of_many_rows_is_computed_in_little_memory_on_any_number_of_ranks(size: int) -> None:
+    tracemalloc.start()
+    try:
+        orders = [
+            sampler(size, 64, rank=rank, world_size=world, permutation_rows=size - 1)
+            for world in (1, 2, 3)
+            for rank in range(world)
+        ]
+        taken = []
+        for order in orders:
+            order.set_epoch(3)
+            order.skip = len(order) // 2
+            taken.append(list(islice(order, 2)))
+            assert order.identity == orders[0].identity
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    alone, first, second, *three = taken
+    assert [a + b for a, b in zip(first, second, strict=True)] == alone
+    assert [a + b + c for a, b, c in zip(*three, strict=True)] == alone
+    assert len({key.number for batch in alone for key in batch}) == 128
+    assert peak < 500_000  # a permutation of a million takes 4,000,000
+
+
+@pytest.mark.parametrize("most", [0, PERMUTATION_ROWS])
+def test_what_a_resumed_run_has_seen_is_left_out_once(most: int) -> None:
+    order = sampler(size=8, batch_size=2, permutation_rows=most)
     whole = list(order)
     order.skip = 3
     assert list(order) == whole[3:]
     assert list(order) == whole
 
 
-def test_an_order_is_known_again_by_checkpoints_of_before_same_order() -> None:
-    orders = [
-        EpochBatchSampler({"train": 4}, [Step({"train": (0, 2)})], 7, same_order=same) for same in (False, True)
+def test_any_other_order_has_another_identity_and_the_same_one_the_same() -> None:
+    steps = [Step({"train": (0, 2)}), Step({"train": (2, 4)})]
+    other_steps = [steps[::-1], steps[:1], [*steps, Step({"train": (4, 5)})], [Step({"train": (0, 4)})]]
+    others = [
+        *(EpochBatchSampler({"train": 5}, each, 7) for each in other_steps),
+        EpochBatchSampler({"train": 5}, [Step({"train": (0, 2)}, ("x",)), *steps[1:]], 7),
+        EpochBatchSampler({"train": 6}, steps, 7),
+        EpochBatchSampler({"train": 5}, steps, 8),
+        EpochBatchSampler({"train": 5}, steps, 7, shuffle=False),
+        EpochBatchSampler({"train": 5}, steps, 7, same_order=True),
+        EpochBatchSampler({"train": 5}, steps, 7, permutation_rows=4),
     ]
-    assert orders[0].identity == text_id(repr(({"train": 4}, [Step({"train": (0, 2)})], 7, True)))
-    assert orders[1].identity != orders[0].identity
+    order = EpochBatchSampler({"train": 5}, steps, 7)
+    assert len({order.identity, *(other.identity for other in others)}) == 1 + len(others)
+    assert sampler(5, 2).identity == order.identity  # the same steps, written out
+    # What changes no order is no other.
+    assert EpochBatchSampler({"train": 5}, steps, 7, permutation_rows=5).identity == order.identity
+    unordered = EpochBatchSampler({"train": 5}, steps, 7, shuffle=False, permutation_rows=4)
+    assert unordered.identity == EpochBatchSampler({"train": 5}, steps, 7, shuffle=False).identity
 
 
 def test_what_is_left_out_is_of_its_epoch_alone() -> None:

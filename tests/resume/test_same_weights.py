@@ -73,10 +73,12 @@ def test_what_combines_gradients_resumes_too(
 
 
 @pytest.mark.parametrize(
-    "options", rest_slow([{"limit_train_batches": 2}, {}]), ids=["limited epochs", "whole epochs"]
+    "options",
+    rest_slow([{"limit_train_batches": 2, "data": {"permutation_rows": 4}}, {}]),
+    ids=["limited epochs, computed orders", "whole epochs"],
 )
 def test_runs_by_epochs_are_taken_up_at_every_step(
-    options: dict[str, int], bert: str, tasks: dict[str, TextTask], tmp_path: Path
+    options: dict[str, Any], bert: str, tasks: dict[str, TextTask], tmp_path: Path
 ) -> None:
     """Their schedule asks for the number of steps, for which the loader is made before its place is read."""
     options = {**options, "max_steps": -1, "max_epochs": 2}
