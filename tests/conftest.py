@@ -23,6 +23,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="contrastive_text_cache_")  # never the user's
 
 import pytest
+import torch
 from bits import compares_bits
 from hypothesis import settings
 
@@ -85,14 +86,31 @@ def unflushed() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def seeding_what_is_there() -> Iterator[None]:
+    """Keeps ``torch.manual_seed`` from writing down its stack, thrice, for devices that may come."""
+    with pytest.MonkeyPatch.context() as patched:
+        for device in (torch.cuda, torch.xpu, torch.mtia):
+            if not device.is_available():
+                patched.setattr(device, "_is_in_bad_fork", lambda: True)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forking(seeding_what_is_there: None, unflushed: None) -> None:  # noqa: ARG001  # the processes inherit them
+    """Starts the server of processes before any test has started a thread."""
+    import processes
+
+    processes.serve()
+
+
 @pytest.fixture
 def warm_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starts a device's process from a server that has imported torch; one that imports it itself takes seconds.
+    """Forks a device's process from the server; one that imports torch itself takes seconds.
 
     The example of ``map_on_devices`` and the slow tests start theirs as users do.
     """
     of = multiprocessing.get_context
-    multiprocessing.set_forkserver_preload(["contrastive_text.training.module"])
     monkeypatch.setattr(
         multiprocessing, "get_context", lambda kind=None: of("forkserver" if kind == "spawn" else kind)
     )

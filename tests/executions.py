@@ -7,12 +7,9 @@ one process) of the same objectives and views; one start of a few processes serv
 from __future__ import annotations
 
 import itertools
-import multiprocessing
-import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +18,7 @@ from unittest import mock
 import reference
 import tiny
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from processes import free_ports, means, meeting, start_all
 from torch import Tensor
 
 from contrastive_text.core.batch import Batch
@@ -432,19 +428,12 @@ class Found:
     queued: int
 
 
-def means(parameters: dict[str, torch.nn.Parameter]) -> dict[str, Tensor]:
+def mean_gradients(parameters: dict[str, torch.nn.Parameter]) -> dict[str, Tensor]:
     """Returns the gradients that any rank has, averaged over the ranks, as DDP leaves them."""
-    dtype = torch.float64
-    has = torch.tensor([p.grad is not None for p in parameters.values()], dtype=dtype)
-    own = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters.values()]
-    total = sum_over_ranks(torch.cat([*(g.flatten() for g in own), has])) / world_size()
-    split = torch.split(total[: -len(own)], [p.numel() for p in parameters.values()])
-    anywhere = total[-len(own) :] > 0
-    return {
-        name: part.view_as(p)
-        for (name, p), part, some in zip(parameters.items(), split, anywhere.tolist(), strict=True)
-        if some
-    }
+    has = torch.tensor([p.grad is not None for p in parameters.values()], dtype=torch.float64)
+    own = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in parameters.items()}
+    *averaged, anywhere = means({**own, "": has}).values()
+    return {name: mean for name, mean, some in zip(own, averaged, (anywhere > 0).tolist(), strict=True) if some}
 
 
 def execute(execution: Execution) -> Found:
@@ -468,7 +457,7 @@ def execute(execution: Execution) -> Found:
         with watched(module) as seen:
             loss = module.training_step(batch, step)
             loss.backward()
-        gradients = means(parameters)
+        gradients = mean_gradients(parameters)
         if found is None:
             figures = {"loss": sum_over_ranks(loss.detach()) / world_size()}
             figures |= {name: value for name, value in module.shown.items() if "gradient/" in name}
@@ -600,22 +589,6 @@ def compared_ids(batch: Batch) -> Tensor:
 Results = dict[Execution, list[Outcome]]
 
 
-@contextmanager
-def meeting(number: int, world: int, port: int) -> Iterator[None]:
-    """Makes this process a rank among others."""
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://127.0.0.1:{port}",
-        rank=number,
-        world_size=world,
-        timeout=timedelta(minutes=30),
-    )
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
 def work(number: int, ports: dict[int, int], folder: str, executions: list[tuple[str, ...]]) -> None:
     """One of four processes: a rank among four, three and two; those left over take what needs one process."""
     plain: dict[tuple[str, str], Found] = torch.load(Path(folder) / "plain.pt", weights_only=False)
@@ -644,27 +617,12 @@ def work(number: int, ports: dict[int, int], folder: str, executions: list[tuple
     torch.save(results, Path(folder) / f"{number}.pt")
 
 
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-
-
 def run_all(executions: Sequence[Execution], folder: Path) -> tuple[Results, list[dict[str, dict[str, float]]]]:
     """Runs executions in four processes; gives each one's outcome on every rank, and D19's weights."""
     names = dict.fromkeys((each.case, each.views) for each in executions)
     torch.save({each: plainly(*each) for each in names}, folder / "plain.pt")
     ports = dict(zip((4, 3, 2), free_ports(3), strict=True))
-    # A fork server imports torch once for all four and, unlike this process, has no threads to lose.
-    multiprocessing.set_forkserver_preload(["contrastive_text.training.module"])
-    mp.start_processes(
-        work,
-        args=(ports, str(folder), [tuple(each) for each in executions]),
-        nprocs=4,
-        start_method="forkserver",
-    )
+    start_all(work, 4, ports, str(folder), [tuple(each) for each in executions])
     found = [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(4)]
     outcomes = {each: [Outcome(*f[tuple(each)]) for f in found if tuple(each) in f] for each in executions}
     return outcomes, [f["weights"] for f in found]

@@ -5,11 +5,7 @@ One start of three processes serves every test: they meet as three, then two of 
 
 from __future__ import annotations
 
-import multiprocessing
-import socket
-from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +13,7 @@ import pytest
 import reference
 import tiny
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from processes import free_ports, means, meeting, start_all
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch
@@ -48,7 +43,8 @@ from contrastive_text.views import Adversarial, FeatureCutoff, GradientView, Mas
 
 # The promise in float64: max |dg| <= 1e-10 max |g|.
 PROMISE = 1e-10
-SPLITS = {2: {"equal": (3, 3), "uneven": (5, 2)}, 3: {"equal": (2, 2, 2), "uneven": (4, 1, 2)}}
+SPLITS = {2: (3, 3), 3: (4, 1, 2)}
+"""World size -> examples of each rank; others are met in ``test_one_gradient``."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +111,7 @@ def step(case: Case, total: int, part: slice) -> dict[str, Tensor]:
     loss = model(x[:, part].flatten(0, 1), slots, ids[:, part].flatten())
     loss.backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return {name: sum_over_ranks(value) / world_size() for name, value in {"loss": loss, **gradients}.items()}
+    return means({"loss": loss, **gradients})
 
 
 PAIR = (Slot("anchor", 0), Slot("positive", 0))
@@ -168,12 +164,11 @@ def queue_step(model: nn.ModuleDict, name: str, number: int, total: int, part: s
     loss = reduce_terms(terms.total * world_size(), count, terms.reduction)
     loss.backward()
     model["objective"].finish_step()
-    found = {"loss": loss, **{at: p.grad for at, p in model.named_parameters() if p.grad is not None}}
-    means = {at: sum_over_ranks(value) / world_size() for at, value in found.items()}
+    found = means({"loss": loss, **{at: p.grad for at, p in model.named_parameters() if p.grad is not None}})
     with torch.no_grad():
         for at, parameter in model.named_parameters():
-            parameter -= 0.1 * means[at]
-    return means
+            parameter -= 0.1 * found[at]
+    return found
 
 
 def queue_run(name: str, total: int, part: slice) -> dict[str, Any]:
@@ -259,7 +254,7 @@ def module_step(views: dict[str, list[View]], total: int, part: slice) -> dict[s
     loss = module.training_step(masked_batch(total).split(rows), 0)
     loss.backward()
     gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
-    return {name: sum_over_ranks(value) / world_size() for name, value in {"loss": loss, **gradients}.items()}
+    return means({"loss": loss, **gradients})
 
 
 def ddp_gather(vectors: dict[str, Any], gather: str) -> Tensor:
@@ -284,36 +279,29 @@ def ddp_gather(vectors: dict[str, Any], gather: str) -> Tensor:
 
 def meet(number: int, world: int, port: int, vectors: dict[str, Any]) -> dict[str, Any]:
     """One rank's results of every check of this file."""
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://127.0.0.1:{port}",
-        rank=number,
-        world_size=world,
-        timeout=timedelta(seconds=60),
-    )
-    results: dict[str, Any] = {"place": (is_distributed(), rank(), world_size())}
-    for split, parts in SPLITS[world].items():
+    with meeting(number, world=world, port=port):
+        results: dict[str, Any] = {"place": (is_distributed(), rank(), world_size())}
+        parts = SPLITS[world]
         start = sum(parts[:number])
         part = slice(start, start + parts[number])
         for name, case in CASES.items():
-            results[f"{split} {name}"] = step(case, total=sum(parts), part=part)
+            results[name] = step(case, total=sum(parts), part=part)
         for name, views in VIEWS.items():
-            results[f"{split} {name}"] = module_step(views, total=sum(parts), part=part)
+            results[name] = module_step(views, total=sum(parts), part=part)
         for name in QUEUES:
-            results[f"{split} {name}"] = queue_run(name, total=sum(parts), part=part)
-    rows = torch.arange(3.0 * (number + 1)).reshape(number + 1, 3) + 100 * number
-    sizes = gather_sizes(len(rows), device=rows.device)
-    results["sizes"], results["rows"] = sizes, gather_rows(rows, sizes)
-    results["ids"] = gather_rows(torch.arange(number + 1) + 2**60, sizes)
-    empty = gather_sizes(0 if number == 0 else 2, device=rows.device)
-    some = torch.ones(empty[number], 3, requires_grad=True)
-    gather_rows(some, empty).sum().backward()
-    results["empty"] = some.grad
-    total = torch.tensor(float(number + 1), requires_grad=True)
-    results["sum"] = sum_over_ranks(total)
-    if world == 2:
-        results["ddp_gather"] = {gather: ddp_gather(vectors, gather) for gather in ("own", "full", "none")}
-    dist.destroy_process_group()
+            results[name] = queue_run(name, total=sum(parts), part=part)
+        rows = torch.arange(3.0 * (number + 1)).reshape(number + 1, 3) + 100 * number
+        sizes = gather_sizes(len(rows), device=rows.device)
+        results["sizes"], results["rows"] = sizes, gather_rows(rows, sizes)
+        results["ids"] = gather_rows(torch.arange(number + 1) + 2**60, sizes)
+        empty = gather_sizes(0 if number == 0 else 2, device=rows.device)
+        some = torch.ones(empty[number], 3, requires_grad=True)
+        gather_rows(some, empty).sum().backward()
+        results["empty"] = some.grad
+        total = torch.tensor(float(number + 1), requires_grad=True)
+        results["sum"] = sum_over_ranks(total)
+        if world == 2:
+            results["ddp_gather"] = {gather: ddp_gather(vectors, gather) for gather in ("own", "full", "none")}
     return results
 
 
@@ -330,24 +318,12 @@ def work(number: int, ports: dict[int, int], folder: str, vectors: dict[str, Any
 Results = list[dict[str, Any]]
 
 
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-
-
 @pytest.fixture(scope="module")
 def worlds(vectors: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[int, Results]:
     """World size -> the results of every rank."""
     folder = tmp_path_factory.mktemp("ranks")
     ports = dict(zip((3, 2), free_ports(2), strict=True))
-    # A fork server imports torch once for all three and, unlike this process, has no threads to lose.
-    multiprocessing.set_forkserver_preload(["contrastive_text.training.module"])
-    mp.start_processes(
-        work, args=(ports, str(folder), vectors["ddp_gather"]), nprocs=3, start_method="forkserver"
-    )
+    start_all(work, 3, ports, str(folder), vectors["ddp_gather"])
     found = [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(3)]
     return {world: [results[world] for results in found[:world]] for world in ports}
 
@@ -358,31 +334,26 @@ def ranks(request: pytest.FixtureRequest, worlds: dict[int, Results]) -> Results
     return worlds[request.param]
 
 
-@pytest.mark.parametrize("split", ["equal", "uneven"])
 @pytest.mark.parametrize("name", CASES)
-def test_the_gradient_of_many_ranks_is_that_of_one_process(ranks: Results, split: str, name: str) -> None:
-    total = sum(SPLITS[len(ranks)][split])
+def test_the_gradient_of_many_ranks_is_that_of_one_process(ranks: Results, name: str) -> None:
+    total = sum(SPLITS[len(ranks)])
     alone = step(CASES[name], total=total, part=slice(None))
-    check([results[f"{split} {name}"] for results in ranks], alone)
+    check([results[name] for results in ranks], alone)
 
 
-@pytest.mark.parametrize("split", ["equal", "uneven"])
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_step_with_masked_tokens_and_gradient_views_is_that_of_one_process(
-    ranks: Results, split: str, name: str
-) -> None:
-    total = sum(SPLITS[len(ranks)][split])
+def test_a_step_with_masked_tokens_and_gradient_views_is_that_of_one_process(ranks: Results, name: str) -> None:
+    total = sum(SPLITS[len(ranks)])
     alone = module_step(VIEWS[name], total=total, part=slice(None))
     assert len(alone) > 40
-    check([results[f"{split} {name}"] for results in ranks], alone)
+    check([results[name] for results in ranks], alone)
 
 
-@pytest.mark.parametrize("split", ["equal", "uneven"])
 @pytest.mark.parametrize("name", QUEUES)
-def test_steps_with_a_queue_are_those_of_one_process(ranks: Results, split: str, name: str) -> None:
-    total = sum(SPLITS[len(ranks)][split])
+def test_steps_with_a_queue_are_those_of_one_process(ranks: Results, name: str) -> None:
+    total = sum(SPLITS[len(ranks)])
     alone = queue_run(name, total=total, part=slice(None))
-    own = [results[f"{split} {name}"] for results in ranks]
+    own = [results[name] for results in ranks]
     for number in range(STEPS):
         check([found[f"step {number}"] for found in own], alone[f"step {number}"])
     queues = [at for at in alone["state"] if at.endswith("_extra_state")]
@@ -398,8 +369,8 @@ def test_steps_with_a_queue_are_those_of_one_process(ranks: Results, split: str,
 
 @pytest.mark.parametrize("name", QUEUES)
 def test_a_run_on_several_ranks_goes_on_with_its_queue_on_one(ranks: Results, name: str) -> None:
-    total = sum(SPLITS[len(ranks)]["uneven"])
-    found = ranks[-1][f"uneven {name}"]
+    total = sum(SPLITS[len(ranks)])
+    found = ranks[-1][name]
     model = queue_model(name)
     model.load_state_dict(found["state"])
     last = f"step {STEPS - 1}"

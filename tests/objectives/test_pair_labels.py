@@ -14,8 +14,8 @@ from covering import rest_slow
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
+from processes import of_two_ranks
 from torch import Tensor, nn
-from two_ranks import of_two_ranks
 
 from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.specs import part_spec

@@ -10,9 +10,9 @@ import reference
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import of_two_ranks
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
-from two_ranks import of_two_ranks
 
 from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.specs import part_spec

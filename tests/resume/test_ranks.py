@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 import several
 import tiny
 import torch
-import torch.multiprocessing as mp
+from processes import free_ports, start_all
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.strategies import DDPStrategy
 from resume.runs import KeepValidated, check_equal, run
@@ -53,11 +51,7 @@ def become_rank(number: int, port: int) -> None:
 
 def start_ranks(function: Any, *words: str) -> None:
     """Runs a function of the rank, a port and some words in two processes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    multiprocessing.set_forkserver_preload(["contrastive_text.training.module"])
-    mp.start_processes(function, args=(port, *words), nprocs=2, start_method="forkserver")
+    start_all(function, 2, *free_ports(1), *words)
 
 
 def rank_of_two(number: int, port: int, bert: str, folder: str, resume: str) -> None:

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import several
 import torch
+from processes import means, of_two_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from two_ranks import of_two_ranks
 
 from contrastive_text.core.batch import StepBatch
-from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.losses import CoSENT
@@ -77,7 +76,7 @@ def gradients(bert: str, folder: str, name: str) -> list[dict[str, Tensor]]:
         loss = parts.training_step(batch, number)
         loss.backward()
         found = {key: p.grad for key, p in parts.named_parameters() if p.grad is not None}
-        each.append({key: sum_over_ranks(value) / world_size() for key, value in {"loss": loss, **found}.items()})
+        each.append(means({"loss": loss, **found}))
     return each
 
 

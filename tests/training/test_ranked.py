@@ -10,8 +10,8 @@ import pytest
 import pytorch_lightning as pl
 import tiny
 import torch
+from processes import of_two_ranks
 from retrieval_files import write_beir
-from two_ranks import of_two_ranks
 
 from contrastive_text.data import RetrievalSet, read_beir
 from contrastive_text.data.datamodule import TextDataModule
