@@ -34,8 +34,10 @@ def to_plain(value: object, where: str) -> Plain:
         >>> to_plain([InfoNCE(temperature=0.1)], "losses")[0]["class_path"]
         'contrastive_text.InfoNCE'
     """
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or isinstance(value, bool | int | float):
         return value
+    if isinstance(value, str):
+        return str.__str__(value)  # of a class of texts the text alone
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader
 from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.checkpoints import load_options
 from contrastive_text.core.specs import part_spec, to_plain
-from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.cleaning import Clean
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
+from contrastive_text.data.files.given import PLACES, Source, check_given, given_source, given_sources, handed
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.loader import ResumableLoader, check_own_batches, epoch_loader
 from contrastive_text.data.mixture import AllTasks, Mixture
@@ -23,25 +23,13 @@ from contrastive_text.data.needs import BatchConsumer, DataNeeds, as_consumer
 from contrastive_text.data.orders import PERMUTATION_ROWS, describe_orders
 from contrastive_text.data.plain_loaders import PlainLoaders
 from contrastive_text.data.preparation import TrainingSet, check_turns, learned_tokenizer, prepare
-from contrastive_text.data.retrieval.files import MOST_DOCUMENTS, RetrievalFiles
-from contrastive_text.data.run_tables import RunTables
+from contrastive_text.data.retrieval.files import MOST_DOCUMENTS
+from contrastive_text.data.run_tables import PARTS, RunTables
 from contrastive_text.data.steps import describe_steps
-from contrastive_text.data.tasks import (
-    ALONE,
-    ONLY,
-    SPLITS,
-    Paths,
-    TextTask,
-    check_least,
-    check_paths,
-    check_tasks,
-)
+from contrastive_text.data.tasks import ALONE, ONLY, TextTask, check_least, check_tasks
 from contrastive_text.data.tokenizing import single_threaded_tokenizers
 from contrastive_text.pairings import Pairing
 from contrastive_text.recipes.building import build_from_recipe
-
-_PARTS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ("predict",)}
-"""Stage of a trainer -> what is read for it."""
 
 
 class TextDataModule(pl.LightningDataModule):
@@ -50,12 +38,18 @@ class TextDataModule(pl.LightningDataModule):
     The order of an epoch and every view are a function of (seed, task, epoch, row), whatever the number of
     workers. Rows go to ranks without repetition.
 
+    Rows from Python are understood as those of a file. Strings in a list are names of files if each looks like
+    one: a known suffix, or a single word. Tuples are (anchor, positive), negatives after them, and the target
+    last where an objective reads it; of single texts, or (text, target). Checkpoints and configurations keep
+    type, number and fingerprint of the rows: to resume, give the same rows again.
+
     Args:
-        train: File or files to train on: ``.txt``, ``.tsv``, ``.csv``, ``.jsonl``, each also ``.gz``, a folder of
-            ``.txt`` documents, or ``hub:NAME:SPLIT``.
-        validation: Files of scored pairs; each gives a correlation.
-        test: Files of scored pairs.
-        predict: File or files of texts to embed.
+        train: File or files to train on: ``.txt``, ``.tsv``, ``.csv``, ``.jsonl``, each also ``.gz``,
+            ``.parquet``, ``.arrow``, a folder of ``.txt`` documents, or ``hub:NAME:SPLIT``. From Python also
+            rows: a list of texts, dicts or tuples, a DataFrame of pandas or polars, or a ``datasets.Dataset``.
+        validation: Files of scored pairs, or rows; each gives a correlation.
+        test: The same.
+        predict: File or files of texts to embed, or rows.
         retrieval: Queries and corpora to rank in validation: folders in BEIR's layout, by ``qrels/dev.tsv`` or
             their only judgements, and files of pairs; each gives ``val/NAME/ndcg@10`` and other figures.
         retrieval_corpus: File or files of further texts to rank beside the positives of a file of pairs.
@@ -88,20 +82,21 @@ class TextDataModule(pl.LightningDataModule):
         bounds: How large what is in a file may be, by the names of ``Bounds``: ``line``, ``depth``, ``ratio``.
 
     Raises:
-        ValueError: Both tasks and a training file, or a number out of range. On setup: a file that can't be read
-            as asked, a batch larger than the data, texts that are all too short for the pairing, or views or
-            objectives for a role or a task that there isn't.
+        TypeError: An iterator in place of rows, or what holds none.
+        ValueError: Both tasks and a training file, a number out of range, or no row. On setup: a file that can't
+            be read as asked, a batch larger than the data, texts that are all too short for the pairing, or views
+            or objectives for a role or a task that there isn't.
         FileNotFoundError: On setup: a file that isn't there.
     """
 
     def __init__(
         self,
-        train: Paths | None = None,
-        validation: Paths | None = None,
-        test: Paths | None = None,
-        predict: Paths | None = None,
-        retrieval: Paths | None = None,
-        retrieval_corpus: Paths | None = None,
+        train: Source | None = None,
+        validation: Source | None = None,
+        test: Source | None = None,
+        predict: Source | None = None,
+        retrieval: Source | None = None,
+        retrieval_corpus: Source | None = None,
         retrieval_documents: int | None = MOST_DOCUMENTS,
         columns: dict[str, Any] | None = None,  # Any: a name or a list of names; jsonargparse wants one type
         labels: dict[str, str] | None = None,
@@ -124,6 +119,9 @@ class TextDataModule(pl.LightningDataModule):
         bounds: dict[str, int] | None = None,
     ) -> None:
         super().__init__()
+        # Under the arguments' own names: Lightning compares these with the hyper-parameters, as no frame can be.
+        given = (train, validation, test, predict, retrieval, retrieval_corpus)
+        train, validation, test, predict, retrieval, retrieval_corpus = map(given_source, PLACES, given)
         self.train = train
         self.validation = validation
         self.test = test
@@ -150,15 +148,8 @@ class TextDataModule(pl.LightningDataModule):
         self.originals = originals
         self.cache_dir = cache_dir
         self.bounds = bounds
-        for part in (*SPLITS, "retrieval", "retrieval_corpus"):
-            check_paths(f"data.{part}", vars(self)[part])
-        for name, least in (
-            ("batch_size", 2),
-            ("originals", 1),
-            ("eval_batch_size", 1),
-            ("num_workers", 0),
-            ("permutation_rows", 0),
-        ):
+        leasts = {"batch_size": 2, "originals": 1, "eval_batch_size": 1, "num_workers": 0, "permutation_rows": 0}
+        for name, least in leasts.items():
             check_least(name, vars(self)[name], least)
         check_tasks(tasks or {}, self._alone)
         # Plain data and the one instantiator that Lightning allows: the module is made again from a checkpoint.
@@ -168,7 +159,7 @@ class TextDataModule(pl.LightningDataModule):
         self._module: object = None
         self._loader: ResumableLoader | None = None
         self._place: dict[str, int] | None = None
-        self.tables = self._run_tables()
+        self.tables = RunTables.of_arguments(vars(self), self.each_task)
         if num_workers:
             single_threaded_tokenizers()
 
@@ -187,9 +178,11 @@ class TextDataModule(pl.LightningDataModule):
             >>> TextDataModule.from_recipe("declutr", train="docs.jsonl").pairing.max_length
             512
         """  # Any: of the constructor
-        return build_from_recipe(
-            cls, "data", recipe, {key: to_plain(value, key) for key, value in options.items()}
-        )
+        options = given_sources(options)
+        with handed(options):
+            return build_from_recipe(
+                cls, "data", recipe, {key: to_plain(value, key) for key, value in options.items()}
+            )
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # Lightning's options are all in ``options``
@@ -197,17 +190,14 @@ class TextDataModule(pl.LightningDataModule):
     ) -> Self:
         """Makes the data of a run again from a checkpoint, which is checked first.
 
-        Arguments and errors are those of ``ContrastiveModule.load_from_checkpoint``.
+        Arguments and errors are those of ``ContrastiveModule.load_from_checkpoint``; rows that were given from
+        Python are to be given again.
         """
-        with load_options(checkpoint_path, cls, "data", trust, options) as arguments:
+        options = given_sources(options)
+        with load_options(checkpoint_path, cls, "data", trust, options) as arguments, handed(options):
             loaded: Self = super().load_from_checkpoint(checkpoint_path, **arguments)
+        check_given(vars(loaded))
         return loaded
-
-    def _run_tables(self) -> RunTables:
-        files = {part: vars(self)[part] for part in SPLITS if part != "train"}
-        ranked = RetrievalFiles(self.retrieval, self.retrieval_corpus, self.retrieval_documents)
-        bounds = Bounds.of(self.bounds)
-        return RunTables(self.each_task, bool(self.tasks), files, self.eval_columns, bounds, ranked)
 
     @property
     def _alone(self) -> TextTask:
@@ -227,7 +217,7 @@ class TextDataModule(pl.LightningDataModule):
         if self.trainer is not None:
             check_own_batches(self.trainer, stage)
         needs = self._needs()
-        for part in _PARTS[stage]:
+        for part in PARTS[stage]:
             self.tables.read(part, needs.tasks, optional=(stage, part) == ("fit", "validation"))
         if stage == "fit":
             if needs.tokenizer is None:
@@ -305,11 +295,17 @@ class TextDataModule(pl.LightningDataModule):
 
         Lightning keeps it too, but forgets to where the loader is made before, to count the steps of a schedule.
         """
-        return {} if self._loader is None else {"place": self._loader.state_dict()}
+        rows = self.tables.fingerprints("train")
+        return {} if self._loader is None else {"place": self._loader.state_dict(), "rows": rows}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's
-        """Takes a place in a run, for the loader that is made next."""
+        """Takes a place in a run, for the loader that is made next.
+
+        Raises:
+            ValueError: Rows were given from Python, and now others.
+        """
         self._place = state_dict.get("place")
+        self.tables.expect("train", state_dict.get("rows", {}))
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import Any, Self
 
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.core.types import Row
+from contrastive_text.data.files.given import GIVEN, Source
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
 from contrastive_text.data.needs import TaskNeeds
 from contrastive_text.data.retrieval.files import RetrievalFiles
 from contrastive_text.data.retrieval.judged import RetrievalSet
-from contrastive_text.data.tasks import SPLITS, Paths, TextTask, file_name, files_of, read_task
+from contrastive_text.data.tasks import SPLITS, TextTask, file_name, files_of, read_task
+
+PARTS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ("predict",)}
+"""Stage of a trainer -> what is read for it."""
 
 
 class RunTables:
@@ -35,7 +40,7 @@ class RunTables:
         self,
         tasks: Mapping[str, TextTask],
         named: bool,
-        files: Mapping[str, Paths | None],
+        files: Mapping[str, Source | None],
         eval_columns: Mapping[str, str] | None,
         bounds: Bounds = USUAL,
         retrieval: RetrievalFiles | None = None,
@@ -49,6 +54,13 @@ class RunTables:
         self.ranked: dict[str, RetrievalSet] = {}
         self._tables: dict[tuple[str, str], Table] = {}
 
+    @classmethod
+    def of_arguments(cls, given: Mapping[str, Any], tasks: Mapping[str, TextTask]) -> Self:  # Any: of the data
+        """Takes what it needs of the arguments of ``TextDataModule``."""
+        files = {part: given[part] for part in SPLITS if part != "train"}
+        ranked = RetrievalFiles(given["retrieval"], given["retrieval_corpus"], given["retrieval_documents"])
+        return cls(tasks, bool(given["tasks"]), files, given["eval_columns"], Bounds.of(given["bounds"]), ranked)
+
     def of(self, part: str) -> dict[str, Table]:
         """Returns the tables of a part by name, as far as they have been read."""
         return {name: table for (read, name), table in self._tables.items() if read == part}
@@ -58,6 +70,29 @@ class RunTables:
         """Task, file or retrieval set -> the identity of what it is validated on, as far as it has been read."""
         scored = {name: table.identity for name, table in self.of("validation").items()}
         return scored | {name: data.identity for name, data in self.ranked.items()}
+
+    def fingerprints(self, part: str) -> dict[str, list[str]]:
+        """Returns what tells the rows of a part from others, table by table: of those given from Python."""
+        told = {
+            name: [each for each in table.source if each.startswith(GIVEN)]
+            for name, table in self.of(part).items()
+        }
+        return {name: records for name, records in told.items() if records}
+
+    def expect(self, part: str, before: Mapping[str, Sequence[str]]) -> None:
+        """Checks that the rows of a part, as far as they have been read, are those of earlier fingerprints.
+
+        Raises:
+            ValueError: They are others.
+        """
+        now = self.fingerprints(part)
+        for name in self.of(part):
+            if now.get(name, []) != list(before.get(name, [])):
+                told = [", ".join(records.get(name, [])) or "files" for records in (before, now)]
+                raise InvalidValueError(
+                    f"ckpt_path: expected the rows of {name} as the checkpoint knows them ({told[0]}), got "
+                    f"others ({told[1]}); give the same rows, or start from the weights alone with init_from"
+                )
 
     def understood(self, part: str) -> list[str]:
         """Returns how the files of a part were understood, as far as they have been read."""

@@ -6,18 +6,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, cast
 
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.core.types import ROLES
 from contrastive_text.data.cleaning import Clean
-from contrastive_text.data.files.hub import PREFIX
+from contrastive_text.data.files.given import GIVEN, Source, source
 from contrastive_text.data.files.readers import Table, read_rows
 from contrastive_text.data.needs import TaskNeeds
 from contrastive_text.pairings import Pairing, SameText
 
-Paths: TypeAlias = str | list[str]
 ONLY = "train"
 """Name of the data set of a run that has one."""
 ALONE = ("train", "columns", "labels", "pairing", "limit", "repeat", "clean", "join")
@@ -33,7 +32,8 @@ class TextTask:
     """One of several data sets: what ``TextDataModule`` is told of it.
 
     Args:
-        train: File or files to train on; none in a list, ``[]``, of a task that is scored and not trained.
+        train: File or files to train on, or rows, as for ``TextDataModule``; none in a list, ``[]``, of a task
+            that is scored and not trained.
         validation: File or files with labels or scores; they give the task's score on held-out data.
         test: The same, for the end.
         predict: File or files without labels, to be predicted.
@@ -49,10 +49,10 @@ class TextTask:
         join: Tokens of a row, special ones included, up to which consecutive texts are joined; None for no join.
     """
 
-    train: Paths | None = None
-    validation: Paths | None = None
-    test: Paths | None = None
-    predict: Paths | None = None
+    train: Source | None = None
+    validation: Source | None = None
+    test: Source | None = None
+    predict: Source | None = None
     columns: dict[str, Any] | None = None  # Any: a name or a list of names; jsonargparse wants one type
     labels: dict[str, str] | None = None
     pairing: Pairing | None = None
@@ -65,7 +65,7 @@ class TextTask:
 
     def __post_init__(self) -> None:
         for part in SPLITS:
-            check_paths(f"data.tasks.{part}", vars(self)[part])
+            object.__setattr__(self, part, source(f"data.tasks.{part}", vars(self)[part]))
 
     def files(self, part: str) -> list[str]:
         """Returns the files of ``train``, ``validation``, ``test`` or ``predict``."""
@@ -94,52 +94,26 @@ def option_place(task: str) -> str:
     return "data" if task == ONLY else f"data.tasks.{task}"
 
 
-def files_of(paths: Paths | None) -> list[str]:
-    """Returns one path or several as a list.
+def files_of(paths: Source | None) -> list[str]:
+    """Returns one path or several as a list; rows given from Python go by their record.
 
     Example:
         >>> files_of("a.tsv"), files_of(None)
         (['a.tsv'], [])
     """
-    return [paths] if isinstance(paths, str) else list(paths or ())
+    return [paths] if isinstance(paths, str) else list(cast("list[str]", paths or []))
 
 
 def file_name(path: str) -> str:
-    """Returns a data file's name without folders and suffixes of format.
+    """Returns a data file's name without folders and suffixes of format; of rows from Python their type.
 
     Example:
         >>> file_name("sts/stsb.dev.tsv.gz")
         'stsb.dev'
     """
-    return re.sub(r"\.(txt|tsv|csv|jsonl)(\.gz)?$", "", Path(path).name).replace(":", "-")
-
-
-def check_paths(where: str, given: object) -> None:
-    """Checks that each value is a path, and no text in the place of one.
-
-    Raises:
-        TypeError: Rows, a table or a data set from memory.
-        ValueError: Texts.
-    """
-    todo = 'write them to a file, a text a line or {"text": ...} as .jsonl, and name that'
-    if given is None or isinstance(given, str):
-        return
-    if isinstance(given, Path):
-        raise InvalidTypeError(f"{where}: expected a name, got a Path; give str(path)")
-    if not isinstance(given, list | tuple):
-        kind = f"{type(given).__module__.partition('.')[0]}.{type(given).__name__}"
-        raise InvalidTypeError(f"{where}: expected names of files, got a {kind}; texts come from files: {todo}")
-    for path in given:
-        if not isinstance(path, str):
-            raise InvalidTypeError(
-                f"{where}: expected names of files, got a list with a {type(path).__name__}; texts come from "
-                f"files: {todo}"
-            )
-        if not path.startswith(PREFIX) and (" " in path or "\n" in path) and not Path(path).suffix:
-            raise InvalidValueError(
-                f"{where}: expected names of files, got {path[:60]!r}; if this is a text: texts come from files, "
-                f"so {todo}"
-            )
+    if path.startswith(GIVEN):
+        return path.removeprefix(GIVEN).partition(":")[0]
+    return re.sub(r"\.(txt|tsv|csv|jsonl|parquet|arrow)(\.gz)?$", "", Path(path).name).replace(":", "-")
 
 
 def check_tasks(tasks: Mapping[str, TextTask], alone: TextTask) -> None:

@@ -20,6 +20,7 @@ from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.misspelt import nearest, parsing
 from contrastive_text.core.specs import to_plain
 from contrastive_text.data.datamodule import TextDataModule
+from contrastive_text.data.files.given import given_sources, handed
 from contrastive_text.encoders import Encoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.recipes.layers import lay, merge, read_recipe
@@ -113,7 +114,7 @@ class Run:
             Traceback (most recent call last):
             contrastive_text.core.errors.InvalidValueError: Run: expected ... did you mean max_epochs?...
         """  # Any: what YAML can hold, and parts
-        given = {_place_of(name): value for name, value in options.items()} | dict(config or {})
+        given = {_place_of(name): value for name, value in given_sources(options).items()} | dict(config or {})
         if "data.seed" in given:  # one seed for all
             given["seed_everything"] = given.pop("data.seed")
         if encoder is not None:
@@ -133,7 +134,7 @@ class Run:
             merged = lay(merged, name, to_plain(value, name))
         check_places(merged)
         parser = run_parser()
-        with parsing("Run"):
+        with parsing("Run"), handed(given):
             return cls(parser, parser.parse_args(["--config", json.dumps(merged)]))  # as the shell reads it
 
     def _build_trainer(self, save_config: SaveConfigCallback) -> pl.Trainer:

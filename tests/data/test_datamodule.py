@@ -12,9 +12,8 @@ import tiny
 import torch
 
 from contrastive_text.core.batch import Batch, StepBatch
-from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.core.types import Example, Row, Slot
-from contrastive_text.data import TextTask, read_pairs
+from contrastive_text.data import read_pairs
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.pairings import Given, Pairing
@@ -344,24 +343,3 @@ def test_with_a_gpu_batches_are_page_locked_as_a_whole(
     assert not data.train_dataloader().pin_memory
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert data.train_dataloader().pin_memory
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        [{"text": "a dog"}],
-        ["a dog runs", "a bird sings"],
-        np.array(["a dog"]),
-        iter(["a dog"]),
-        {"text": ["a dog"]},
-    ],
-    ids=["rows", "texts", "array", "iterator", "columns"],
-)
-def test_texts_from_memory_are_answered_with_what_to_do(given: Any) -> None:
-    for make in (
-        lambda: TextDataModule(train=given),
-        lambda: TextDataModule(predict=given),
-        lambda: TextTask(train=given),
-    ):
-        with pytest.raises(ContrastiveTextError, match=r"texts come from files.* write them to a file"):
-            make()

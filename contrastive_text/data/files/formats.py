@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import json
 import os
@@ -15,12 +14,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
-from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.text_files import (
     USUAL,
     Bounds,
-    check_has_an_end,
-    decoded_lines,
     is_blank,
     naming_file,
     read_text,
@@ -37,44 +34,10 @@ Record: TypeAlias = tuple[int, Cells]
 """The line, and its cells."""
 
 
-def suffix_of(path: Path) -> str:
-    """Returns the suffix that names the format of a file, which is there and not a folder."""
-    if is_folder(path):
-        inside = listed(sorted(short(p.name) for p in path.iterdir())[:12]) or "none"
-        raise reading_error(str(path), "a file", "a folder", f"name its files ({inside})")
-    if not path.exists():
-        names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = listed(difflib.get_close_matches(path.name, names))
-        todo = f"did you mean {near}?" if near else f"look into {path.parent.resolve()}"
-        raise MissingFileError(f"{path}: expected a file, got nothing there; {todo}")
-    check_has_an_end(path)
-    suffix = Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
-    if suffix not in FORMATS:
-        expected = f"a name that ends in {listed(FORMATS)}, or in one of these and .gz"
-        raise reading_error(str(path), expected, repr(suffix), "write it in one of these formats")
-    return suffix
-
-
 def is_folder(path: Path) -> bool:
     """Whether a path is a folder, as far as the system lets one look."""
     with naming_file(path):
         return path.is_dir()
-
-
-def parse(path: Path, bounds: Bounds = USUAL) -> Content:
-    """Returns the header and records of a file, which its name says how to read."""
-    return FORMATS[suffix_of(path)](str(path), _Lines(path, bounds), bounds)
-
-
-class _Lines:
-    """The lines of a file, read anew by each loop over them."""
-
-    def __init__(self, path: Path, bounds: Bounds) -> None:
-        self._path = path
-        self._bounds = bounds
-
-    def __iter__(self) -> Iterator[str]:
-        return decoded_lines(self._path, self._bounds)
 
 
 class Content(NamedTuple):
@@ -146,13 +109,13 @@ _RELEASE = "gold_label\t"
 """How the ``.txt`` files of SNLI and MultiNLI begin, which are tables."""
 
 
-def _txt(where: str, lines: Iterable[str], bounds: Bounds) -> Content:  # noqa: ARG001  # as all formats
+def read_txt(where: str, lines: Iterable[str], bounds: Bounds) -> Content:  # noqa: ARG001  # as all formats
     if next(iter(lines), "").startswith(_RELEASE):
         return _release(where, lines)
     return _table(where, lambda: chain([(0, ["text"])], _fields(where, lines, separator=None)))
 
 
-def _tsv(where: str, lines: Iterable[str], bounds: Bounds) -> Content:  # noqa: ARG001  # as all formats
+def read_tsv(where: str, lines: Iterable[str], bounds: Bounds) -> Content:  # noqa: ARG001  # as all formats
     return _table(where, lambda: _fields(where, lines, separator="\t"))
 
 
@@ -170,7 +133,7 @@ def _release(where: str, lines: Iterable[str]) -> Content:
     return _table(where, padded)
 
 
-def _csv(where: str, lines: Iterable[str], bounds: Bounds) -> Content:  # noqa: ARG001  # as all formats
+def read_csv(where: str, lines: Iterable[str], bounds: Bounds) -> Content:  # noqa: ARG001  # as all formats
     def records() -> Iterator[tuple[int, list[str]]]:
         # A carriage return alone ends a record too, and here only.
         pieces = (piece for line in lines for piece in io.StringIO(line, newline=""))
@@ -217,7 +180,7 @@ def _table(where: str, lines: Callable[[], Iterator[tuple[int, list[str]]]]) -> 
     return Content(header, records)
 
 
-def _jsonl(where: str, lines: Iterable[str], bounds: Bounds) -> Content:
+def read_jsonl(where: str, lines: Iterable[str], bounds: Bounds) -> Content:
     """Returns one object a line; the header, with the names of all objects, is a first loop over the lines."""
     names = list(
         dict.fromkeys(key for found in _objects(where, lines, bounds.depth) if found for key in found[1])
@@ -225,13 +188,13 @@ def _jsonl(where: str, lines: Iterable[str], bounds: Bounds) -> Content:
 
     def records() -> Iterator[Record | None]:
         for found in _objects(where, lines, bounds.depth):
-            yield found and (found[0], _ObjectCells(names, found[1]))
+            yield found and (found[0], ObjectCells(names, found[1]))
 
     return Content(names, records)
 
 
 @dataclass(frozen=True, slots=True)
-class _ObjectCells:
+class ObjectCells:
     """The cells of an object, None for keys of others: a list of them would grow with the keys of all objects."""
 
     names: Sequence[str]
@@ -287,16 +250,6 @@ _BRACKETS = re.compile(r'[][{}]|"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?$)', re.DOTALL)
 """A bracket, or a string, whose brackets are text.
 
 One that is never closed goes to the end: looked for from each of its quotes anew, it would take squared time."""
-
-
-FORMATS: Mapping[str, Callable[[str, Iterable[str], Bounds], Content]] = {
-    ".txt": _txt,
-    ".tsv": _tsv,
-    ".csv": _csv,
-    ".jsonl": _jsonl,
-}
-"""From the name of a file, for messages, its lines, each with its newline, and bounds, to header and records.
-Lines are looped over anew for each loop over the records."""
 
 
 def listed(names: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from contrastive_text.core.errors import MissingLibraryError
 from contrastive_text.data.files.formats import Content, reading_error
+from contrastive_text.data.files.frames import frame_columns, frame_rows
 
 PREFIX = "hub:"
 """What a path begins with that names a data set of the hub."""
@@ -53,7 +54,8 @@ def hub_name(path: str) -> HubName:
 def hub_content(path: str) -> Content:
     """Returns a split of a data set as header and records, the names of classes in place of their numbers.
 
-    A number without a name, such as -1 for no gold label, stays. Line n is row n, from 1.
+    A number without a name, such as -1 for no gold label, stays. Line n is row n, from 1. Rows stay where
+    ``datasets`` has them, mapped, and are read in slices.
 
     Raises:
         ImportError: ``datasets`` is not installed.
@@ -73,14 +75,8 @@ def hub_content(path: str) -> Content:
         todo = "check the name, the configuration, the split and the connection"
         got = f"{type(error).__name__} ({' '.join(str(error).split())})"
         raise reading_error(path, "a data set that can be loaded", got, todo) from None
-    columns = table[:]
-    for column, feature in table.features.items():
-        if isinstance(feature, datasets.ClassLabel):
-            names = dict(enumerate(feature.names))
-            columns[column] = [names.get(number, number) for number in columns[column]]
-    header = [str(column) for column in table.column_names]
-    rows = list(enumerate(zip(*columns.values(), strict=True), start=1))
-    return Content(header, lambda: rows)
+    header = [str(column) for column in frame_columns(table)]
+    return Content(header, lambda: enumerate(frame_rows(table), start=1))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from contrastive_text.core.random import text_id
 from contrastive_text.core.targets import Target
@@ -17,6 +18,8 @@ from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.core.types import Row
 from contrastive_text.data.files.columns import ALIASES, PAIR
 from contrastive_text.data.files.formats import listed, reading_error
+from contrastive_text.data.files.frames import Frame
+from contrastive_text.data.files.given import GivenRows, source
 from contrastive_text.data.files.labels import Labels
 from contrastive_text.data.files.rows import FileRows, negative_names
 
@@ -61,7 +64,7 @@ class Table:
 
 
 def read_rows(
-    paths: str | Path | Sequence[str | Path],
+    paths: str | Path | Sequence[Any] | Frame,
     reads: Sequence[str],
     columns: Mapping[str, str | Sequence[str]] | None = None,
     target: Target | None = None,
@@ -72,10 +75,11 @@ def read_rows(
 ) -> Table:
     r"""Reads data files, and folders of documents, into rows of one table.
 
-    Files are ``.txt`` (a text a line), ``.tsv``, ``.csv`` and ``.jsonl``, each also as ``.gz``, and data sets of
-    the hub, as ``hub:NAME:SPLIT`` or ``hub:NAME:CONFIG:SPLIT``, where a name may be a folder. In a folder, for
-    ``text`` alone, each ``.txt`` file in it or below it is one text with its newlines: BERT's tokenizers take
-    those for blanks, byte-level ones such as RoBERTa's give them tokens of their own. Hidden files are not read.
+    Files are ``.txt`` (a text a line), ``.tsv``, ``.csv`` and ``.jsonl``, each also as ``.gz``, ``.parquet`` and
+    ``.arrow``, and data sets of the hub, as ``hub:NAME:SPLIT`` or ``hub:NAME:CONFIG:SPLIT``, where a name may be
+    a folder. Rows from Python are understood as those of a file. In a folder, for ``text`` alone, each ``.txt``
+    file in it or below it is one text with its newlines: BERT's tokenizers take those for blanks, byte-level ones
+    such as RoBERTa's give them tokens of their own. Hidden files are not read.
 
     Several columns or a JSON list for ``text`` or ``positive`` give a row for each text, for ``negative``
     they give ``negative``, ``negative_2``, ... A file of pairs that is read for ``text`` gives all its texts.
@@ -84,7 +88,8 @@ def read_rows(
     that is no label of it is refused with its line.
 
     Args:
-        paths: One file or folder or several, which are joined in order; the files of a folder go by name.
+        paths: One file or folder or several, which are joined in order; the files of a folder go by name. Or
+            rows: a list of texts, dicts or tuples, a DataFrame, a ``datasets.Dataset``.
         reads: The library columns needed: ``text``, or ``anchor`` and ``positive``; ``target`` with either.
             Pairs take ``negative`` and ``subset`` along where a file has them.
         columns: Library column -> column or columns of the file; comes before ``ALIASES``.
@@ -98,7 +103,7 @@ def read_rows(
 
     Raises:
         FileNotFoundError: A file is not there.
-        ImportError: A data set of the hub without the library ``datasets``.
+        ImportError: A data set of the hub without the library ``datasets``, an Arrow file without ``pyarrow``.
         ValueError: A file is not what its suffix says, lacks a column, has no rows, a label that the target
             doesn't know, or several splits and none is chosen; a folder has no ``.txt`` file; ``labels`` names
             one that no file has.
@@ -116,7 +121,7 @@ def read_rows(
 
 
 def _read(
-    paths: str | Path | Sequence[str | Path],
+    paths: str | Path | Sequence[Any] | Frame,
     reads: Sequence[str],
     columns: Mapping[str, str | Sequence[str]] | None,
     labels: Labels,
@@ -134,7 +139,7 @@ def _read(
     for name, sources in given.items():
         if not sources or (len(sources) > 1 and name in ("anchor", "target", "subset")):
             raise reading_error(f"columns.{name}", "one column", str(len(sources)), "name one")
-    files = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    files = _sources(paths)
     if not files:
         raise reading_error("paths", "at least one file", "none", "name one")
     parts = [_read_file(FileRows(path, reads, given, labels, split, bounds)) for path in files]
@@ -159,8 +164,17 @@ def _read(
     )
 
 
+def _sources(given: Any) -> list[Path | GivenRows]:  # Any: names of files, or rows
+    if not isinstance(given, str | Path) and not (
+        isinstance(given, list | tuple) and any(isinstance(each, Path) for each in given)
+    ):
+        given = source("rows", given)
+    each = [given] if isinstance(given, str | Path) else given
+    return [path if isinstance(path, GivenRows) else Path(path) for path in each]
+
+
 def read_pairs(
-    paths: str | Path | Sequence[str | Path],
+    paths: str | Path | Sequence[Any] | Frame,
     columns: Mapping[str, str | Sequence[str]] | None = None,
     split: str | None = None,
     bounds: Bounds = USUAL,

@@ -17,13 +17,13 @@ from contrastive_text.data.files.formats import (
     documents,
     is_folder,
     listed,
-    parse,
     reading_error,
     short,
-    suffix_of,
 )
+from contrastive_text.data.files.given import GivenRows, is_unread, missing_rows
 from contrastive_text.data.files.hub import PREFIX, hub_content
 from contrastive_text.data.files.labels import Labels
+from contrastive_text.data.files.parsing import parse, suffix_of
 from contrastive_text.data.files.splits import choose_split, split_place
 
 _NAMED = 24
@@ -31,14 +31,14 @@ _NAMED = 24
 
 
 class FileRows:
-    r"""The rows of a file, a folder of documents or a data set of the hub, for one loop over them.
+    r"""The rows of a file, a folder of documents, a data set of the hub, or from Python, for one loop over them.
 
-    Memory holds one line at a time, one document of a folder, or one record of a ``.csv``. Only a data set of the
-    hub is read whole. A ``.jsonl``, whose columns are those of all its lines, and a file with a column ``split``
-    are read once more beforehand. Rows are as they come: their number of negatives may differ.
+    Memory holds one line at a time, one document of a folder, or one record of a ``.csv``. A ``.jsonl``,
+    whose columns are those of all its lines, and a file with a column ``split`` are read once more beforehand.
+    Rows are as they come: their number of negatives may differ.
 
     Args:
-        path: The file.
+        path: The file, or rows given from Python.
         reads: The library columns needed, as for ``read_rows``.
         columns: Library column -> columns of the file.
         labels: Reads the cells of a label's column.
@@ -67,7 +67,7 @@ class FileRows:
 
     def __init__(
         self,
-        path: Path,
+        path: Path | GivenRows,
         reads: Sequence[str],
         columns: Mapping[str, list[str]],
         labels: Labels,
@@ -75,6 +75,7 @@ class FileRows:
         bounds: Bounds = USUAL,
     ) -> None:
         self.path = path
+        self._where = path.name if isinstance(path, GivenRows) else str(path)
         self.reads = reads
         self.columns = columns
         self.labels = labels
@@ -93,7 +94,7 @@ class FileRows:
         """Yields each row with the line that its record begins on, or its document's number in a folder."""
         content = self._content()
         if any(content.records()):
-            self._plan = plan_columns(str(self.path), content.header, self.reads, self.columns)
+            self._plan = plan_columns(self._where, content.header, self.reads, self.columns)
         places = [
             (name, column, content.header.index(column)) for name in self._plan for column in self._plan[name]
         ]
@@ -125,21 +126,25 @@ class FileRows:
                 yield line, {**row, spread: text}
 
     def _content(self) -> Content:
+        if isinstance(self.path, GivenRows):
+            return self.path.content(self.reads)
         if self._is_folder:
             return documents(self.path, self.bounds)
-        if str(self.path).startswith(PREFIX):
-            return hub_content(str(self.path))
+        if self._where.startswith(PREFIX):
+            return hub_content(self._where)
+        if is_unread(self._where):
+            raise missing_rows("data", self._where)
         content = parse(self.path, self.bounds)
         if content.header == ["text"] and suffix_of(self.path) == ".txt" and set(self.reads) != {"text"}:
             header = "<TAB>".join("label" if name == "target" else name for name in self.reads)
             got = "a .txt file, which has one text a line and no columns"
             todo = f"write a .tsv with a header, such as {header}, or read single texts"
-            raise reading_error(str(self.path), listed(self.reads), got, todo)
+            raise reading_error(self._where, listed(self.reads), got, todo)
         return content
 
     @property
     def _is_folder(self) -> bool:
-        return set(self.reads) == {"text"} and is_folder(self.path)
+        return set(self.reads) == {"text"} and isinstance(self.path, Path) and is_folder(self.path)
 
     def _records(self, content: Content) -> Iterator[Record]:
         """Yields the records of one split, counts blank lines, and notes what is said of both."""
@@ -148,7 +153,7 @@ class FileRows:
         chosen: list[str] | None = None
         if place is not None:
             held = Counter(str(record[1][place]) for record in content.records() if record is not None)
-            chosen, self._notes = choose_split(str(self.path), held, self.split)
+            chosen, self._notes = choose_split(self._where, held, self.split)
         ignored = [name for name in content.header if name not in used]
         if self._notes:
             ignored = [name for name in ignored if plain(name) != "split"]
@@ -171,10 +176,10 @@ class FileRows:
         if not may_be or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             expected = f"a text{'' if name == 'anchor' else ' or a list of texts'} in {short(column)}"
             got = short(json.dumps(cell, default=str))
-            raise reading_error(f"{self.path}:{line}", expected, got, "write it as JSON strings")
+            raise reading_error(f"{self._where}:{line}", expected, got, "write it as JSON strings")
         if any("\0" in text for text in texts):
             got = "the character U+0000"
-            raise reading_error(f"{self.path}:{line}", f"texts in {short(column)}", got, "take it out")
+            raise reading_error(f"{self._where}:{line}", f"texts in {short(column)}", got, "take it out")
         return texts
 
     def _add(
@@ -191,7 +196,7 @@ class FileRows:
             if name == "subset":
                 row[name] = "" if cell is None else str(cell)
                 continue
-            label, number = self.labels.read(f"{self.path}:{line}", column, cell)
+            label, number = self.labels.read(f"{self._where}:{line}", column, cell)
             self._labelled[label] += rows
             if number is None:
                 return False
@@ -224,8 +229,8 @@ class FileRows:
         if not count:
             expected = f"at least one row with text{' and a gold label' if no_gold else ''}"
             todo = "name a file that has labels" if no_gold else "check that the file was written to its end"
-            raise reading_error(str(self.path), expected, listed(left_out) or "an empty file", todo)
-        name = str(self.path) if str(self.path).startswith(PREFIX) else self.path.name or self.path
+            raise reading_error(self._where, expected, listed(left_out) or "an empty file", todo)
+        name = self._where if self._where.startswith(PREFIX) else self.path.name or self._where
         rest = [*self._notes, counted(count, "row"), *left_out]
         return f"{name}: {'; '.join([self._taken(), *rest])}"
 

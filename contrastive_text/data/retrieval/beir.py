@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from contrastive_text.core.errors import MissingFileError
 from contrastive_text.core.text_files import USUAL, Bounds, is_blank
-from contrastive_text.data.files.formats import Cells, Content, listed, parse, reading_error, short
+from contrastive_text.data.files.formats import Cells, Content, listed, reading_error, short
 from contrastive_text.data.files.hub import PREFIX, hub_content
+from contrastive_text.data.files.parsing import parse
 from contrastive_text.data.retrieval.judged import RetrievalSet, judged
 
 NANO_PLACE = "sentence-transformers/NanoBEIR-en"

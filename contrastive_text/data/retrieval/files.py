@@ -8,10 +8,11 @@ from pathlib import Path
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.text_files import USUAL, Bounds
+from contrastive_text.data.files.given import GIVEN, Source
 from contrastive_text.data.retrieval.beir import chosen_split, read_beir
 from contrastive_text.data.retrieval.judged import RetrievalSet
 from contrastive_text.data.retrieval.pairs import read_pair_corpus
-from contrastive_text.data.tasks import Paths, file_name, files_of
+from contrastive_text.data.tasks import file_name, files_of
 
 MOST_DOCUMENTS = 10_000
 """Documents that a validation ranks where nothing else is said: some seconds of encoding on a GPU."""
@@ -22,7 +23,7 @@ class RetrievalFiles:
     """Places of retrieval sets.
 
     Args:
-        sources: Folders in BEIR's layout and files of pairs.
+        sources: Folders in BEIR's layout, and files or rows of pairs.
         corpus: Files of further texts, beside the positives of each file of pairs.
         documents: Most documents of a set; None for all.
 
@@ -30,8 +31,8 @@ class RetrievalFiles:
         ValueError: No documents asked for.
     """
 
-    sources: Paths | None = None
-    corpus: Paths | None = None
+    sources: Source | None = None
+    corpus: Source | None = None
     documents: int | None = MOST_DOCUMENTS
 
     def __post_init__(self) -> None:
@@ -50,23 +51,27 @@ class RetrievalFiles:
             ValueError: What ``read_beir`` and ``read_pair_corpus`` refuse, two sets of one name, or further texts
                 without a file of pairs.
         """
-        sources = [Path(source) for source in files_of(self.sources)]
-        names = [file_name(source.resolve().name if source.is_dir() else str(source)) for source in sources]
+        sources = files_of(self.sources)
+        names = [file_name(Path(each).resolve().name if _is_dir(each) else each) for each in sources]
         if twice := [name for i, name in enumerate(names) if name in {*names[:i], *taken}]:
             raise InvalidValueError(
                 f"data.retrieval: expected folders and files of different names, got {twice[0]} twice; no name "
                 "of a task or a validation file either: rename one"
             )
-        if self.corpus and all(source.is_dir() for source in sources):
+        if self.corpus and all(map(_is_dir, sources)):
             raise InvalidValueError(
                 "data.retrieval_corpus: expected a file of pairs in data.retrieval, beside whose positives it is "
                 "ranked, got none; leave it out, for a folder has its own corpus"
             )
         return {name: self._read(source, bounds) for name, source in zip(names, sources, strict=True)}
 
-    def _read(self, source: Path, bounds: Bounds) -> RetrievalSet:
-        if source.is_dir():
-            data = read_beir(source, chosen_split(source, "dev"), bounds)
+    def _read(self, source: str, bounds: Bounds) -> RetrievalSet:
+        if _is_dir(source):
+            data = read_beir(Path(source), chosen_split(Path(source), "dev"), bounds)
         else:
             data = read_pair_corpus(source, files_of(self.corpus) or None, bounds=bounds)
         return data if self.documents is None else data.bounded(self.documents)
+
+
+def _is_dir(source: str) -> bool:
+    return not source.startswith(GIVEN) and Path(source).is_dir()

@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from contrastive_text.data.files.formats import listed, parse, reading_error, short
+from contrastive_text.data.files.formats import listed, reading_error, short
+from contrastive_text.data.files.parsing import parse
 from contrastive_text.evaluation.senteval.labelled_texts import (
     DEV,
     TEST,

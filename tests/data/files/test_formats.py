@@ -121,7 +121,7 @@ def test_a_missing_file_without_neighbours_says_where_it_looked(tmp_path: Path, 
         read_rows(tmp_path / name, ["text"])
 
 
-@pytest.mark.parametrize(("name", "suffix"), [("a.parquet", ".parquet"), ("a.json.gz", ".json"), ("a", "")])
+@pytest.mark.parametrize(("name", "suffix"), [("a.arrow.gz", ".arrow.gz"), ("a.json.gz", ".json"), ("a", "")])
 def test_an_unknown_suffix_is_refused(tmp_path: Path, name: str, suffix: str) -> None:
     with refuses(name, ".txt, .tsv, .csv, .jsonl", ".gz", f"got {suffix!r}"):
         read_rows(write(tmp_path / name, "one"), ["text"])

@@ -1,0 +1,87 @@
+"""Arrow's own formats: ``.parquet``, and ``.arrow`` as a file or as a stream."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from contrastive_text.core.libraries import require
+from contrastive_text.data.files.formats import Content, Record, reading_error, short
+from contrastive_text.data.files.frames import plain_cell
+
+_SLICE = 10_000
+"""Rows that are made Python objects at once."""
+_FILE = b"ARROW1"
+"""How an ``.arrow`` begins that is no stream."""
+
+
+def read_parquet(path: Path) -> Content:
+    """Returns header and records of a ``.parquet``; row n is line n, from 1.
+
+    Raises:
+        ImportError: ``pyarrow`` is not installed.
+        ValueError: Another file, or a damaged one.
+    """
+    parquet = require("pyarrow.parquet", str(path))
+
+    def batches() -> Iterator[Any]:
+        with parquet.ParquetFile(path) as file:
+            yield from file.iter_batches(batch_size=_SLICE)
+
+    with _answering(path), parquet.ParquetFile(path) as file:
+        return _content(path, file.schema_arrow.names, batches)
+
+
+def read_arrow(path: Path) -> Content:
+    """Returns header and records of an ``.arrow``, in either of Arrow's forms; row n is line n, from 1.
+
+    Raises:
+        ImportError: ``pyarrow`` is not installed.
+        ValueError: Another file, or a damaged one.
+    """
+    arrow = require("pyarrow", str(path))
+
+    def batches() -> Iterator[Any]:
+        with arrow.memory_map(str(path)) as source, _opened(arrow, path, source) as reader:
+            numbered = hasattr(reader, "num_record_batches")
+            each = map(reader.get_batch, range(reader.num_record_batches)) if numbered else reader
+            for batch in each:
+                yield from (batch.slice(start, _SLICE) for start in range(0, len(batch), _SLICE))
+
+    with _answering(path), arrow.memory_map(str(path)) as source, _opened(arrow, path, source) as reader:
+        return _content(path, reader.schema.names, batches)
+
+
+def _opened(arrow: Any, path: Path, source: Any) -> Any:  # Any: pyarrow's
+    with path.open("rb") as file:
+        whole = file.read(len(_FILE)) == _FILE
+    return arrow.ipc.open_file(source) if whole else arrow.ipc.open_stream(source)
+
+
+def _content(path: Path, names: list[str], batches: Any) -> Content:  # Any: makes an iterator of record batches
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise reading_error(str(path), "every name once", f"{short(twice[0])} twice", "rename one of the columns")
+
+    def records() -> Iterator[Record]:
+        read = 0
+        with _answering(path):
+            for batch in batches():
+                columns = [map(plain_cell, column.to_pylist()) for column in batch.columns]
+                yield from enumerate(zip(*columns, strict=True), read + 1)
+                read += len(batch)
+
+    return Content(names, records)
+
+
+@contextmanager
+def _answering(path: Path) -> Iterator[None]:
+    """Turns what pyarrow says of a file into an answer that names it."""
+    arrow = require("pyarrow", str(path))
+    try:
+        yield
+    except (arrow.ArrowException, UnicodeDecodeError, OSError) as error:
+        got = f"another or a damaged one ({' '.join(str(error).split())[:200]})"
+        raise reading_error(str(path), f"a {path.suffix} file", got, "write it anew") from None

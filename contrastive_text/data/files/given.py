@@ -1,0 +1,301 @@
+"""Rows given from Python in place of a file: lists, DataFrames, data sets of ``datasets``."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
+
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.data.files.formats import Content, ObjectCells, counted, listed, short
+from contrastive_text.data.files.frames import Frame, frame_columns, frame_rows, is_frame, plain_cell
+from contrastive_text.data.files.hub import PREFIX
+from contrastive_text.data.files.parsing import SUFFIXES
+
+if TYPE_CHECKING:
+    Source: TypeAlias = str | Sequence[Any] | Frame  # Any: rows
+else:
+    # What a configuration can hold: rows come from Python alone. No argument in this module is annotated with it,
+    # for there the parser would take what a type checker sees.
+    Source = str | list[str]
+GIVEN = "given:"
+"""What the record of rows begins with that were given from Python."""
+PLACES = ("train", "validation", "test", "predict", "retrieval", "retrieval_corpus")
+"""Arguments of the data that name files, in whose place rows may be given."""
+_LOOKED_AT = 1000
+"""Of a list of strings, to tell names of files from texts."""
+_TODO = "give a list of texts, dicts or tuples, a DataFrame, or a datasets.Dataset"
+
+
+class GivenRows(str):
+    """The record of rows that were given from Python, and with it the rows.
+
+    The record, ``given:KIND:ROWS:FINGERPRINT``, is what checkpoints and configurations keep in the place of a
+    file's name; the fingerprint is of the content. Read from there it is a plain string, without rows.
+
+    Attributes:
+        kind: Type of what was given: ``list``, ``DataFrame``, ...
+        rows: Their number.
+
+    Example:
+        >>> given = GivenRows.of(["a bird sings", "it rains"], "data.train")
+        >>> str(given)[:13], given.kind, given.rows, given.content(["text"]).header
+        ('given:list:2:', 'list', 2, ['text'])
+    """
+
+    _data: Any  # Any: whatever is accepted
+    kind: str
+    rows: int
+
+    @classmethod
+    def of(cls, data: Any, where: str) -> Self:  # Any: of any library
+        """Takes rows.
+
+        Args:
+            data: A sequence of texts, dicts or tuples; a DataFrame, an Arrow table or a ``datasets.Dataset``.
+            where: The option, for errors.
+
+        Raises:
+            TypeError: An iterator, which can't be read twice, a dict of columns or of splits, or no rows.
+            ValueError: No row, rows of differing kinds, or a text that is none.
+        """
+        kind = type(data).__name__
+        _check(data, kind, where)
+        digest = blake2b(digest_size=8)
+        for number, row in enumerate(_rows(data), 1):
+            try:
+                digest.update(json.dumps(row, ensure_ascii=False, default=str).encode())
+            except (UnicodeEncodeError, RecursionError, TypeError, ValueError) as error:
+                raise InvalidValueError(
+                    f"{where}: expected texts in row {number:,}, got what is none ({error}); mend or drop it"
+                ) from None
+        given = super().__new__(cls, f"{GIVEN}{kind}:{len(data)}:{digest.hexdigest()}")
+        given._data, given.kind, given.rows = data, kind, len(data)
+        return given
+
+    @property
+    def name(self) -> str:
+        """How messages name the rows."""
+        return f"{self.kind} of {self._form}"
+
+    @property
+    def _form(self) -> str:
+        if is_frame(self._data):
+            return counted(self.rows, "row")
+        nouns = {str: "text", Mapping: "dict"}
+        return counted(
+            self.rows, next((nouns[kind] for kind in nouns if isinstance(self._data[0], kind)), "tuple")
+        )
+
+    def content(self, reads: Sequence[str]) -> Content:
+        """Returns header and records, as of a file; row n is line n, from 1.
+
+        Args:
+            reads: The library columns that are read, which name the places of tuples.
+
+        Raises:
+            ValueError: Texts where pairs are read, or tuples of more or fewer values than are read.
+        """
+        data = self._data
+        if is_frame(data):
+            return Content([str(name) for name in frame_columns(data)], lambda: enumerate(_rows(data), 1))
+        if isinstance(data[0], Mapping):
+            names = list(dict.fromkeys(str(key) for row in data for key in row))
+            return Content(
+                names, lambda: ((line, ObjectCells(names, row)) for line, row in enumerate(_rows(data), 1))
+            )
+        if isinstance(data[0], str) and set(reads) != {"text"}:
+            raise InvalidValueError(
+                f"{self.name}: expected {listed(reads)}, got texts alone; give dicts or tuples of these"
+            )
+        header = ["text"] if isinstance(data[0], str) else _places(len(data[0]), reads, self.name)
+        return Content(header, lambda: enumerate(_rows(data), 1))
+
+
+def is_unread(path: object) -> TypeGuard[str]:
+    """Whether a name is the record of rows given from Python, without them."""
+    return isinstance(path, str) and path.startswith(GIVEN) and not isinstance(path, GivenRows)
+
+
+def missing_rows(where: str, record: str) -> ValueError:
+    """Returns the error that the rows of a record have to be given again."""
+    return InvalidValueError(
+        f"{where}: expected the rows that were given from Python, got their record alone ({record}); give them "
+        "again, for a file keeps their kind, number and fingerprint, and not the rows"
+    )
+
+
+_HANDED: ContextVar[Mapping[str, GivenRows] | None] = ContextVar("_HANDED", default=None)
+
+
+@contextmanager
+def handed(given: object) -> Iterator[None]:
+    """Gives rows to what is made of their records meanwhile: a configuration holds the records alone."""
+    token = _HANDED.set({str(rows): rows for rows in _found(given)})
+    try:
+        yield
+    finally:
+        _HANDED.reset(token)
+
+
+def _found(given: object) -> Iterator[GivenRows]:
+    inside: Iterable[object] = ()
+    if isinstance(given, GivenRows):
+        yield given
+    elif isinstance(given, Mapping):
+        inside = given.values()
+    elif isinstance(given, list | tuple):
+        inside = given
+    elif hasattr(given, "__dataclass_fields__"):
+        inside = vars(given).values()
+    for value in inside:
+        yield from _found(value)
+
+
+def source(where: str, given: Any) -> Any:  # Any: names of files stay as they are, rows become GivenRows
+    """Returns names of files as they are, and rows given from Python as ``GivenRows``.
+
+    A list of strings has names of files where each looks like one: a known suffix, ``hub:``, or a single word.
+    Else they are texts. A list of frames is one of several files.
+
+    Raises:
+        TypeError: Something that is neither.
+        ValueError: Texts among names of files, or no row.
+    """
+    if given is None or isinstance(given, str):
+        return (_HANDED.get() or {}).get(given, given) if is_unread(given) else given
+    if isinstance(given, Path):
+        raise InvalidTypeError(f"{where}: expected a name, got a Path; give str(path)")
+    if not isinstance(given, list | tuple):
+        return GivenRows.of(given, where)
+    if not given or any(is_frame(each) or str(each)[: len(GIVEN)] == GIVEN for each in given[:_LOOKED_AT]):
+        return [source(where, each) for each in given]
+    names = [each for each in given[:_LOOKED_AT] if isinstance(each, str)]
+    texts = [each for each in names if not _looks_like_a_file(each)]
+    if len(names) == len(given) and not texts:
+        return given
+    if there := [name for name in names if _has_suffix(name) and os.path.isfile(name)]:
+        text = f"the text {short(texts[0])!r}" if texts else "rows"
+        raise InvalidValueError(
+            f"{where}: expected names of files, or rows, got {there[0]} and {text}; name files alone, or give "
+            'texts as {"text": ...}'
+        )
+    return GivenRows.of(given, where)
+
+
+def given_sources(options: Mapping[str, Any]) -> dict[str, Any]:  # Any: arguments of the data
+    """Returns arguments of ``TextDataModule`` with rows as ``GivenRows``, wherever files may stand."""
+    return {name: given_source(name, value) if name in PLACES else value for name, value in options.items()}
+
+
+def given_source(name: str, given: Any) -> Any:  # Any: as for ``source``
+    """Returns what stands for an argument of the data, one of ``PLACES``; see ``source``."""
+    return source(f"data.{name}", given)
+
+
+def check_given(arguments: Mapping[str, Any], where: str = "data") -> None:  # Any: arguments of the data
+    """Checks that no argument of the data is a record without its rows.
+
+    Raises:
+        ValueError: One is.
+    """
+    for name in PLACES:
+        value = arguments.get(name)
+        for each in value if isinstance(value, list | tuple) else [value]:
+            if is_unread(each):
+                raise missing_rows(f"{where}.{name}", each)
+    for name, task in (arguments.get("tasks") or {}).items():
+        check_given(vars(task), f"{where}.tasks.{name}")
+
+
+def _looks_like_a_file(text: str) -> bool:
+    return (
+        _has_suffix(text) or text.startswith(PREFIX) or re.fullmatch(r"[\w./\\~:+-]+", text, re.ASCII) is not None
+    )
+
+
+def _has_suffix(text: str) -> bool:
+    return len(text) < 4096 and text.lower().removesuffix(".gz").endswith(SUFFIXES)
+
+
+def _check(data: Any, kind: str, where: str) -> None:  # Any: of any library
+    """Checks that something has rows, at least one, all of one form."""
+    if isinstance(data, Mapping):
+        splits = [name for name, value in data.items() if is_frame(value)]
+        what, todo = (
+            ("splits", f"give one of them, such as data[{splits[0]!r}]") if splits else ("columns", _TODO)
+        )
+        raise InvalidTypeError(f"{where}: expected rows, got a {kind} of {what}; {todo}")
+    if isinstance(data, Iterator) or (isinstance(data, Iterable) and not hasattr(data, "__len__")):
+        raise InvalidTypeError(
+            f"{where}: expected rows that can be read more than once, got a {kind}; give list(...) of it"
+        )
+    framed = is_frame(data)
+    if not framed and (
+        not isinstance(data, Sequence) or isinstance(data, bytes | bytearray | memoryview | range)
+    ):
+        raise InvalidTypeError(f"{where}: expected names of files, or rows, got a {kind}; {_TODO}")
+    if not len(data):
+        raise InvalidValueError(f"{where}: expected at least one row, got an empty {kind}; {_TODO}")
+    names = [str(name) for name in frame_columns(data)] if framed else []
+    if len(set(names)) < len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise InvalidValueError(
+            f"{where}: expected every column once, got {short(twice)} twice; rename one of them"
+        )
+    for number, row in enumerate(() if framed else data, 1):
+        if _form(row) is None or _form(row) != _form(data[0]):
+            expected = "a text, a dict or a tuple" if number == 1 else f"{_described(data[0])} as in row 1"
+            raise InvalidValueError(
+                f"{where}: expected {expected} in row {number:,}, got {_described(row)}; give all rows one form"
+            )
+
+
+def _form(row: object) -> object:
+    """Returns what all rows of a sequence share; None for what is no row."""
+    if isinstance(row, list | tuple):
+        return len(row) or None
+    return str if isinstance(row, str) else dict if isinstance(row, Mapping) else None
+
+
+def _described(row: object) -> str:
+    return f"a {type(row).__name__}{f' of {len(row)}' if isinstance(row, list | tuple) else ''}"
+
+
+def _places(length: int, reads: Sequence[str], where: str) -> list[str]:
+    """Returns the library column of each place of a tuple, by what is read."""
+    columns = [name for name in ("text", "anchor", "positive") if name in reads]
+    ends = ["target"] if "target" in reads else []
+    further = length - len(columns) - len(ends)
+    if columns == ["text"] and not ends:
+        return ["anchor", "positive", "negative", *(f"negative_{number}" for number in range(2, length - 1))][
+            :length
+        ]
+    if further < 0 or (further and "text" in reads):
+        raise InvalidValueError(
+            f"{where}: expected tuples of {listed([*columns, *ends])}, got {length} values each; give these, or "
+            "dicts"
+        )
+    return [
+        *columns,
+        *(f"negative_{number}" if number > 1 else "negative" for number in range(1, further + 1)),
+        *ends,
+    ]
+
+
+def _rows(data: Any) -> Iterator[Any]:  # Any: of any library; cells by place or by name
+    """Yields the cells of each row, as JSON has them."""
+    if is_frame(data):
+        yield from frame_rows(data)
+        return
+    for row in data:
+        if isinstance(row, Mapping):
+            yield {str(name): plain_cell(cell) for name, cell in row.items()}
+        else:
+            yield (row,) if isinstance(row, str) else [plain_cell(cell) for cell in row]

@@ -1,0 +1,73 @@
+"""From a file to its header and records: its name says the format."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from contrastive_text.core.errors import MissingFileError
+from contrastive_text.core.text_files import USUAL, Bounds, check_has_an_end, decoded_lines
+from contrastive_text.data.files.arrow import read_arrow, read_parquet
+from contrastive_text.data.files.formats import (
+    Content,
+    is_folder,
+    listed,
+    read_csv,
+    read_jsonl,
+    read_tsv,
+    read_txt,
+    reading_error,
+    short,
+)
+
+FORMATS: Mapping[str, Callable[[str, Iterable[str], Bounds], Content]] = {
+    ".txt": read_txt,
+    ".tsv": read_tsv,
+    ".csv": read_csv,
+    ".jsonl": read_jsonl,
+}
+"""From the name of a file, for messages, its lines, each with its newline, and bounds, to header and records.
+Lines are looped over anew for each loop over the records."""
+BINARY: Mapping[str, Callable[[Path], Content]] = {".parquet": read_parquet, ".arrow": read_arrow}
+"""Formats without lines, which are packed in themselves."""
+SUFFIXES = (*FORMATS, *BINARY)
+
+
+def suffix_of(path: Path) -> str:
+    """Returns the suffix that names the format of a file, which is there and not a folder."""
+    if is_folder(path):
+        inside = listed(sorted(short(p.name) for p in path.iterdir())[:12]) or "none"
+        raise reading_error(str(path), "a file", "a folder", f"name its files ({inside})")
+    if not path.exists():
+        names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = listed(difflib.get_close_matches(path.name, names))
+        todo = f"did you mean {near}?" if near else f"look into {path.parent.resolve()}"
+        raise MissingFileError(f"{path}: expected a file, got nothing there; {todo}")
+    check_has_an_end(path)
+    packed = path.suffix.lower() == ".gz"
+    suffix = Path(path.stem if packed else path.name).suffix.lower()
+    if suffix not in FORMATS and (packed or suffix not in BINARY):
+        expected = f"a name that ends in {listed(FORMATS)}, in one of these and .gz, or in {listed(BINARY)}"
+        got = repr(f"{suffix}.gz" if suffix in BINARY else suffix)
+        raise reading_error(str(path), expected, got, "write it in one of these formats")
+    return suffix
+
+
+def parse(path: Path, bounds: Bounds = USUAL) -> Content:
+    """Returns the header and records of a file, which its name says how to read."""
+    suffix = suffix_of(path)
+    if suffix in BINARY:
+        return BINARY[suffix](path)
+    return FORMATS[suffix](str(path), _Lines(path, bounds), bounds)
+
+
+class _Lines:
+    """The lines of a file, read anew by each loop over them."""
+
+    def __init__(self, path: Path, bounds: Bounds) -> None:
+        self._path = path
+        self._bounds = bounds
+
+    def __iter__(self) -> Iterator[str]:
+        return decoded_lines(self._path, self._bounds)
