@@ -85,7 +85,9 @@ def keyed_order(size: int, key: int, permutation_rows: int = PERMUTATION_ROWS) -
     if size > permutation_rows:
         return Bijection(size, key)
     # The draws don't depend on the type; the smallest that holds all is an eighth to a half of int64.
-    return generator(key).permutation(np.arange(size, dtype=np.min_scalar_type(size)))
+    numbers = np.arange(size, dtype=np.min_scalar_type(size))
+    generator(key).shuffle(numbers)
+    return numbers
 
 
 class EpochOrder:

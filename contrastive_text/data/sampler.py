@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from torch.utils.data import Dataset
@@ -138,7 +139,7 @@ class EpochBatchSampler:
         """Itself: where Lightning looks for ``set_epoch``."""
         return self
 
-    @property
+    @cached_property
     def identity(self) -> int:
         """A number that is the same for the same order of the same rows, whatever the rank."""
         computed = [task for task, size in self.sizes.items() if self.shuffle and size > self.permutation_rows]

@@ -22,15 +22,16 @@ _LIMIT = -1
 """Takes the place of the epoch in the key of the rows that are drawn for a whole run."""
 
 
-def served(table: TokenTable, pairing: Pairing) -> tuple[list[int], str]:
+def served(table: TokenTable, pairing: Pairing) -> tuple[array[int], str]:
     """Returns the numbers of the documents that a pairing can serve, by their tokens, and says how many.
 
     Raises:
         ValueError: It can serve none of them.
     """
-    lengths = table.lengths.tolist()
-    kept = [number for number, length in enumerate(lengths) if pairing.serves(length)]
-    if not kept:
+    lengths, which = np.unique(table.lengths, return_inverse=True)
+    serves = np.array([pairing.serves(length) for length in lengths.tolist()], dtype=bool)
+    kept = np.flatnonzero(serves[which])
+    if not len(kept):
         raise InvalidValueError(
             f"data.train: expected a document long enough for {describe(pairing)}, got {len(table):,} of at most "
             f"{int(table.lengths.max(initial=0)):,} tokens; lower max_length or anchors, or set too_short: shrink"
@@ -38,9 +39,10 @@ def served(table: TokenTable, pairing: Pairing) -> tuple[list[int], str]:
     said = f"{len(kept):,} of {len(table):,} documents are long enough for the pairing"
     if len(kept) < len(table):
         said += f", {len(table) - len(kept):,} left out"
-    if shrunk := sum(pairing.shrinks(lengths[number]) for number in kept):
+    shrinks = np.array([pairing.shrinks(length) for length in lengths.tolist()], dtype=bool)
+    if shrunk := int((serves & shrinks)[which].sum()):
         said += f", {shrunk:,} of them only with shorter spans"
-    return kept, f"{said}; {table.source}"
+    return array("q", kept.astype(np.int64).tobytes()), f"{said}; {table.source}"
 
 
 def drawn(

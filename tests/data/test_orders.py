@@ -16,7 +16,8 @@ from contrastive_text.data.orders import Bijection, EpochOrder, keyed_order
 
 
 @pytest.mark.parametrize(
-    "size", sorted({1, 2, 3, 5, 6, 7, 1000, 100_003, *(2**bits + d for bits in range(2, 17) for d in (-1, 0, 1))})
+    "size",
+    sorted({1, 2, 6, 1000, 10_007, *(2**bits + more for bits in (2, 3, 4, 7, 10, 12) for more in (-1, 0, 1))}),
 )
 def test_a_bijection_gives_every_number_once(size: int) -> None:
     order = Bijection(size, key=size)
