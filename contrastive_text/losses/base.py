@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from contrastive_text.losses.comparisons import Columns, Comparison, FurtherNegatives, Triples
-from contrastive_text.losses.relations import Alike, Forbid
+from contrastive_text.losses.relations import Forbid
 from contrastive_text.losses.temperature import LearnedTemperature
 
 Reduction = Literal["mean", "sum", "two_sided"]
@@ -131,14 +130,10 @@ class Loss(nn.Module, ABC):
         own: Tensor | None = None,
     ) -> Comparison:
         """Returns a block of local rows; columns of a row's group are hidden from it, or alike."""
-        forbid, alike = Forbid(ids, columns.ids), None
-        if self.reads_labels and local.classes is not None and columns.groups is not None:
-            alike = Alike(local.classes.repeat(2 if self.same_side else 1), columns.groups)
-        elif local.partners is not None and columns.groups is not None:
-            if local.attract is None:
-                forbid = replace(forbid, partners=columns.groups)
-            else:
-                alike = Alike(ids if ids.ndim == 2 else ids[..., 0], columns.groups, local.attract)
+        classes = None
+        if self.reads_labels and local.classes is not None:
+            classes = local.classes.repeat(2 if self.same_side else 1)
+        forbid, alike = local.relations(ids, columns, classes)
         return Comparison(rows, columns.vectors, target, forbid, own=own, alike=alike)
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Tensor:

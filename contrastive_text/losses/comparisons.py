@@ -176,6 +176,27 @@ class Triples:
             Columns(self.positive, self.positive_ids, groups[1]),
         )
 
+    def relations(
+        self, ids: Tensor, columns: Columns, classes: Tensor | None = None
+    ) -> tuple[Forbid, Alike | None]:
+        """Returns which columns rows must not see, and which they are pulled to beside their targets.
+
+        Args:
+            ids: Of each row's own text, then of its target, (R, 2), or (R, 2, kinds).
+            columns: What they are held against.
+            classes: Class of each row, (R,), where columns of its class are alike; None where siblings count.
+        """
+        forbid = Forbid(ids, columns.ids)
+        if columns.groups is None:
+            return forbid, None
+        if classes is not None:
+            return forbid, Alike(classes, columns.groups)
+        if self.partners is None:
+            return forbid, None
+        if self.attract is None:
+            return replace(forbid, partners=columns.groups), None
+        return forbid, Alike(ids if ids.ndim == 2 else ids[..., 0], columns.groups, self.attract)
+
     def hard_negatives(self, places: Tensor, further: FurtherNegatives | None) -> FurtherNegatives | None:
         """Returns the hard negatives of all examples, then further ones; None where there are neither.
 

@@ -179,7 +179,7 @@ def positive_pairs(target: Tensor) -> Tensor:
     return (target > 0.8 * target.max()) & (target > 0)
 
 
-def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
+def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor, unseen: Tensor | None = None) -> Tensor:
     """Returns for each row the rank of its column among all columns, by cosine similarity.
 
     1 + the number of other columns whose similarity is not smaller: ties count against the row, so that
@@ -189,6 +189,7 @@ def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
         rows: Vectors that ask, (R, D).
         columns: Vectors to choose from, (C, D).
         target: For each row the index of its column, (R,).
+        unseen: True for a column that a row doesn't meet, (R, C), never its own; None where rows meet all.
 
     Returns:
         Ranks from 1 to C, (R,), int64.
@@ -213,11 +214,12 @@ def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
         cosines = cosine_similarity_matrix(rows[block], columns)
         own = cosines.gather(1, target[block, None])
         rounding = 8 * torch.finfo(cosines.dtype).eps
-        ranks.append((cosines >= own - rounding).sum(dim=1))  # the answer itself is the 1
+        nearer = cosines >= own - rounding  # the answer itself is the 1
+        ranks.append((nearer if unseen is None else nearer & ~unseen[block]).sum(dim=1))
     return torch.cat(ranks)
 
 
-def in_batch_accuracy(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
+def in_batch_accuracy(rows: Tensor, columns: Tensor, target: Tensor, unseen: Tensor | None = None) -> Tensor:
     """Returns the share of rows whose own column is the most similar one.
 
     Ties count against the row (see ``answer_ranks``): collapsed vectors score 0.
@@ -226,6 +228,7 @@ def in_batch_accuracy(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
         rows: Vectors that ask, (R, D).
         columns: Vectors to choose from, (C, D).
         target: For each row the index of its column, (R,).
+        unseen: As for ``answer_ranks``.
 
     Returns:
         A scalar in [0, 1].
@@ -237,7 +240,7 @@ def in_batch_accuracy(rows: Tensor, columns: Tensor, target: Tensor) -> Tensor:
         >>> in_batch_accuracy(torch.eye(2), torch.eye(2), target=torch.tensor([0, 0]))
         tensor(0.5000)
     """
-    return (answer_ranks(rows, columns, target) == 1).float().mean()
+    return (answer_ranks(rows, columns, target, unseen) == 1).float().mean()
 
 
 def check_positive(name: str, value: float) -> None:

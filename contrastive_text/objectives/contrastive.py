@@ -244,7 +244,7 @@ class Contrastive(Objective):
         assert queue is None or isinstance(queue, Queue)
         pairs = BatchPairs(local, every, offset, texts=texts, queue=queue)
         if self.pair_labels is None:
-            logs = _health(local, every, offset)
+            logs = _health(local, every, offset, by_class=self.loss.reads_labels)
             terms = pairs.terms(self.loss, local, every, offset)
         else:
             _, positives, _ = pairs.positives()
@@ -267,19 +267,30 @@ class Contrastive(Objective):
 
 
 @torch.no_grad()
-def _health(local: Triples, every: Triples, offset: int) -> dict[str, Tensor]:
-    """What to watch of the compared vectors, on at most some hundred local rows."""
+def _health(local: Triples, every: Triples, offset: int, by_class: bool = False) -> dict[str, Tensor]:
+    """What to watch of the compared vectors, on at most some hundred local rows.
+
+    A row meets its own positive and those that are its negatives in the loss: none that are hidden from it, nor
+    others that it is pulled to.
+    """
     if not len(every.anchor):
         return {}
-    anchor, positive = local.anchor[:_LOGGED_ROWS], local.positive[:_LOGGED_ROWS]
+    rows = local.map(lambda each: each[:_LOGGED_ROWS])
+    anchor, positive = rows.anchor, rows.positive
     target = offset + torch.arange(len(anchor), device=anchor.device)
+    ids = torch.stack([rows.anchor_ids, rows.positive_ids], dim=1)
+    _, columns = every.sides(by_class)
+    forbid, alike = rows.relations(ids, columns, rows.classes if by_class else None)
+    unseen = forbid.mask(target)
+    if alike is not None:
+        unseen |= alike.mask(target).scatter_(1, target.unsqueeze(1), False)
     cosines = cosine_similarity_matrix(anchor, every.positive)
+    negative = (~unseen).scatter_(1, target.unsqueeze(1), False)
     own = cosines.gather(1, target.unsqueeze(1))
-    others = max(cosines.numel() - len(own), 1)
     return {
-        "accuracy": metrics.in_batch_accuracy(anchor, every.positive, target=target),
+        "accuracy": metrics.in_batch_accuracy(anchor, every.positive, target=target, unseen=unseen),
         "positive_similarity": own.mean(),
-        "negative_similarity": (cosines.sum() - own.sum()) / others,
+        "negative_similarity": cosines.masked_fill(~negative, 0.0).sum() / negative.sum().clamp(min=1),
         "alignment": metrics.alignment(anchor, positive),
         "uniformity": metrics.uniformity(torch.cat([anchor, positive])),
     }

@@ -309,3 +309,26 @@ def test_classes_views_and_unknown_texts_leave_siblings_alone() -> None:
         hidden, kept = (Contrastive(siblings=way, **options) for way in ("hide", "keep"))  # type: ignore[arg-type]  # both are
         assert value(hidden, rows) == value(kept, rows)
         assert hidden.siblings_in_effect != "hide"
+
+
+@pytest.mark.parametrize(
+    ("loss", "options", "accuracy", "negative"),
+    [
+        (InfoNCE(), {"siblings": "keep"}, 2 / 3, (1 + 0.6) / 6),
+        (InfoNCE(), {"siblings": "hide"}, 1.0, 0.0),
+        (InfoNCE(), {"siblings": "attract"}, 1.0, 0.0),
+        (SupCon(), {"classes": 2}, 1.0, 0.0),
+    ],
+    ids=["keep", "hide", "attract", "class"],
+)
+def test_logged_figures_read_the_columns_of_the_loss(
+    loss: Loss, options: dict[str, Any], accuracy: float, negative: float
+) -> None:
+    anchors = torch.tensor([[1.0, 0, 0], [1.0, 0, 0], [0, 0, 1.0]])
+    positives = torch.tensor([[0.6, 0.8, 0], [1.0, 0, 0], [0, 0, 1.0]])
+    ids = torch.tensor([0, 0, 1, 2, 3, 4])  # the first two rows are of one query, whose nearest is the second
+    logs = Contrastive(loss, **options)(
+        Encoded(torch.cat([anchors, positives]), PAIR, text_ids=ids, target=torch.tensor([0.0, 0, 1]))
+    ).logs
+    assert float(logs["accuracy"]) == pytest.approx(accuracy)
+    assert float(logs["negative_similarity"]) == pytest.approx(negative, abs=1e-6)  # float32
