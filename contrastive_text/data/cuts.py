@@ -14,14 +14,31 @@ from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.pairings import Pairing
 
 _SAMPLE = 1000
-"""Texts or documents that are counted, where there are more."""
+"""Rows or documents that are counted, where there are more."""
 
 
-def cut_texts(texts: Sequence[str | TextPair], tokenizer: TextTokenizer, seed: int) -> str:
-    """Returns what share of the texts, two in a sequence together, the limit cuts, as a sample of them tells."""
-    sample = [texts[i] for i in generator(seed).permutation(len(texts))[:_SAMPLE]]
-    cut = sum(map(tokenizer.cuts, sample))
-    return f"{cut / len(sample):.1%} of {len(sample):,} sampled texts are longer and will be cut"
+def sample_rows(sizes: Sequence[int], seed: int) -> list[list[int]]:
+    """Returns which rows of each task are looked at, in the file's order: a thousand of all together at most.
+
+    Args:
+        sizes: Rows of each task.
+        seed: Of the draw.
+
+    Example:
+        >>> sample_rows([3, 2], seed=0)
+        [[0, 1, 2], [0, 1]]
+    """
+    ends = np.cumsum(sizes, dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    drawn = generator(seed).choice(total, _SAMPLE, replace=False) if total > _SAMPLE else np.arange(total)
+    parts = np.split(np.sort(drawn), np.searchsorted(np.sort(drawn), ends))
+    return [(part - end + size).tolist() for part, end, size in zip(parts[:-1], ends, sizes, strict=True)]
+
+
+def cut_texts(texts: Sequence[str | TextPair], tokenizer: TextTokenizer) -> str:
+    """Returns what share of sampled texts, two in a sequence together, the limit cuts."""
+    cut = sum(map(tokenizer.cuts, texts))
+    return f"{cut / len(texts):.1%} of {len(texts):,} sampled texts are longer and will be cut"
 
 
 def cut_spans(rows: Rows, pairing: Pairing, room: int, task: str, seed: int) -> str:

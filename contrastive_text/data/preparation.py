@@ -14,14 +14,14 @@ from contrastive_text.core.batch import StepKind
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import generator
 from contrastive_text.core.specs import describe
-from contrastive_text.core.types import Row, Slot, TextPair
-from contrastive_text.data.cuts import cut_spans, cut_texts
+from contrastive_text.core.types import Role, Row, Slot, TextPair
+from contrastive_text.data.cuts import cut_spans, cut_texts, sample_rows
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.joining import joined
 from contrastive_text.data.mixture import Mixture
 from contrastive_text.data.needs import DataNeeds
 from contrastive_text.data.orders import PERMUTATION_ROWS
-from contrastive_text.data.prompts import Prompts, column_role
+from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.selection import check_roles, drawn, served
 from contrastive_text.data.steps import Steps, TaskSize
@@ -56,18 +56,21 @@ class TrainingData(NamedTuple):
     slots: tuple[Slot, ...]
     examples_per_row: int
 
-    def strings(self, prompts: Prompts) -> Iterator[str | TextPair]:
-        """Yields the texts of all rows, each after its prompt; two in one sequence together."""
-        if self.pairing.joins:
-            rng = generator(0)
-            pairs = (example.anchor for row in self.texts for example in self.pairing(row, rng))
-            return (pair for pair in pairs if isinstance(pair, TextPair))
-        each = (item for row in self.texts for item in row.items())
-        return (
-            prompts.of_role(column_role(column), self.name) + text
-            for column, text in each
-            if isinstance(text, str)
-        )
+    def strings(self, numbers: Iterable[int], prompts: Prompts) -> Iterator[str | TextPair]:
+        """Yields the texts of some rows' examples, after the prompts of their roles; two of one sequence at once.
+
+        One that stands twice in an example comes once, unless its prompts differ.
+        """
+        rng = generator(0)
+        for example in (example for number in numbers for example in self.pairing(self.texts[number], rng)):
+            roles: tuple[tuple[Role, Sequence[object]], ...] = (
+                ("anchor", [example.anchor]),
+                ("positive", example.positives),
+                ("negative", example.negatives),
+            )
+            each = [(prompts.of_role(role, self.name), text) for role, texts in roles for text in texts]
+            found = (prompt + text if isinstance(text, str) else text for prompt, text in each)
+            yield from dict.fromkeys(text for text in found if isinstance(text, str | TextPair))
 
     def facts(self) -> dict[str, str]:
         """Returns what a reader of the results should know of the data set."""
@@ -155,13 +158,14 @@ class TrainingSet:
         if tokenizer is None or tokenizer.room is None:
             return facts
         reading = {name: data for name, data in self.tasks.items() if data.pairing.reads_tokens}
+        others = {name: data for name, data in self.tasks.items() if name not in reading}
+        sampled = sample_rows([len(data.texts) for data in others.values()], seed)
         texts = [
             text
-            for name, data in self.tasks.items()
-            if name not in reading
-            for text in data.strings(needs.prompts)
+            for data, numbers in zip(others.values(), sampled, strict=True)
+            for text in data.strings(numbers, needs.prompts)
         ]
-        said = [cut_texts(texts, tokenizer, seed)] if texts else []
+        said = [cut_texts(texts, tokenizer)] if texts else []
         said += [
             cut_spans(data.rows, data.pairing, tokenizer.room - needs.taken(name), name, seed)
             for name, data in reading.items()

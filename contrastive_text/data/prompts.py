@@ -73,7 +73,7 @@ class Prompts:
             >>> Prompts.trained({"default": "text: "}).named
             {'query': 'text: ', 'document': 'text: ', 'default': 'text: '}
         """
-        named = dict(prompts or {})
+        named = dict(cls(prompts or {}).named)
         if DEFAULT in named:
             named = {QUERY: named[DEFAULT], DOCUMENT: named[DEFAULT], **named}
         return cls(named, next((name for name in (DEFAULT, QUERY) if name in named), None), include_prompt)
@@ -172,18 +172,6 @@ class Prompts:
 
     def _names(self) -> str:
         return ", ".join(self.named) or "none, for the model has no prompts"
-
-
-def column_role(column: str) -> Role:
-    """Returns the role in whose place the texts of a column stand; those that follow a text are its positives.
-
-    Example:
-        >>> column_role("text"), column_role("negative_2"), column_role("next")
-        ('anchor', 'negative', 'positive')
-    """
-    if column.startswith("negative"):
-        return "negative"
-    return "positive" if column.startswith(("positive", "next")) else "anchor"
 
 
 NO_PROMPTS = Prompts()

@@ -53,6 +53,20 @@ def local_folder(model_name_or_path: str) -> Path:
         ) from error
 
 
+def folder_prompts(model_name_or_path: str) -> Prompts:
+    """Returns the prompts that the folder of a model names; none of a name on the hub, which isn't asked for it.
+
+    Raises:
+        ValueError: Its configuration isn't one.
+
+    Example:
+        >>> folder_prompts("bert-base-uncased").describe()
+        'none'
+    """
+    prompts, _ = _read_settings(Path(model_name_or_path, _SETTINGS))
+    return prompts
+
+
 def write_folder(folder: Path, parts: ModelParts) -> None:
     """Writes a folder that ``sentence_transformers.SentenceTransformer(folder)`` loads with equal vectors.
 

@@ -15,6 +15,7 @@ from contrastive_text.core.setting import SETTING, current_setting, other_settin
 from contrastive_text.core.specs import describe
 from contrastive_text.data import TextDataModule
 from contrastive_text.data.loader import check_own_batches
+from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.tasks import ONLY
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.embedder import Embedder
@@ -178,13 +179,30 @@ def check_pairings(trainer: pl.Trainer, recipe: str | None) -> None:
             )
 
 
-def check_resumed(checkpoint: Mapping[str, Any], trainer: pl.Trainer) -> None:  # Any: what Lightning put into it
+def check_resumed(
+    checkpoint: Mapping[str, Any],  # Any: what Lightning put into it
+    trainer: pl.Trainer,
+    prompts: Prompts,
+) -> None:
     """Checks that a run can go on from a checkpoint; that it was of another setting is warned of.
 
+    Args:
+        checkpoint: The one to go on from.
+        trainer: What goes on.
+        prompts: Those of the module.
+
     Raises:
-        ValueError: A run is to go on from weights alone.
+        ValueError: A run is to go on from weights alone, or with other prompts than it began with.
     """
     check_resumable(checkpoint, trainer.ckpt_path)
+    begun = checkpoint.get("hyper_parameters") or {}
+    was = Prompts.trained(begun.get("prompts"), begun.get("include_prompt", True))
+    if was.spec != prompts.spec:
+        raise InvalidValueError(
+            f"model.prompts: expected those with which the run of {trainer.ckpt_path} began ({was.describe()}), "
+            f"got others ({prompts.describe()}); give the same model.prompts and model.include_prompt, or begin "
+            "a new run from its weights with --init_from"
+        )
     # Before training the module may still be on the CPU.
     if differs := other_setting(checkpoint.get(SETTING), current_setting(trainer.strategy.root_device)):
         rank_zero_warn(f"the run goes on under another setting, so its last bits may differ: {differs}")

@@ -345,6 +345,6 @@ class ContrastiveModule(pl.LightningModule):
     def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:  # Any: what Lightning put into it
         """Takes the learned tokenizer back; where a run is to go on, checks that it can (``check_resumed``)."""
         if self._trainer is not None and self._trainer.state.fn == "fit":
-            check_resumed(checkpoint, self.trainer)
+            check_resumed(checkpoint, self.trainer, self.by_task.prompts)
         if _TOKENIZER in checkpoint:
             self.adopt_tokenizer(checkpoint[_TOKENIZER])

@@ -15,6 +15,7 @@ from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.types import Example, Row, Slot
 from contrastive_text.data import read_pairs
 from contrastive_text.data.datamodule import TextDataModule
+from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.pairings import Given, Pairing
 from contrastive_text.training.module import ContrastiveModule
@@ -28,6 +29,13 @@ class TwoSpans(Pairing):
         words = str(row["text"]).split()
         cuts = rng.integers(1, len(words), size=2)
         return [Example(anchor=" ".join(words[:cut]), positives=(" ".join(words[cut:]),)) for cut in cuts]
+
+
+class Reversed(Given):
+    """The positive asks for the anchor."""
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
+        return super().__call__({"anchor": row["positive"], "positive": row["anchor"]}, rng)
 
 
 class Ragged(Pairing):
@@ -180,6 +188,18 @@ def test_the_length_limit_and_how_many_texts_it_cuts_are_said(bert: str, tmp_pat
     (batch,) = epochs(data, 1)[0]
     assert batch.truncated == 2  # the text and its copy
     assert int(batch.lengths.max()) == 32
+
+
+def test_texts_are_counted_with_the_prompts_of_their_roles(bert: str, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("anchor\tpositive\na bird\ta dog\n")
+
+    prompts = {"query": "the ", "document": "the old tall man sings: "}
+    data = ready(tiny.module(bert, prompts=prompts), tiny.data(str(path), pairing=Reversed(), batch_size=1))
+    texts = list(data.training.of().strings([0], Prompts.trained(prompts)))
+    assert texts == ["the a dog", "the old tall man sings: a bird"]
+    same = ready(tiny.module(bert, prompts=prompts), tiny.data(tiny.write_texts(tmp_path / "texts.txt")))
+    assert "80 sampled texts" in same.facts()["length limit"]  # 40, each as query and as document
 
 
 def test_the_number_of_cut_texts_is_logged(bert: str, tmp_path: Path) -> None:

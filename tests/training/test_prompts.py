@@ -16,6 +16,7 @@ from contrastive_text.evaluation.sts.cosine import evaluate_pairs
 from contrastive_text.pairings import Given
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.training.callbacks.run_summary import model_facts
+from contrastive_text.training.checks import check_resumed
 from contrastive_text.training.run import Run
 
 NAMED = {"query": "an old bird ", "document": "the tall man "}
@@ -54,6 +55,13 @@ def test_a_run_reads_the_same_prompts_everywhere(tmp_path: Path, include_prompt:
     for vectors, known in ((found[0], queries), (found[1:].flatten(0, 1), documents)):
         apart = (vectors.unsqueeze(1) - torch.as_tensor(known)).abs().amax(dim=2)
         assert float(apart.min(dim=1).values.max()) < 1e-5
+
+    # a run goes on with its prompts alone
+    kept = torch.load(checkpoint, weights_only=True)
+    check_resumed(kept, run.trainer, module.by_task.prompts)
+    for changed in (Prompts(), Prompts.trained({**NAMED, "query": "a "}, include_prompt)):
+        with pytest.raises(ValueError, match=r"model.prompts: expected those .*'an old bird '.* got others"):
+            check_resumed(kept, run.trainer, changed)
 
     # validation, and evaluate on the same file
     (scores,) = run.trainer.validate(module, data, verbose=False)

@@ -18,7 +18,8 @@ from contrastive_text.data import TextDataModule
 from contrastive_text.data.siblings import sibling_rows
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import FineTuningHead
-from contrastive_text.objectives import Contrastive, Objective
+from contrastive_text.inference.model_folder import folder_prompts
+from contrastive_text.objectives import Contrastive, Matryoshka, Objective
 from contrastive_text.training import Schedule
 from contrastive_text.training.callbacks.best_checkpoint import data_of, monitored
 from contrastive_text.training.module import ContrastiveModule
@@ -53,7 +54,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
         "layout": f"{layout}: {why}; {chunks}",
         "dropout": dropout or "none",
         "views": "\n".join(chains) or "none",
-        **({"prompts": module.by_task.prompts.describe()} if module.prompts else {}),
+        **_prompts(module),
         "pooler": f"{describe(module.pooler)} in training, {describe(module.inference_embedder.pooler)} in use",
         "head in use": "none" if module.head is None else describe(module.head),
         **({"saved vectors": f"the first {kept} features, which are trained"} if kept is not None else {}),
@@ -62,6 +63,16 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
         "optimizer": f"{describe(module.optimizer)}\n{describe(module.schedule)}",
         "libraries": ", ".join(f"{name} {version(name)}" for name in _LIBRARIES),
     }
+
+
+def _prompts(module: ContrastiveModule) -> dict[str, str]:
+    """Returns which prompts texts have; of a module without them, which ones its encoder's folder names."""
+    if module.prompts:
+        return {"prompts": module.by_task.prompts.describe()}
+    name = module.encoder.model_name_or_path if isinstance(module.encoder, TransformerEncoder) else None
+    if name is None or not (named := folder_prompts(name)):
+        return {}
+    return {"prompts": f"none, though {name} names some ({named.describe()}): model.prompts takes them over"}
 
 
 def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataModule) -> dict[str, str]:
@@ -115,6 +126,8 @@ def _negatives(objective: Objective, data: TextDataModule) -> str | None:
 
 def _siblings(objective: Objective, data: TextDataModule) -> str | None:
     """Says how many rows meet other positives of their anchor, and what those are to them."""
+    if isinstance(objective, Matryoshka):
+        objective = objective.objective  # each width has a copy
     if not isinstance(objective, Contrastive) or objective.siblings_in_effect is None:
         return None
     if objective.task is not None and objective.task not in data.training.tasks:

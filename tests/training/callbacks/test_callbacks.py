@@ -23,7 +23,7 @@ from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import InfoNCE, NTXent
 from contrastive_text.metrics import SpearmanSimilarity
-from contrastive_text.objectives import Contrastive
+from contrastive_text.objectives import Contrastive, Matryoshka
 from contrastive_text.pairings import Given
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.training import AdamW, ConstantSchedule, LinearSchedule
@@ -254,6 +254,19 @@ def test_no_dropout_and_no_views_are_said_in_words(bert: str) -> None:
     assert facts["head in use"] == "none"
 
 
+def test_prompts_of_the_encoder_s_folder_that_a_run_leaves_out_are_said(tmp_path: Path) -> None:
+    folder = tiny.save_bert(tmp_path)
+    assert "prompts" not in model_facts(tiny.module(folder))
+    settings = {"prompts": {"query": "query: ", "document": ""}, "default_prompt_name": None}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    said = model_facts(tiny.module(folder))["prompts"]
+    assert said.startswith(
+        f"none, though {folder} names some (query: 'query: '; document: none; other texts: none"
+    )
+    own = model_facts(tiny.module(folder, prompts={"query": "q: "}))["prompts"]
+    assert own == "query: 'q: '; document: none; other texts as query; in the pooler"
+
+
 def test_hard_negatives_are_counted(bert: str, tmp_path: Path) -> None:
     summary = RunSummary()
     triples = tiny.write_triples(tmp_path / "triples.jsonl")
@@ -269,10 +282,13 @@ def test_rows_that_meet_siblings_are_counted(bert: str, tmp_path: Path) -> None:
     rows = [{"query": f"the bird {i}", "pos": [f"it sings {i}", f"it flies {i}"]} for i in range(8)]
     path.write_text("\n".join(map(json.dumps, [*rows, {"query": "a dog", "pos": ["it runs"]}])))
     trainer = tiny.trainer(tmp_path, max_steps=1, callbacks=[summary])
-    parts = {"c": Contrastive(InfoNCE()), "d": Contrastive(siblings="attract")}
+    inside = Matryoshka(Contrastive(siblings="keep"), dims=[16, 8])
+    parts = {"c": Contrastive(InfoNCE()), "d": Contrastive(siblings="attract"), "e": inside}
     trainer.fit(tiny.module(bert, objectives=parts), datamodule=tiny.data(str(path), pairing=Given()))
     said = "16 of 17 rows have an anchor with other positives, some 41.2% meet one in a step; "
-    assert summary.facts["siblings"] == f"c: {said}hidden\nd: {said}targets too, mean"
+    assert summary.facts["siblings"].splitlines() == [
+        f"c: {said}hidden", f"d: {said}targets too, mean", f"e: {said}kept as negatives",
+    ]  # fmt: skip
 
 
 def test_the_summary_takes_a_run_without_a_known_end(bert: str, files: dict[str, str], tmp_path: Path) -> None:
