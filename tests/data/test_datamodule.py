@@ -192,10 +192,10 @@ def test_the_length_limit_and_how_many_texts_it_cuts_are_said(bert: str, tmp_pat
 
 def test_texts_are_counted_with_the_prompts_of_their_roles(bert: str, tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
-    path.write_text("anchor\tpositive\na bird\ta dog\n")
+    path.write_text("anchor\tpositive\n" + "a bird\ta dog\n" * 2)
 
     prompts = {"query": "the ", "document": "the old tall man sings: "}
-    data = ready(tiny.module(bert, prompts=prompts), tiny.data(str(path), pairing=Reversed(), batch_size=1))
+    data = ready(tiny.module(bert, prompts=prompts), tiny.data(str(path), pairing=Reversed(), batch_size=2))
     texts = list(data.training.of().strings([0], Prompts.trained(prompts)))
     assert texts == ["the a dog", "the old tall man sings: a bird"]
     same = ready(tiny.module(bert, prompts=prompts), tiny.data(tiny.write_texts(tmp_path / "texts.txt")))
