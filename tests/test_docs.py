@@ -19,7 +19,7 @@ from contrastive_text.cli import run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LONG = ("sweep.md", "report.md", "onnx.md", "choose.md", "tasks.md", "glue.md")
+LONG = ("sweep.md", "report.md", "onnx.md", "choose.md", "tasks.md", "glue.md", "retrieval.md")
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many
 runs. What these do the default suite tries in the tests of each command."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
@@ -50,6 +50,22 @@ def write_labelled(folder: Path) -> None:
     write_table(folder / "nli.tsv", ("premise", "hypothesis", "gold_label"), *inference)
 
 
+def write_clicks(folder: Path) -> None:
+    """Writes the log of docs/retrieval.md, with bots, empty queries and single clicks, and its corpus."""
+    texts = tiny.TEXTS
+    chosen = [
+        (f"2026-11-02T09:00:0{user}", f"u{user}{i}", f"{text} {number}", text)
+        for i, text in enumerate(texts)
+        for number in range(8)
+        for user in range(2)
+    ]
+    chosen += [("2026-11-02T09:00:30", f"u{user}", f"{texts[0]} 0", texts[8]) for user in range(2)]
+    single = [("2026-11-02T09:01:00", "u3", texts[0], texts[20]), ("2026-11-02T09:02:00", "u3", " ", texts[1])]
+    bot = [("2026-11-03T09:00:00", f"bot{i % 2}", texts[i % 7], texts[i % 5]) for i in range(210)]
+    write_table(folder / "clicks.tsv", ("time", "user", "query", "document"), *chosen, *single, *bot)
+    tiny.write_texts(folder / "corpus.txt")
+
+
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the pages speak of: texts.txt, pairs.tsv, triples.jsonl, labelled files and encoder/."""
@@ -63,6 +79,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     glue_files.write_glue(tmp_path / "GLUE")
     sts_files.write_tables(tmp_path / "datasets")
     retrieval_files.write_beir(tmp_path / "nfcorpus")
+    write_clicks(tmp_path)
     return tmp_path
 
 
