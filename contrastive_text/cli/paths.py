@@ -65,7 +65,7 @@ class WrittenFolder:
 
 Role: TypeAlias = ReadPath | WrittenFile | WrittenFolder
 """What a command does with the path that is an option's value."""
-_RUN_PATHS = ("train", "validation", "test", "predict", "retrieval", "retrieval_corpus", "tasks")
+_RUN_PATHS = ("train", "held_out", "validation", "test", "predict", "retrieval", "retrieval_corpus", "tasks")
 RUN_READS: dict[str, Role] = {
     **dict.fromkeys((*(f"data.{part}" for part in _RUN_PATHS), "config", "init_from", "ckpt_path"), ReadPath()),
     "model.encoder": ReadPath(model=True),

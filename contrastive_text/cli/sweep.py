@@ -20,6 +20,7 @@ from contrastive_text.cli.words import option_values
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.terminal import say
+from contrastive_text.metrics.verdicts import usual_mode
 from contrastive_text.runs.report.heat_map import heat_map, picture, points
 from contrastive_text.runs.sweeps import Cell, SweepFolder, SweepTable, parse_vary, plan
 
@@ -53,7 +54,8 @@ def sweep(options: Sweep) -> None:
             check_paths(RUN_READS | paths_of(Sweep), {**config, **vars(options), "config": files})
     last = {name: stages[-1] for name, stages in configs.items()}
     first = last[cells[0].name]
-    select, mode = options.select or chosen_by(first), first["checkpoint"]["mode"]
+    select = options.select or chosen_by(first)
+    mode = first["checkpoint"]["mode"] or usual_mode(select)
     scores = SweepScores(options, select, mode)
     scores.check(last)
     job = Job(options.fit, SweepFolder(options.output), options.keep_weights, options.select, scores, last)

@@ -134,7 +134,7 @@ def _check_config(cell: Cell, stages: Sequence[Config]) -> None:
         option = "--data.validation" if len(stages) == 1 else f"--stage{len(stages)}.data.validation"
         raise InvalidValueError(
             f"data.validation: expected a file to score the runs on, got none for {cell.name}; give "
-            f"{option} PAIRS.tsv, or data.retrieval a folder"
+            f"{option} PAIRS.tsv, data.retrieval a folder, or data.held_out a file like the one to train on"
         )
     for config in stages:
         if config["trainer"]["logger"] not in (None, True):
@@ -165,17 +165,31 @@ def noted(cell: Cell, stages: Sequence[Config], select: str) -> dict[str, Config
 
 
 def chosen_by(config: Config) -> str:
-    """Returns the figure by which ``fit`` chooses the best checkpoint."""
+    """Returns the figure by which ``fit`` chooses the best checkpoint.
+
+    Raises:
+        ValueError: Held-out rows alone, of which each objective has a loss.
+    """
     usual = {"tasks": TASK_SCORE, "pairs": PAIR_SCORE, "retrieval": RANKING_SCORE, "": PAIR_SCORE}
-    return str(config["checkpoint"]["monitor"] or usual[validated(config)])
+    chosen = config["checkpoint"]["monitor"] or usual.get(validated(config))
+    if chosen is None:
+        raise InvalidValueError(
+            "--select: expected the loss that chooses, for there are held-out rows alone, got none; give "
+            "--select val/OBJECTIVE/loss, of a stage before the last checkpoint.monitor"
+        )
+    return str(chosen)
 
 
 def validated(config: Config) -> str:
-    """Returns whose validation files a run has: ``tasks``, else ``pairs``, else ``retrieval``; empty for none."""
+    """Returns what validates a run: ``tasks``, else ``pairs``, ``retrieval`` or ``held_out``; empty for none."""
     data = config["data"]
-    if any(task["validation"] for task in (data["tasks"] or {}).values()):
+    tasks = (data["tasks"] or {}).values()
+    if any(task["validation"] for task in tasks):
         return "tasks"
-    return "pairs" if data["validation"] else "retrieval" if data["retrieval"] else ""
+    if data["validation"]:
+        return "pairs"
+    held_out = data["held_out"] or any(task["held_out"] for task in tasks)
+    return "retrieval" if data["retrieval"] else "held_out" if held_out else ""
 
 
 @contextlib.contextmanager

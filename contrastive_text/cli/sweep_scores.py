@@ -18,9 +18,9 @@ from contrastive_text.evaluation.diagnosis import Diagnosis, diagnose
 from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suites, task_scores
 from contrastive_text.inference.pooling import pooler_name, pooler_of
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.metrics.verdicts import Mode, usual_mode
 from contrastive_text.recipes.layers import Config
 from contrastive_text.runs.sweeps import Report
-from contrastive_text.runs.sweeps.reports import Mode, usual_mode
 from contrastive_text.training.callbacks import PAIR_SCORE
 
 _DIAGNOSE = "diagnose"

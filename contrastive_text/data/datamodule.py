@@ -17,12 +17,13 @@ from contrastive_text.data.cleaning import Clean
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.files.given import PLACES, Source, check_given, given_source, given_sources, handed
 from contrastive_text.data.files.readers import Table
+from contrastive_text.data.held_out import HeldOutRows
 from contrastive_text.data.loader import ResumableLoader, check_own_batches, epoch_loader
 from contrastive_text.data.mixture import AllTasks, Mixture
 from contrastive_text.data.needs import BatchConsumer, DataNeeds, as_consumer
 from contrastive_text.data.orders import PERMUTATION_ROWS, describe_orders
 from contrastive_text.data.plain_loaders import PlainLoaders
-from contrastive_text.data.preparation import TrainingSet, check_turns, learned_tokenizer, prepare
+from contrastive_text.data.preparation import TrainingSet, check_turns, learned_tokenizer, prepare_each
 from contrastive_text.data.retrieval.files import MOST_DOCUMENTS
 from contrastive_text.data.run_tables import PARTS, RunTables
 from contrastive_text.data.steps import describe_steps
@@ -50,6 +51,7 @@ class TextDataModule(pl.LightningDataModule):
         validation: Files of scored pairs, or rows; each gives a correlation.
         test: The same.
         predict: File or files of texts to embed, or rows.
+        held_out: Files or rows that are read as ``train`` is, but without views, and give ``val/OBJECTIVE/loss``.
         retrieval: Queries and corpora to rank in validation: folders in BEIR's layout, by ``qrels/dev.tsv`` or
             their only judgements, and files of pairs; each gives ``val/NAME/ndcg@10`` and other figures.
         retrieval_corpus: File or files of further texts to rank beside the positives of a file of pairs.
@@ -98,6 +100,7 @@ class TextDataModule(pl.LightningDataModule):
         retrieval: Source | None = None,
         retrieval_corpus: Source | None = None,
         retrieval_documents: int | None = MOST_DOCUMENTS,
+        held_out: Source | None = None,
         columns: dict[str, Any] | None = None,  # Any: a name or a list of names; jsonargparse wants one type
         labels: dict[str, str] | None = None,
         eval_columns: dict[str, str] | None = None,
@@ -120,12 +123,13 @@ class TextDataModule(pl.LightningDataModule):
     ) -> None:
         super().__init__()
         # Under the arguments' own names: Lightning compares these with the hyper-parameters, as no frame can be.
-        given = (train, validation, test, predict, retrieval, retrieval_corpus)
-        train, validation, test, predict, retrieval, retrieval_corpus = map(given_source, PLACES, given)
+        given = (train, held_out, validation, test, predict, retrieval, retrieval_corpus)
+        train, held_out, validation, test, predict, retrieval, retrieval_corpus = map(given_source, PLACES, given)
         self.train = train
         self.validation = validation
         self.test = test
         self.predict = predict
+        self.held_out = held_out
         self.retrieval = retrieval
         self.retrieval_corpus = retrieval_corpus
         self.retrieval_documents = retrieval_documents
@@ -156,6 +160,7 @@ class TextDataModule(pl.LightningDataModule):
         named = {"_instantiator": "pytorch_lightning.cli.instantiate_module"}
         self.save_hyperparameters({**part_spec(self, "data")["init_args"], **named})
         self._training: TrainingSet | None = None
+        self.held_out_rows: Sequence[HeldOutRows] = ()
         self._module: object = None
         self._loader: ResumableLoader | None = None
         self._place: dict[str, int] | None = None
@@ -222,18 +227,11 @@ class TextDataModule(pl.LightningDataModule):
         if stage == "fit":
             if needs.tokenizer is None:
                 needs = self._with_learned_tokenizer(needs)
-            self._training = self._prepared(needs)
+            training = prepare_each(self.tables, "train", needs, self.seed, self.cache_dir, self.permutation_rows)
+            mixture, named = self.mixture or AllTasks(), bool(self.tasks)
+            self._training = TrainingSet.arranged(training, mixture, self.batch_size, self.drop_last, named)
             check_turns(self._training, needs)
-
-    def _prepared(self, needs: DataNeeds) -> TrainingSet:
-        tasks = {
-            name: prepare(
-                table, self.each_task[name], name, needs, self.seed, self.cache_dir, self.permutation_rows
-            )
-            for name, table in self.table("train").items()
-        }
-        mixture = self.mixture or AllTasks()
-        return TrainingSet.arranged(tasks, mixture, self.batch_size, self.drop_last, named=bool(self.tasks))
+        self.held_out_rows = HeldOutRows.each(self.tables, needs, self.batch_size, self.seed, self.cache_dir)
 
     def _with_learned_tokenizer(self, needs: DataNeeds) -> DataNeeds:
         """Returns the needs of the module after it was handed what the first process learns from the texts."""
@@ -307,17 +305,16 @@ class TextDataModule(pl.LightningDataModule):
         self._place = state_dict.get("place")
         self.tables.expect("train", state_dict.get("rows", {}))
 
-    def transfer_batch_to_device(
-        self, batch: Any, device: torch.device, dataloader_idx: int
-    ) -> Any:  # Any: Lightning's
-        """Copies a batch to the device without waiting, as Lightning does for tensors alone."""
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Copies a batch, of Lightning's type, to the device without waiting, as it does for tensors alone."""
         if isinstance(batch, Batch | StepBatch):
             return batch.to(device, non_blocking=device.type not in ("cpu", "mps"))
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def val_dataloader(self) -> list[ResumableLoader]:
-        """Returns one loader per file of scored pairs, of a task's validation data, and two per retrieval set."""
-        return self._plain_loaders().scored("validation")
+        """Returns a loader per file of scored pairs or of a task, two per retrieval set, one of held-out rows."""
+        held_out = (each.loader(self._needs()) for each in self.held_out_rows)
+        return [*self._plain_loaders().scored("validation"), *held_out]
 
     def test_dataloader(self) -> list[ResumableLoader]:
         """Returns one loader per file of scored pairs, and per file of a task's test data."""
@@ -345,5 +342,5 @@ class TextDataModule(pl.LightningDataModule):
         if self.tasks or self.mixture:
             facts["mixture"] = describe_steps(self.training.steps, self.training.sizes)
         facts["order"] = describe_orders(self.training.sizes, self.permutation_rows)
-        validation = "\n".join(self.tables.understood("validation"))
+        validation = "\n".join([*self.tables.understood("validation"), *map(str, self.held_out_rows)])
         return facts | {"validation data": validation or "none: the last weights are kept, not the best"}

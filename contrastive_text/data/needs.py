@@ -25,6 +25,7 @@ class TaskNeeds:
         target: What they read of its labels; None for nothing.
         predicts: Whether one of them predicts the labels.
         predicts_pairs: Whether one of them predicts something of two texts.
+        unaltered: The names of those that have a loss without views.
     """
 
     objectives: tuple[str, ...]
@@ -33,6 +34,7 @@ class TaskNeeds:
     target: Target | None
     predicts: bool
     predicts_pairs: bool
+    unaltered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from contrastive_text.data.mixture import Mixture
 from contrastive_text.data.needs import DataNeeds
 from contrastive_text.data.orders import PERMUTATION_ROWS
 from contrastive_text.data.prompts import Prompts
+from contrastive_text.data.run_tables import RunTables
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.selection import check_roles, drawn, served
 from contrastive_text.data.steps import Steps, TaskSize
@@ -183,6 +184,34 @@ class TrainingSet:
             said += f"; a step of {step:,} has each some {step / rows:,.1f} times, and copies of a text are "
             said += "negatives of each other only with mask_duplicates: false"
         return {"repeated rows": said + ("; without it the loss is 0" if rows == 1 else "")}
+
+
+def prepare_each(
+    tables: RunTables,
+    part: str,
+    needs: DataNeeds,
+    seed: int,
+    cache_dir: str | None,
+    permutation_rows: int = PERMUTATION_ROWS,
+) -> dict[str, TrainingData]:
+    """Returns the data sets of a part of a run by name; the bound on rows is that of training.
+
+    Args:
+        tables: What was read.
+        part: ``train`` or ``held_out``.
+        needs: As for ``prepare``, as are the others.
+        seed: As there.
+        cache_dir: As there.
+        permutation_rows: As there.
+
+    Raises:
+        ValueError: As ``prepare`` raises it.
+    """
+    tasks = {name: task if part == "train" else replace(task, limit=None) for name, task in tables.tasks.items()}
+    return {
+        name: prepare(table, tasks[name], name, needs, seed, cache_dir, permutation_rows)
+        for name, table in tables.of(part).items()
+    }
 
 
 def prepare(

@@ -15,14 +15,14 @@ from contrastive_text.data.files.readers import Table, read_pairs, read_rows
 from contrastive_text.data.needs import TaskNeeds
 from contrastive_text.data.retrieval.files import RetrievalFiles
 from contrastive_text.data.retrieval.judged import RetrievalSet
-from contrastive_text.data.tasks import SPLITS, TextTask, file_name, files_of, read_task
+from contrastive_text.data.tasks import ALONE, SPLITS, TextTask, file_name, files_of, read_task
 
 PARTS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ("predict",)}
 """Stage of a trainer -> what is read for it."""
 
 
 class RunTables:
-    """Reads each part of a run once: ``train``, ``validation``, ``test`` and ``predict``.
+    """Reads each part of a run once: ``train``, ``held_out``, ``validation``, ``test`` and ``predict``.
 
     Args:
         tasks: Name -> data set.
@@ -57,7 +57,7 @@ class RunTables:
     @classmethod
     def of_arguments(cls, given: Mapping[str, Any], tasks: Mapping[str, TextTask]) -> Self:  # Any: of the data
         """Takes what it needs of the arguments of ``TextDataModule``."""
-        files = {part: given[part] for part in SPLITS if part != "train"}
+        files = {part: given[part] for part in SPLITS if part not in ALONE}
         ranked = RetrievalFiles(given["retrieval"], given["retrieval_corpus"], given["retrieval_documents"])
         return cls(tasks, bool(given["tasks"]), files, given["eval_columns"], Bounds.of(given["bounds"]), ranked)
 
@@ -69,6 +69,7 @@ class RunTables:
     def validated(self) -> dict[str, int]:
         """Task, file or retrieval set -> the identity of what it is validated on, as far as it has been read."""
         scored = {name: table.identity for name, table in self.of("validation").items()}
+        scored |= {f"{name}, held out": table.identity for name, table in self.of("held_out").items()}
         return scored | {name: data.identity for name, data in self.ranked.items()}
 
     def fingerprints(self, part: str) -> dict[str, list[str]]:
@@ -115,7 +116,7 @@ class RunTables:
         """Reads what of a part has not been read.
 
         Args:
-            part: Its name.
+            part: Its name; ``held_out`` is read with ``validation``.
             needs: What the module needs of each task.
             optional: Whether there may be no file.
 
@@ -124,6 +125,8 @@ class RunTables:
                 fewer rows than processes.
             FileNotFoundError: A file that isn't there.
         """
+        if part == "validation":
+            self.read("held_out", needs, optional=True)
         for name, task in self.tasks.items():
             if part == "train" and self.named and task.train is None:
                 raise InvalidValueError(
@@ -140,11 +143,12 @@ class RunTables:
         tables = self.of(part)
         if part == "validation" and not self.ranked:
             self.ranked = self.retrieval.read(taken=tables, bounds=self.bounds)
-        if not tables and not (part == "validation" and self.ranked) and not optional:
+            optional |= bool(self.ranked or self.of("held_out"))
+        if not tables and not optional:
             raise InvalidValueError(f"data.{part}: expected a file, got none; give --data.{part} FILE")
         rows = {name: min(table.files, default=len(table)) for name, table in tables.items()}
         rows |= {name: min(len(data.queries), len(data.documents)) for name, data in self.ranked.items()}
-        for name, count in rows.items() if part in ("validation", "test") else ():
+        for name, count in rows.items() if part in ("held_out", "validation", "test") else ():
             if count < world_size():
                 raise InvalidValueError(
                     f"data.{part}: expected a row for each of {world_size()} processes in {name}, got {count}; "

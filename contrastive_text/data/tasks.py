@@ -19,11 +19,11 @@ from contrastive_text.pairings import Pairing, SameText
 
 ONLY = "train"
 """Name of the data set of a run that has one."""
-ALONE = ("train", "columns", "labels", "pairing", "limit", "repeat", "clean", "join")
+ALONE = ("train", "held_out", "columns", "labels", "pairing", "limit", "repeat", "clean", "join")
 """What a run of one data set is told of it, beside what it is told in any case."""
 _TAKEN = (ONLY, "overall", "spearman", "pearson", *ROLES)
 """Names that mean something else among scores, tables and views."""
-SPLITS = {"train": "train", "validation": "dev", "test": "test", "predict": "all"}
+SPLITS = {"train": "train", "held_out": "dev", "validation": "dev", "test": "test", "predict": "all"}
 """Part of a run -> what is read of a file that holds several splits."""
 
 
@@ -37,6 +37,8 @@ class TextTask:
         validation: File or files with labels or scores; they give the task's score on held-out data.
         test: The same, for the end.
         predict: File or files without labels, to be predicted.
+        held_out: File or files that are read as those to train on, and give the loss of each objective in
+            validation (``val/OBJECTIVE/loss``).
         columns: Library column -> column of the files, where its name isn't a usual one.
         labels: Label of the files -> class of the objective, where they differ.
         pairing: Which texts of a row belong together; None for ``SameText``.
@@ -53,6 +55,7 @@ class TextTask:
     validation: Source | None = None
     test: Source | None = None
     predict: Source | None = None
+    held_out: Source | None = None
     columns: dict[str, Any] | None = None  # Any: a name or a list of names; jsonargparse wants one type
     labels: dict[str, str] | None = None
     pairing: Pairing | None = None
@@ -68,9 +71,8 @@ class TextTask:
             object.__setattr__(self, part, source(f"data.tasks.{part}", vars(self)[part]))
 
     def files(self, part: str) -> list[str]:
-        """Returns the files of ``train``, ``validation``, ``test`` or ``predict``."""
-        parts = {"train": self.train, "validation": self.validation, "test": self.test, "predict": self.predict}
-        return files_of(parts[part])
+        """Returns the files of ``train``, ``held_out``, ``validation``, ``test`` or ``predict``."""
+        return files_of(vars(self)[part])
 
     def rows_an_epoch(self, rows: int, batch_size: int) -> int:
         """Returns how many rows an epoch takes of so many: more than there are where they come again.
@@ -181,7 +183,7 @@ def read_task(name: str, task: TextTask, part: str, needs: TaskNeeds, bounds: Bo
     Args:
         name: The task's, for messages.
         task: Its files and columns.
-        part: ``train``, ``validation``, ``test`` or ``predict``.
+        part: ``train``, ``held_out``, ``validation``, ``test`` or ``predict``.
         needs: What its objectives read and predict.
         bounds: How large what is in a file may be.
 
@@ -196,8 +198,9 @@ def read_task(name: str, task: TextTask, part: str, needs: TaskNeeds, bounds: Bo
     if part == "predict":
         columns = _without_target(task.columns)
         return read_rows(task.files(part), reads=texts, columns=columns, split=SPLITS[part], bounds=bounds)
-    if (target is None and task.labels) or (part != "train" and not needs.predicts):
-        lacking, dropped = ("the labels", "labels") if part == "train" else (name, "files")
+    scored = part in ("validation", "test")
+    if (target is None and task.labels) or (scored and not needs.predicts):
+        lacking, dropped = (name, "files") if scored else ("the labels", "labels")
         raise InvalidValueError(
             f"{where}: expected an objective that predicts {lacking}, got none; add one under model.objectives "
             f"or drop the {dropped}"
@@ -212,7 +215,7 @@ def read_task(name: str, task: TextTask, part: str, needs: TaskNeeds, bounds: Bo
         every_label=part == "train",
         bounds=bounds,
     )
-    return table if task.clean is None or part != "train" else task.clean.table(table)
+    return table if task.clean is None or scored else task.clean.table(table)
 
 
 def _without_target(columns: Mapping[str, Any] | None) -> dict[str, Any] | None:  # Any: as TextTask.columns

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+Mode = Literal["max", "min"]
+"""Whether the best is the highest or the lowest."""
+_LOW_IS_GOOD = ("loss", "alignment", "uniformity", "mean_cosine", "hubness", "orphans")
+"""Last words of the names of figures that are good where they are low."""
+
 COLLAPSED = 0.99
 """Mean cosine from which on texts can't be told apart: two of them are less than 8 degrees from each other."""
 
@@ -34,3 +41,13 @@ def collapse(mean_cosine: float, effective_rank: float, most: int) -> str | None
             "that differ come to lie together"
         )
     return None
+
+
+def usual_mode(figure: str) -> Mode:
+    """Returns whether a figure is good where it is high, by its name.
+
+    Example:
+        >>> usual_mode("val/spearman"), usual_mode("val/uniformity"), usual_mode("diagnose:effective_rank")
+        ('max', 'min', 'max')
+    """
+    return "min" if figure.replace(":", "/").rpartition("/")[2] in _LOW_IS_GOOD else "max"

@@ -19,11 +19,13 @@ from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.types import Encoded
 from contrastive_text.data import Collator
 from contrastive_text.data.collator import StepCollator
+from contrastive_text.data.held_out import HeldOutCollator
 from contrastive_text.data.retrieval.collator import Ranked, RankedCollator
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.metrics import PearsonSimilarity, SpearmanSimilarity, further_metrics
 from contrastive_text.objectives import Objective
 from contrastive_text.training.forward_pass import read_slots
+from contrastive_text.training.held_out_loss import HeldOutLosses
 from contrastive_text.training.ranked import RANK_SCORE, RankedScores
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import ViewPlan
@@ -45,6 +47,7 @@ class HeldOutScores:
         parts: Number of a loader -> task and name of the file in it, where the task has several files.
         widths: Of how many features scored pairs are scored too, beside whole vectors.
         ranked: Number of a loader -> the queries or documents of a retrieval set in it.
+        losses: Number of a loader -> the objectives whose loss is taken of the rows in it, by name.
     """
 
     def __init__(
@@ -55,10 +58,12 @@ class HeldOutScores:
         parts: Mapping[int, tuple[str, str]] = MappingProxyType({}),
         widths: Sequence[int] = (),
         ranked: Mapping[int, Ranked] = MappingProxyType({}),
+        losses: Mapping[int, Mapping[str, Objective]] = MappingProxyType({}),
     ) -> None:
         self.files = dict(files)
         self.widths = {"": None, **{f"@{width}": width for width in widths}}
         self.ranked = RankedScores(ranked, self.widths)
+        self.losses = HeldOutLosses(losses)
         self.pairs = {name: _pair_metrics(self.widths, device) for name in files.values()}
         chosen = {task: predicting(objectives) for task, objectives in tasks.items()}
         self.tasks = {task: (objective, _task_metrics(objective, device)) for task, objective in chosen.items()}
@@ -72,7 +77,7 @@ class HeldOutScores:
         """Adds a batch to the score of its file or its task.
 
         Args:
-            batch: Scored pairs, rows of a task, or queries or documents.
+            batch: Scored pairs, rows of a task, queries or documents, or held-out rows.
             number: That of its loader.
             embed: From a batch to the vectors of the saved model, (S, D).
             embedder: That of training.
@@ -82,6 +87,9 @@ class HeldOutScores:
         """
         if isinstance(batch, Batch) and number in self.ranked.sides:
             self.ranked.add(batch, number, embed(batch))
+            return None
+        if isinstance(batch, Batch) and number in self.losses.objectives:
+            self.losses.add(encode_unaltered(batch, embedder, *self.losses.objectives[number].values()), number)
             return None
         if isinstance(batch, Batch):
             return self._add_pairs(self.files[number], batch, embed(batch))
@@ -114,6 +122,8 @@ class HeldOutScores:
     def figures(self, partial: bool = False) -> dict[str, Tensor]:
         """Returns all scores times 100: ``spearman``, ``TASK/accuracy``, ``overall``, ``SET/ndcg@10``, ...
 
+        And ``OBJECTIVE/loss`` of held-out rows, as it is.
+
         Beside its score a task of two classes has ``f1``, of the second one, and ``matthews``, and one of scores
         ``spearman``. Of several files they are of all rows together, and ``TASK/accuracy/FILE`` is of one. What
         ends with ``@64`` is a score of the first 64 features.
@@ -140,7 +150,7 @@ class HeldOutScores:
             figures |= {f"{task}/{name}/{file}": score for name, score in each.items()}
         if scores:
             figures[OVERALL] = torch.stack(scores).mean()
-        return figures | self.ranked.figures(partial)
+        return figures | self.ranked.figures(partial) | self.losses.figures()
 
     def log(self, module: pl.LightningModule, part: str) -> None:
         """Logs the figures under a part: ``val`` or ``test``."""
@@ -204,15 +214,15 @@ def predicting(objectives: Mapping[str, Objective]) -> Objective:
     )
 
 
-def encode_unaltered(batch: Batch, embedder: Embedder, objective: Objective) -> Encoded:
-    """Returns a batch as an objective reads it, without any view.
+def encode_unaltered(batch: Batch, embedder: Embedder, *objectives: Objective) -> Encoded:
+    """Returns a batch as objectives read it, without any view.
 
     Args:
         batch: Ragged rows.
-        embedder: That of training, with which the objective has learned.
-        objective: One of the batch's task.
+        embedder: That of training, with which the objectives have learned.
+        objectives: Some of the batch's task.
     """
-    read = read_slots(batch, ViewPlan(), [objective])
+    read = read_slots(batch, ViewPlan(), objectives)
     vectors = embedder.pool(read)
     return Encoded(vectors, slots=read.slots, text_ids=read.text_ids, target=read.target_for(vectors))
 
@@ -228,7 +238,13 @@ def scores_of(loaders: object, by_task: TaskParts, device: torch.device) -> Held
     listed = loaders if isinstance(loaders, list | tuple) else [loaders]
     collators = [loader.collate_fn if isinstance(loader, DataLoader) else None for loader in listed]
     ranked = {i: collate.ranked for i, collate in enumerate(collators) if isinstance(collate, RankedCollator)}
-    each = {i: _task_and_file(collate, i) for i, collate in enumerate(collators) if i not in ranked}
+    losses = {
+        i: by_task.named(collate.objectives)
+        for i, collate in enumerate(collators)
+        if isinstance(collate, HeldOutCollator)
+    }
+    others = {i: collate for i, collate in enumerate(collators) if i not in ranked and i not in losses}
+    each = {i: _task_and_file(collate, i) for i, collate in others.items()}
     return HeldOutScores(
         {number: file for number, (task, file) in each.items() if task is None},
         {task: by_task.objectives(task) for task, _ in each.values() if task is not None},
@@ -236,6 +252,7 @@ def scores_of(loaders: object, by_task: TaskParts, device: torch.device) -> Held
         parts={number: (task, file) for number, (task, file) in each.items() if task is not None and file},
         widths=by_task.widths,
         ranked=ranked,
+        losses=losses,
     )
 
 

@@ -84,6 +84,10 @@ class TaskParts:
         """Returns the objectives of a task by name."""
         return {name: part for name, part in self._objectives.items() if task in (None, part.task or task)}
 
+    def named(self, names: Sequence[str]) -> dict[str, Objective]:
+        """Returns the objectives of these names."""
+        return {name: self._objectives[name] for name in names}
+
     def plan(self, task: str | None) -> ViewPlan:
         """Returns the views of a task."""
         return self.common if task is None else self.own_plans.get(task, self.common)
@@ -123,6 +127,7 @@ class TaskParts:
             target=self._target(task),
             predicts=any(part.predicts for part in parts),
             predicts_pairs=any(part.predicts and "positive" in part.reads for part in parts),
+            unaltered=tuple(name for name, part in self.objectives(task).items() if not part.needs_token_logits),
         )
 
     def _target(self, task: str | None) -> Target | None:

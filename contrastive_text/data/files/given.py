@@ -26,7 +26,7 @@ else:
     Source = str | list[str]
 GIVEN = "given:"
 """What the record of rows begins with that were given from Python."""
-PLACES = ("train", "validation", "test", "predict", "retrieval", "retrieval_corpus")
+PLACES = ("train", "held_out", "validation", "test", "predict", "retrieval", "retrieval_corpus")
 """Arguments of the data that name files, in whose place rows may be given."""
 _LOOKED_AT = 1000
 """Of a list of strings, to tell names of files from texts."""

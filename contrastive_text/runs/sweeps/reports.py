@@ -5,22 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-Mode = Literal["max", "min"]
-"""Whether the best is the highest or the lowest."""
-LOW_IS_GOOD = ("loss", "alignment", "uniformity", "mean_cosine", "hubness", "orphans")
-"""Last words of the names of figures that are good where they are low."""
-
-
-def usual_mode(figure: str) -> Mode:
-    """Returns whether a figure is good where it is high, by its name.
-
-    Example:
-        >>> usual_mode("val/spearman"), usual_mode("val/uniformity"), usual_mode("diagnose:effective_rank")
-        ('max', 'min', 'max')
-    """
-    return "min" if figure.replace(":", "/").rpartition("/")[2] in LOW_IS_GOOD else "max"
+from contrastive_text.metrics.verdicts import Mode
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.metrics.verdicts import Mode
 from contrastive_text.runs.sweeps.column import Column
 from contrastive_text.runs.sweeps.folder import SweepRun
 from contrastive_text.runs.sweeps.noise import SeedDifference
 from contrastive_text.runs.sweeps.plan import Cell
-from contrastive_text.runs.sweeps.reports import Mode, Report
+from contrastive_text.runs.sweeps.reports import Report
 
 Take = Literal["best", "last"]
 """Which validation of a run counts: the one with the best score, or the last."""

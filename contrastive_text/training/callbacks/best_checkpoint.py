@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.temporaries import remove_abandoned
 from contrastive_text.data import TextDataModule
+from contrastive_text.metrics.verdicts import usual_mode
 from contrastive_text.training.checkpoint_io import copy_checkpoint, local_path
 from contrastive_text.training.ranked import RANK_SCORE
 
@@ -37,11 +40,16 @@ def monitored(data: TextDataModule) -> str:
 
 
 def usual_score(data: TextDataModule) -> str:
-    """Returns the score that chooses where none is named: of tasks, else of scored pairs, else of rankings."""
+    """Returns the figure that chooses where none is named.
+
+    It is the score of tasks, else of scored pairs, else of rankings, else the loss of the first objective.
+    """
     scored = data.table("validation")
     if any(task in scored for task in data.tasks or ()):
         return TASK_SCORE
-    return PAIR_SCORE if scored else RANKING_SCORE
+    if scored or not (data.held_out_rows or data.tables.ranked):
+        return PAIR_SCORE
+    return RANKING_SCORE if data.tables.ranked else f"val/{data.held_out_rows[0].objectives[0]}/loss"
 
 
 def data_of(trainer: pl.Trainer) -> TextDataModule | None:
@@ -78,15 +86,16 @@ class BestCheckpoint(ModelCheckpoint):
     Args:
         dirpath: Folder; None for ``checkpoints`` in the run's folder.
         monitor: The score; None for ``val/overall`` where tasks are validated, else ``val/spearman``, else
-            ``val/ndcg@10``.
-        mode: ``max`` or ``min``.
+            ``val/ndcg@10``, else the first objective's ``val/OBJECTIVE/loss``.
+        mode: ``max`` or ``min``; None for ``min`` of a loss or another figure that is good where it is low.
     """
 
-    def __init__(self, dirpath: str | None = None, monitor: str | None = None, mode: str = "max") -> None:
-        if mode not in ("max", "min"):
+    def __init__(self, dirpath: str | None = None, monitor: str | None = None, mode: str | None = None) -> None:
+        if mode not in ("max", "min", None):
             raise InvalidValueError(f"checkpoint.mode: expected max or min, got {mode!r}; max keeps the highest")
+        self._asked, self._asked_mode = monitor, mode
+        mode = mode or usual_mode(monitor or PAIR_SCORE)
         super().__init__(dirpath=dirpath, filename="{step}", monitor=monitor, mode=mode, save_top_k=1)
-        self._asked = monitor
         self._figures: dict[str, float] = {}
         self._validated: dict[str, int] = {}
         self._figures_step = -1
@@ -103,7 +112,10 @@ class BestCheckpoint(ModelCheckpoint):
             if "val_check_interval" in vars(trainer):  # absent where validation goes by the clock
                 trainer.val_check_interval = _validation_interval(trainer, data)
             self._validated = data.tables.validated
-            self.monitor = self.monitor or usual_score(data)
+            if self.monitor is None:
+                self.monitor = usual_score(data)
+                self.mode = self._asked_mode or usual_mode(self.monitor)
+                self.kth_value = torch.tensor(math.inf if self.mode == "min" else -math.inf)
             # Left to itself Lightning takes an interval of 1 batch for 1.0 epochs, and saves too late.
             self._save_on_train_epoch_end = not self._validated
             if not self._validated:

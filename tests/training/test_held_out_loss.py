@@ -1,0 +1,141 @@
+"""The loss on held-out rows: of whole batches, without views and dropout, to choose and to stop by."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from processes import of_two_ranks
+from pytorch_lightning.callbacks import EarlyStopping
+
+from contrastive_text.data import TextDataModule, TextTask
+from contrastive_text.losses import InfoNCE
+from contrastive_text.objectives import Contrastive, MaskedLM
+from contrastive_text.pairings import Given, Spans
+from contrastive_text.training.callbacks import BestCheckpoint
+from contrastive_text.training.callbacks.run_summary import RunSummary
+from contrastive_text.training.held_out import scores_of
+from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.training.optim import AdamW
+from contrastive_text.views import DeleteTokens, MaskTokens
+
+HELD_OUT = [
+    {"anchor": tiny.TEXTS[i], "positive": tiny.TEXTS[i + 17], "negative": tiny.TEXTS[(i + 26) % 40]}
+    for i in range(19)
+]
+"""Two batches of eight rows, in each of which all texts differ, and three more."""
+
+
+def module_of(bert: str, **parts: Any) -> ContrastiveModule:
+    """A module whose views and dropout would show in the loss."""
+    torch.manual_seed(0)
+    objectives = {"mlm": MaskedLM(), "pairs": Contrastive(InfoNCE(temperature=0.05))}
+    views = {"anchor": [DeleteTokens(0.5), MaskTokens()]}
+    return tiny.module(bert, dropout=0.3, **{"objectives": objectives, "views": views, **parts})
+
+
+def data_of(folder: Path, **options: Any) -> TextDataModule:
+    path = folder / "held_out.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in HELD_OUT))
+    train = tiny.write_triples(folder / "train.jsonl")
+    return tiny.data(train, **{"pairing": Given(), "held_out": str(path), **options})
+
+
+def by_hand(module: ContrastiveModule) -> float:
+    """The mean over the batches of InfoNCE of the vectors in use, each row against the texts of its batch."""
+    encoder = module.sentence_encoder()
+    losses = []
+    for start in (0, 8):
+        rows = HELD_OUT[start : start + 8]
+        anchor, positive, negative = (
+            torch.nn.functional.normalize(torch.as_tensor(encoder.encode([row[name] for row in rows])))
+            for name in ("anchor", "positive", "negative")
+        )
+        logits = anchor @ torch.cat([positive, negative]).T / 0.05
+        losses.append(torch.nn.functional.cross_entropy(logits, torch.arange(8)))
+    return float(torch.stack(losses).mean())
+
+
+def losses_over(module: ContrastiveModule, data: TextDataModule) -> dict[str, torch.Tensor]:
+    """Returns the figures of a validation without a trainer."""
+    data.attach(module)
+    data.setup("validate")
+    loaders = data.val_dataloader()
+    scores = scores_of(loaders, module.by_task, torch.device("cpu"))
+    module.eval()
+    with torch.no_grad():
+        for number, loader in enumerate(loaders):
+            loader.order.set_epoch(3)  # as Lightning does; what is drawn doesn't follow
+            for batch in loader:
+                scores.add(batch, number, embed=module, embedder=module.embedder)
+    return scores.figures()
+
+
+def test_a_run_keeps_the_weights_of_the_lowest_loss_and_stops_by_it(bert: str, tmp_path: Path) -> None:
+    # no loss falls by 1000: the first validation is the best, the third ends the run
+    stop = EarlyStopping("val/pairs/loss", mode="min", patience=2, min_delta=1000)
+    seen: list[float] = []
+
+    class Seen(BestCheckpoint):
+        def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+            seen.append(float(trainer.callback_metrics["val/pairs/loss"]))
+            super().on_validation_end(trainer, pl_module)
+
+    best, summary = Seen(dirpath=str(tmp_path / "best")), RunSummary()
+    module = module_of(bert, optimizer=AdamW(lr=1e-2))
+    trainer = tiny.trainer(
+        tmp_path, callbacks=[best, stop, summary], enable_checkpointing=True, max_steps=9, val_check_interval=1,
+        check_val_every_n_epoch=None,
+    )  # fmt: skip
+    trainer.fit(module, data_of(tmp_path))
+    assert trainer.global_step == len(seen) == 3 and len(set(seen)) == 3
+    assert (best.monitor, best.mode) == ("val/pairs/loss", "min")
+    assert float(best.best_model_score) == min(seen)
+    assert seen[-1] == pytest.approx(by_hand(module), abs=1e-4)
+    assert "val/mlm/loss" not in trainer.callback_metrics and "val/spearman" not in trainer.callback_metrics
+    said = summary.facts["validation data"]
+    assert "the loss of pairs is taken of 2 batches of 8 rows, 3 rows after them left out" in said
+    assert "mlm has none without views" in said and "chosen by val/pairs/loss" in summary.facts["validated"]
+
+
+def test_what_a_pairing_draws_and_a_small_file_are_the_same_each_time(bert: str, tmp_path: Path) -> None:
+    module = module_of(bert, objectives={"pairs": Contrastive()}, views=None)
+    whole = losses_over(module, data_of(tmp_path, batch_size=500))
+    assert float(whole["pairs/loss"]) == float(
+        losses_over(module, data_of(tmp_path, batch_size=19))["pairs/loss"]
+    )
+    documents = tiny.write_texts(
+        tmp_path / "documents.txt", tuple(" ".join(tiny.TEXTS[i : i + 6]) for i in range(30))
+    )
+    spans = {"held_out": documents, "pairing": Spans(anchors=1, positives=1, max_length=4, min_length=2)}
+    found = [losses_over(module, data_of(tmp_path, **spans, cache_dir=str(tmp_path))) for _ in range(2)]
+    assert float(found[0]["pairs/loss"]) == float(found[1]["pairs/loss"])
+
+
+def test_what_gives_no_loss_is_refused_before_training(bert: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"data.held_out: expected an objective that reads unaltered texts, got mlm"
+    ):
+        losses_over(module_of(bert, objectives={"mlm": MaskedLM()}), data_of(tmp_path))
+    with pytest.raises(ValueError, match=r"data.held_out: expected none beside tasks"):
+        TextDataModule(held_out="a.tsv", tasks={"a": TextTask("b.tsv")})
+    texts = tiny.write_texts(tmp_path / "texts.txt")
+    with pytest.raises(ValueError, match="anchor"):
+        losses_over(module_of(bert), data_of(tmp_path, held_out=texts))
+
+
+def shared(rank: int, bert: str, folder: str) -> dict[str, torch.Tensor]:
+    """Returns the loss on rows of which each rank has encoded a part."""
+    del rank
+    return losses_over(module_of(bert), data_of(Path(folder)))
+
+
+@pytest.mark.slow  # two processes that import torch
+def test_two_ranks_have_the_loss_of_one(bert: str, tmp_path: Path) -> None:
+    one = shared(0, bert, str(tmp_path))
+    for each in of_two_ranks(shared, tmp_path, bert, str(tmp_path)):
+        assert float(each["pairs/loss"]) == pytest.approx(float(one["pairs/loss"]), abs=1e-5)
