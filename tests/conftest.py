@@ -23,22 +23,36 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="contrastive_text_cache_")  # never the user's
 
 import pytest
-import torch
 from bits import compares_bits
 from hypothesis import settings
 
-from contrastive_text.core.setting import current_setting
-
 SHARED = Path(os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2] / "shared"))
 DATA = SHARED / "data"
+SETTING: dict[str, Any] = {}
 needs_data = pytest.mark.skipif(
     not DATA.is_dir(), reason=f"needs data of others, which are in no repository of ours; {DATA} isn't there"
 )
 
 
-def pytest_report_header() -> str:
-    """Says on which processor, with how many threads and with which versions the numbers are made."""
-    return "setting: " + ", ".join(f"{name} {value}" for name, value in current_setting().items())
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Notes on which processor, with how many threads and with which versions the numbers are made."""
+    if vars(session.config).get("workerinput") or not session.config.getoption("numprocesses", None):
+        # here, for the process that hands out tests needs no torch
+        from contrastive_text.core.setting import current_setting
+
+        SETTING.update(current_setting())
+        vars(session.config).get("workeroutput", {})["setting"] = SETTING
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:  # Any: pytest-xdist's
+    """Takes a worker's note."""
+    SETTING.update(getattr(node, "workeroutput", {}).get("setting", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says what the note says."""
+    terminalreporter.write_line("setting: " + ", ".join(f"{name} {value}" for name, value in SETTING.items()))
 
 
 @pytest.hookimpl(tryfirst=True)  # before marks choose
@@ -89,6 +103,8 @@ def unflushed() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def seeding_what_is_there() -> Iterator[None]:
     """Keeps ``torch.manual_seed`` from writing down its stack, thrice, for devices that may come."""
+    import torch
+
     with pytest.MonkeyPatch.context() as patched:
         for device in (torch.cuda, torch.xpu, torch.mtia):
             if not device.is_available():

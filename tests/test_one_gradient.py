@@ -1,7 +1,8 @@
 """One gradient however a step is executed: any layout, chunks, streamed losses, ranks, and views of each level.
 
 The default run takes a covering set, in which every two choices of different axes meet, of one process and of
-ranks with uneven parts; ``slow`` takes such a set of everything and a part at random, ``make exhaustive`` all.
+two ranks with uneven parts, and with siblings of three; ``slow`` takes such a set of everything and a part at
+random, ``make exhaustive`` all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from covering import covering, pairs, part_of
+from covering import choices, covering, pairs, part_of
 from executions import (
     CASES,
     EVERY,
@@ -43,7 +44,11 @@ from contrastive_text.views import FeatureCutoff, MaskTokens
 PROMISE = 1e-10
 AFTER_STEPS = 1e-9
 COVERING = covering(EVERY)
-QUICK = covering([each for each in EVERY if each.ranks == "one process" or "uneven" in each.ranks])
+# Other cases on three ranks: test_distributed.
+THREE = [each for each in EVERY if each.ranks == "three uneven ranks" and "siblings" in each.case]
+QUICK = covering([each for each in EVERY if each.ranks in ("one process", "two uneven ranks")]) + covering(
+    THREE, choices
+)
 
 Weights = list[dict[str, dict[str, float]]]
 

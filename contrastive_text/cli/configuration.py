@@ -48,8 +48,6 @@ def configured(
         SystemExit: An option that the parser refuses, which it has answered.
     """
     parser = run_parser(command, _Parser)
-    if command == "views":
-        parser.add_argument("--n", type=int, default=3, help="rows to show")
     path = option_value(words, "--ckpt_path")
     if below is None:
         below = {} if path is None or command == "views" else checkpoint_parts(path, to_resume=command == "fit")

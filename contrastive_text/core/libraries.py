@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging import ERROR
 from types import ModuleType
 
 from contrastive_text.core.errors import MissingLibraryError
@@ -49,13 +50,17 @@ def quiet() -> Iterator[None]:
     """Keeps away Transformers' load report and progress bar, which every process would show."""
     from transformers.utils import logging  # here: views are imported without it
 
-    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # theirs
+    # The handlers' levels, for another one of the logger makes Python forget those of all loggers.
+    handlers = logging.get_logger("transformers").handlers
+    levels, bar = [handler.level for handler in handlers], logging.is_progress_bar_enabled()
+    for handler in handlers:
+        handler.setLevel(ERROR)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
+        for handler, level in zip(handlers, levels, strict=False):
+            handler.setLevel(level)
         if bar:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
 

@@ -100,6 +100,10 @@ def _check_implementations(where: str, config: Mapping[str, object], inside: boo
             )
 
 
+_COUNTED: dict[str, int] = {}
+"""A configuration -> how many weights it speaks of: to count them takes as long as to load a small model."""
+
+
 def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
     """Checks for numbers of a ``config.json`` that its weights can't have, which would fill the memory."""
     folder = Path(name)
@@ -115,7 +119,8 @@ def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
             fresh: nn.Module = AutoModel.from_config(architecture)  # type: ignore[no-untyped-call]  # theirs
         return sum(weight.numel() for weight in fresh.parameters())
 
-    wanted = _fetched(_MODEL, name, count)
+    read = architecture.to_json_string(use_diff=False)
+    wanted = _COUNTED[read] = _COUNTED[read] if read in _COUNTED else _fetched(_MODEL, name, count)
     if wanted > 2 * written:  # half a byte a weight, in 4 bits, is the least there is
         raise InvalidValueError(
             f"{folder / 'config.json'}: expected the sizes of the weights beside it ({weights[0].name}, "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -45,9 +47,17 @@ def run_parser(
     """Returns the parser of a run's configuration, over ``base.yaml``.
 
     Args:
-        command: ``fit``, ``validate``, ``test`` or ``predict``, whose own options it has too; another has none.
+        command: ``fit``, ``validate``, ``test`` or ``predict``, whose own options it has too; ``views``, which
+            has one; another has none.
         kind: Its class, which may answer errors in its own way.
     """
+    # A copy: whoever parses may leave something in it, such as print_config.
+    return copy(_built(command, kind))  # type: ignore[arg-type]  # mypy looks for the hash of an object of the class
+
+
+@cache  # to read the signatures takes as long as to parse; a sweep has a parser for each cell
+def _built(command: str, kind: type[LightningArgumentParser]) -> LightningArgumentParser:
+    """Returns a parser that only copies of are used."""
     parser = kind(
         prog=f"contrastive-text {command}",
         default_config_files=[str(BASE)],
@@ -85,6 +95,8 @@ def run_parser(
     )
     if command in _METHODS:
         parser.add_method_arguments(pl.Trainer, command, skip=_GIVEN)
+    elif command == "views":
+        parser.add_argument("--n", type=int, default=3, help="rows to show")
     return parser
 
 
