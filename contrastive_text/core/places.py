@@ -231,7 +231,8 @@ class _Walk:
         if not self.own_words and structured and not (place.text or place.anything):
             raise InvalidValueError(f"{where}: expected names and values, or a list, got {text!r}")
         if structured or place.anything or place.parts or place.code:
-            inner = _parsed(text, files=self.own_words and not place.anything)
+            # Of names of files, which may be of any size, the parser reads none.
+            inner = _parsed(text, files=self.own_words and not place.anything and place.leads_to_parts)
             if isinstance(inner, Mapping | list):
                 self.value(inner, place, where)
         return text

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import overload
 
 from contrastive_text.core.types import Row
+from contrastive_text.data.files.mapped import ArrowRows
 from contrastive_text.data.files.readers import Table
+from contrastive_text.data.samples import sampled
 
 
 @dataclass(frozen=True)
@@ -39,19 +43,48 @@ class Clean:
 
     def table(self, table: Table) -> Table:
         """Returns a table with the texts of its rows cleaned, which it says."""
-        rows = tuple(map(self._row, table.rows))
-        changed = sum(row != before for row, before in zip(rows, table.rows, strict=True))
+        mapped = isinstance(table.rows, ArrowRows)
+        rows: Sequence[Row] = _Cleaned(table.rows, self) if mapped else tuple(map(self.row, table.rows))
+        looked = sampled(table.rows, seed=0)
+        changed = sum(self.row(row) != row for row in looked)
         done = {
             "white space collapsed": self.collapse,
             "lower case": self.lower,
             "a leading blank": self.leading_blank,
         }
+        of = f"a sample of {len(looked):,}" if len(looked) < len(rows) else f"{len(rows):,}"
         said = f"cleaned: {', '.join(what for what, is_done in done.items() if is_done) or 'nothing'}; "
-        said += f"{changed:,} of {len(rows):,} rows changed, and no text that is scored or embedded"
+        said += f"{changed:,} of {of} rows changed, and no text that is scored or embedded"
         return replace(table, rows=rows, understood=f"{table.understood}\n{said}")
 
-    def _row(self, row: Row) -> Row:
+    def row(self, row: Row) -> Row:
+        """Returns a row with its texts cleaned."""
         return {
             name: self(value) if isinstance(value, str) and name != "subset" else value
             for name, value in row.items()
         }
+
+
+class _Cleaned(Sequence[Row]):
+    """Mapped rows, cleaned when they are asked for."""
+
+    def __init__(self, rows: Sequence[Row], clean: Clean) -> None:
+        self._rows = rows
+        self._clean = clean
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> _Cleaned: ...
+
+    def __getitem__(self, index: int | slice) -> Row | _Cleaned:
+        if isinstance(index, slice):
+            return _Cleaned(self._rows[index], self._clean)
+        return self._clean.row(self._rows[index])
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self._clean.row, self._rows)

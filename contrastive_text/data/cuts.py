@@ -9,6 +9,7 @@ import numpy as np
 from contrastive_text.core.random import fold_each, generator
 from contrastive_text.core.types import TextPair
 from contrastive_text.data.collator import PAIRING, row_keys
+from contrastive_text.data.files import mapped
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.pairings import Pairing
@@ -55,7 +56,10 @@ def cut_spans(rows: Rows, pairing: Pairing, room: int, task: str, seed: int) -> 
         seed: Seed of every draw.
     """
     some = len(rows) > _SAMPLE
-    numbers = np.sort(generator(seed).permutation(len(rows))[:_SAMPLE]) if some else np.arange(len(rows))
+    # A permutation of more rows than are held in memory is too large itself.
+    draws, many = generator(seed), len(rows) > mapped.MAPPED_ROWS
+    few = draws.integers(len(rows), size=_SAMPLE) if many else draws.permutation(len(rows))
+    numbers = np.unique(few[:_SAMPLE]) if some else np.arange(len(rows))
     keys = fold_each(row_keys(seed, task, np.zeros_like(numbers), numbers), PAIRING).tolist()
     lengths = [
         len(span)
@@ -64,8 +68,8 @@ def cut_spans(rows: Rows, pairing: Pairing, room: int, task: str, seed: int) -> 
         for span in (example.anchor, *example.positives, *example.negatives)
     ]
     cut = sum(length > room for length in lengths)
-    drawn = f"of a sample of {len(numbers):,} documents" if some else "of a first pass"
-    said = f"{cut:,} of the {len(lengths):,} spans {drawn} are longer"
+    which = f"of a sample of {len(numbers):,} documents" if some else "of a first pass"
+    said = f"{cut:,} of the {len(lengths):,} spans {which} are longer"
     if not cut:
         return said
     return f"{said} ({cut / len(lengths):.1%}) and will be cut at their end, the longest has {max(lengths):,}"

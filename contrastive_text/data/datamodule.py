@@ -237,7 +237,7 @@ class TextDataModule(pl.LightningDataModule):
         """Returns the needs of the module after it was handed what the first process learns from the texts."""
         trainer, description = self.trainer, ""
         if trainer is None or trainer.is_global_zero:
-            description = learned_tokenizer(self.table("train"), needs)
+            description = learned_tokenizer(self.table("train"), needs, self.seed)
         if trainer is not None:
             description = trainer.strategy.broadcast(description)
         self._consumer().adopt_tokenizer(description)

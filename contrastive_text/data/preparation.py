@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch.utils.data import Subset
 
@@ -16,6 +17,7 @@ from contrastive_text.core.random import generator
 from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Role, Row, Slot, TextPair
 from contrastive_text.data.cuts import cut_spans, cut_texts, sample_rows
+from contrastive_text.data.files import mapped
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.joining import joined
 from contrastive_text.data.mixture import Mixture
@@ -24,6 +26,7 @@ from contrastive_text.data.orders import PERMUTATION_ROWS
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.run_tables import RunTables
 from contrastive_text.data.sampler import Rows
+from contrastive_text.data.samples import repeats, sampled
 from contrastive_text.data.selection import check_roles, drawn, served
 from contrastive_text.data.steps import Steps, TaskSize
 from contrastive_text.data.tasks import TextTask, option_place
@@ -76,7 +79,7 @@ class TrainingData(NamedTuple):
     def facts(self) -> dict[str, str]:
         """Returns what a reader of the results should know of the data set."""
         first = self.pairing.reads[0]
-        repeated = len(self.texts) - len({row[first] for row in self.texts})
+        repeated = repeats(self.texts, first)
         facts = {
             "training data": self.table.understood,
             "pairing": describe(self.pairing),
@@ -261,7 +264,9 @@ def prepare(
         numbers, said = drawn(numbers, task.limit, seed, name, permutation_rows)
         chosen.append(said)
     if len(numbers) < len(texts):
-        rows, texts = Subset(rows, numbers), [texts[number] for number in numbers]  # type: ignore[arg-type]  # indexed alone
+        subset: Any = partial(Subset, indices=numbers)  # Any: torch wants data sets, and reads what has places
+        rows = subset(rows)
+        texts = subset(texts) if len(numbers) > mapped.MAPPED_ROWS else [texts[number] for number in numbers]
     examples = pairing(rows[0], generator(seed))
     its = needs.tasks[name]
     slots = check_roles(pairing, examples, its.plan, its.roles, its.predicts_pairs)
@@ -276,9 +281,10 @@ def _tokenised(rows: Sequence[Row], tokenizer: TextTokenizer, folder: Path | Non
     return TokenTable(tokens.folder, tokens.source, targets or None)
 
 
-def learned_tokenizer(tables: Mapping[str, Table], needs: DataNeeds) -> str:
-    """Returns a tokenizer that is learned from all texts of the tables, as JSON."""
-    texts = chain(needs.prompts.named.values(), (text for table in tables.values() for text in _texts(table)))
+def learned_tokenizer(tables: Mapping[str, Table], needs: DataNeeds, seed: int) -> str:
+    """Returns a tokenizer that is learned from all texts of the tables, or of a sample, as JSON."""
+    rows = chain.from_iterable(sampled(table.rows, seed) for table in tables.values())
+    texts = chain(needs.prompts.named.values(), _texts(rows))
     learned = learn_vocabulary(texts, needs.vocabulary_size, new_tokens=needs.new_tokens)
     return learned.backend_tokenizer.to_str()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, Self
 
 from contrastive_text.core.distributed import world_size
@@ -11,6 +12,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.core.types import Row
 from contrastive_text.data.files.given import GIVEN, Source
+from contrastive_text.data.files.mapped import ArrowRows
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
 from contrastive_text.data.needs import TaskNeeds
 from contrastive_text.data.retrieval.files import RetrievalFiles
@@ -31,6 +33,7 @@ class RunTables:
         eval_columns: Library column -> column of the files of scored pairs.
         bounds: How large what is in a file may be.
         retrieval: What is ranked in validation; None for nothing.
+        cache_dir: Where mapped rows are kept, as for ``read_rows``.
 
     Attributes:
         ranked: Name of a retrieval set -> the set, as far as they have been read.
@@ -44,6 +47,7 @@ class RunTables:
         eval_columns: Mapping[str, str] | None,
         bounds: Bounds = USUAL,
         retrieval: RetrievalFiles | None = None,
+        cache_dir: str | None = None,
     ) -> None:
         self.tasks = tasks
         self.named = named
@@ -51,6 +55,7 @@ class RunTables:
         self.eval_columns = eval_columns
         self.bounds = bounds
         self.retrieval = retrieval or RetrievalFiles()
+        self.cache_dir = None if cache_dir is None else Path(cache_dir)
         self.ranked: dict[str, RetrievalSet] = {}
         self._tables: dict[tuple[str, str], Table] = {}
 
@@ -59,7 +64,9 @@ class RunTables:
         """Takes what it needs of the arguments of ``TextDataModule``."""
         files = {part: given[part] for part in SPLITS if part not in ALONE}
         ranked = RetrievalFiles(given["retrieval"], given["retrieval_corpus"], given["retrieval_documents"])
-        return cls(tasks, bool(given["tasks"]), files, given["eval_columns"], Bounds.of(given["bounds"]), ranked)
+        bounds = Bounds.of(given["bounds"])
+        named = bool(given["tasks"])
+        return cls(tasks, named, files, given["eval_columns"], bounds, ranked, given["cache_dir"])
 
     def of(self, part: str) -> dict[str, Table]:
         """Returns the tables of a part by name, as far as they have been read."""
@@ -73,9 +80,11 @@ class RunTables:
         return scored | {name: data.identity for name, data in self.ranked.items()}
 
     def fingerprints(self, part: str) -> dict[str, list[str]]:
-        """Returns what tells the rows of a part from others, table by table: of those given from Python."""
+        """Returns what tells the rows of a part from others, by table: of those that are mapped or given."""
         told = {
-            name: [each for each in table.source if each.startswith(GIVEN)]
+            name: [f"mapped:{table.rows.digest}"]
+            if isinstance(table.rows, ArrowRows)
+            else [each for each in table.source if each.startswith(GIVEN)]
             for name, table in self.of(part).items()
         }
         return {name: records for name, records in told.items() if records}
@@ -90,9 +99,10 @@ class RunTables:
         for name in self.of(part):
             if now.get(name, []) != list(before.get(name, [])):
                 told = [", ".join(records.get(name, [])) or "files" for records in (before, now)]
+                source = ", ".join(map(file_name, self.of(part)[name].source))
                 raise InvalidValueError(
                     f"ckpt_path: expected the rows of {name} as the checkpoint knows them ({told[0]}), got "
-                    f"others ({told[1]}); give the same rows, or start from the weights alone with init_from"
+                    f"others of {source} ({told[1]}); give the same, or take the weights alone with init_from"
                 )
 
     def understood(self, part: str) -> list[str]:
@@ -134,10 +144,12 @@ class RunTables:
                     "and not trained, or drop the task"
                 )
             if task.files(part) and (part, name) not in self._tables:
-                self._tables[part, name] = read_task(name, task, part, needs[name], self.bounds)
+                self._tables[part, name] = read_task(name, task, part, needs[name], self.bounds, self.cache_dir)
         files = self.files.get(part, [])
         if part == "predict" and files and (part, part) not in self._tables:
-            self._tables[part, part] = read_rows(files, reads=("text",), split="all", bounds=self.bounds)
+            self._tables[part, part] = read_rows(
+                files, reads=("text",), split="all", bounds=self.bounds, cache_dir=self.cache_dir
+            )
         elif part != "predict":
             self._read_pairs(part, files)
         tables = self.of(part)

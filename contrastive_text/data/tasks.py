@@ -177,7 +177,14 @@ def check_least(name: str, number: int, least: int) -> None:
         raise InvalidValueError(f"data.{name}: expected {least} or more, got {number}")
 
 
-def read_task(name: str, task: TextTask, part: str, needs: TaskNeeds, bounds: Bounds = USUAL) -> Table:
+def read_task(
+    name: str,
+    task: TextTask,
+    part: str,
+    needs: TaskNeeds,
+    bounds: Bounds = USUAL,
+    cache_dir: Path | None = None,
+) -> Table:
     """Reads the files of a part of a task.
 
     Args:
@@ -186,6 +193,7 @@ def read_task(name: str, task: TextTask, part: str, needs: TaskNeeds, bounds: Bo
         part: ``train``, ``held_out``, ``validation``, ``test`` or ``predict``.
         needs: What its objectives read and predict.
         bounds: How large what is in a file may be.
+        cache_dir: Where mapped rows are kept, as for ``read_rows``.
 
     Raises:
         ValueError: A file that can't be read as asked, labels that nothing reads, or held-out rows of a task
@@ -197,7 +205,9 @@ def read_task(name: str, task: TextTask, part: str, needs: TaskNeeds, bounds: Bo
     texts = tuple(column for column in pairing.reads if column != "target")
     if part == "predict":
         columns = _without_target(task.columns)
-        return read_rows(task.files(part), reads=texts, columns=columns, split=SPLITS[part], bounds=bounds)
+        return read_rows(
+            task.files(part), reads=texts, columns=columns, split=SPLITS[part], bounds=bounds, cache_dir=cache_dir
+        )
     scored = part in ("validation", "test")
     if (target is None and task.labels) or (scored and not needs.predicts):
         lacking, dropped = (name, "files") if scored else ("the labels", "labels")
@@ -214,6 +224,7 @@ def read_task(name: str, task: TextTask, part: str, needs: TaskNeeds, bounds: Bo
         split=SPLITS[part],
         every_label=part == "train",
         bounds=bounds,
+        cache_dir=cache_dir,
     )
     return table if task.clean is None or scored else task.clean.table(table)
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import final
@@ -18,14 +15,12 @@ import tokenizers
 from rich.progress import track
 from transformers import PreTrainedTokenizerFast
 
-from contrastive_text.core.disk import held, replacing_folder
-from contrastive_text.core.errors import DiskError, InvalidTypeError
-from contrastive_text.core.manifests import MANIFEST, Manifest
-from contrastive_text.core.temporaries import remove_abandoned
+from contrastive_text.core.errors import InvalidTypeError
 from contrastive_text.core.types import Row, Tokens
+from contrastive_text.data.cache import cache_folder, cached
 from contrastive_text.data.tokenizing import TextTokenizer
 
-__all__ = ["TokenTable", "default_cache_dir", "tokenize_documents"]
+__all__ = ["TokenTable", "tokenize_documents"]
 
 _FORMAT = 2
 """Raised when the files mean something else than before."""
@@ -98,7 +93,7 @@ def tokenize_documents(
     Args:
         texts: The documents.
         tokenizer: Its length limit doesn't count here.
-        cache_dir: Folder of all entries; None for ``default_cache_dir``.
+        cache_dir: Folder of all entries; None for ``contrastive_text/tokens`` in the user's.
 
     Returns:
         The tokens; ``source`` says whether they were made or found.
@@ -119,33 +114,11 @@ def tokenize_documents(
         >>> table.lengths.tolist(), table.source.split()[0]
         ([3, 2], 'tokenised')
     """
-    folder = (default_cache_dir() if cache_dir is None else cache_dir.expanduser()).absolute()
-    entry = folder / _key(texts, tokenizer)
-    if not _damage(entry):
-        return TokenTable(entry, source=f"tokens read from {entry}")
-    with ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            remove_abandoned(folder)
-            stack.enter_context(held(entry, wait=True))
-        except OSError as error:
-            raise DiskError(
-                f"cache_dir: expected a folder that can be written, got {folder} ({error}); name another one"
-            ) from None
-        if not (damage := _damage(entry)):
-            return TokenTable(entry, source=f"tokens read from {entry}")
-        if os.path.lexists(entry):
-            warnings.warn(f"{entry}: damaged tokens ({'; '.join(damage)}); they are made anew", stacklevel=2)
-        if not entry.is_dir():
-            entry.unlink(missing_ok=True)
-        with replacing_folder(entry, last=MANIFEST) as made:
-            _write(made, texts, tokenizer)
-    return TokenTable(entry, source=f"tokenised and cached in {entry}")
-
-
-def default_cache_dir() -> Path:
-    """Returns ``contrastive_text/tokens`` in the user's cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "contrastive_text", "tokens")
+    folder = cache_folder(cache_dir, "tokens")
+    entry, made = cached(
+        folder, _key(texts, tokenizer), "tokens", _FILES, lambda made: _write(made, texts, tokenizer)
+    )
+    return TokenTable(entry, source=f"tokenised and cached in {entry}" if made else f"tokens read from {entry}")
 
 
 def _key(texts: Sequence[str], tokenizer: TextTokenizer) -> str:
@@ -181,18 +154,6 @@ def _write(folder: Path, texts: Sequence[str], tokenizer: TextTokenizer) -> None
             np.fromiter(chain.from_iterable(each.ids for each in tokens), dtype=_INT32).tofile(ids)
             np.fromiter(chain.from_iterable(each.words for each in tokens), dtype=_INT32).tofile(words)
     np.cumsum(lengths, dtype=_INT64).tofile(folder / "offsets")
-    Manifest.of(folder, _FILES).write(folder)
-
-
-def _damage(entry: Path) -> list[str]:
-    """Returns what is wrong with an entry; nothing for a whole one."""
-    try:
-        manifest = Manifest.read(entry)
-    except (OSError, ValueError):
-        return [f"{MANIFEST}: changed"]
-    if manifest is None or set(manifest.files) != set(_FILES):
-        return [f"{MANIFEST}: none of tokens"]
-    return manifest.damage(entry)
 
 
 def _mapped(path: Path, kind: str) -> npt.NDArray[np.int64]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, overload
 
 import numpy as np
 
+from contrastive_text.core.documents import Documents
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Example, Row, TextPair
@@ -32,11 +32,12 @@ class Pairing(ABC):
     reads_tokens: ClassVar[bool] = False
     joins: ClassVar[bool] = False
 
-    def arrange(self, documents: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
+    def arrange(self, documents: Sequence[Sequence[Row]]) -> tuple[Sequence[Row], str]:
         """Returns the rows to draw batches from, and what there is to say of them; asked once, before sampling.
 
         Args:
-            documents: The rows of each document, in its order: of a file, or of what a blank line of it ends.
+            documents: The rows of each document, in its order: of a file, or what a blank line of it ends. They
+                may be mapped, and a list of all of them more than the memory.
 
         Returns:
             The rows for ``__call__``, here all of them; and a line that says how they were made, what was left
@@ -45,7 +46,7 @@ class Pairing(ABC):
         Raises:
             ValueError: No row is left.
         """
-        return list(itertools.chain.from_iterable(documents)), ""
+        return Documents.of(documents).rows, ""
 
     def serves(self, tokens: int) -> bool:  # noqa: ARG002  # the contract
         """Whether a text of so many tokens can be paired; those that can't are left out and counted.
@@ -176,14 +177,9 @@ class Neighbours(Pairing):
             raise InvalidValueError(f"Neighbours.reach: expected 1 or more, got {reach}; 3 in SimCSE's other row")
         self.reach = reach
 
-    def arrange(self, documents: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
+    def arrange(self, documents: Sequence[Sequence[Row]]) -> tuple[Sequence[Row], str]:
         """Returns every row with its successors in the document: ``next``, ``next_2``, ...; the last has none."""
-        names = ["next", *(f"next_{number}" for number in range(2, self.reach + 1))]
-        rows: list[Row] = [
-            {**row, **{name: after["text"] for name, after in zip(names, document[i:], strict=False)}}
-            for document in documents
-            for i, row in enumerate(document[:-1], start=1)
-        ]
+        rows = _Followed(Documents.of(documents), self.reach)
         if not rows:
             raise InvalidValueError(
                 "data.train: expected two texts or more, one after the other, got one; give more text"
@@ -194,3 +190,34 @@ class Neighbours(Pairing):
         """Returns one example: the text and one of its successors."""
         following = [str(text) for name, text in row.items() if name.startswith("next")]
         return [Example(anchor=str(row["text"]), positives=(following[int(rng.integers(len(following)))],))]
+
+
+class _Followed(Sequence[Row]):
+    """Every row but the last of each document, with its successors, made when it is asked for."""
+
+    def __init__(self, documents: Documents, reach: int) -> None:
+        self._documents = documents
+        self._names = ["next", *(f"next_{number}" for number in range(2, reach + 1))]
+        sizes = np.diff(documents.ends, prepend=0)
+        self._ends = np.cumsum(np.maximum(sizes - 1, 0))
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        document = int(np.searchsorted(self._ends, place, side="right"))
+        rows, ends = self._documents.rows, self._documents.ends
+        # Of the documents before, each with a row has one more there than here.
+        end = int(ends[document])
+        at = end - 1 - (int(self._ends[document]) - place)
+        after = [rows[number]["text"] for number in range(at + 1, min(at + 1 + len(self._names), end))]
+        return {**rows[at], **dict(zip(self._names, after, strict=False))}

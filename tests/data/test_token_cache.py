@@ -23,7 +23,8 @@ from transformers import PreTrainedTokenizerFast
 from contrastive_text.core.manifests import MANIFEST, Manifest
 from contrastive_text.core.types import Tokens
 from contrastive_text.data import TextTokenizer, learn_vocabulary, token_cache
-from contrastive_text.data.token_cache import TokenTable, default_cache_dir, tokenize_documents
+from contrastive_text.data.cache import cache_folder
+from contrastive_text.data.token_cache import TokenTable, tokenize_documents
 from contrastive_text.data.tokenizing import wrap_tokenizer
 
 TEXTS = ("the old bird sings in the tree", "", "a dog!", "Zebra 日本 [MASK]\n\nnext line", " ")
@@ -335,7 +336,7 @@ def test_the_default_folder_is_the_users_cache(
     assert tokenize_documents(TEXTS, tokenizer).folder.parent == tmp_path / "xdg" / "contrastive_text" / "tokens"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_cache_dir() == tmp_path / ".cache" / "contrastive_text" / "tokens"
+    assert cache_folder(None, "tokens") == tmp_path / ".cache" / "contrastive_text" / "tokens"
     table = tokenize_documents(TEXTS, tokenizer, Path("~/mine"))
     assert table.folder.parent == tmp_path / "mine"
 

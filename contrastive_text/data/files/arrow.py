@@ -32,7 +32,7 @@ def read_parquet(path: Path) -> Content:
             yield from file.iter_batches(batch_size=_SLICE)
 
     with _answering(path), parquet.ParquetFile(path) as file:
-        return _content(path, file.schema_arrow.names, batches)
+        return _content(path, file.schema_arrow.names, batches, file.metadata.num_rows)
 
 
 def read_arrow(path: Path) -> Content:
@@ -46,13 +46,11 @@ def read_arrow(path: Path) -> Content:
 
     def batches() -> Iterator[Any]:
         with arrow.memory_map(str(path)) as source, _opened(arrow, path, source) as reader:
-            numbered = hasattr(reader, "num_record_batches")
-            each = map(reader.get_batch, range(reader.num_record_batches)) if numbered else reader
-            for batch in each:
+            for batch in _batches(reader):
                 yield from (batch.slice(start, _SLICE) for start in range(0, len(batch), _SLICE))
 
     with _answering(path), arrow.memory_map(str(path)) as source, _opened(arrow, path, source) as reader:
-        return _content(path, reader.schema.names, batches)
+        return _content(path, reader.schema.names, batches, sum(map(len, _batches(reader))))
 
 
 def _opened(arrow: Any, path: Path, source: Any) -> Any:  # Any: pyarrow's
@@ -61,7 +59,12 @@ def _opened(arrow: Any, path: Path, source: Any) -> Any:  # Any: pyarrow's
     return arrow.ipc.open_file(source) if whole else arrow.ipc.open_stream(source)
 
 
-def _content(path: Path, names: list[str], batches: Any) -> Content:  # Any: makes an iterator of record batches
+def _batches(reader: Any) -> Iterator[Any]:  # Any: pyarrow's
+    numbered = hasattr(reader, "num_record_batches")
+    yield from map(reader.get_batch, range(reader.num_record_batches)) if numbered else reader
+
+
+def _content(path: Path, names: list[str], batches: Any, count: int) -> Content:  # Any: makes an iterator
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise reading_error(str(path), "every name once", f"{short(twice[0])} twice", "rename one of the columns")
 
@@ -73,7 +76,7 @@ def _content(path: Path, names: list[str], batches: Any) -> Content:  # Any: mak
                 yield from enumerate(zip(*columns, strict=True), read + 1)
                 read += len(batch)
 
-    return Content(names, records)
+    return Content(names, records, known=count)
 
 
 @contextmanager

@@ -47,11 +47,15 @@ class Content(NamedTuple):
         header: A name for each cell of a record.
         records: Begins anew with each call; None is a blank line, or an empty file of a folder.
         unread: Other files of a folder.
+        known: Number of records, where it is known without reading them.
+        identity: What tells them from others, where no file's bytes do.
     """
 
     header: list[str]
     records: Callable[[], Iterable[Record | None]]
     unread: int = 0
+    known: int | None = None
+    identity: str = ""
 
 
 def documents(folder: Path, bounds: Bounds = USUAL) -> Content:

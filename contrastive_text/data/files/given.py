@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.data.files.formats import Content, ObjectCells, counted, listed, short
+from contrastive_text.data.files.formats import Content, ObjectCells, Record, counted, listed, short
 from contrastive_text.data.files.frames import Frame, frame_columns, frame_rows, is_frame, plain_cell
 from contrastive_text.data.files.hub import PREFIX
 from contrastive_text.data.files.parsing import SUFFIXES
@@ -103,19 +103,23 @@ class GivenRows(str):
             ValueError: Texts where pairs are read, or tuples of more or fewer values than are read.
         """
         data = self._data
+        named = not is_frame(data) and isinstance(data[0], Mapping)
         if is_frame(data):
-            return Content([str(name) for name in frame_columns(data)], lambda: enumerate(_rows(data), 1))
-        if isinstance(data[0], Mapping):
-            names = list(dict.fromkeys(str(key) for row in data for key in row))
-            return Content(
-                names, lambda: ((line, ObjectCells(names, row)) for line, row in enumerate(_rows(data), 1))
-            )
-        if isinstance(data[0], str) and set(reads) != {"text"}:
+            header = [str(name) for name in frame_columns(data)]
+        elif named:
+            header = list(dict.fromkeys(str(key) for row in data for key in row))
+        elif isinstance(data[0], str) and set(reads) != {"text"}:
             raise InvalidValueError(
                 f"{self.name}: expected {listed(reads)}, got texts alone; give dicts or tuples of these"
             )
-        header = ["text"] if isinstance(data[0], str) else _places(len(data[0]), reads, self.name)
-        return Content(header, lambda: enumerate(_rows(data), 1))
+        else:
+            header = ["text"] if isinstance(data[0], str) else _places(len(data[0]), reads, self.name)
+
+        def records() -> Iterator[Record]:
+            for line, row in enumerate(_rows(data), 1):
+                yield line, ObjectCells(header, row) if named else row
+
+        return Content(header, records, known=self.rows, identity=str(self))
 
 
 def is_unread(path: object) -> TypeGuard[str]:

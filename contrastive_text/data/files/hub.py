@@ -76,7 +76,9 @@ def hub_content(path: str) -> Content:
         got = f"{type(error).__name__} ({' '.join(str(error).split())})"
         raise reading_error(path, "a data set that can be loaded", got, todo) from None
     header = [str(column) for column in frame_columns(table)]
-    return Content(header, lambda: enumerate(frame_rows(table), start=1))
+    places = [Path(each["filename"]) for each in table.cache_files]
+    identity = repr([(str(place), place.stat().st_size, place.stat().st_mtime_ns) for place in places])
+    return Content(header, lambda: enumerate(frame_rows(table), start=1), known=len(table), identity=identity)
 
 
 @contextmanager

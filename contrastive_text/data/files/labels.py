@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.specs import part_spec
 from contrastive_text.core.targets import Target, number_of, plain_label
 from contrastive_text.core.types import Row
 from contrastive_text.data.files.formats import listed, reading_error, short
@@ -38,6 +39,17 @@ class Labels:
         for label, name in self._names.items():
             self._number(f"labels.{label}", name)
         self._seen: dict[str, float | None] = {}
+
+    @property
+    def gold(self) -> bool:
+        """Whether any number is a gold score, which can be missing."""
+        return self._gold
+
+    @property
+    def asked(self) -> object:
+        """What tells these labels from others that read the same cells."""
+        target = None if self._target is None else part_spec(self._target, "labels")
+        return target, sorted(self._names.items())
 
     def read(self, where: str, column: str, cell: object) -> tuple[str, float | None]:
         """Returns a cell's label and its number, None where it says that there is no gold label.

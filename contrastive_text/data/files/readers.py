@@ -5,22 +5,37 @@ Texts are never altered. What is ignored or left out of a file is said in ``Tabl
 
 from __future__ import annotations
 
-import itertools
+import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from contrastive_text.core.documents import Documents
 from contrastive_text.core.random import text_id
 from contrastive_text.core.targets import Target
 from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.core.types import Row
+from contrastive_text.data.cache import cache_folder, cached
+from contrastive_text.data.files import mapped
 from contrastive_text.data.files.columns import ALIASES, PAIR
 from contrastive_text.data.files.formats import listed, reading_error
 from contrastive_text.data.files.frames import Frame
 from contrastive_text.data.files.given import GivenRows, source
 from contrastive_text.data.files.labels import Labels
+from contrastive_text.data.files.mapped import (
+    KNOWN,
+    ROWS,
+    SIZES,
+    ArrowRows,
+    RowWriter,
+    can_map,
+    key_of,
+    records_of,
+)
 from contrastive_text.data.files.rows import FileRows, negative_names
 
 
@@ -29,17 +44,17 @@ class Table:
     """Rows of one or several files, and how the files were understood.
 
     Args:
-        rows: The rows in file order, all with the same columns.
+        rows: The rows in file order, all with the same columns: a tuple, or mapped.
         source: The files, as they were given.
         understood: A line for each file: which column became what, what was ignored or left out, the rows.
         sizes: Number of rows of each document: a file, a file of a folder, or what a blank line ends.
         files: Number of rows of each file; none where rows of several are joined.
     """
 
-    rows: tuple[Row, ...]
+    rows: Sequence[Row]
     source: tuple[str, ...]
     understood: str
-    sizes: tuple[int, ...]
+    sizes: Sequence[int]
     files: tuple[int, ...] = ()
 
     def __len__(self) -> int:
@@ -54,13 +69,12 @@ class Table:
     @property
     def identity(self) -> int:
         """A number that is the same for the same rows, wherever their files lie."""
-        return text_id(repr(self.rows))
+        return text_id(self.rows.digest if isinstance(self.rows, ArrowRows) else repr(self.rows))
 
     @property
-    def documents(self) -> list[tuple[Row, ...]]:
+    def documents(self) -> Documents:
         """The rows of each document, as ``Pairing.arrange`` takes them."""
-        ends = itertools.accumulate(self.sizes)
-        return [self.rows[end - size : end] for end, size in zip(ends, self.sizes, strict=True)]
+        return Documents(self.rows, self.sizes)
 
 
 def read_rows(
@@ -72,6 +86,7 @@ def read_rows(
     split: str | None = None,
     every_label: bool = True,
     bounds: Bounds = USUAL,
+    cache_dir: Path | None = None,
 ) -> Table:
     r"""Reads data files, and folders of documents, into rows of one table.
 
@@ -87,6 +102,9 @@ def read_rows(
     With a target, labels are read as it understands them, and rows without a gold label are left out. All else
     that is no label of it is refused with its line.
 
+    Above 1,000,000 records (``MAPPED_ROWS``) the rows are written into a cache once, in Arrow's format, by the
+    first of several processes, and mapped from there: memory doesn't hold them. That needs ``pyarrow``.
+
     Args:
         paths: One file or folder or several, which are joined in order; the files of a folder go by name. Or
             rows: a list of texts, dicts or tuples, a DataFrame, a ``datasets.Dataset``.
@@ -100,6 +118,7 @@ def read_rows(
         every_label: Whether each of ``labels`` must have a row; False where the mapping was written for other
             files of the data set too.
         bounds: How large a line of a file may be, and what else may not grow without end.
+        cache_dir: Where mapped rows are kept; None for ``contrastive_text/rows`` in the user's cache folder.
 
     Raises:
         FileNotFoundError: A file is not there.
@@ -117,7 +136,7 @@ def read_rows(
         ({'anchor': 'a cat?', 'positive': 'a pet'},)
     """
     numbers = Labels(target if "target" in reads else None, labels)
-    return _read(paths, reads, columns, numbers, split, every_label, bounds)
+    return _read(paths, reads, columns, numbers, split, every_label, bounds, cache_dir)
 
 
 def _read(
@@ -128,6 +147,7 @@ def _read(
     split: str | None,
     every_label: bool,
     bounds: Bounds,
+    cache_dir: Path | None,
 ) -> Table:
     given = {name: [value] if isinstance(value, str) else list(value) for name, value in (columns or {}).items()}
     for where, names in (("reads", reads), ("columns", given)):
@@ -142,25 +162,68 @@ def _read(
     files = _sources(paths)
     if not files:
         raise reading_error("paths", "at least one file", "none", "name one")
-    parts = [_read_file(FileRows(path, reads, given, labels, split, bounds)) for path in files]
-    notes = [understood for _, understood, _ in parts]
-    subset = ["subset" in rows[0] for rows, _, _ in parts]
-    if any(subset) and not all(subset) and "subset" not in reads:
-        # MultiNLI has a genre, SNLI none.
-        parts = [([_without(row, {"subset"}) for row in rows], note, sizes) for rows, note, sizes in parts]
-        notes.append("subset left out: not every file has one")
-    first = listed(parts[0][0][0])
-    for path, (rows, _, _) in zip(files, parts, strict=True):
-        if listed(rows[0]) != first:
-            expected = f"the columns of {files[0]} ({first})"
-            raise reading_error(str(path), expected, listed(rows[0]), "read the files as two data sets")
-    notes += labels.check(every_label)
+    each = [FileRows(path, reads, given, labels, split, bounds) for path in files]
+    if can_map() and not labels.gold and (total := sum(map(records_of, each))) > mapped.MAPPED_ROWS:
+        key = key_of(each, (reads, given, split, every_label, labels.asked))
+        return _mapped(each, labels, every_label, cache_folder(cache_dir, "rows"), key, total)
+    parts = [_read_file(rows) for rows in each]
+    dropped, notes = _agreed(each, [list(rows[0]) for rows, _, _ in parts])
+    if dropped:
+        parts = [([_without(row, dropped) for row in rows], note, sizes) for rows, note, sizes in parts]
+    notes = [*(understood for _, understood, _ in parts), *notes, *labels.check(every_label)]
     return Table(
         rows=tuple(row for rows, _, _ in parts for row in rows),
         source=tuple(str(path) for path in files),
         understood="\n".join(notes),
         files=tuple(sum(sizes) for _, _, sizes in parts),
         sizes=tuple(size for _, _, sizes in parts for size in sizes),
+    )
+
+
+def _agreed(files: Sequence[FileRows], names: Sequence[Sequence[str]]) -> tuple[set[str], list[str]]:
+    """Returns columns that aren't taken because not every file has them, and what is to be said of that.
+
+    Raises:
+        ValueError: A file has other columns than the first.
+    """
+    subset = ["subset" in each for each in names]
+    # MultiNLI has a genre, SNLI none.
+    dropped = {"subset"} if any(subset) and not all(subset) and "subset" not in files[0].reads else set()
+    kept = [listed(name for name in each if name not in dropped) for each in names]
+    for rows, its in zip(files, kept, strict=True):
+        if its != kept[0]:
+            expected = f"the columns of {files[0].path} ({kept[0]})"
+            raise reading_error(str(rows.path), expected, its, "read the files as two data sets")
+    return dropped, ["subset left out: not every file has one"] if dropped else []
+
+
+def _mapped(
+    files: Sequence[FileRows], labels: Labels, every_label: bool, folder: Path, key: str, total: int
+) -> Table:
+    """Returns the rows of files from the cache, where they are written first if they aren't there."""
+
+    def make(entry: Path) -> None:
+        writer = RowWriter(entry / ROWS, total)
+        written = [writer.file(rows) for rows in files]
+        dropped, notes = _agreed(files, [each.names for each in written])
+        known = {
+            "names": [name for name in written[0].names if name not in dropped],
+            "understood": [*(each.understood for each in written), *notes, *labels.check(every_label)],
+            "files": [sum(each.sizes) for each in written],
+            "digest": writer.end(),
+        }
+        np.array([size for each in written for size in each.sizes], np.int64).tofile(entry / SIZES)
+        (entry / KNOWN).write_text(json.dumps(known), encoding="utf-8")
+
+    entry, _ = cached(folder, key, "rows", (ROWS, SIZES, KNOWN), make)
+    known = json.loads((entry / KNOWN).read_text(encoding="utf-8"))
+    said = f"more than {mapped.MAPPED_ROWS:,} rows: mapped from {entry}; a vocabulary is learned from a sample"
+    return Table(
+        rows=ArrowRows(entry / ROWS, known["names"], known["digest"]),
+        source=tuple(str(rows.path) for rows in files),
+        understood="\n".join([*known["understood"], said]),
+        files=tuple(known["files"]),
+        sizes=np.fromfile(entry / SIZES, np.int64).tolist(),
     )
 
 
@@ -185,7 +248,7 @@ def read_pairs(
     score below 0, -1 (GLUE's for none).
     """
     reads = ("anchor", "positive", "target")
-    return _read(paths, reads, columns, Labels(None, gold=True), split, every_label=True, bounds=bounds)
+    return _read(paths, reads, columns, Labels(None, gold=True), split, True, bounds, None)
 
 
 def _read_file(rows: FileRows) -> tuple[list[Row], str, list[int]]:

@@ -23,7 +23,7 @@ from contrastive_text.data.files.formats import (
 from contrastive_text.data.files.given import GivenRows, is_unread, missing_rows
 from contrastive_text.data.files.hub import PREFIX, hub_content
 from contrastive_text.data.files.labels import Labels
-from contrastive_text.data.files.parsing import parse, suffix_of
+from contrastive_text.data.files.parsing import BINARY, parse, suffix_of
 from contrastive_text.data.files.splits import choose_split, split_place
 
 _NAMED = 24
@@ -89,6 +89,7 @@ class FileRows:
         self._labelled: Counter[str] = Counter()  # rows of each label, those without a gold label too
         self._blank = 0
         self._empty = 0
+        self._known: Content | None = None
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, str | float]]]:
         """Yields each row with the line that its record begins on, or its document's number in a folder."""
@@ -125,15 +126,24 @@ class FileRows:
             for text in kept:
                 yield line, {**row, spread: text}
 
-    def _content(self) -> Content:
+    def known_content(self) -> Content | None:
+        """Returns what the source holds where it knows the number of its records; None for lines of text."""
         if isinstance(self.path, GivenRows):
-            return self.path.content(self.reads)
+            self._known = self._known or self.path.content(self.reads)
+        elif self._where.startswith(PREFIX):
+            self._known = self._known or hub_content(self._where)
+        elif is_unread(self._where):
+            raise missing_rows("data", self._where)
+        elif self.path.suffix.lower() in BINARY:
+            self._known = self._known or parse(self.path, self.bounds)
+        return self._known
+
+    def _content(self) -> Content:
+        if (known := self.known_content()) is not None:
+            return known
+        assert isinstance(self.path, Path)
         if self._is_folder:
             return documents(self.path, self.bounds)
-        if self._where.startswith(PREFIX):
-            return hub_content(self._where)
-        if is_unread(self._where):
-            raise missing_rows("data", self._where)
         content = parse(self.path, self.bounds)
         if content.header == ["text"] and suffix_of(self.path) == ".txt" and set(self.reads) != {"text"}:
             header = "<TAB>".join("label" if name == "target" else name for name in self.reads)

@@ -98,7 +98,7 @@ def test_a_mapping_may_be_for_one_of_several_files(tmp_path: Path) -> None:
     files = [pairs(tmp_path / "a.tsv", ["0", "2"]), pairs(tmp_path / "b.tsv", ["e", "neutral"])]
     table = read(files, labels={"e": "entailment"})
     assert targets(table) == [0.0, 2.0, 0.0, 1.0]
-    assert table.documents == [table.rows[:2], table.rows[2:]]
+    assert list(table.documents) == [table.rows[:2], table.rows[2:]]
     assert "no row" not in table.understood
 
 

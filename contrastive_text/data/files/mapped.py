@@ -1,0 +1,250 @@
+"""Rows that are too many for the memory: converted once into a file of Arrow's, which all processes map."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+from rich.progress import track
+
+from contrastive_text.core.errors import DiskError
+from contrastive_text.core.libraries import require
+from contrastive_text.core.types import Row
+from contrastive_text.data.files.formats import reading_error
+from contrastive_text.data.files.rows import FileRows, negative_names
+
+MAPPED_ROWS = 1_000_000
+"""Records of a table above which its rows are mapped and not in memory."""
+ROWS, SIZES, KNOWN = "rows.arrow", "sizes", "table.json"
+_FORMAT = 1
+"""Raised when the files mean something else than before."""
+_BATCH = 8192
+_CHUNK = 1 << 22
+
+
+class ArrowRows(Sequence[Row]):
+    """Rows by number, read from a mapped file when they are asked for; pickled it is the file's name.
+
+    A row takes some 5 µs. Processes of a machine share the pages of the file, which are no memory of their own.
+
+    Args:
+        path: An ``.arrow`` file with batches of equal size, the last one smaller.
+        names: The columns of a row; those of negatives are read from one list.
+        digest: Of all rows of the file.
+        places: Those of the rows; None for all.
+        seen: Size and time of change of the file when it was first opened; None for now.
+
+    Raises:
+        OSError: The file changed since, or it is gone.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        names: Sequence[str],
+        digest: str,
+        places: range | None = None,
+        seen: tuple[int, int] | None = None,
+    ) -> None:
+        arrow = require("pyarrow", str(path))
+        self.path = path
+        self.names = tuple(names)
+        self.digest = digest
+        self.seen = seen or _state(path)
+        self._check()
+        reader = arrow.ipc.open_file(arrow.memory_map(str(path)))
+        self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+        negatives = {name: number for number, name in enumerate(negative_names(len(names)))}
+        self._columns = [
+            ("negative" if name in negatives else name, negatives.get(name, -1)) for name in self.names
+        ]
+        self.places = range(sum(map(len, self._batches))) if places is None else places
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> ArrowRows: ...
+
+    def __getitem__(self, index: int | slice) -> Row | ArrowRows:
+        if isinstance(index, slice):
+            return ArrowRows(self.path, self.names, self.digest, self.places[index], self.seen)
+        self._check()
+        batch, place = divmod(self.places[index], _BATCH)
+        columns = {column for column, _ in self._columns}
+        cells = {column: self._batches[batch].column(column)[place].as_py() for column in columns}
+        return {
+            name: cells[column] if number < 0 else cells[column][number]
+            for name, (column, number) in zip(self.names, self._columns, strict=True)
+        }
+
+    def __iter__(self) -> Iterator[Row]:
+        for start in range(0, len(self), _BATCH):
+            block = [self._block(column, start) for column, _ in self._columns]
+            numbers = [number for _, number in self._columns]
+            for cells in zip(*block, strict=True):
+                yield {
+                    name: cell if number < 0 else cell[number]
+                    for name, cell, number in zip(self.names, cells, numbers, strict=True)
+                }
+
+    def column(self, name: str) -> Iterator[Any]:  # Any: a text or a number
+        """Yields the cells of a column that isn't a negative, in a quarter of the time of all rows."""
+        for start in range(0, len(self), _BATCH):
+            yield from self._block(name, start)
+
+    def _block(self, column: str, start: int) -> list[Any]:  # Any: as ``column``
+        """Returns the cells of a batch of rows from here on."""
+        self._check()
+        places = self.places[start : start + _BATCH]
+        if places.step != 1:
+            return [self._batches[place // _BATCH].column(column)[place % _BATCH].as_py() for place in places]
+        cells: list[Any] = []
+        while len(cells) < len(places):
+            batch, first = divmod(places.start + len(cells), _BATCH)
+            cells += self._batches[batch].column(column).slice(first, len(places) - len(cells)).to_pylist()
+        return cells
+
+    def __reduce__(self) -> tuple[type[ArrowRows], tuple[object, ...]]:
+        return ArrowRows, (self.path, self.names, self.digest, self.places, self.seen)
+
+    def _check(self) -> None:
+        if _state(self.path) != self.seen:
+            raise DiskError(
+                f"{self.path}: expected mapped rows as they were when the run began, got a changed file; start "
+                "or resume the run: it is made anew"
+            )
+
+
+def _state(path: Path) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise DiskError(
+            f"{path}: expected mapped rows, found none ({error.strerror}); start the run again"
+        ) from None
+    return found.st_size, found.st_mtime_ns
+
+
+def records_of(rows: FileRows) -> int:
+    """Returns how many records or lines a source has; 0 for a folder, or a file too small for the bound."""
+    content = rows.known_content()
+    if content is not None:
+        return content.known or 0
+    path = rows.path
+    assert isinstance(path, Path)
+    if path.is_dir() or path.stat().st_size <= MAPPED_ROWS:
+        return 0
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
+
+
+def can_map() -> bool:
+    """Whether there is the library that maps rows."""
+    return find_spec("pyarrow") is not None
+
+
+def key_of(files: Sequence[FileRows], asked: object) -> str:
+    """Returns what stands for the content of files and for all that is asked of it."""
+    digest = blake2b(repr((_FORMAT, asked)).encode(), digest_size=16)
+    for rows in files:
+        content = rows.known_content()
+        digest.update(f"\0{rows.path}\0{content.identity if content else ''}\0".encode())
+        if isinstance(rows.path, Path) and not (content and content.identity):
+            with rows.path.open("rb") as file:
+                for chunk in iter(lambda: file.read(_CHUNK), b""):
+                    digest.update(chunk)
+    return digest.hexdigest()
+
+
+class Written(NamedTuple):
+    """What is known of a file whose rows have been written.
+
+    Args:
+        names: The columns of its rows.
+        understood: How it was understood.
+        sizes: Rows of each of its documents.
+    """
+
+    names: list[str]
+    understood: str
+    sizes: list[int]
+
+
+class RowWriter:
+    """Writes rows into an ``.arrow`` file as they come; memory holds a batch of them.
+
+    Args:
+        path: The file.
+        total: Rows that are expected, for the progress bar.
+    """
+
+    def __init__(self, path: Path, total: int) -> None:
+        self._path = path
+        self._total = total
+        self._block: dict[str, list[Any]] = {}  # Any: texts, lists of them, or numbers
+        self._writer: Any = None  # Any: pyarrow's
+        self._schema: Any = None
+        self._digest = blake2b(digest_size=16)
+
+    def file(self, rows: FileRows) -> Written:
+        """Writes the rows of a file after those that are there.
+
+        Raises:
+            ValueError: What ``read_rows`` refuses, or a file that changed meanwhile.
+        """
+        path = rows.path if isinstance(rows.path, Path) and rows.path.is_file() else None
+        before = None if path is None else _state(path)
+        sizes: list[int] = []
+        names, document = [""], None
+        for _, row in track(rows, description="Mapping rows", total=self._total, transient=True):
+            if document != rows.document:
+                document = rows.document
+                names = names if sizes else list(row)
+                sizes.append(0)
+            sizes[-1] += 1
+            self._add(row)
+        if path is not None and _state(path) != before:
+            got = "one that changed while it was read"
+            raise reading_error(str(path), "a file that stays", got, "read it again")
+        surplus = {*negative_names(max(rows.negatives, default=0))[min(rows.negatives, default=0) :]}
+        return Written([name for name in names if name not in surplus], rows.understood(sum(sizes)), sizes)
+
+    def end(self) -> str:
+        """Writes what is left, and returns a digest of all rows."""
+        self._flush()
+        self._writer.close()
+        return self._digest.hexdigest()
+
+    def _add(self, row: Mapping[str, str | float]) -> None:
+        negatives = [text for name, text in row.items() if name.startswith("negative")]
+        cells: dict[str, Any] = {name: cell for name, cell in row.items() if not name.startswith("negative")}
+        if negatives:
+            cells["negative"] = negatives
+        self._digest.update(repr(cells).encode())
+        if not self._block:
+            self._block = {name: [] for name in cells}
+        for name, column in self._block.items():
+            column.append(cells.get(name))
+        if len(column) == _BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        arrow = require("pyarrow", str(self._path))
+        if self._writer is None:
+            kinds = {"target": arrow.float64(), "negative": arrow.list_(arrow.large_string())}
+            self._schema = arrow.schema([(name, kinds.get(name, arrow.large_string())) for name in self._block])
+            self._writer = arrow.ipc.new_file(str(self._path), self._schema)
+        if any(self._block.values()):
+            columns = list(self._block.values())
+            self._writer.write_batch(arrow.record_batch(columns, schema=self._schema))
+        for column in self._block.values():
+            column.clear()
