@@ -102,7 +102,7 @@ def _sts_tasks(data: str, bounds: Bounds) -> Mapping[str, STSPairs | str]:
     path = Path(data)
     if not path.is_file():
         return find_sts(data)
-    return {path.name: STSPairs.of_table(read_pairs(path, bounds=bounds))}
+    return {path.name: STSPairs.of_table(read_pairs(path, bounds=bounds), by_column=True)}
 
 
 def _answers(

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +23,13 @@ from contrastive_text.core.temporaries import remove_abandoned
 from contrastive_text.inference.readings import vectors_of_each
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
+_T = TypeVar("_T")
 _KEY_BYTES = 16
 _TRUNCATED, _MODEL = "truncated", "model"
 
 
-def drawn_texts(texts: Iterable[str], most: int, seed: int) -> list[str]:
-    """Returns the texts, or where they are more than ``most`` so many of them, in their order.
+def drawn_texts(texts: Iterable[_T], most: int, seed: int) -> list[_T]:
+    """Returns texts, or what stands for them, or where they are more than ``most`` so many, in their order.
 
     Example:
         >>> drawn_texts(["one", "two", "three", "four"], most=2, seed=0)

@@ -15,8 +15,11 @@ from torch import Tensor
 from contrastive_text import metrics
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Table
+from contrastive_text.data.prompts import DOCUMENT, QUERY
 from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
 from contrastive_text.evaluation.frequency import frequency_bias, takes_mean
+from contrastive_text.evaluation.sts.cosine import pair_vectors
+from contrastive_text.evaluation.sts.data import STSPairs
 from contrastive_text.metrics.spread import NEIGHBOURS
 from contrastive_text.metrics.verdicts import collapse
 
@@ -154,8 +157,8 @@ class _PairFigures(NamedTuple):
 
 
 def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> _PairFigures:
-    sides = [[str(row[side]) for row in pairs] for side in ("anchor", "positive")]
-    u, v = (embed(side) for side in sides)
+    both = STSPairs.of_table(pairs, by_column=True)
+    u, v = pair_vectors(embed, both)
     target = torch.tensor([float(str(row["target"])) for row in pairs])
     positive = metrics.positive_pairs(target)
     if not positive.any():
@@ -163,7 +166,13 @@ def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> 
             "diagnose.pairs: expected scores above 0, of which those above four fifths of the largest make a "
             f"positive, got scores up to {float(target.max()):g}; move the scale, or leave the pairs out"
         )
-    spread = embed(drawn_texts(dict.fromkeys(sides[0] + sides[1]), limit, seed))
+    prompts = embed.model.prompts
+    kinds = [(prompts.of_kind(kind), side) for kind, side in ((QUERY, both.first), (DOCUMENT, both.second))]
+    # A text is another with another prompt.
+    places = {(prompt, text): None for prompt, side in kinds for text in side}
+    every = [(prompt, text) for prompt, side in kinds for text in side]
+    place = {each: number for number, each in reversed([*enumerate(every)])}
+    spread = torch.cat([u, v])[drawn_texts([place[each] for each in places], limit, seed)]
     ordered = bool((target != target[0]).any())
     return _PairFigures(
         pairs=len(pairs),

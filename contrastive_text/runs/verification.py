@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from contrastive_text.core.checkpoints import is_sealed, verify_checkpoint
 from contrastive_text.core.errors import ContrastiveTextError, DiskError, MissingFileError
-from contrastive_text.core.manifests import MANIFEST, Manifest, read_sealed
+from contrastive_text.core.manifests import MANIFEST, FileDigest, Manifest, read_sealed
 from contrastive_text.core.records import MOST_BYTES
 from contrastive_text.core.temporaries import TEMPORARIES
 from contrastive_text.evaluation.cached import is_changed, is_kept
@@ -57,9 +58,9 @@ def verify(path: Path) -> Iterator[Found]:
     """Reads all bytes of a file, or of all files below a folder, and gives what is known of each.
 
     Known are folders with a manifest (saved models, exports to ONNX, kept tokens), checkpoints, vectors and
-    indexes with their record, unfinished vectors up to their last saved block, kept vectors of evaluations, and
-    what a sweep notes. Links to folders are not followed, and what is being written, or was when its process was
-    killed, is left out. What can't be read is damaged.
+    indexes with their record, unfinished vectors and mined rows up to their last saved block, kept vectors of
+    evaluations, and what a sweep notes. Links to folders are not followed, and what is being written, or was when
+    its process was killed, is left out. What can't be read is damaged.
 
     Args:
         path: A model, a checkpoint, a run's folder, or any folder that holds some.
@@ -135,18 +136,37 @@ def _in_checkpoint(path: Path) -> Iterator[Found]:
     yield Found(path, damage=damage, every_byte=damage is not None or is_sealed(path))
 
 
-def _has_record(path: Path) -> bool:
-    """Whether a record of vectors lies beside a file; one byte of it may be wrong, or all out of reach."""
-    if not path.is_file():
-        return False
+def _recorded(path: Path) -> bytes:
+    """Returns the record beside a file, such as that of vectors; empty for none, a word if it can't be read."""
     place = record_of(path)
-    if not place.is_file() or place.stat().st_size > MOST_BYTES:
-        return False
+    if not path.is_file() or not place.is_file() or place.stat().st_size > MOST_BYTES:
+        return b""
     try:
-        content = place.read_bytes()
+        return place.read_bytes()
     except OSError:
-        return True
-    return b'"made_of"' in content or b'"vectors"' in content
+        return b'"vectors"'
+
+
+def _has_record(path: Path) -> bool:
+    """Whether a record of vectors lies beside a file; one byte of it may be wrong."""
+    content = _recorded(path)
+    return not _is_mined(path) and (b'"made_of"' in content or b'"vectors"' in content)
+
+
+def _is_mined(path: Path) -> bool:
+    """Whether a file holds the rows of a mining that isn't finished."""
+    return path.suffix == UNFINISHED and b'"report"' in _recorded(path)
+
+
+def _in_mined(path: Path) -> Iterator[Found]:
+    place, kept = record_of(path), list[dict[str, Any]]()
+    yield Found(place, damage=_damage_of(place, lambda: kept.append(read_sealed(place, _ANEW))))
+    for record in kept:
+        try:
+            damage = FileDigest.of_json(record["rows"]).damage(path, grows=True)
+        except OSError as error:
+            damage = _unread(error)
+        yield Found(path, damage=damage)
 
 
 def _in_vectors(path: Path) -> Iterator[Found]:
@@ -181,6 +201,7 @@ KINDS = (
     Kind(is_it=lambda path: (path / MANIFEST).is_file(), check=_in_manifest),
     Kind(is_it=lambda path: path.suffix == ".ckpt" and path.is_file(), check=_in_checkpoint),
     Kind(is_it=_has_record, check=_in_vectors),
+    Kind(is_it=_is_mined, check=_in_mined),
     Kind(is_it=lambda path: is_kept(path) and path.is_file(), check=_in_cache),
     Kind(is_it=_is_of_a_sweep, check=_in_record),
 )

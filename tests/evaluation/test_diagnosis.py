@@ -14,6 +14,7 @@ from torch import Tensor
 
 from contrastive_text import SentenceEncoder, metrics
 from contrastive_text.data import Table, read_pairs
+from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import Diagnosis, diagnose
@@ -217,3 +218,17 @@ def test_a_damaged_model_is_named(bert: str) -> None:
 def test_a_limit_below_two_is_refused(cls: SentenceEncoder) -> None:
     with pytest.raises(ValueError, match=r"diagnose\.limit: expected 2 texts or more, got 1"):
         diagnose(CachedEncoder(cls), tiny.TEXTS, limit=1)
+
+
+def test_pairs_have_the_prompts_of_their_columns(bert: str, pairs: Table) -> None:
+    prompts = Prompts({"query": "an old bird ", "document": "the river "}, default="query")
+    model = SentenceEncoder.from_pretrained(bert, pooler=CLSPooler(), device="cpu", prompts=prompts)
+    found = diagnose(CachedEncoder(model), tiny.TEXTS, pairs)
+    (score, *_) = evaluate_pairs(model, pairs)
+    assert found.spearman == pytest.approx(score.spearman, abs=1e-4)
+    u, v = (
+        model.encode_query([str(row["anchor"]) for row in pairs]),
+        model.encode_document([str(row["positive"]) for row in pairs]),
+    )
+    both = torch.cat([torch.as_tensor(u).unique(dim=0), torch.as_tensor(v).unique(dim=0)])
+    assert found.uniformity == pytest.approx(float(metrics.uniformity(both)), abs=1e-4)

@@ -30,17 +30,14 @@ SETTINGS = ("all", "mean", "wmean")
 
 
 def pair_vectors(embed: Embed, pairs: STSPairs) -> tuple[Tensor, Tensor]:
-    """Returns the vectors of the first texts and of the second, (n, D) each, encoded together."""
+    """Returns the vectors of the first texts and of the second, (n, D) each, encoded together if they can be."""
+    if pairs.by_column and isinstance(embed, CachedEncoder):
+        prompts = embed.model.prompts
+        if prompts.of_kind(QUERY) != prompts.of_kind(DOCUMENT):
+            return embed(pairs.first, QUERY), embed(pairs.second, DOCUMENT)
+        embed = partial(embed, kind=QUERY) if prompts else embed
     vectors = embed([*pairs.first, *pairs.second])
     return vectors[: len(pairs)], vectors[len(pairs) :]
-
-
-def _sides(embed: CachedEncoder, pairs: STSPairs) -> tuple[Tensor, Tensor]:
-    """Returns the vectors of the first texts as queries and of the second as documents."""
-    prompts = embed.model.prompts
-    if prompts.of_kind(QUERY) == prompts.of_kind(DOCUMENT):
-        return pair_vectors(partial(embed, kind=QUERY), pairs)
-    return embed(pairs.first, QUERY), embed(pairs.second, DOCUMENT)
 
 
 def pair_cosines(embed: Embed, pairs: STSPairs) -> Tensor:
@@ -233,8 +230,8 @@ def score_table(embed: CachedEncoder, table: Table, threshold: float | None = No
         threshold: The cosine above which a pair is predicted to be of label 1, as by ``CosineScorer``; None for
             no accuracies.
     """
-    pairs = STSPairs.of_table(table)
-    cosines, sizes = cosines_of(*_sides(embed, pairs)), Counter(pairs.subsets)
+    pairs = STSPairs.of_table(table, by_column=True)
+    cosines, sizes = pair_cosines(embed, pairs), Counter(pairs.subsets)
     whole, parts = zip(
         *(aggregate(cosines, pairs, "all", correlation) for correlation in (spearman, pearson)), strict=True
     )

@@ -37,6 +37,8 @@ class STSPairs:
         subsets: Name of each pair's sub-set; empty where it isn't known.
         understood: How the files were understood, how many rows were left out, and the published number of pairs
             where it is another.
+        by_column: Whether first texts have a model's prompt of queries and second ones that of documents, as in
+            validation; else all have its default, as those of the STS tasks.
     """
 
     first: list[str]
@@ -44,9 +46,10 @@ class STSPairs:
     gold: Tensor
     subsets: list[str]
     understood: str = ""
+    by_column: bool = False
 
     @classmethod
-    def of_table(cls, table: Table) -> Self:
+    def of_table(cls, table: Table, by_column: bool = False) -> Self:
         """Returns the pairs of a table, as ``data.read_pairs`` reads it."""
         return cls(
             first=[str(row["anchor"]) for row in table],
@@ -54,6 +57,7 @@ class STSPairs:
             gold=torch.tensor([float(str(row.get("target", "nan"))) for row in table], dtype=torch.float64),
             subsets=[str(row.get("subset", "")) for row in table],
             understood=table.understood,
+            by_column=by_column,
         )
 
     def __len__(self) -> int:

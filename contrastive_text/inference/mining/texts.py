@@ -19,7 +19,7 @@ class PairTexts:
 
     Raises:
         TypeError: Something that is not text.
-        ValueError: No pair.
+        ValueError: No pair, or a text with the character U+0000.
 
     Example:
         >>> texts = PairTexts([("who?", "me"), ("who?", "you"), ("why?", "so")], corpus=["so", "who?"])
@@ -57,4 +57,9 @@ def digest_of(texts: Iterable[str]) -> str:
 def _text(text: object) -> str:
     if not isinstance(text, str):
         raise InvalidTypeError(f"mine: expected texts, got {type(text).__name__}")
+    if "\0" in text:
+        raise InvalidValueError(
+            f"mine: expected texts without the character U+0000, which training refuses, got "
+            f"{text[:60]!r}; take it out"
+        )
     return text
