@@ -138,8 +138,10 @@ def _in_checkpoint(path: Path) -> Iterator[Found]:
 
 def _recorded(path: Path) -> bytes:
     """Returns the record beside a file, such as that of vectors; empty for none, a word if it can't be read."""
+    if not path.is_file():
+        return b""
     place = record_of(path)
-    if not path.is_file() or not place.is_file() or place.stat().st_size > MOST_BYTES:
+    if not place.is_file() or place.stat().st_size > MOST_BYTES:
         return b""
     try:
         return place.read_bytes()

@@ -135,13 +135,13 @@ def _state(path: Path) -> tuple[int, int]:
 
 
 def records_of(rows: FileRows) -> int:
-    """Returns how many records or lines a source has; 0 for a folder, or a file too small for the bound."""
+    """Returns how many records or lines a source has; 0 for a folder, and for a file that is small or missing."""
     content = rows.known_content()
     if content is not None:
         return content.known or 0
     path = rows.path
     assert isinstance(path, Path)
-    if path.is_dir() or path.stat().st_size <= MAPPED_ROWS:
+    if not path.is_file() or path.stat().st_size <= MAPPED_ROWS:
         return 0
     with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
         return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
