@@ -163,7 +163,8 @@ def _read(
     if not files:
         raise reading_error("paths", "at least one file", "none", "name one")
     each = [FileRows(path, reads, given, labels, split, bounds) for path in files]
-    if can_map() and not labels.gold and (total := sum(map(records_of, each))) > mapped.MAPPED_ROWS:
+    total = 0 if labels.gold else sum(map(records_of, each))
+    if total > mapped.MAPPED_ROWS and can_map():
         key = key_of(each, (reads, given, split, every_label, labels.asked))
         return _mapped(each, labels, every_label, cache_folder(cache_dir, "rows"), key, total)
     parts = [_read_file(rows) for rows in each]
@@ -171,6 +172,8 @@ def _read(
     if dropped:
         parts = [([_without(row, dropped) for row in rows], note, sizes) for rows, note, sizes in parts]
     notes = [*(understood for _, understood, _ in parts), *notes, *labels.check(every_label)]
+    if total > mapped.MAPPED_ROWS:
+        notes.append("rows in memory: pip install 'contrastive-text[parquet]' maps so many")
     return Table(
         rows=tuple(row for rows, _, _ in parts for row in rows),
         source=tuple(str(path) for path in files),

@@ -14,7 +14,7 @@ from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.data import Table, read_rows
 from contrastive_text.data.cleaning import Clean
-from contrastive_text.data.files import mapped
+from contrastive_text.data.files import mapped, readers
 from contrastive_text.data.files.mapped import ArrowRows
 from contrastive_text.data.samples import repeats, sampled
 from contrastive_text.pairings import Given, Neighbours
@@ -126,3 +126,13 @@ def test_what_is_wrong_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatc
             read()
     with pytest.warns(UserWarning, match=r"damaged rows \(rows.arrow: .*made anew"):
         assert len(read_rows(one, **options)) == len(rows)
+
+
+def test_rows_that_cannot_be_mapped_stay_in_memory_and_say_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lower(monkeypatch)
+    monkeypatch.setattr(readers, "can_map", lambda: False)
+    table = read_rows(files(tmp_path), reads=("anchor", "positive"))
+    assert isinstance(table.rows, tuple)
+    assert table.understood.endswith("rows in memory: pip install 'contrastive-text[parquet]' maps so many")
