@@ -117,16 +117,29 @@ def measured(folder: Path, file: Path, processes: int) -> dict[str, float]:
 
 
 def sizes(options: argparse.Namespace, folder: Path) -> None:
-    """Prints a table: rows, processes, time and memory."""
+    """Measures each size, and writes the table."""
+    from runs import RESULTS, machine, markdown, publish
+
     encoder(folder)
-    print("| rows | processes | run | s to the first step | MiB anonymous | MiB at its peak |\n| " + "--- | " * 6)
+    rows: list[dict[str, Any]] = []
     for count in (BEFORE, options.rows):
         write(folder / f"{count}.tsv", options.pairs, count)
         for number, processes in enumerate(options.processes):
             for run in ("first", "second") if number == 0 else ("second",):
                 found = measured(folder, folder / f"{count}.tsv", processes)
-                figures = f"{found['seconds']:.1f} | {found['memory']:.0f} | {found['peak']:.0f}"
-                print(f"| {count:,} | {processes} | {run} | {figures} |", flush=True)
+                rows.append({"rows": count, "processes": processes, "run": run, **found})
+                print(rows[-1], flush=True)
+    header = ["rows", "processes", "run", "s to the first step", "MiB anonymous", "MiB at its peak"]
+    cells = [
+        [f"{row['rows']:,}", str(row["processes"]), row["run"], f"{row['seconds']:.1f}"]
+        + [f"{row[name]:.0f}" for name in ("memory", "peak")]
+        for row in rows
+    ]
+    lines = [
+        "# Many rows", "", "A tiny encoder; the most of all processes. The first run writes the mapped rows.", "",
+        *markdown(header, cells), "", machine(),
+    ]  # fmt: skip
+    print(publish("rows", lines, rows, vars(options), folder=options.results or RESULTS).name)
 
 
 def forms(options: argparse.Namespace, folder: Path) -> None:
@@ -164,10 +177,8 @@ def forms(options: argparse.Namespace, folder: Path) -> None:
         ]
         of_file = of_file or digests
         same = "the same batches" if digests == of_file else "OTHER BATCHES"
-        print(
-            f"{name}: {len(digests)} of {options.forms:,} rows, {same}, {time.perf_counter() - start:.1f} s",
-            flush=True,
-        )
+        seconds = time.perf_counter() - start
+        print(f"{name}: {len(digests)} batches of {options.forms:,} rows, {same}, {seconds:.1f} s", flush=True)
         assert digests == of_file
 
 
@@ -181,6 +192,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--forms", type=int, help="compare the forms of so many rows")
     parser.add_argument("--folder", type=Path, help="where files go; a temporary folder by default")
+    parser.add_argument("--results", type=Path, help="folder of the result; benchmarks/results by default")
     parser.add_argument("--train", type=int, help=argparse.SUPPRESS)
     for name in ("--file", "--cache", "--report"):
         parser.add_argument(name, help=argparse.SUPPRESS)
