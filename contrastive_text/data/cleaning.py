@@ -55,7 +55,8 @@ class Clean:
         of = f"a sample of {len(looked):,}" if len(looked) < len(rows) else f"{len(rows):,}"
         said = f"cleaned: {', '.join(what for what, is_done in done.items() if is_done) or 'nothing'}; "
         said += f"{changed:,} of {of} rows changed, and no text that is scored or embedded"
-        return replace(table, rows=rows, understood=f"{table.understood}\n{said}")
+        digest = f"{table.digest} {self}" if mapped else ""
+        return replace(table, rows=rows, understood=f"{table.understood}\n{said}", digest=digest)
 
     def row(self, row: Row) -> Row:
         """Returns a row with its texts cleaned."""

@@ -64,9 +64,8 @@ def joined(
     long = sum(length > room for length in inside)
     said = f"joined: {len(rows):,} rows of up to {limit} tokens, from {len(texts):,} texts in {len(documents):,} "
     said += f"documents, {long:,} of them longer and alone"
-    return replace(
-        table, rows=rows, sizes=tuple(map(len, documents)), files=(), understood=f"{table.understood}\n{said}"
-    )
+    sizes, understood = tuple(map(len, documents)), f"{table.understood}\n{said}"
+    return replace(table, rows=rows, sizes=sizes, files=(), understood=understood, digest="")
 
 
 def _rows(texts: Sequence[str], inside: Sequence[int], room: int, tokenizer: TextTokenizer) -> Iterator[str]:

@@ -12,7 +12,6 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.core.types import Row
 from contrastive_text.data.files.given import GIVEN, Source
-from contrastive_text.data.files.mapped import ArrowRows
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
 from contrastive_text.data.needs import TaskNeeds
 from contrastive_text.data.retrieval.files import RetrievalFiles
@@ -82,8 +81,8 @@ class RunTables:
     def fingerprints(self, part: str) -> dict[str, list[str]]:
         """Returns what tells the rows of a part from others, by table: of those that are mapped or given."""
         told = {
-            name: [f"mapped:{table.rows.digest}"]
-            if isinstance(table.rows, ArrowRows)
+            name: [f"mapped:{table.digest}"]
+            if table.digest
             else [each for each in table.source if each.startswith(GIVEN)]
             for name, table in self.of(part).items()
         }

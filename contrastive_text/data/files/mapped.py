@@ -35,7 +35,6 @@ class ArrowRows(Sequence[Row]):
     Args:
         path: An ``.arrow`` file with batches of equal size, the last one smaller.
         names: The columns of a row; those of negatives are read from one list.
-        digest: Of all rows of the file.
         places: Those of the rows; None for all.
         seen: Size and time of change of the file when it was first opened; None for now.
 
@@ -47,14 +46,12 @@ class ArrowRows(Sequence[Row]):
         self,
         path: Path,
         names: Sequence[str],
-        digest: str,
         places: range | None = None,
         seen: tuple[int, int] | None = None,
     ) -> None:
         arrow = require("pyarrow", str(path))
         self.path = path
         self.names = tuple(names)
-        self.digest = digest
         self.seen = seen or _state(path)
         self._check()
         reader = arrow.ipc.open_file(arrow.memory_map(str(path)))
@@ -76,7 +73,7 @@ class ArrowRows(Sequence[Row]):
 
     def __getitem__(self, index: int | slice) -> Row | ArrowRows:
         if isinstance(index, slice):
-            return ArrowRows(self.path, self.names, self.digest, self.places[index], self.seen)
+            return ArrowRows(self.path, self.names, self.places[index], self.seen)
         self._check()
         batch, place = divmod(self.places[index], _BATCH)
         columns = {column for column, _ in self._columns}
@@ -114,7 +111,7 @@ class ArrowRows(Sequence[Row]):
         return cells
 
     def __reduce__(self) -> tuple[type[ArrowRows], tuple[object, ...]]:
-        return ArrowRows, (self.path, self.names, self.digest, self.places, self.seen)
+        return ArrowRows, (self.path, self.names, self.places, self.seen)
 
     def _check(self) -> None:
         if _state(self.path) != self.seen:

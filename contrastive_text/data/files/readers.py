@@ -49,6 +49,7 @@ class Table:
         understood: A line for each file: which column became what, what was ignored or left out, the rows.
         sizes: Number of rows of each document: a file, a file of a folder, or what a blank line ends.
         files: Number of rows of each file; none where rows of several are joined.
+        digest: Of all rows where they are mapped; empty where they are in memory.
     """
 
     rows: Sequence[Row]
@@ -56,6 +57,7 @@ class Table:
     understood: str
     sizes: Sequence[int]
     files: tuple[int, ...] = ()
+    digest: str = ""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -69,7 +71,7 @@ class Table:
     @property
     def identity(self) -> int:
         """A number that is the same for the same rows, wherever their files lie."""
-        return text_id(self.rows.digest if isinstance(self.rows, ArrowRows) else repr(self.rows))
+        return text_id(self.digest or repr(self.rows))
 
     @property
     def documents(self) -> Documents:
@@ -222,11 +224,12 @@ def _mapped(
     known = json.loads((entry / KNOWN).read_text(encoding="utf-8"))
     said = f"more than {mapped.MAPPED_ROWS:,} rows: mapped from {entry}; a vocabulary is learned from a sample"
     return Table(
-        rows=ArrowRows(entry / ROWS, known["names"], known["digest"]),
+        rows=ArrowRows(entry / ROWS, known["names"]),
         source=tuple(str(rows.path) for rows in files),
         understood="\n".join([*known["understood"], said]),
         files=tuple(known["files"]),
         sizes=np.fromfile(entry / SIZES, np.int64).tolist(),
+        digest=known["digest"],
     )
 
 

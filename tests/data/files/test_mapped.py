@@ -96,6 +96,11 @@ def test_documents_are_followed_and_cleaned_where_they_are_mapped(
     cleaned = [Clean(collapse=True).table(table) for table in (held, found)]
     assert list(cleaned[0].rows) == list(cleaned[1].rows)
     assert "t 1" in cleaned[1].rows[0].values()
+    # What is cleaned in the same way is known again, also after a restart; all else is told from it.
+    ways = [found, *(Clean(collapse=True, lower=lower).table(found) for lower in (False, True))]
+    assert ways[1].identity == cleaned[1].identity
+    assert len({table.identity for table in ways}) == 3
+    assert all(table.digest for table in ways)
 
 
 def test_a_sample_is_one_of_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
