@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import tiny
 
 from contrastive_text.cli import run, sweep_job, sweep_runs
 from contrastive_text.cli.sweep import draw
@@ -286,3 +287,25 @@ def test_cells_of_several_processes_follow_each_other(words: list[str], here: Pa
     assert done.returncode == 0, done.stderr
     logs = [path.read_text() for path in (here / "out").glob("cells/*/seed-1/stage-1/fit.log")]
     assert ["Starting with 2 processes" in log for log in logs] == [True, True]
+
+
+@pytest.mark.slow
+def test_a_ranking_chooses_stops_early_and_is_reported(
+    words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [f"question {text}\t{text}\n" for text in tiny.TEXTS[:6]]
+    (here / "mine.tsv").write_text("".join(["query\tpositive\n", *asked]))
+    command = [*words[: words.index("--data.validation")], "--data.retrieval", "mine.tsv", "--seeds", "2"]
+    command += ["--trainer.max_steps", "6", "--trainer.max_epochs", "-1", "--trainer.val_check_interval", "1"]
+    command += ["--trainer.callbacks+=pytorch_lightning.callbacks.EarlyStopping", "--trainer.callbacks.patience=0"]
+    command += ["--trainer.callbacks.monitor=val/ndcg@10", "--trainer.callbacks.mode=max"]
+    # A higher rate would be a gain of at least one: the second validation ends every run.
+    command += ["--trainer.callbacks.min_delta=1"]
+    command += ["--vary", "model.pooler=CLSPooler", "--select", "val/mine/ndcg@10", "--output", "ranked"]
+    assert run(command) == 0
+    said = capsys.readouterr().out
+    assert "CLSPooler, seed 1: val/mine/ndcg@10" in said
+    for kept in (here / "ranked").glob("cells/*/*/cell.json"):
+        steps = json.loads(kept.read_text())["validations"]
+        assert len(steps) == 2
+        assert all("val/mine/ndcg@10" in each for each in steps)
