@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ def exact(folder: Path, bert: str, tasks: dict[str, TextTask], **options: Any) -
 
 def become_rank(number: int, port: int) -> None:
     """Makes this process one of two ranks, as far as Lightning asks."""
+    # Forked before the mark above holds.
+    warnings.filterwarnings("ignore", "The dirpath has changed")
     torch.set_num_threads(1)
     place = {
         "LOCAL_RANK": number,
