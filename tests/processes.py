@@ -37,6 +37,8 @@ def serve() -> None:
         sys.stderr.flush()
         if not (number := os.fork()):
             os.close(living)
+            # OpenMP's threads are lost in a fork: a process with more than one would wait for them forever.
+            torch.set_num_threads(1)
             try:
                 forkserver.main(listener.detach(), ended, [])
             finally:
