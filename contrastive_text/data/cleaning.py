@@ -45,8 +45,8 @@ class Clean:
         """Returns a table with the texts of its rows cleaned, which it says."""
         mapped = isinstance(table.rows, ArrowRows)
         rows: Sequence[Row] = _Cleaned(table.rows, self) if mapped else tuple(map(self.row, table.rows))
-        looked = sampled(table.rows, seed=0)
-        changed = sum(self.row(row) != row for row in looked)
+        looked = sampled(rows, seed=0)
+        changed = sum(row != before for row, before in zip(looked, sampled(table.rows, seed=0), strict=True))
         done = {
             "white space collapsed": self.collapse,
             "lower case": self.lower,

@@ -9,7 +9,6 @@ import numpy as np
 from contrastive_text.core.random import fold_each, generator
 from contrastive_text.core.types import TextPair
 from contrastive_text.data.collator import PAIRING, row_keys
-from contrastive_text.data.files import mapped
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.pairings import Pairing
@@ -55,11 +54,8 @@ def cut_spans(rows: Rows, pairing: Pairing, room: int, task: str, seed: int) -> 
         task: Name of the data set, part of every draw's key.
         seed: Seed of every draw.
     """
-    some = len(rows) > _SAMPLE
-    # A permutation of more rows than are held in memory is too large itself.
-    draws, many = generator(seed), len(rows) > mapped.MAPPED_ROWS
-    few = draws.integers(len(rows), size=_SAMPLE) if many else draws.permutation(len(rows))
-    numbers = np.unique(few[:_SAMPLE]) if some else np.arange(len(rows))
+    (sampled,) = sample_rows([len(rows)], seed)
+    numbers = np.array(sampled, dtype=np.int64)
     keys = fold_each(row_keys(seed, task, np.zeros_like(numbers), numbers), PAIRING).tolist()
     lengths = [
         len(span)
@@ -68,7 +64,7 @@ def cut_spans(rows: Rows, pairing: Pairing, room: int, task: str, seed: int) -> 
         for span in (example.anchor, *example.positives, *example.negatives)
     ]
     cut = sum(length > room for length in lengths)
-    which = f"of a sample of {len(numbers):,} documents" if some else "of a first pass"
+    which = f"of a sample of {len(numbers):,} documents" if len(numbers) < len(rows) else "of a first pass"
     said = f"{cut:,} of the {len(lengths):,} spans {which} are longer"
     if not cut:
         return said

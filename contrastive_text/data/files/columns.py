@@ -33,6 +33,16 @@ _SHOWN = 20
 PAIR = ("anchor", "positive", "negative")
 
 
+def negative_names(count: int) -> list[str]:
+    """Returns the library's names of so many negatives.
+
+    Example:
+        >>> negative_names(3)
+        ['negative', 'negative_2', 'negative_3']
+    """
+    return ["negative", *(f"negative_{number}" for number in range(2, count + 1))][:count]
+
+
 def plain(name: str) -> str:
     """Returns a column's name without case, spaces, ``_`` and ``-``."""
     return re.sub(r"[\s_-]", "", name.lower())

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.data.files.columns import negative_names
 from contrastive_text.data.files.formats import Content, ObjectCells, Record, counted, listed, short
 from contrastive_text.data.files.frames import Frame, frame_columns, frame_rows, is_frame, plain_cell
 from contrastive_text.data.files.hub import PREFIX
@@ -278,19 +279,13 @@ def _places(length: int, reads: Sequence[str], where: str) -> list[str]:
     ends = ["target"] if "target" in reads else []
     further = length - len(columns) - len(ends)
     if columns == ["text"] and not ends:
-        return ["anchor", "positive", "negative", *(f"negative_{number}" for number in range(2, length - 1))][
-            :length
-        ]
+        return ["anchor", "positive", *negative_names(length - 2)][:length]
     if further < 0 or (further and "text" in reads):
         raise InvalidValueError(
             f"{where}: expected tuples of {listed([*columns, *ends])}, got {length} values each; give these, or "
             "dicts"
         )
-    return [
-        *columns,
-        *(f"negative_{number}" if number > 1 else "negative" for number in range(1, further + 1)),
-        *ends,
-    ]
+    return [*columns, *negative_names(further), *ends]
 
 
 def _rows(data: Any) -> Iterator[Any]:  # Any: of any library; cells by place or by name

@@ -15,8 +15,9 @@ from rich.progress import track
 from contrastive_text.core.errors import DiskError
 from contrastive_text.core.libraries import require
 from contrastive_text.core.types import Row
+from contrastive_text.data.files.columns import negative_names
 from contrastive_text.data.files.formats import reading_error
-from contrastive_text.data.files.rows import FileRows, negative_names
+from contrastive_text.data.files.rows import FileRows
 
 MAPPED_ROWS = 1_000_000
 """Records of a table above which its rows are mapped and not in memory."""
@@ -154,7 +155,8 @@ def key_of(files: Sequence[FileRows], asked: object) -> str:
     digest = blake2b(repr((_FORMAT, asked)).encode(), digest_size=16)
     for rows in files:
         content = rows.known_content()
-        digest.update(f"\0{rows.path}\0{content.identity if content else ''}\0".encode())
+        # The name alone, which messages have: the same file in another folder is found again.
+        digest.update(f"\0{rows.path.name}\0{content.identity if content else ''}\0".encode())
         if isinstance(rows.path, Path) and not (content and content.identity):
             with rows.path.open("rb") as file:
                 for chunk in iter(lambda: file.read(_CHUNK), b""):

@@ -21,7 +21,7 @@ from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.core.types import Row
 from contrastive_text.data.cache import cache_folder, cached
 from contrastive_text.data.files import mapped
-from contrastive_text.data.files.columns import ALIASES, PAIR
+from contrastive_text.data.files.columns import ALIASES, PAIR, negative_names
 from contrastive_text.data.files.formats import listed, reading_error
 from contrastive_text.data.files.frames import Frame
 from contrastive_text.data.files.given import GivenRows, source
@@ -36,7 +36,7 @@ from contrastive_text.data.files.mapped import (
     key_of,
     records_of,
 )
-from contrastive_text.data.files.rows import FileRows, negative_names
+from contrastive_text.data.files.rows import FileRows
 
 
 @dataclass(frozen=True, slots=True)

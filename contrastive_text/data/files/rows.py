@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from contrastive_text.core.text_files import USUAL, Bounds, is_blank
-from contrastive_text.data.files.columns import PAIR, plain, plan_columns
+from contrastive_text.data.files.columns import PAIR, negative_names, plain, plan_columns
 from contrastive_text.data.files.formats import (
     Cells,
     Content,
@@ -262,16 +262,6 @@ class FileRows:
         return listed(
             f"{listed(columns[name])} -> {names.get(name, name)}{notes.get(name, '')}" for name in columns
         )
-
-
-def negative_names(count: int) -> list[str]:
-    """Returns the library's names of so many negatives.
-
-    Example:
-        >>> negative_names(3)
-        ['negative', 'negative_2', 'negative_3']
-    """
-    return ["negative", *(f"negative_{number}" for number in range(2, count + 1))][:count]
 
 
 def _range(numbers: set[int]) -> str:

@@ -141,3 +141,11 @@ def test_rows_that_cannot_be_mapped_stay_in_memory_and_say_so(
     table = read_rows(files(tmp_path), reads=("anchor", "positive"))
     assert isinstance(table.rows, tuple)
     assert table.understood.endswith("rows in memory: pip install 'contrastive-text[parquet]' maps so many")
+
+
+def test_a_file_is_found_again_in_another_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lower(monkeypatch)
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        assert len(read_rows(files(tmp_path / name), reads=READS[:2], cache_dir=tmp_path / "cache")) > 10
+    assert len([*(tmp_path / "cache").glob("*/")]) == 1
