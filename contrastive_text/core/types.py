@@ -170,6 +170,7 @@ class Encoded:
         masked_hidden: Last-layer vectors of the tokens that have a label, (M, D), or None.
         masked_labels: Their labels, (M,), or None.
         token_logits: From such vectors to a score for every entry of the vocabulary, (M, D) -> (M, V), or None.
+        guides: Name of a guide -> its vectors of the same rows' texts, (S, Dg), without a gradient.
     """
 
     embeddings: Tensor
@@ -179,6 +180,7 @@ class Encoded:
     masked_hidden: Tensor | None = None
     masked_labels: Tensor | None = None
     token_logits: Callable[[Tensor], Tensor] | None = None
+    guides: Mapping[str, Tensor] = field(default_factory=dict)
 
     def role(self, role: Role) -> Tensor:
         """Returns the vectors of a role, (N, slots of the role, D).
@@ -195,6 +197,10 @@ class Encoded:
     def role_ids(self, role: Role) -> Tensor:
         """Returns the text ids of a role, (N, slots of the role), or of two ids each (N, slots of it, 2)."""
         return self._of(role, self.text_ids)
+
+    def role_guide(self, name: str, role: Role) -> Tensor:
+        """Returns a guide's vectors of a role, (N, slots of the role, Dg)."""
+        return self._of(role, self.guides[name])
 
     def _of(self, role: Role, rows: Tensor) -> Tensor:
         wanted = [i for i, slot in enumerate(self.slots) if slot.role == role]

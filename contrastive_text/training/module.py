@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Self
 
 import pytorch_lightning as pl
 import torch
@@ -12,18 +11,14 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch, StepBatch
-from contrastive_text.core.checkpoints import load_options
 from contrastive_text.core.distributed import rank, world_size
-from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.random import fold, seed_torch, text_id
-from contrastive_text.core.setting import SETTING, current_setting
 from contrastive_text.core.similarity import new_in_full_precision
 from contrastive_text.core.specs import stored_arguments
 from contrastive_text.core.types import Encoded
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.needs import DataNeeds
 from contrastive_text.data.prompts import Prompts
-from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head
@@ -32,20 +27,19 @@ from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.recipes.building import build_from_recipe
 from contrastive_text.training.accumulation import KeepGradients
-from contrastive_text.training.checks import check_names, check_numbers, check_parts, check_resumed, check_start
-from contrastive_text.training.divergence import EndWhenDiverged, check_weights
+from contrastive_text.training.checks import check_names, check_numbers, check_parts, check_start
+from contrastive_text.training.divergence import EndWhenDiverged
 from contrastive_text.training.forward_pass import encode_read
 from contrastive_text.training.held_out import HeldOutScores, predictions, scores_of
 from contrastive_text.training.optim import AdamW, Combine, LinearSchedule, Optimizer, Schedule, WeightedSum
 from contrastive_text.training.optim.gradients import gradient_figures
 from contrastive_text.training.optim.schedules import ScheduledRates
+from contrastive_text.training.stored_module import StoredModule
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import View
 
-_TOKENIZER = "tokenizer"
 
-
-class ContrastiveModule(pl.LightningModule):
+class ContrastiveModule(StoredModule):
     """Encodes all rows of a batch, and minimises a weighted sum of objectives.
 
     The gradient is that of the whole batch however many ranks share it: each objective gives a sum and a
@@ -114,7 +108,6 @@ class ContrastiveModule(pl.LightningModule):
         self.plan = self.by_task.common
         self.figures: dict[str, Tensor] = {}
         self._logged: dict[str, Tensor] = {}
-        self._learned_tokenizer: str | None = None
         self._recipe: str | None = None
         self._scores: HeldOutScores
         check_parts(encoder, head, self.weights, self.by_task)
@@ -165,11 +158,6 @@ class ContrastiveModule(pl.LightningModule):
         """Returns what the parts need of the data of these tasks; see ``TaskParts.data_needs``."""
         tokenizers = self.text_tokenizer(), self.text_tokenizer(training=False)
         return self.by_task.data_needs(tasks, *tokenizers, self.encoder.vocabulary_size)
-
-    def adopt_tokenizer(self, description: str) -> None:
-        """Takes over a tokenizer learned from the corpus, as JSON; checkpoints keep it."""
-        self._learned_tokenizer = description
-        self.encoder.tokenizer = wrap_tokenizer(description)
 
     @property
     def embedder(self) -> Embedder:
@@ -309,42 +297,3 @@ class ContrastiveModule(pl.LightningModule):
         optimizer = self.optimizer.build(self.named_parameters())
         rates = ScheduledRates(optimizer, self.schedule, self.trainer.estimated_stepping_batches)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
-
-    @classmethod
-    def load_from_checkpoint(  # type: ignore[override]  # Lightning's options are all in ``options``
-        cls, checkpoint_path: str | Path, trust: Sequence[str] | None = None, **options: Any
-    ) -> Self:
-        """Loads a checkpoint after checking that it is whole, and that it may name the classes that it names.
-
-        Args:
-            checkpoint_path: A local ``.ckpt`` file.
-            trust: Modules whose classes the file may name, beside this library's and those that are imported.
-            options: As in Lightning's method, but ``hparams_file``; ``weights_only`` is True unless given.
-
-        Raises:
-            FileNotFoundError: There is no such file.
-            ValueError: The file is damaged, or names a class of a module that isn't trusted.
-        """
-        with load_options(checkpoint_path, cls, "model", trust, options) as arguments:
-            loaded: Self = super().load_from_checkpoint(checkpoint_path, **arguments)
-        return loaded
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Takes weights over as torch does; those of another network are a ValueError that says what differs."""
-        where = (None if self._trainer is None else self._trainer.ckpt_path) or "load_state_dict"
-        with parsing(where, "the weights of a module that is built as this one", (RuntimeError,)):
-            return super().load_state_dict(state_dict, strict=strict, assign=assign)  # Any: torch's
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # Any: what Lightning puts into it
-        """Checks that weights are numbers; keeps the setting, and a tokenizer learned from the corpus."""
-        check_weights(self.trainer, self)
-        checkpoint[SETTING] = current_setting(self.device)
-        if self._learned_tokenizer is not None:
-            checkpoint[_TOKENIZER] = self._learned_tokenizer
-
-    def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:  # Any: what Lightning put into it
-        """Takes the learned tokenizer back; where a run is to go on, checks that it can (``check_resumed``)."""
-        if self._trainer is not None and self._trainer.state.fn == "fit":
-            check_resumed(checkpoint, self.trainer, self.by_task.prompts)
-        if _TOKENIZER in checkpoint:
-            self.adopt_tokenizer(checkpoint[_TOKENIZER])

@@ -5,8 +5,10 @@ Run it as ``python tests/hostile/outcomes.py``, or with parts of the names of ca
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -21,6 +23,7 @@ from hostile.cases import CASES  # found by the path above
 from hostile.judging import judge
 from hostile.sound import Sound
 
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 OUTCOMES = ("answer", "counted", "right", "wrong")
 
 
