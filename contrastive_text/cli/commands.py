@@ -81,6 +81,7 @@ class Embed(EncodingCommand):
     input: Annotated[Texts, f"{_FILES}; a file of pairs gives all its texts"]
     output: Annotated[Path, WrittenFile(_vectors), ".npy, .tsv or .parquet"]
     _: KW_ONLY
+    distinct: Annotated[bool, "each text once, with a table of text ids: a file for GuideFile"] = False
     normalize: Annotated[bool, "give vectors of unit length"] = False
     prompt_name: Annotated[str | None, "which of the model's prompts; none for its default"] = None
     truncate_dim: Annotated[int | None, "features to keep, the first ones"] = None

@@ -25,6 +25,7 @@ from contrastive_text.inference.vector_files import (
     check_suffix,
     of_documents,
 )
+from contrastive_text.inference.vector_files.formats import ids_of
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -94,7 +95,8 @@ def embed(options: Embed) -> None:
     """Writes one vector per text of a file."""
     check_suffix(options.output)
     ranges = None if options.ranges is None else _ranges(options.ranges)
-    texts = TextStream(options.input, options.column, split=options.split, bounds=Bounds.of(options.bounds))
+    bounds = Bounds.of(options.bounds)
+    texts = TextStream(options.input, options.column, options.distinct, split=options.split, bounds=bounds)
     say(texts.scan().understood)
     model, devices = encoder_of(options)
     encoding = Encoding(
@@ -112,3 +114,5 @@ def embed(options: Embed) -> None:
     if encoding.is_byte:
         whose = options.ranges or f"the first {CALIBRATION:,} texts' vectors"
         say(f"a byte's ranges are those of {whose}; they are in {run.ranges_path}")
+    if options.distinct:
+        say(f"which text each vector is of is in {ids_of(options.output)}")

@@ -62,13 +62,14 @@ def test_a_hundred_of_a_hundred_random_changes_of_a_byte_are_found(model: Path) 
 
 @pytest.fixture(scope="module")
 def made(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index, bytes with their ranges, an unfinished output, caches of vectors and tokens, a sweep."""
+    """An index, bytes and a table of ids beside them, an unfinished output, caches, tokens, a sweep."""
     folder = tmp_path_factory.mktemp("made")
     loaded = SentenceEncoder.from_pretrained(model, device="cpu")
     texts = TextStream(tiny.write_texts(folder / "texts.txt"))
     VectorIndex.build(loaded, texts, folder / "index.npy")
     for name in ("bytes.npy", "table.tsv"):
         EmbeddingRun(loaded, texts, folder / name, Encoding(precision="int8")).finish()
+    EmbeddingRun(loaded, TextStream(texts.path, distinct=True), folder / "distinct.npy").finish()
     growing = UnfinishedVectors(folder / "begun.npy", {}, count=100)
     growing.append(np.ones((30, 16), np.float32), truncated=0)
     growing.close()

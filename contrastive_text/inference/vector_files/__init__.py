@@ -4,12 +4,14 @@ from contrastive_text.inference.vector_files.embedding import CALIBRATION, Embed
 from contrastive_text.inference.vector_files.formats import Array, check_suffix, record_of, write_vectors
 from contrastive_text.inference.vector_files.index import VectorIndex, as_tensor, index_path, of_documents
 from contrastive_text.inference.vector_files.records import VectorRecord
+from contrastive_text.inference.vector_files.text_ids import TextVectors
 from contrastive_text.inference.vector_files.unfinished import UnfinishedVectors
 
 __all__ = [
     "CALIBRATION",
     "Array",
     "EmbeddingRun",
+    "TextVectors",
     "UnfinishedVectors",
     "VectorIndex",
     "VectorRecord",

@@ -19,6 +19,7 @@ from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import check_ranges, value_ranges
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files.formats import Array, check_suffix, ranges_of
+from contrastive_text.inference.vector_files.text_ids import table_of
 from contrastive_text.inference.vector_files.unfinished import UnfinishedVectors
 
 CALIBRATION = 1_000
@@ -31,7 +32,8 @@ class EmbeddingRun:
     Blocks of texts are encoded and saved one after the other; memory holds one. On one processor, with one number
     of threads and one set of versions, the bytes at the end are the same however often the run was broken off. A
     byte for each feature needs ranges, which without any in ``encoding`` are those of the first texts' vectors;
-    they lie beside the output as ``OUT.ranges.npy``.
+    they lie beside the output as ``OUT.ranges.npy``. Of a ``distinct`` stream a table of text ids comes to lie
+    there too, ``OUT.ids.npy`` (see ``TextVectors``), by which the vector of a text is found.
 
     Args:
         model: The encoder.
@@ -109,8 +111,9 @@ class EmbeddingRun:
             "ranges": ranges if self.encoding.is_byte else None,
             "prompt": self.encoding.prompt_in(self.model.prompts) or None,
             "prompt_name": None,
+            "distinct": self.texts.distinct or None,
         }
-        without = [name for name in ("prompt", "prompt_name", "ranges") if made_of[name] is None]
+        without = [name for name in ("prompt", "prompt_name", "ranges", "distinct") if made_of[name] is None]
         return {name: value for name, value in made_of.items() if name not in without}
 
     @property
@@ -149,7 +152,7 @@ class EmbeddingRun:
             self._vectors.append(vectors, before + self.model.truncated)
         if self.texts.summary is None or self.texts.summary.digest != self.summary.digest:
             raise self._changed()
-        return self._vectors.finish()
+        return self._vectors.finish(table_of(self.texts) if self.texts.distinct else None)
 
     def _changed(self) -> ValueError:
         """Throws the vectors away, for nobody knows which of them are of the texts that there were."""

@@ -83,11 +83,17 @@ def ranges_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.ranges.npy")
 
 
+def ids_of(path: Path) -> Path:
+    """Returns the name of the file that says which text each vector of a file is of."""
+    return path.with_name(f"{path.name}.ids.npy")
+
+
 def files_of(path: Path) -> list[Path]:
     """Returns the names of all files that may be written for a file of vectors, itself the first."""
     growing = path.with_name(f"{path.name}{UNFINISHED}")
     converted = growing.with_name(f"{growing.name}{path.suffix}")
-    return [each for name in (path, growing) for each in (name, record_of(name), ranges_of(name))] + [converted]
+    each = [file for name in (path, growing) for file in (name, record_of(name), ranges_of(name))]
+    return [path, ids_of(path), *each[1:], converted]
 
 
 def mapped_blocks(path: Path) -> Iterator[Array]:

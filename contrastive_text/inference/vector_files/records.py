@@ -8,7 +8,7 @@ from pathlib import Path
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.manifests import BLOCK, FileDigest, read_sealed, write_sealed
-from contrastive_text.inference.vector_files.formats import ranges_of, record_of
+from contrastive_text.inference.vector_files.formats import ids_of, ranges_of, record_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class VectorRecord:
         vectors: Of the file; of an unfinished one its bytes so far.
         ranges: Of the file of ranges; None where there is none.
         settings: Machine, versions and threads of each process that had a part in them.
+        ids: Of the file that says which text each is of; None where there is none.
     """
 
     made_of: Mapping[str, object]
@@ -30,6 +31,7 @@ class VectorRecord:
     vectors: FileDigest
     ranges: FileDigest | None
     settings: Sequence[Mapping[str, str]]
+    ids: FileDigest | None = None
 
     def write(self, path: Path) -> None:
         """Writes it beside a file of vectors."""
@@ -41,6 +43,7 @@ class VectorRecord:
             "block": BLOCK,
             "vectors": self.vectors.to_json(),
             "ranges": None if self.ranges is None else self.ranges.to_json(),
+            "ids": None if self.ids is None else self.ids.to_json(),
         }
         write_sealed(record_of(path), content)
 
@@ -61,10 +64,13 @@ class VectorRecord:
         try:
             if kept["block"] != BLOCK or not isinstance(kept["made_of"], dict):
                 raise ValueError
-            ranges = None if kept["ranges"] is None else FileDigest.of_json(kept["ranges"])
+            ranges, ids = (
+                None if kept[name] is None else FileDigest.of_json(kept[name]) for name in ("ranges", "ids")
+            )
             vectors = FileDigest.of_json(kept["vectors"])
             settings = [{str(name): str(value) for name, value in each.items()} for each in kept["settings"]]
-            return cls(kept["made_of"], int(kept["rows"]), int(kept["truncated"]), vectors, ranges, settings)
+            rows, truncated = int(kept["rows"]), int(kept["truncated"])
+            return cls(kept["made_of"], rows, truncated, vectors, ranges, settings, ids)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise InvalidValueError(
                 f"{place}: expected a record of vectors of this version's form, got another; {todo}"
@@ -72,11 +78,11 @@ class VectorRecord:
 
     def digests(self, path: Path) -> dict[Path, FileDigest]:
         """Returns the digest of each file of the vectors at a path."""
-        ranges = {} if self.ranges is None else {ranges_of(path): self.ranges}
-        return {path: self.vectors, **ranges}
+        found = {path: self.vectors, ranges_of(path): self.ranges, ids_of(path): self.ids}
+        return {file: digest for file, digest in found.items() if digest is not None}
 
     def damage(self, path: Path, grows: bool = False) -> list[str]:
-        """Returns a line for each file that isn't what was written: the vectors, and their ranges.
+        """Returns a line for each file that isn't what was written: the vectors, their ranges, their ids.
 
         All bytes are read of a file of up to ``READ_WHOLE`` bytes, a sample of blocks of a larger one.
 

@@ -9,6 +9,7 @@ import shutil
 import weakref
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from contrastive_text.core.temporaries import remove_abandoned
 from contrastive_text.inference.vector_files.formats import (
     Array,
     files_of,
+    ids_of,
     mapped_blocks,
     ranges_of,
     write_blocks,
@@ -195,11 +197,15 @@ class UnfinishedVectors:
     def _record_of(self, rows: int, truncated: int, vectors: FileDigest) -> VectorRecord:
         return VectorRecord(self.made_of, rows, truncated, vectors, self._ranges_digest, self._settings)
 
-    def finish(self) -> tuple[int, ...]:
+    def finish(self, ids: Array | None = None) -> tuple[int, ...]:
         """Returns the vectors their final name and format, with the record beside them as ``OUT.json``.
 
         The older vectors of that name go when all of these are on the disk. Then ranges and record take their
         places, and the vectors join them in one step: none ever lie beside the record or the ranges of others.
+
+        Args:
+            ids: Which text each vector is of, as ``table_of`` has it, to lie beside them too; None for no such
+                table.
 
         Returns:
             Their shape.
@@ -218,7 +224,12 @@ class UnfinishedVectors:
         else:
             with replacing(ranges_of(self.path)) as file:
                 file.write(self._ranges.read_bytes())
-        self._record_of(self.done, self.truncated, digest).write(self.path)
+        ids_of(self.path).unlink(missing_ok=True)
+        if ids is not None:
+            with replacing(ids_of(self.path)) as file:
+                np.save(file, ids)
+        known = None if ids is None else FileDigest.of(ids_of(self.path))
+        replace(self._record_of(self.done, self.truncated, digest), ids=known).write(self.path)
         ready.replace(self.path)
         self._remove()
         self.close()
