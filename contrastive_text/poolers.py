@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidTextError, InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.types import Hidden
 
@@ -115,3 +115,75 @@ class MaxPooler(Pooler):
         """Returns the masked maximum, (n, D); every row needs a token."""
         tokens = at_least_float32(hidden.layers[-1])
         return tokens.masked_fill(~hidden.mask.unsqueeze(-1), -torch.inf).amax(dim=1)
+
+
+class LastTokenPooler(Pooler):
+    """Last token of the last layer, of a decoder the only one that has seen the whole text (``lasttoken``).
+
+    Source: Jiang et al. 2023, PromptEOL (https://arxiv.org/abs/2307.16645), section 3.1; sentence-transformers'
+    ``lasttoken``. It is a special token where the tokenizer puts one after a text.
+    """
+
+    def forward(self, hidden: Hidden) -> Tensor:
+        """Returns the vector of the last token that is not padding, (n, D)."""
+        tokens = at_least_float32(hidden.layers[-1])
+        last = hidden.mask.shape[1] - 1 - hidden.mask.flip(1).int().argmax(dim=1)
+        return tokens[torch.arange(len(tokens), device=tokens.device), last]
+
+
+class WeightedMeanPooler(Pooler):
+    """Mean of the last layer's tokens, each weighted by its place in the row, from 1 (``weightedmean``).
+
+    A decoder's later tokens have seen more. Source: Muennighoff 2022, SGPT (https://arxiv.org/abs/2202.08904),
+    section 3; sentence-transformers' ``weightedmean``. A prompt that is left out keeps its places: the text's
+    first token has the weight that it has after it. Rows are padded on the right.
+
+    Example:
+        >>> hidden = Hidden({-1: torch.tensor([[[1.0], [4.0], [9.0]]])}, torch.tensor([[True, True, False]]))
+        >>> WeightedMeanPooler()(hidden)  # (1 * 1 + 2 * 4) / 3
+        tensor([[3.]])
+    """
+
+    def forward(self, hidden: Hidden) -> Tensor:
+        """Returns the weighted mean, (n, D)."""
+        tokens, kept = at_least_float32(hidden.layers[-1]), hidden.mask
+        weights = torch.arange(1, kept.shape[1] + 1, device=tokens.device).to(tokens) * kept
+        summed = (tokens.masked_fill(~kept.unsqueeze(-1), 0.0) * weights.unsqueeze(-1)).sum(dim=1)
+        return summed / weights.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+class MaskTokenPooler(Pooler):
+    """Vector of the mask token in the last layer, for templates such as ``{text} means [MASK].``
+
+    Source: Jiang et al. 2022, PromptBERT (https://arxiv.org/abs/2201.04337), section 4.
+
+    Raises:
+        ValueError: At a batch: a row with no mask token or several, with its number; or an encoder that doesn't
+            say its token ids, or has no mask token.
+
+    Example:
+        >>> ids, vectors = torch.tensor([[7, 3]]), torch.tensor([[[1.0], [4.0]]])
+        >>> MaskTokenPooler()(Hidden({-1: vectors}, ids > 0, ids, mask_id=3))
+        tensor([[4.]])
+    """
+
+    def forward(self, hidden: Hidden) -> Tensor:
+        """Returns the vector of each row's mask token, (n, D)."""
+        if hidden.ids is None or hidden.mask_id is None:
+            lacking = "ids of the tokens" if hidden.ids is None else "mask token in the vocabulary"
+            raise InvalidValueError(
+                "MaskTokenPooler: expected an encoder that gives Hidden.ids and Hidden.mask_id, got no "
+                f"{lacking}; fill both in Encoder.forward, or take another pooler"
+            )
+        masks = (hidden.ids == hidden.mask_id) & hidden.mask
+        counts = masks.sum(dim=1)
+        if bool((counts != 1).any()):
+            row = int((counts != 1).int().argmax())
+            raise InvalidTextError(
+                f"expected exactly one mask token for MaskTokenPooler, got {int(counts[row])}; put a template "
+                "with one round every text (model.prompts), let no view hide tokens there, and take mask tokens "
+                "out of the texts",
+                number=row,
+            )
+        tokens = at_least_float32(hidden.layers[-1])
+        return tokens[torch.arange(len(tokens), device=tokens.device), masks.int().argmax(dim=1)]

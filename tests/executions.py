@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -45,7 +46,15 @@ from contrastive_text.objectives import (
     TextRegression,
 )
 from contrastive_text.objectives.queue import Queue
-from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MaxPooler
+from contrastive_text.poolers import (
+    CLSPooler,
+    FirstLastPooler,
+    LastTokenPooler,
+    LastTwoPooler,
+    MaskTokenPooler,
+    MaxPooler,
+    WeightedMeanPooler,
+)
 from contrastive_text.training import PCGrad, Uncertainty
 from contrastive_text.training import forward_pass as encoding
 from contrastive_text.training.module import ContrastiveModule
@@ -88,6 +97,9 @@ PAIR = (ANCHOR, POSITIVE)
 TRIPLE = (ANCHOR, POSITIVE, NEGATIVE)
 TWICE = (ANCHOR, Slot("anchor", 1), POSITIVE, Slot("positive", 1))
 
+MASK = 4
+"""Id of the mask token; those of texts begin at 5."""
+
 How = dict[str, bool]
 """Argument of every in-batch loss: whether it is streamed."""
 
@@ -102,6 +114,7 @@ class Case:
         classes: Number of classes of the target; 0 for none.
         hidden: Role of which some tokens are hidden.
         streams: Whether there is a loss that can be streamed.
+        template: Whether a mask token stands in each text, one before the last token.
         parts: Other arguments of the module.
     """
 
@@ -110,6 +123,7 @@ class Case:
     classes: int = 0
     hidden: Role | None = None
     streams: bool = True
+    template: bool = False
     parts: Callable[[], dict[str, Any]] = field(default=dict)  # Any: arguments of the module
 
 
@@ -168,7 +182,9 @@ CASES: dict[str, Case] = {
         parts=lambda: {"pooler": FirstLastPooler(first="block_1")},
     ),
     "SupCon, learned temperature": Case(
-        lambda how: {"c": Contrastive(SupCon(0.2, learn_temperature=True, **how), classes=3)}, classes=3
+        lambda how: {"c": Contrastive(SupCon(0.2, learn_temperature=True, **how), classes=3)},
+        classes=3,
+        parts=lambda: {"pooler": LastTokenPooler()},
     ),
     "queue, hard, siblings attract": Case(
         lambda how: {"c": Contrastive(hard(how), queue=40, siblings="attract")}, slots=TRIPLE
@@ -176,9 +192,16 @@ CASES: dict[str, Case] = {
     "queue, NTXent, learned temperature": Case(
         lambda how: {"c": Contrastive(NTXent(0.2, learn_temperature=True, **how), head=TanhHead(), queue=70)}
     ),
-    "queue, SupCon": Case(lambda how: {"c": Contrastive(SupCon(0.2, **how), classes=3, queue=50)}, classes=3),
+    "queue, SupCon": Case(
+        lambda how: {"c": Contrastive(SupCon(0.2, **how), classes=3, queue=50)},
+        classes=3,
+        parts=lambda: {"pooler": WeightedMeanPooler()},
+    ),
     "queue, signed pairs": Case(
-        lambda how: {"c": Contrastive(InfoNCE(0.2, **how), pair_labels=SignedPairs(), queue=20)}, classes=2
+        lambda how: {"c": Contrastive(InfoNCE(0.2, **how), pair_labels=SignedPairs(), queue=20)},
+        classes=2,
+        template=True,
+        parts=lambda: {"pooler": MaskTokenPooler()},
     ),
     "some widths, queue": Case(
         lambda how: {
@@ -309,6 +332,8 @@ def module_of(execution: Execution) -> Quiet:
     encoder = TransformerEncoder(config=config, dropout=0.0, layout=execution.layout)  # type: ignore[arg-type]  # one of them
     objectives = case.objectives({"streamed": execution.form == "streamed"})
     views = chains(case, execution.views, followed=next(iter(objectives)))
+    if case.template:
+        encoder.tokenizer = SimpleNamespace(mask_token_id=MASK)  # type: ignore[assignment]  # all that is read of it
     return Quiet(encoder, views=dict(views), objectives=objectives, **case.parts()).double()
 
 
@@ -319,6 +344,8 @@ def batch_of(case: Case, views: str, step: int) -> Batch:
     lengths = torch.tensor([4, 5, 7, 9])[torch.randint(4, (rows,), generator=noise)]
     ids = torch.randint(5, 300, (int(lengths.sum()),), generator=noise)
     starts = lengths.cumsum(0) - lengths
+    if case.template:
+        ids[starts + lengths - 2] = MASK
     row_slots = torch.arange(len(case.slots)).repeat_interleave(EXAMPLES)
     anchors = [i for i, slot in enumerate(case.slots) if slot.role == "anchor"]
     labels = positions = None

@@ -57,6 +57,8 @@ POOLERS = {
     "last two": part("LastTwoPooler"),
     "first and last": part("FirstLastPooler", first="block_1"),
     "max": part("MaxPooler"),
+    "last": part("LastTokenPooler"),
+    "weighted mean": part("WeightedMeanPooler"),
 }
 HEADS = {
     "none": (None, None),

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import typing
 
+_QUOTED = 60
+"""Characters of a text that an error shows."""
+
 _Error = typing.TypeVar("_Error", bound=BaseException)
 
 
@@ -26,6 +29,29 @@ class ContrastiveTextError(Exception):
 
 class InvalidValueError(ContrastiveTextError, ValueError):
     """A value, an option, or the content of a file that can't be used."""
+
+
+class InvalidTextError(InvalidValueError):
+    """One of many texts that can't be used; who knows where these stand gives it another number.
+
+    Args:
+        what: What is wrong with it, and what to do.
+        number: Of the text among those that are looked at.
+        text: The text itself, where it is known.
+
+    Example:
+        >>> print(InvalidTextError("expected a word, got none", number=2).at(7, "!"))
+        text 7 ('!'): expected a word, got none
+    """
+
+    def __init__(self, what: str, number: int, text: str = "") -> None:
+        shown = f" ({text[:_QUOTED]!r})" if text else ""
+        super().__init__(f"text {number}{shown}: {what}")
+        self.what, self.number = what, number
+
+    def at(self, number: int, text: str = "") -> InvalidTextError:
+        """Returns the same of another number."""
+        return InvalidTextError(self.what, number, text)
 
 
 class InvalidTypeError(ContrastiveTextError, TypeError):

@@ -151,10 +151,14 @@ class Hidden:
         layers: Layer number -> (n, L, D). Numbers count as in Transformers' ``hidden_states``: 0 is the
             embedding output, 1 the first block, -1 the last block.
         mask: True on tokens, False on padding, (n, L).
+        ids: Token ids, of any value on padding, (n, L); None of an encoder of one's own that doesn't say them.
+        mask_id: Id of the mask token; None where there is none.
     """
 
     layers: Mapping[int, Tensor]
     mask: Tensor
+    ids: Tensor | None = None
+    mask_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

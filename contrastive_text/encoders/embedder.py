@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch
+from contrastive_text.core.errors import InvalidTextError
 from contrastive_text.core.random import seed_torch
 from contrastive_text.core.types import NO_LABEL, Alter, Hidden
 from contrastive_text.encoders.base import Encoder
@@ -72,7 +74,7 @@ class Embedder(NamedTuple):
             layers = tuple(dict.fromkeys((*layers, -1)))
         blocks = self.encoder.blocks(group.batch, alter=alter, layers=layers)
         read = blocks if group.batch.unpooled is None else pooled_part(blocks, group.batch.unpooled)
-        pooled = torch.cat([self.pooler(block) for block in read])
+        pooled = _pooled(self.pooler, read, group.rows)
         if labels is None:
             return pooled, None
         tokens = torch.cat([block.layers[-1][block.mask] for block in blocks])
@@ -83,6 +85,18 @@ class Embedder(NamedTuple):
         groups = self.groups(batch)
         pooled = in_order([self.encode(group)[0] for group in groups], groups)
         return pooled if self.head is None else self.head(pooled)
+
+
+def _pooled(pooler: Pooler, blocks: Sequence[Hidden], rows: Tensor) -> Tensor:
+    """Returns a vector for each row, (n, D); an error has the row's number in the whole batch."""
+    vectors, start = [], 0
+    for block in blocks:
+        try:
+            vectors.append(pooler(block))
+        except InvalidTextError as error:
+            raise error.at(int(rows[start + error.number])) from None
+        start += len(block.mask)
+    return torch.cat(vectors)
 
 
 def in_order(vectors: Sequence[Tensor], groups: Sequence[RowGroup]) -> Tensor:
@@ -99,6 +113,6 @@ def pooled_part(blocks: Sequence[Hidden], unpooled: Tensor) -> list[Hidden]:
     """
     each = torch.split(unpooled, [len(block.mask) for block in blocks])
     return [
-        Hidden(block.layers, block.mask & (block.mask.cumsum(dim=1) > left_out.unsqueeze(1)))
+        replace(block, mask=block.mask & (block.mask.cumsum(dim=1) > left_out.unsqueeze(1)))
         for block, left_out in zip(blocks, each, strict=True)
     ]

@@ -160,7 +160,8 @@ class TransformerEncoder(Encoder):
             return self._padded(batch, alter, layers)
         mask = token_mask(batch.lengths)
         output = self._packed(batch, alter, layers, Packing.of(batch.lengths))
-        return Hidden({layer: pad(vectors, mask) for layer, vectors in output.items()}, mask)
+        vectors = {layer: pad(each, mask) for layer, each in output.items()}
+        return Hidden(vectors, mask, pad(batch.ids, mask), self._mask_id)
 
     def blocks(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> list[Hidden]:
         """Returns the token vectors run by run of equal length, or all rows padded; see ``Encoder.blocks``."""
@@ -171,8 +172,8 @@ class TransformerEncoder(Encoder):
         output = self._packed(batch, alter, layers, packing)
         runs = zip(*(packing.split(vectors) for vectors in output.values()), strict=True)
         return [
-            Hidden(dict(zip(output, run, strict=True)), run[0].new_ones(run[0].shape[:2], dtype=torch.bool))
-            for run in runs
+            Hidden(dict(zip(output, run, strict=True)), torch.ones_like(ids).bool(), ids, self._mask_id)
+            for run, ids in zip(runs, packing.split(batch.ids), strict=True)
         ]
 
     def _packed(
@@ -202,7 +203,7 @@ class TransformerEncoder(Encoder):
             natural = torch.arange(mask.shape[1], device=mask.device)
             places = torch.where(mask, pad(batch.positions, mask), natural)
             inputs["position_ids"] = places + self._first_position
-        return Hidden(self._run(alter, mask, layers, **inputs), mask)
+        return Hidden(self._run(alter, mask, layers, **inputs), mask, inputs["input_ids"], self._mask_id)
 
     def _run(
         self, alter: Alter | None, mask: Tensor, layers: tuple[int, ...], **inputs: Tensor
@@ -213,6 +214,10 @@ class TransformerEncoder(Encoder):
         if layers == (-1,):
             return {-1: output.last_hidden_state}
         return {layer: output.hidden_states[layer] for layer in layers}
+
+    @property
+    def _mask_id(self) -> int | None:
+        return None if self.tokenizer is None else self.tokenizer.mask_token_id
 
     def heeds_positions(self) -> bool:
         """Whether the network reads positions: relative ones (DeBERTa-v2, T5) would be silently ignored."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -10,7 +11,6 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.types import Hidden
 from contrastive_text.data import Table
 from contrastive_text.data.collator import collate_texts
 from contrastive_text.encoders.embedder import Embedder, in_order, pooled_part
@@ -177,7 +177,7 @@ def vectors_without(
             for number, found in vectors.items():
                 kept = hidden.mask & (place >= number)
                 kept = torch.where(kept.any(dim=1, keepdim=True), kept, hidden.mask)
-                pooled = model.pooler(Hidden(hidden.layers, kept))
+                pooled = model.pooler(replace(hidden, mask=kept))
                 found.append(model.from_pooled(pooled)[:, : model.truncate_dim])
     return {number: in_order(found, groups).cpu() for number, found in vectors.items()}
 

@@ -13,7 +13,7 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import InvalidTextError, InvalidTypeError, InvalidValueError
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.collator import collate_texts
 from contrastive_text.inference.device_pool import map_on_devices
@@ -109,7 +109,7 @@ class BlockEncoder:
             ValueError: A vector that is not finite.
         """
         with evaluating(self.model):
-            vectors, truncated = self._encode(block.texts, advance)
+            vectors, truncated = self._encode(block, advance)
         self._check(vectors, block)
         vectors = vectors[:, : self.encoding.truncate_dim].contiguous()
         if self.encoding.normalize_embeddings:
@@ -119,15 +119,19 @@ class BlockEncoder:
         return VectorBlock(vectors.cpu() if self.on_cpu else vectors, truncated)
 
     @torch.no_grad()  # inference mode would keep the vectors out of training
-    def _encode(self, texts: list[str], advance: Callable[[int], object] | None) -> tuple[Tensor, int]:
-        device, size = next(self.model.parameters()).device, self.encoding.batch_size
+    def _encode(self, block: TextBlock, advance: Callable[[int], object] | None) -> tuple[Tensor, int]:
+        device, size, texts = next(self.model.parameters()).device, self.encoding.batch_size, block.texts
         tokens = self.tokenizer([(self.encoding.prompt or "") + text for text in texts])
         order = sorted(range(len(tokens)), key=lambda i: -len(tokens[i]))
         parts, truncated = [], 0
         for start in range(0, len(order), size):
             batch = collate_texts(self.tokenizer, [tokens[i] for i in order[start : start + size]], self.unpooled)
             truncated += batch.truncated
-            parts.append(self.model(batch.to(device)))
+            try:
+                parts.append(self.model(batch.to(device)))
+            except InvalidTextError as error:
+                number = order[start + error.number]
+                raise error.at(block.start + number, texts[number]) from None
             if advance is not None:
                 advance(len(batch))
         places = torch.tensor(order, dtype=torch.long, device=device)

@@ -30,12 +30,22 @@ from contrastive_text.encoders.loading import load_model
 from contrastive_text.inference.blocks import evaluating
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.pooling import make_pooler
-from contrastive_text.poolers import CLSPooler, LastTwoPooler, MaxPooler, MeanPooler, Pooler
+from contrastive_text.poolers import (
+    CLSPooler,
+    LastTokenPooler,
+    LastTwoPooler,
+    MaxPooler,
+    MeanPooler,
+    Pooler,
+    WeightedMeanPooler,
+)
 
 _POOLERS: dict[str, tuple[str, type[Pooler]]] = {
     "cls": ("pooling_mode_cls_token", CLSPooler),
     "mean": ("pooling_mode_mean_tokens", MeanPooler),
     "max": ("pooling_mode_max_tokens", MaxPooler),
+    "weightedmean": ("pooling_mode_weightedmean_tokens", WeightedMeanPooler),
+    "lasttoken": ("pooling_mode_lasttoken", LastTokenPooler),
 }
 """Name of a pooling mode -> the name of its flag in older versions, and what it is here."""
 _CONSERT_S = "pooling_mode_mean_last_2_tokens"

@@ -23,6 +23,7 @@ from contrastive_text.core.model_files import GRAPH, MODULES, whole_folder
 from contrastive_text.core.types import Hidden
 from contrastive_text.encoders.packing import ATTENTION
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.poolers import MaskTokenPooler
 
 OUTPUT = "sentence_embedding"
 
@@ -72,7 +73,8 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
     Raises:
         ImportError: Without the extra ``onnx``.
         ValueError: A file in the folder's place, a folder that holds a model, a model that leaves prompts out of
-            the pooler, a network that torch can't export, an opset that it can't write, or vectors that differ.
+            the pooler or reads nothing else (``MaskTokenPooler``), a network that torch can't export, an opset
+            that it can't write, or vectors that differ.
 
     Example:
         >>> export_onnx(model, "my-model-onnx")  # doctest: +SKIP
@@ -90,6 +92,11 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
         raise InvalidValueError(
             "export_onnx.model: expected a pooler that reads the prompt, got include_prompt: false, for which "
             "the graph would have to know where the prompt ends; use the model here or in sentence-transformers"
+        )
+    if isinstance(model.pooler, MaskTokenPooler):
+        raise InvalidValueError(
+            "export_onnx.model: expected a pooler of the text's own tokens, got MaskTokenPooler, which reads the "
+            "template, and a graph has none; use the model here"
         )
     for library in ("onnx", "onnxscript", "onnxruntime"):
         require(library, "export_onnx")

@@ -216,7 +216,7 @@ def causal_warning(encoder: Encoder, poolers: Iterable[Pooler]) -> str | None:
     said = "; ".join(f"{name} takes {taken}" for name, taken in named.items())
     return (
         f"model.pooler: in {describe(encoder)} a token sees none after it, and {said}. Only the last token has "
-        "seen the whole text: docs/extend.md has a pooler that takes it"
+        "seen the whole text: LastTokenPooler takes it, and WeightedMeanPooler weighs the later ones more"
     )
 
 

@@ -21,7 +21,17 @@ from contrastive_text.core.types import Hidden
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.onnx_export import export_onnx
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MaxPooler, MeanPooler, Pooler
+from contrastive_text.poolers import (
+    CLSPooler,
+    FirstLastPooler,
+    LastTokenPooler,
+    LastTwoPooler,
+    MaskTokenPooler,
+    MaxPooler,
+    MeanPooler,
+    Pooler,
+    WeightedMeanPooler,
+)
 from contrastive_text.runs.verification import verify
 
 # float32: other kernels add in another order. Vectors have entries of size 1.
@@ -33,6 +43,8 @@ POOLERS = (
     LastTwoPooler(),
     FirstLastPooler("embeddings"),
     FirstLastPooler("block_1"),
+    LastTokenPooler(),
+    WeightedMeanPooler(),
 )
 LONG = " ".join(tiny.TEXTS)  # far above the tiny encoder's 32 tokens
 
@@ -78,7 +90,7 @@ def graph(every: SentenceEncoder, tmp_path_factory: pytest.TempPathFactory) -> P
     """Its graph."""
     folder = tmp_path_factory.mktemp("new") / "graph"
     exported = export_onnx(every, folder)
-    assert exported.features == 6 * 16
+    assert exported.features == len(POOLERS) * 16
     assert exported.inputs == ("input_ids", "attention_mask")  # the learned tokenizer gives no types
     assert exported.difference < ROUNDING
     return folder
@@ -170,6 +182,13 @@ def test_what_torch_can_not_export_is_refused_in_words(bert: str, tmp_path: Path
 
 
 @pytest.mark.slow
+def test_a_pooler_of_the_template_is_refused(bert: str, tmp_path: Path) -> None:
+    model = SentenceEncoder(TransformerEncoder(bert), MeanPooler())
+    model.pooler = MaskTokenPooler()
+    with pytest.raises(ValueError, match="got MaskTokenPooler, which reads the template"):
+        export_onnx(model, tmp_path / "graph")
+
+
 def test_an_opset_is_written_or_refused(bert: str, tmp_path: Path) -> None:
     import onnx
 

@@ -17,7 +17,15 @@ from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.readings import vectors_by_pooler
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import VectorIndex
-from contrastive_text.poolers import CLSPooler, LastTwoPooler, MaxPooler, MeanPooler, Pooler
+from contrastive_text.poolers import (
+    CLSPooler,
+    LastTokenPooler,
+    LastTwoPooler,
+    MaxPooler,
+    MeanPooler,
+    Pooler,
+    WeightedMeanPooler,
+)
 
 EQUAL = 1e-5  # of two libraries on one folder; float32
 NAMED = {"query": "the old ", "document": "a tall man: ", "news-query": "bird "}
@@ -69,7 +77,7 @@ def load_theirs(folder: Path) -> Any:
             id=f"{name}-{type(pooler).__name__}-{'pooled' if pooled else 'left-out'}",
         )
         for name in ("bert", "roberta")
-        for pooler in (MeanPooler(), CLSPooler(), MaxPooler())
+        for pooler in (MeanPooler(), CLSPooler(), MaxPooler(), LastTokenPooler(), WeightedMeanPooler())
         for pooled in (True, False)
     ],
 )
