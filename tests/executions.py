@@ -27,7 +27,7 @@ from contrastive_text.core.distributed import rank, sum_over_ranks, world_size
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL, Role, Slot
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.heads import FineTuningHead, MLPHead, TanhHead
+from contrastive_text.heads import FineTuningHead, MLPHead, ProjectorHead, TanhHead
 from contrastive_text.losses import CoSENT, InfoNCE, NTXent, SupCon, streaming
 from contrastive_text.objectives import (
     BilinearScorer,
@@ -190,7 +190,11 @@ CASES: dict[str, Case] = {
         lambda how: {"c": Contrastive(hard(how), queue=40, siblings="attract")}, slots=TRIPLE
     ),
     "queue, NTXent, learned temperature": Case(
-        lambda how: {"c": Contrastive(NTXent(0.2, learn_temperature=True, **how), head=TanhHead(), queue=70)}
+        lambda how: {
+            "c": Contrastive(
+                NTXent(0.2, learn_temperature=True, **how), head=ProjectorHead([12, 6], last_norm=True), queue=70
+            )
+        }
     ),
     "queue, SupCon": Case(
         lambda how: {"c": Contrastive(SupCon(0.2, **how), classes=3, queue=50)},

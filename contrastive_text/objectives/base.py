@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -31,6 +31,13 @@ class Terms:
     count: int
     reduction: Reduction = "mean"
     logs: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def added(cls, parts: Sequence[Terms]) -> Terms:
+        """Returns the sum of several values of as many rows, with the mean of each figure to log."""
+        total = torch.stack([part.total for part in parts]).sum()
+        logs = {name: torch.stack([part.logs[name] for part in parts]).mean() for name in parts[0].logs}
+        return replace(parts[0], total=total, logs=logs)
 
     def loss(self) -> Tensor:
         """Returns this rank's part of the loss; the mean over ranks is the loss of the whole batch.

@@ -6,10 +6,24 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from contrastive_text.core.distributed import gather_rows, gather_sizes, rank
 from contrastive_text.losses import Comparison, Loss
 from contrastive_text.losses.comparisons import FurtherNegatives, Triples
 from contrastive_text.objectives.base import Terms
 from contrastive_text.objectives.queue import Queue
+
+
+def gather_triples(local: Triples, over_ranks: bool) -> tuple[Triples, int]:
+    """Returns the examples of all ranks, and the place of the first local one among them.
+
+    Args:
+        local: This rank's examples.
+        over_ranks: Whether ranks talk to each other; else the local ones are all.
+    """
+    n = len(local.anchor)
+    sizes = gather_sizes(n, device=local.anchor.device) if over_ranks else [n]
+    offset = sum(sizes[: rank()]) if len(sizes) > 1 else 0
+    return local.map(lambda rows: gather_rows(rows, sizes)), offset
 
 
 @dataclass(frozen=True, slots=True)

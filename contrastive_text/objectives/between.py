@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.types import Encoded, Role
+from contrastive_text.heads import Head, project_parts
 from contrastive_text.losses.comparisons import Triples
 
 
@@ -33,12 +35,12 @@ class Between(ABC):
     is_pairs: ClassVar[bool]
 
     @abstractmethod
-    def triples(self, encoded: Encoded, project: Callable[[Tensor], Tensor]) -> dict[str, Triples]:
+    def triples(self, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> dict[str, Triples]:
         """Returns the vectors to compare, by names out of ``compared``.
 
         Args:
             encoded: The local batch.
-            project: From embeddings (..., D) to what the loss reads, (..., D').
+            vectors: What the loss reads of each role that it reads and examples have, (N, slots, D).
 
         Raises:
             ValueError: A role has other slots than it needs.
@@ -52,7 +54,8 @@ class BetweenTexts(Between):
         >>> from contrastive_text.core.types import Slot
         >>> slots = (Slot("anchor", 0), Slot("positive", 0))
         >>> rows = Encoded(torch.eye(4), slots, text_ids=torch.arange(4))
-        >>> [(name, len(texts.anchor)) for name, texts in BetweenTexts().triples(rows, torch.clone).items()]
+        >>> vectors = {slot.role: rows.role(slot.role) for slot in slots}
+        >>> [(name, len(texts.anchor)) for name, texts in BetweenTexts().triples(rows, vectors).items()]
         [('texts', 2)]
     """
 
@@ -62,16 +65,15 @@ class BetweenTexts(Between):
     others = "positives"
     is_pairs = True
 
-    def triples(self, encoded: Encoded, project: Callable[[Tensor], Tensor]) -> dict[str, Triples]:
+    def triples(self, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> dict[str, Triples]:
         """Returns anchors, positives and hard negatives as ``texts``."""
-        has_negatives = encoded.role("negative").shape[1] > 0
         texts = Triples(
-            anchor=project(encoded.role("anchor"))[:, 0],
-            positive=project(encoded.role("positive")).mean(dim=1),
-            negative=project(encoded.role("negative")) if has_negatives else None,
+            anchor=vectors["anchor"][:, 0],
+            positive=vectors["positive"].mean(dim=1),
+            negative=vectors.get("negative"),
             anchor_ids=encoded.role_ids("anchor")[:, 0],
             positive_ids=_set_ids(encoded.role_ids("positive")),
-            negative_ids=encoded.role_ids("negative") if has_negatives else None,
+            negative_ids=encoded.role_ids("negative") if "negative" in vectors else None,
         )
         return {"texts": texts}
 
@@ -86,7 +88,8 @@ class BetweenViews(Between):
         >>> from contrastive_text.core.types import Slot
         >>> slots = (Slot("anchor", 0), Slot("anchor", 1))
         >>> rows = Encoded(torch.eye(4), slots, text_ids=torch.arange(4))
-        >>> [(name, len(texts.anchor)) for name, texts in BetweenViews().triples(rows, torch.clone).items()]
+        >>> vectors = {"anchor": rows.role("anchor")}
+        >>> [(name, len(texts.anchor)) for name, texts in BetweenViews().triples(rows, vectors).items()]
         [('anchor', 2)]
     """
 
@@ -96,10 +99,25 @@ class BetweenViews(Between):
     others = "texts of its role"
     is_pairs = False
 
-    def triples(self, encoded: Encoded, project: Callable[[Tensor], Tensor]) -> dict[str, Triples]:
+    def triples(self, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> dict[str, Triples]:
         """Returns the two views of each role that the batch has."""
-        roles: tuple[Role, ...] = ("anchor", "positive")
-        return {role: _two_views(encoded, role, project) for role in roles if encoded.role_ids(role).shape[1]}
+        return {role: _two_views(role, each, encoded.role_ids(role)) for role, each in vectors.items()}
+
+
+def read_vectors(encoded: Encoded, roles: Sequence[Role], head: Head | None) -> dict[Role, Tensor]:
+    """Returns what a loss reads of each of some roles that the batch has, (N, slots, D), in at least float32.
+
+    Args:
+        encoded: The local batch.
+        roles: In the order in which a head gets them.
+        head: Between embeddings and loss; None for none.
+    """
+    found = {role: encoded.role(role) for role in roles if encoded.role_ids(role).shape[1]}
+
+    def project(vectors: Tensor) -> Tensor:
+        return at_least_float32(vectors if head is None else head(vectors))
+
+    return dict(zip(found, project_parts(head, list(found.values()), project), strict=True))
 
 
 _NAMED = {"texts": BetweenTexts, "views": BetweenViews}
@@ -121,8 +139,7 @@ def named_between(between: Between | str) -> Between:
     return _NAMED[between]()
 
 
-def _two_views(encoded: Encoded, role: Role, project: Callable[[Tensor], Tensor]) -> Triples:
-    vectors, ids = project(encoded.role(role)), encoded.role_ids(role)
+def _two_views(role: Role, vectors: Tensor, ids: Tensor) -> Triples:
     if vectors.shape[1] != 2:
         raise InvalidValueError(
             f"Contrastive.between: expected two views of one text as {role}, got {vectors.shape[1]} slots; "

@@ -8,25 +8,20 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from contrastive_text import metrics
-from contrastive_text.core.distributed import gather_rows, gather_sizes, rank
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.types import Encoded
 from contrastive_text.heads import Head, check_train_only
-from contrastive_text.losses import InfoNCE, Loss, cosine_similarity_matrix
+from contrastive_text.losses import InfoNCE, Loss
 from contrastive_text.losses.comparisons import Triples
 from contrastive_text.losses.relations import Joined, count_alike
 from contrastive_text.objectives.base import Objective, Terms
-from contrastive_text.objectives.batch_pairs import BatchPairs
-from contrastive_text.objectives.between import Between, named_between
+from contrastive_text.objectives.batch_pairs import BatchPairs, gather_triples
+from contrastive_text.objectives.between import Between, named_between, read_vectors
+from contrastive_text.objectives.health import health
 from contrastive_text.objectives.pair_labels import PairLabels
 from contrastive_text.objectives.queue import Queue
 from contrastive_text.objectives.siblings import Siblings, check_attracting, check_siblings
-
-_LOGGED_ROWS = 256
-"""Rows that the logged figures look at: enough for two digits, and no cost beside a large batch's."""
 
 
 class Contrastive(Objective):
@@ -184,13 +179,10 @@ class Contrastive(Objective):
             ValueError: A role without its two views, or no target where it is read.
         """
         classes = self._classes(encoded)
-        triples = self._between.triples(encoded, self._project)
+        vectors = read_vectors(encoded, (*self.reads, *self.takes), self.head)
+        triples = self._between.triples(encoded, vectors)
         parts = [self._terms(name, replace(own, classes=classes)) for name, own in triples.items()]
-        return replace(
-            parts[0],
-            total=torch.stack([part.total for part in parts]).sum(),
-            logs={name: torch.stack([part.logs[name] for part in parts]).mean() for name in parts[0].logs},
-        )
+        return Terms.added(parts)
 
     def finish_step(self) -> None:
         """Lets the columns of the step enter the queue."""
@@ -214,9 +206,6 @@ class Contrastive(Objective):
         once = " once the queue is full" if self.queue else ""
         return f"{most}{total} per anchor{once}: {', '.join(parts)}; {'; '.join(notes)}"
 
-    def _project(self, vectors: Tensor) -> Tensor:
-        return at_least_float32(vectors if self.head is None else self.head(vectors))
-
     def _classes(self, encoded: Encoded) -> Tensor | None:
         if self.target is None:
             return None
@@ -228,7 +217,7 @@ class Contrastive(Objective):
         return encoded.target.long()
 
     def _terms(self, name: str, local: Triples) -> Terms:
-        every, offset = self._gather(local)
+        every, offset = gather_triples(local, over_ranks=self.training)
         texts = every.anchor_ids if every.anchor_ids.ndim == 1 else every.anchor_ids[:, 0]
         if not self.mask_duplicates:
             distinct = Triples.distinct(every.anchor, every.positive, every.negative)
@@ -244,11 +233,11 @@ class Contrastive(Objective):
         assert queue is None or isinstance(queue, Queue)
         pairs = BatchPairs(local, every, offset, texts=texts, queue=queue)
         if self.pair_labels is None:
-            logs = _health(local, every, offset, by_class=self.loss.reads_labels)
+            logs = health(local, every, offset, by_class=self.loss.reads_labels)
             terms = pairs.terms(self.loss, local, every, offset)
         else:
             _, positives, _ = pairs.positives()
-            logs = _health(positives, positives, 0)
+            logs = health(positives, positives, 0)
             terms = self.pair_labels.terms(self.loss, pairs)
         if every.anchor_ids.ndim == 2:
             every_ids = [every.anchor_ids, every.positive_ids]
@@ -257,40 +246,3 @@ class Contrastive(Objective):
         if self.loss.learned is not None:
             logs["temperature"] = self.loss.learned().detach().squeeze()
         return replace(terms, logs=logs)
-
-    def _gather(self, local: Triples) -> tuple[Triples, int]:
-        """Returns the triples of all ranks, and the place of the first local one among them."""
-        n = len(local.anchor)
-        sizes = gather_sizes(n, device=local.anchor.device) if self.training else [n]
-        offset = sum(sizes[: rank()]) if len(sizes) > 1 else 0
-        return local.map(lambda rows: gather_rows(rows, sizes)), offset
-
-
-@torch.no_grad()
-def _health(local: Triples, every: Triples, offset: int, by_class: bool = False) -> dict[str, Tensor]:
-    """What to watch of the compared vectors, on at most some hundred local rows.
-
-    A row meets its own positive and those that are its negatives in the loss: none that are hidden from it, nor
-    others that it is pulled to.
-    """
-    if not len(every.anchor):
-        return {}
-    rows = local.map(lambda each: each[:_LOGGED_ROWS])
-    anchor, positive = rows.anchor, rows.positive
-    target = offset + torch.arange(len(anchor), device=anchor.device)
-    ids = torch.stack([rows.anchor_ids, rows.positive_ids], dim=1)
-    _, columns = every.sides(by_class)
-    forbid, alike = rows.relations(ids, columns, rows.classes if by_class else None)
-    unseen = forbid.mask(target)
-    if alike is not None:
-        unseen |= alike.mask(target).scatter_(1, target.unsqueeze(1), False)
-    cosines = cosine_similarity_matrix(anchor, every.positive)
-    negative = (~unseen).scatter_(1, target.unsqueeze(1), False)
-    own = cosines.gather(1, target.unsqueeze(1))
-    return {
-        "accuracy": metrics.in_batch_accuracy(anchor, every.positive, target=target, unseen=unseen),
-        "positive_similarity": own.mean(),
-        "negative_similarity": cosines.masked_fill(~negative, 0.0).sum() / negative.sum().clamp(min=1),
-        "alignment": metrics.alignment(anchor, positive),
-        "uniformity": metrics.uniformity(torch.cat([anchor, positive])),
-    }

@@ -11,7 +11,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import EPSILON, at_least_float32
 from contrastive_text.core.targets import Classes, Scores
 from contrastive_text.core.types import Encoded, Role
-from contrastive_text.heads import Head, apply_exactly, build_head
+from contrastive_text.heads import Head, build_head
 from contrastive_text.losses import CosineMSE, ScoreLoss
 from contrastive_text.objectives.base import Terms
 from contrastive_text.objectives.scorers import ConcatenationScorer, Scorer
@@ -76,7 +76,7 @@ class PairClassification(Supervised[Classes]):
         Raises:
             ValueError: A scorer with another number of outputs.
         """
-        u, v = (apply_exactly(self.head, self.texts(encoded, role)) for role in self.reads)
+        u, v = self.projected(encoded, self.head)
         with torch.autocast(device_type=u.device.type, enabled=False):
             scores = at_least_float32(self.scorer(u, v))
         classes = len(self._target.names)
@@ -151,5 +151,5 @@ class PairRegression(Supervised[Scores]):
 
     def predict(self, encoded: Encoded) -> Tensor:
         """Returns the cosine of each pair, (N,), in at least float32."""
-        u, v = (apply_exactly(self.head, self.texts(encoded, role)) for role in self.reads)
+        u, v = self.projected(encoded, self.head)
         return (F.normalize(u, dim=1, eps=EPSILON) * F.normalize(v, dim=1, eps=EPSILON)).sum(dim=1)

@@ -10,7 +10,14 @@ from torch.nn.functional import cross_entropy
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.types import Encoded, Role
-from contrastive_text.heads import Head, apply_exactly, build_head, check_train_only, linear_exactly
+from contrastive_text.heads import (
+    Head,
+    apply_exactly,
+    build_head,
+    check_train_only,
+    linear_exactly,
+    project_parts,
+)
 from contrastive_text.objectives.base import Objective, Terms
 
 _T = TypeVar("_T", bound=Target)
@@ -62,6 +69,11 @@ class Supervised(Objective, Generic[_T]):
                 "view, or the pairing's views_per_text"
             )
         return vectors[:, self.view - 1]
+
+    def projected(self, encoded: Encoded, head: Head | None) -> list[Tensor]:
+        """Returns what a head makes of its view of each role's first text, (N, D'), outside autocast."""
+        texts = [self.texts(encoded, role) for role in self.reads]
+        return project_parts(head, texts, lambda vectors: apply_exactly(head, vectors))
 
     def known_target(self, encoded: Encoded) -> Tensor:
         """Returns the target of every example, (N,).

@@ -1,0 +1,28 @@
+"""Heads: small networks after the pooler, kept for inference or thrown away with training."""
+
+from contrastive_text.heads.base import (
+    Head,
+    apply_exactly,
+    build_head,
+    check_train_only,
+    linear_exactly,
+    project_parts,
+)
+from contrastive_text.heads.mlp import FineTuningHead, MLPHead, TanhHead
+from contrastive_text.heads.projector import ProjectorHead, WholeBatchNorm
+from contrastive_text.heads.sharing import share_layers
+
+__all__ = [
+    "FineTuningHead",
+    "Head",
+    "MLPHead",
+    "ProjectorHead",
+    "TanhHead",
+    "WholeBatchNorm",
+    "apply_exactly",
+    "build_head",
+    "check_train_only",
+    "linear_exactly",
+    "project_parts",
+    "share_layers",
+]

@@ -1,0 +1,153 @@
+"""What every head is: a network on vectors, kept for inference or thrown away with training."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.similarity import at_least_float32
+
+
+class Head(nn.Module, ABC):
+    """Base class of heads: a network whose input width is known when the encoder is.
+
+    A head with ``train_only`` stands in an objective and is never part of the saved encoder; one without
+    stands in the module, after the pooler, and is exported with it.
+
+    Args:
+        train_only: Whether only an objective sees the output.
+
+    Attributes:
+        takes_pooler: Whether it begins with the dense layer of the pretrained model's own pooler, where there is
+            one (``take_pooler``).
+        share: Heads of one name have the first linear layers in common; None for layers of its own.
+        shared_layers: How many of them; None for all. See ``share_layers``.
+        together: Of a head whose output for a row depends on other rows: whether it gets the rows of all roles in
+            one call, or those of each slot by themselves. None for all other heads. See ``project_parts``.
+    """
+
+    takes_pooler: ClassVar[bool] = False
+    together: bool | None = None
+    share: str | None = None
+    shared_layers: int | None = None
+
+    def __init__(self, train_only: bool = True) -> None:
+        super().__init__()
+        self.train_only = train_only
+        self.network: nn.Sequential | None = None
+
+    @abstractmethod
+    def layers(self, features: int) -> nn.Sequential:
+        """Returns freshly initialised layers for input vectors of the given width."""
+
+    def build(self, features: int) -> None:
+        """Makes the network, once, for input vectors of width D."""
+        self.network = self.layers(features)
+
+    def take_pooler(self, pooler: nn.Linear | None) -> None:
+        """Takes over the pretrained layer, or hears that there is none; asked once, with ``takes_pooler``."""
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Returns the projected vectors, (n, D) -> (n, D'), in at least float32."""
+        if self.network is None:
+            raise RuntimeError(f"{type(self).__name__}: expected build(features) before the first call")
+        weight = next(self.network.parameters(), embeddings)
+        return at_least_float32(self.network(embeddings.to(weight.dtype)))
+
+
+def check_width(where: str, width: int | None) -> None:
+    """Checks that a width is 1 or more (ValueError), None aside."""
+    if width is not None and width < 1:
+        raise InvalidValueError(f"{where}: expected a width of 1 or more, got {width}")
+
+
+def check_train_only(head: Head | None, where: str) -> None:
+    """Checks that an objective's head isn't one that inference keeps (ValueError)."""
+    if head is not None and not head.train_only:
+        raise InvalidValueError(
+            f"{where}: expected a head with train_only: true, got {type(head).__name__} with false; a head that "
+            "inference keeps stands in the module: set --model.head instead"
+        )
+
+
+def build_head(head: Head | None, features: int) -> int:
+    """Makes a head's layers for vectors of width D and gives the width of its output; without a head D."""
+    if head is None:
+        return features
+    head.build(features)
+    training = head.training
+    head.eval()
+    with torch.no_grad():
+        width = head(torch.zeros(1, features)).shape[1]
+    head.train(training)
+    return int(width)
+
+
+def apply_exactly(head: Head | None, vectors: Tensor) -> Tensor:
+    """Returns what a head makes of vectors (n, D), outside autocast and in at least float32.
+
+    For results that are compared or scored right away: a cosine or a logit keeps 8 bits under bfloat16.
+    """
+    vectors = at_least_float32(vectors)
+    if head is None:
+        return vectors
+    with torch.autocast(device_type=vectors.device.type, enabled=False):
+        projected: Tensor = head(vectors)
+        return projected
+
+
+def linear_exactly(layer: nn.Linear, vectors: Tensor) -> Tensor:
+    """Returns a linear layer's output, (n, D) -> (n, D'), outside autocast and in at least float32.
+
+    Example:
+        >>> layer = nn.Linear(4, 2, dtype=torch.bfloat16)
+        >>> linear_exactly(layer, torch.zeros(3, 4, dtype=torch.bfloat16)).dtype
+        torch.float32
+    """
+    vectors = at_least_float32(vectors)
+    bias = None if layer.bias is None else layer.bias.to(vectors.dtype)
+    with torch.autocast(device_type=vectors.device.type, enabled=False):
+        return F.linear(vectors, layer.weight.to(vectors.dtype), bias)
+
+
+def project_parts(
+    head: Head | None, parts: Sequence[Tensor], project: Callable[[Tensor], Tensor]
+) -> list[Tensor]:
+    """Returns what a head makes of the vectors of each role that an objective reads.
+
+    Role by role; but a head that normalises over rows gets all of them in one call, or those of each slot by
+    themselves, as its ``together`` says.
+
+    Args:
+        head: None for none.
+        parts: Vectors of each role, (N, slots, D), or of one slot of each, (N, D).
+        project: Applies the head to such vectors, or returns them as they are.
+
+    Example:
+        >>> from contrastive_text.heads import ProjectorHead
+        >>> def centre(rows):
+        ...     return rows - rows.mean(dim=0)
+        >>> head, parts = ProjectorHead(together=False), torch.tensor([1.0, 3.0, 5.0, 7.0]).reshape(2, 2, 1)
+        >>> [part.flatten().tolist() for part in project_parts(head, list(parts), centre)]
+        [[-1.0, 1.0], [-1.0, 1.0]]
+        >>> head.together = True
+        >>> [part.flatten().tolist() for part in project_parts(head, list(parts), centre)]
+        [[-3.0, -1.0], [1.0, 3.0]]
+    """
+    if head is None or head.together is None:
+        return [project(part) for part in parts]
+    if not head.together:
+        return [_by_slot(part, project) for part in parts]
+    rows = [part.flatten(0, -2) for part in parts]
+    projected = torch.split(project(torch.cat(rows)), [len(each) for each in rows])
+    return [each.reshape(*part.shape[:-1], -1) for part, each in zip(parts, projected, strict=True)]
+
+
+def _by_slot(part: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
+    return project(part) if part.ndim == 2 else torch.stack([project(slot) for slot in part.unbind(1)], dim=1)
