@@ -115,10 +115,11 @@ def framed_row(framed: Framed, tokenizer: TextTokenizer, alter: Alteration = _un
         framed: The text's tokens and those around them.
         tokenizer: Owner of special tokens and lengths.
         alter: What is done to the tokens of the text, cut to the room there is, and then to those of the row.
+            What it makes longer is cut to the network's limit alone.
     """
     taken = len(framed.before) + len(framed.after)
     tokens = tokenizer.cut(framed.tokens, taken)
-    altered = tokenizer.cut(alter(tokens), taken)
+    altered = tokenizer.cut(alter(tokens), taken, altered=True)
     row = alter(tokenizer.with_specials(altered, framed.before, framed.after), after_specials=True)
     return TextRow(
         row.ids,

@@ -45,14 +45,16 @@ class TextTokenizer:
     Args:
         tokenizer: A fast tokenizer.
         max_length: Longest row in tokens, special tokens included; None for no limit.
+        spare: By how many tokens a view may make a row longer than that; None for any number.
 
     Raises:
         ValueError: A limit that leaves no room for a token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int | None) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int | None, spare: int | None = 0) -> None:
         self.tokenizer = tokenizer
         self.max_length = max_length
+        self.spare = spare
         bare = self._ids("a")
         whole = tokenizer("a", return_attention_mask=False)["input_ids"]
         start = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
@@ -197,14 +199,16 @@ class TextTokenizer:
         """
         return PairTemplate(self.tokenizer, self.max_length)
 
-    def cut(self, tokens: Tokens, taken: int = 0) -> Tokens:
+    def cut(self, tokens: Tokens, taken: int = 0, altered: bool = False) -> Tokens:
         """Returns at most as many tokens as there is room for, from the start.
 
         Args:
             tokens: Of a text.
             taken: Tokens of the row that what stands around the text takes, beside the special ones.
+            altered: Whether views have altered them, and may have made them more (``spare``).
         """
-        room = None if self.room is None else max(self.room - taken, 0)
+        spare = self.spare if altered else 0
+        room = None if self.room is None or spare is None else max(self.room + spare - taken, 0)
         return tokens if room is None or len(tokens) <= room else tokens.take(range(room))
 
     def cuts(self, text: str | TextPair) -> bool:

@@ -23,7 +23,7 @@ class Encoder(nn.Module, ABC):
         features: Width D of the token vectors.
         vocabulary_size: Entries of the token table.
         tokenizer: Turns text into ids; None until ``TextDataModule`` has learned one from the corpus.
-        max_length: Longest row in training, in tokens with special ones; None for ``limit``.
+        max_length: Longest row in training before views, in tokens with special ones; None for ``limit``.
         limit: Longest row that the network takes; None for no limit.
         takes_embedding_views: Whether there is an embedding output that ``alter`` can reach.
         takes_types: Whether it reads ``Batch.types``: which of two texts of a row a token is of.

@@ -152,7 +152,8 @@ class ContrastiveModule(StoredModule):
         """Returns the encoder's tokenizer with the limit of training or of use; None before one is learned."""
         tokenizer, limit = self.encoder.tokenizer, self.encoder.limit
         max_length = (self.encoder.max_length or limit) if training else limit
-        return None if tokenizer is None else TextTokenizer(tokenizer, max_length)
+        spare = None if limit is None or max_length is None else limit - max_length
+        return None if tokenizer is None else TextTokenizer(tokenizer, max_length, spare)
 
     def data_needs(self, tasks: Sequence[str]) -> DataNeeds:
         """Returns what the parts need of the data of these tasks; see ``TaskParts.data_needs``."""

@@ -13,6 +13,7 @@ from contrastive_text.views.network import Adversarial, FixedDropout
 from contrastive_text.views.plan import ViewPlan
 from contrastive_text.views.positions import ShufflePositions
 from contrastive_text.views.reorder import ReorderSpans
+from contrastive_text.views.repeat import RepeatTokens
 from contrastive_text.views.text import Prompt, SwapWords
 from contrastive_text.views.tokens import CropTokens, DeleteOneWord, DeleteSpans, DeleteTokens
 from contrastive_text.views.words.contextual import ContextualSubstitute
@@ -38,6 +39,7 @@ __all__ = [
     "NlpaugView",
     "Prompt",
     "ReorderSpans",
+    "RepeatTokens",
     "ShufflePositions",
     "SpanCutoff",
     "SubstituteSynonyms",

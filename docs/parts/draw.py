@@ -57,6 +57,7 @@ PICTURES: dict[str, Callable[[], Sheet]] = {
     "DeleteSpans": lambda: token_view(views.DeleteSpans(spans=2, rate=0.2), key=7),
     "CropTokens": lambda: token_view(views.CropTokens(rate=0.3), key=10),
     "ReorderSpans": lambda: token_view(views.ReorderSpans(pairs=1, rate=0.2), key=9),
+    "RepeatTokens": lambda: token_view(views.RepeatTokens(rate=0.6), key=1),
     "MaskTokens": lambda: token_view(views.MaskTokens(rate=0.3), key=10),
     "SpanCutoff": lambda: embedding_view(views.SpanCutoff(rate=0.3), key=1),
     "GaussianNoise": lambda: embedding_view(views.GaussianNoise(scale=0.5), key=1),

@@ -17,6 +17,7 @@ from contrastive_text.core.random import RowRandom, generator
 from contrastive_text.core.types import NO_LABEL, Tokens
 from contrastive_text.views import DeleteTokens, EmbeddingView, FeatureCutoff, SwapWords, TextView, TokenView
 from contrastive_text.views.reorder import ReorderSpans
+from contrastive_text.views.repeat import RepeatTokens
 from contrastive_text.views.tokens import CropTokens, DeleteSpans
 
 TEXT_VIEWS: tuple[Callable[[float], TextView], ...] = (SwapWords,)
@@ -26,6 +27,8 @@ TOKEN_VIEWS: tuple[Callable[[float], TokenView], ...] = (
     lambda rate: DeleteSpans(rate=rate, mark=None),
     lambda rate: ReorderSpans(rate=rate),
     CropTokens,
+    RepeatTokens,
+    partial(RepeatTokens, unit="word"),
 )
 EMBEDDING_VIEWS: tuple[Callable[[float], EmbeddingView], ...] = (FeatureCutoff,)
 RATES = st.floats(0, 1)
