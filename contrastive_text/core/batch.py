@@ -37,6 +37,7 @@ class Batch:
         target: Label or score of each example, (N,), float64, or None.
         unpooled: Tokens that the pooler leaves out at the start of each row, (S,), or None for none.
         truncated: Number of rows that were cut to the length limit.
+        texts: The rows' texts before any view and without prompts, S of them, where something reads them.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Batch:
         target: Tensor | None = None,
         unpooled: Tensor | None = None,
         truncated: int = 0,
+        texts: tuple[str, ...] | None = None,
     ) -> None:
         self.ids = ids
         self.lengths = lengths
@@ -68,6 +70,7 @@ class Batch:
         self.target = target
         self.unpooled = unpooled
         self.truncated = truncated
+        self.texts = texts
 
     def __len__(self) -> int:
         """Number of rows, S."""
@@ -104,6 +107,7 @@ class Batch:
             types=None if self.types is None else self.types[tokens],
             labels=None if self.labels is None else self.labels[tokens],
             unpooled=None if self.unpooled is None else self.unpooled[rows],
+            texts=None if self.texts is None else tuple(self.texts[row] for row in rows.tolist()),
         )
 
     def keep(self, slots: Sequence[Slot]) -> Batch:

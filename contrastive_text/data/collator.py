@@ -80,6 +80,7 @@ class Collator:
         task: Name of the data set, part of every draw's key.
         originals: Copies of the anchor in the role ``original``, where that has a chain.
         prompts: What stands before the texts of each role; the task's own names come first.
+        keep_texts: Whether batches hold the texts, for what has a tokenizer of its own.
 
     Raises:
         ValueError: A prompt or a template that leaves no room for a text, or two texts in one sequence with one.
@@ -94,6 +95,7 @@ class Collator:
         task: str = "train",
         originals: int = 1,
         prompts: Prompts = NO_PROMPTS,
+        keep_texts: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self.pairing = pairing
@@ -102,6 +104,7 @@ class Collator:
         self.task = task
         self.originals = originals if "original" in plan.roles else 0
         self.prompts = prompts
+        self.keep_texts = keep_texts
         self._check_frames()
 
     def _check_frames(self) -> None:
@@ -148,8 +151,9 @@ class Collator:
             for item, row in zip(items, rows, strict=True)
             for example in row
         ]
-        return assemble(
-            [text for slot in zip(*texts, strict=True) for text in slot],
+        in_order = [text for slot in zip(*texts, strict=True) for text in slot]
+        batch = assemble(
+            in_order,
             slots=slots,
             keys=keys.ravel(),
             tokenizer=self.tokenizer,
@@ -157,6 +161,7 @@ class Collator:
             targets=targets,
             frames=list(map(self._frame, slots)),
         )
+        return batch.replace(texts=tuple(map(self.tokenizer.text, in_order))) if self.keep_texts else batch
 
     def _refuse(self, rows: Sequence[Sequence[Example]]) -> NoReturn:
         counts = sorted({(len(row), len(example_texts(each, self.originals))) for row in rows for each in row})

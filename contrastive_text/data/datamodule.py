@@ -332,9 +332,11 @@ class TextDataModule(pl.LightningDataModule):
     def collator(self, task: str | None = None) -> Collator:
         """Returns the collator of a task's training data, after ``setup("fit")``; None for the only one."""
         data, needs = self.training.of(task), self._needs()
-        tokenizer, plan = needs.known_tokenizer(training=True), needs.tasks[data.name].plan
+        its, tokenizer = needs.tasks[data.name], needs.known_tokenizer(training=True)
+        plan = its.plan
         plan.build(tokenizer.vocabulary(plan.new_tokens))
-        return Collator(tokenizer, data.pairing, plan, self.seed, data.name, self.originals, needs.prompts)
+        originals, prompts = self.originals, needs.prompts
+        return Collator(tokenizer, data.pairing, plan, self.seed, data.name, originals, prompts, its.texts)
 
     def facts(self) -> dict[str, str]:
         """Returns what a reader of the results should know of the training data, after ``setup("fit")``."""

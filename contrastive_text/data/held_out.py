@@ -91,7 +91,15 @@ class HeldOutRows:
         """Returns the batches, with the length limit and the prompts of training."""
         tokenizer, plan, name = needs.known_tokenizer(training=True), ViewPlan(), self.data.name
         plan.build(tokenizer.vocabulary(plan.new_tokens))
-        collator = Collator(tokenizer, self.data.pairing, plan, self.seed, name, prompts=needs.prompts)
+        collator = Collator(
+            tokenizer,
+            self.data.pairing,
+            plan,
+            self.seed,
+            name,
+            prompts=needs.prompts,
+            keep_texts=needs.tasks[name].texts,
+        )
         steps = consecutive_steps({name: self.size}, drop_last=True)
         collate = HeldOutCollator(collator, self.objectives)
         return epoch_loader({name: self.data.rows}, steps, collate, seed=self.seed, shuffle=False)

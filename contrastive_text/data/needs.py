@@ -26,6 +26,7 @@ class TaskNeeds:
         predicts: Whether one of them predicts the labels.
         predicts_pairs: Whether one of them predicts something of two texts.
         unaltered: The names of those that have a loss without views.
+        texts: Whether its batches hold the texts themselves.
     """
 
     objectives: tuple[str, ...]
@@ -35,6 +36,7 @@ class TaskNeeds:
     predicts: bool
     predicts_pairs: bool
     unaltered: tuple[str, ...] = ()
+    texts: bool = False
 
 
 @dataclass(frozen=True)

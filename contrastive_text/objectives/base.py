@@ -63,6 +63,7 @@ class Objective(nn.Module, ABC):
         view: Which of several views of each text it reads, from 1; None for all of them.
         needs_token_logits: Whether it predicts tokens, with the head of the encoder's architecture.
         predicts: Whether ``predict`` gives something to hold against the target.
+        guides: Names of the module's guides whose vectors it reads, ``Encoded.guides``.
     """
 
     reads: tuple[Role, ...] = ()
@@ -70,6 +71,7 @@ class Objective(nn.Module, ABC):
     view: int | None = None
     needs_token_logits: ClassVar[bool] = False
     predicts: bool = False
+    guides: tuple[str, ...] = ()
 
     def __init__(self, task: str | None = None) -> None:
         super().__init__()

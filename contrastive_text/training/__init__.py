@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
     from contrastive_text.training.divergence import EndWhenDiverged
     from contrastive_text.training.forward_pass import encode_views
+    from contrastive_text.training.guides import Guide, GuideFile, GuideModel
     from contrastive_text.training.module import ContrastiveModule
     from contrastive_text.training.optim import (
         AdamW,
@@ -46,6 +47,9 @@ __all__ = [
     "CosineSchedule",
     "EndWhenDiverged",
     "ExportModel",
+    "Guide",
+    "GuideFile",
+    "GuideModel",
     "KeepGradients",
     "LinearSchedule",
     "Optimizer",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from contrastive_text.core.random import fold
 from contrastive_text.core.types import NO_LABEL, Alter, Encoded, Slot
 from contrastive_text.encoders.embedder import Embedder, RowGroup, in_order
 from contrastive_text.objectives import Objective, Terms
+from contrastive_text.training.guidance import guide_vectors
+from contrastive_text.training.guides import Guide
 from contrastive_text.views import ViewPlan
 
 _LOSS_SCALE = 2.0**12
@@ -55,6 +58,7 @@ def encode_read(
     objectives: Mapping[str, Objective],
     names: Sequence[str],
     value: Callable[[Encoded, str], tuple[Tensor, Terms]],
+    guides: Mapping[str, Guide] = MappingProxyType({}),
 ) -> Encoded:
     """Returns what objectives read: the batch encoded under its views, without slots that none of them reads.
 
@@ -65,15 +69,20 @@ def encode_read(
         objectives: Those of the batch's task, by name.
         names: Those that will run.
         value: Gives the loss of an objective, whose mean over ranks is that of the whole batch, and its terms.
+        guides: By name; each that these objectives read is asked once.
     """
     followed = next((view.objective for view in plan.gradient_views), None) or names[0]
     running = dict.fromkeys([*names, followed] if plan.gradient_views else names)
 
+    parts = [objectives[name] for name in running]
+    read = read_slots(batch, plan, parts)
+    guided = guide_vectors(guides, read, parts)
+
     def loss(encoded: Encoded) -> Tensor:
+        encoded = replace(encoded, guides=guided)
         return value(in_place_read(encoded, plan, objectives[followed].view), followed)[0]
 
-    read = read_slots(batch, plan, [objectives[name] for name in running])
-    return encode_views(read, embedder, plan, loss)
+    return replace(encode_views(read, embedder, plan, loss), guides=guided)
 
 
 def encode_views(

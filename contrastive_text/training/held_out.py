@@ -25,6 +25,8 @@ from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.metrics import PearsonSimilarity, SpearmanSimilarity, further_metrics
 from contrastive_text.objectives import Objective
 from contrastive_text.training.forward_pass import read_slots
+from contrastive_text.training.guidance import guide_vectors
+from contrastive_text.training.guides import Guide
 from contrastive_text.training.held_out_loss import HeldOutLosses
 from contrastive_text.training.ranked import RANK_SCORE, RankedScores
 from contrastive_text.training.tasks import TaskParts
@@ -48,6 +50,7 @@ class HeldOutScores:
         widths: Of how many features scored pairs are scored too, beside whole vectors.
         ranked: Number of a loader -> the queries or documents of a retrieval set in it.
         losses: Number of a loader -> the objectives whose loss is taken of the rows in it, by name.
+        guides: What these read of other models, by name.
     """
 
     def __init__(
@@ -59,11 +62,13 @@ class HeldOutScores:
         widths: Sequence[int] = (),
         ranked: Mapping[int, Ranked] = MappingProxyType({}),
         losses: Mapping[int, Mapping[str, Objective]] = MappingProxyType({}),
+        guides: Mapping[str, Guide] = MappingProxyType({}),
     ) -> None:
         self.files = dict(files)
         self.widths = {"": None, **{f"@{width}": width for width in widths}}
         self.ranked = RankedScores(ranked, self.widths)
         self.losses = HeldOutLosses(losses)
+        self.guides = guides
         self.pairs = {name: _pair_metrics(self.widths, device) for name in files.values()}
         chosen = {task: predicting(objectives) for task, objectives in tasks.items()}
         self.tasks = {task: (objective, _task_metrics(objective, device)) for task, objective in chosen.items()}
@@ -89,7 +94,8 @@ class HeldOutScores:
             self.ranked.add(batch, number, embed(batch))
             return None
         if isinstance(batch, Batch) and number in self.losses.objectives:
-            self.losses.add(encode_unaltered(batch, embedder, *self.losses.objectives[number].values()), number)
+            objectives = self.losses.objectives[number].values()
+            self.losses.add(encode_unaltered(batch, embedder, *objectives, guides=self.guides), number)
             return None
         if isinstance(batch, Batch):
             return self._add_pairs(self.files[number], batch, embed(batch))
@@ -214,17 +220,21 @@ def predicting(objectives: Mapping[str, Objective]) -> Objective:
     )
 
 
-def encode_unaltered(batch: Batch, embedder: Embedder, *objectives: Objective) -> Encoded:
+def encode_unaltered(
+    batch: Batch, embedder: Embedder, *objectives: Objective, guides: Mapping[str, Guide] | None = None
+) -> Encoded:
     """Returns a batch as objectives read it, without any view.
 
     Args:
         batch: Ragged rows.
         embedder: That of training, with which the objectives have learned.
         objectives: Some of the batch's task.
+        guides: By name, where the objectives' losses are wanted; None for predictions, which read none.
     """
     read = read_slots(batch, ViewPlan(), objectives)
     vectors = embedder.pool(read)
-    return Encoded(vectors, slots=read.slots, text_ids=read.text_ids, target=read.target_for(vectors))
+    guided = {} if guides is None else guide_vectors(guides, read, objectives)
+    return Encoded(vectors, read.slots, read.text_ids, target=read.target_for(vectors), guides=guided)
 
 
 def predictions(batch: Batch, embedder: Embedder, objectives: Mapping[str, Objective]) -> Tensor:
@@ -253,6 +263,7 @@ def scores_of(loaders: object, by_task: TaskParts, device: torch.device) -> Held
         widths=by_task.widths,
         ranked=ranked,
         losses=losses,
+        guides=by_task.guides,
     )
 
 

@@ -56,4 +56,5 @@ def of_all_ranks(encoded: Encoded) -> Encoded:
         embeddings=gathered(encoded.embeddings),
         text_ids=gathered(encoded.text_ids),
         target=None if encoded.target is None else gather_rows(encoded.target, sizes),
+        guides={name: gathered(vectors) for name, vectors in encoded.guides.items()},
     )

@@ -30,6 +30,8 @@ from contrastive_text.training.accumulation import KeepGradients
 from contrastive_text.training.checks import check_names, check_numbers, check_parts, check_start
 from contrastive_text.training.divergence import EndWhenDiverged
 from contrastive_text.training.forward_pass import encode_read
+from contrastive_text.training.guidance import check_guided
+from contrastive_text.training.guides import Guide
 from contrastive_text.training.held_out import HeldOutScores, predictions, scores_of
 from contrastive_text.training.optim import AdamW, Combine, LinearSchedule, Optimizer, Schedule, WeightedSum
 from contrastive_text.training.optim.gradients import gradient_figures
@@ -57,6 +59,7 @@ class ContrastiveModule(StoredModule):
             others, or by task (see ``data.Prompts``); None for nothing.
         include_prompt: Whether poolers read the tokens of prompts.
         objectives: Name -> objective; None for one ``Contrastive`` objective. The names appear in the log.
+        guides: Name -> other model whose vectors objectives read beside the own ones; None for none.
         weights: Name of an objective -> its weight in the sum, 1 where none is given.
         combine: How the gradients of several objectives make one; None for ``WeightedSum``.
         chunk_tokens: Most tokens that are encoded together while training, computed anew in the backward pass:
@@ -85,6 +88,7 @@ class ContrastiveModule(StoredModule):
         prompts: dict[str, str] | None = None,
         include_prompt: bool = True,
         objectives: dict[str, Objective] | None = None,
+        guides: dict[str, Guide] | None = None,
         weights: dict[str, float] | None = None,
         combine: Combine | None = None,
         chunk_tokens: int | None = None,
@@ -103,8 +107,9 @@ class ContrastiveModule(StoredModule):
         check_numbers(chunk_tokens, log_gradients)
         self.chunk_tokens, self.log_gradients = chunk_tokens, log_gradients
         self.optimizer, self.schedule = optimizer or AdamW(), schedule or LinearSchedule()
-        self.prompts, self.include_prompt = prompts, include_prompt
-        self.by_task = TaskParts(self.objective_parts(), views or {}, Prompts.trained(prompts, include_prompt))
+        self.prompts, self.include_prompt, self.guides = prompts, include_prompt, guides
+        trained = Prompts.trained(prompts, include_prompt)
+        self.by_task = TaskParts(self.objective_parts(), views or {}, trained, guides or {})
         self.plan = self.by_task.common
         self.figures: dict[str, Tensor] = {}
         self._logged: dict[str, Tensor] = {}
@@ -189,7 +194,8 @@ class ContrastiveModule(StoredModule):
             names: The objectives; None for all of the task.
         """
         parts, plan = self.by_task.objectives(task), self.by_task.plan(task)
-        return encode_read(batch, self.embedder, plan, parts, names or list(parts), value=self.objective_value)
+        names, guides = names or list(parts), self.by_task.guides
+        return encode_read(batch, self.embedder, plan, parts, names, self.objective_value, guides)
 
     def objective_value(self, encoded: Encoded, name: str) -> tuple[Tensor, Terms]:
         """Returns an objective's loss, whose mean over ranks is that of the whole batch, and its terms."""
@@ -289,9 +295,10 @@ class ContrastiveModule(StoredModule):
             self.double()
 
     def on_fit_start(self) -> None:
-        """Checks that trainer, data and module go together (``check_start``)."""
+        """Checks that trainer, data and module go together (``check_start``), and texts with guides."""
         embedders = [self.embedder, self.inference_embedder]
         check_start(self.trainer, self.combine, self.by_task, embedders, recipe=self._recipe)
+        check_guided(self.by_task.guides, self.objective_parts(), self.trainer)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Returns the optimiser and the schedule per step; refuses a run of unknown length."""

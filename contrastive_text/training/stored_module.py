@@ -15,6 +15,7 @@ from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders import Encoder
 from contrastive_text.training.checks import check_resumed
 from contrastive_text.training.divergence import check_weights
+from contrastive_text.training.guidance import GUIDES, check_same_guides, identities
 from contrastive_text.training.tasks import TaskParts
 
 _TOKENIZER = "tokenizer"
@@ -63,9 +64,10 @@ class StoredModule(pl.LightningModule):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)  # Any: torch's
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # Any: what Lightning puts into it
-        """Checks that weights are numbers; keeps the setting, and a tokenizer learned from the corpus."""
+        """Checks that weights are numbers; keeps the setting, guides' identities, a learned tokenizer."""
         check_weights(self.trainer, self)
         checkpoint[SETTING] = current_setting(self.device)
+        checkpoint[GUIDES] = identities(self.by_task.guides)
         if self._learned_tokenizer is not None:
             checkpoint[_TOKENIZER] = self._learned_tokenizer
 
@@ -73,5 +75,6 @@ class StoredModule(pl.LightningModule):
         """Takes the learned tokenizer back; where a run is to go on, checks that it can (``check_resumed``)."""
         if self._trainer is not None and self._trainer.state.fn == "fit":
             check_resumed(checkpoint, self.trainer, self.by_task.prompts)
+            check_same_guides(self.by_task.guides, checkpoint.get(GUIDES, {}), self.trainer.ckpt_path)
         if _TOKENIZER in checkpoint:
             self.adopt_tokenizer(checkpoint[_TOKENIZER])

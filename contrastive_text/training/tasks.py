@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 
 from contrastive_text.core.batch import StepKind
@@ -15,6 +16,8 @@ from contrastive_text.data.tasks import ONLY
 from contrastive_text.encoders import Encoder
 from contrastive_text.heads import Head, build_head, share_layers
 from contrastive_text.objectives import Matryoshka, Objective
+from contrastive_text.training.guidance import check_guides
+from contrastive_text.training.guides import Guide
 from contrastive_text.views import View, ViewPlan
 
 Chains: TypeAlias = Mapping[str, Sequence[View]]
@@ -28,14 +31,26 @@ class TaskParts:
         objectives: By name.
         views: Role or slot -> chain, for the tasks that have none of their own; task -> such a dictionary.
         prompts: What stands before texts, whatever their task.
+        guides: Other models whose vectors the objectives read, by name.
+
+    Raises:
+        ValueError: A guide that nobody reads, or an objective that reads another.
     """
 
-    def __init__(self, objectives: Mapping[str, Objective], views: Views, prompts: Prompts = NO_PROMPTS) -> None:
+    def __init__(
+        self,
+        objectives: Mapping[str, Objective],
+        views: Views,
+        prompts: Prompts = NO_PROMPTS,
+        guides: Mapping[str, Guide] = MappingProxyType({}),
+    ) -> None:
         self._objectives = dict(objectives)
         self.common = ViewPlan({name: chain for name, chain in views.items() if not isinstance(chain, Mapping)})
         self.own_plans = {task: ViewPlan(chains) for task, chains in views.items() if isinstance(chains, Mapping)}
         self.prompts = prompts
+        self.guides = dict(guides)
         self._features = 0
+        check_guides(self.guides, self._objectives)
 
     @property
     def views(self) -> Views:
@@ -128,6 +143,7 @@ class TaskParts:
             predicts=any(part.predicts for part in parts),
             predicts_pairs=any(part.predicts and "positive" in part.reads for part in parts),
             unaltered=tuple(name for name, part in self.objectives(task).items() if not part.needs_token_logits),
+            texts=any(self.guides[name].reads_texts for part in parts for name in part.guides),
         )
 
     def _target(self, task: str | None) -> Target | None:

@@ -22,6 +22,7 @@ from contrastive_text.inference.model_folder import folder_prompts
 from contrastive_text.objectives import Contrastive, Matryoshka, Objective
 from contrastive_text.training import Schedule
 from contrastive_text.training.callbacks.best_checkpoint import data_of, monitored
+from contrastive_text.training.guidance import describe_guides
 from contrastive_text.training.module import ContrastiveModule
 
 _STARTS_FROM = "starts from"
@@ -59,6 +60,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
         "head in use": "none" if module.head is None else describe(module.head),
         **({"saved vectors": f"the first {kept} features, which are trained"} if kept is not None else {}),
         "objectives": "\n".join(f"{name}: {module.weights[name]:g} x {describe(part)}" for name, part in parts),
+        **({"guides": describe_guides(module.guides)} if module.guides else {}),
         **({"gradient": describe(module.combine)} if len(parts) > 1 else {}),
         "optimizer": f"{describe(module.optimizer)}\n{describe(module.schedule)}",
         "libraries": ", ".join(f"{name} {version(name)}" for name in _LIBRARIES),

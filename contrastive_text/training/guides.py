@@ -1,0 +1,195 @@
+"""Guides: vectors of other models beside one's own, of the texts as they are written."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from contrastive_text.core.batch import Batch
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.random import text_id
+from contrastive_text.core.similarity import full_precision
+from contrastive_text.core.specs import describe
+from contrastive_text.data.preparation import TrainingData
+from contrastive_text.data.tasks import option_place
+from contrastive_text.data.written_texts import line_of, text_blocks
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.vector_files import TextVectors
+
+
+class Guide(ABC):
+    """Base class of guides: vectors of another model for the rows of a batch, without a gradient.
+
+    They are of the texts as they are written: before any view, without the prompts of the model that is trained.
+    Nothing of a guide is trained, exported, or saved with the weights: a checkpoint has its arguments, from which
+    it is made again, and its identity. It opens what it reads when it is first asked, so that a checkpoint is
+    loaded for use where its guides are no more.
+
+    Attributes:
+        reads_texts: Whether it reads ``Batch.texts``, which batches then hold.
+    """
+
+    reads_texts: ClassVar[bool] = False
+
+    @abstractmethod
+    def __call__(self, batch: Batch) -> Tensor:
+        """Returns a vector of each row's text, (S, Dg), in at least float32."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What is the same for equal vectors: a run is resumed with guides of the same identities."""
+
+    @property
+    @abstractmethod
+    def features(self) -> int:
+        """Features of a vector, Dg."""
+
+    def check(self, data: TrainingData) -> None:
+        """Checks before the first step that there will be a vector of every text of a data set.
+
+        Raises:
+            ValueError: There won't, with the file and the line of the first text without one.
+        """
+        if data.pairing.joins:
+            raise InvalidValueError(
+                f"{option_place(data.name)}.pairing: expected single texts for {describe(self)}, got "
+                f"{type(data.pairing).__name__}, which puts two into one sequence; set pairing: Given"
+            )
+
+
+class GuideFile(Guide):
+    """Vectors that another model has made beforehand: of any size, at the cost of reading them.
+
+    The file is that of ``contrastive-text embed TEXTS OUT.npy --model MODEL --distinct``. A row's vector is found
+    by the 64-bit id of its text, in a table that is mapped and not in memory; so it is the same in every layout,
+    on every rank and after a resumption. Before the first step each text of the training data is looked up, some
+    microseconds each. Rows that come from a loader of your own are looked up as they come.
+
+    Args:
+        path: The ``.npy`` file.
+
+    Example:
+        >>> GuideFile("teacher.npy").path
+        'teacher.npy'
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    @cached_property
+    def vectors(self) -> TextVectors:
+        """The file, opened when it is first asked for."""
+        return TextVectors(self.path)
+
+    @property
+    def identity(self) -> str:
+        """Of the bytes of vectors and table, by their digests."""
+        return self.vectors.identity
+
+    @property
+    def features(self) -> int:
+        """Features of a vector."""
+        return self.vectors.features
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Returns the vectors of a batch's texts, (S, Dg), float32.
+
+        Raises:
+            ValueError: A text without a vector.
+        """
+        ids = batch.text_ids if batch.text_ids.ndim == 1 else batch.text_ids[:, 0]
+        numbers = ids.cpu().numpy()
+        known = self.vectors.knows(numbers)
+        if not known.all():
+            raise InvalidValueError(
+                f"{self.path}: expected a vector of every text of the batch, got none of {int((~known).sum())} "
+                f"of its {len(numbers)} rows; embed the texts that are trained on with --distinct"
+            )
+        return torch.from_numpy(self.vectors.of(numbers)).to(ids.device)
+
+    def check(self, data: TrainingData) -> None:
+        """Looks every text up; see ``Guide.check``."""
+        super().check(data)
+        place, pairing = option_place(data.name), type(data.pairing).__name__
+        if data.pairing.reads_tokens or data.task.join is not None:
+            what = f"{place}.join" if data.task.join is not None else f"{place}.pairing"
+            got = "texts that are joined" if data.task.join is not None else f"{pairing}, which cuts them out"
+            raise InvalidValueError(
+                f"{what}: expected rows that are texts of a file for {describe(self)}, got {got}; take "
+                "GuideModel, which encodes any row"
+            )
+        for texts in text_blocks(data.texts):
+            known = self.vectors.knows(np.fromiter(map(text_id, texts), np.int64, len(texts)))
+            if not known.all():
+                text = texts[int(known.argmin())]
+                cleaned = " It was cleaned, as clean asks:" if data.task.clean is not None else ""
+                raise InvalidValueError(
+                    f"{line_of(text, data)}: expected a vector in {self.path} of every text, got none of "
+                    f"{text[:60]!r};{cleaned} embed the texts that are trained on with --distinct"
+                )
+
+
+class GuideModel(Guide):
+    """A frozen model beside one's own, which encodes every batch: no file, at the cost of its forward pass.
+
+    It has its own tokenizer and length limit, its own default prompt and no dropout, and computes in float32.
+    Equal texts of a batch are encoded once, so both views of a text have one vector. Its last bits depend on what
+    else is in the batch, as any encoder's do; those of ``GuideFile`` don't.
+
+    Args:
+        folder: Local folder or hub name of a saved model, as ``SentenceEncoder.from_pretrained`` takes it.
+        batch_size: Texts that it encodes at once.
+
+    Example:
+        >>> GuideModel("teacher/").folder
+        'teacher/'
+    """
+
+    reads_texts: ClassVar[bool] = True
+
+    def __init__(self, folder: str, batch_size: int = 64) -> None:
+        self.folder = folder
+        self.batch_size = batch_size
+
+    @cached_property
+    def model(self) -> SentenceEncoder:
+        """The model, loaded when it is first asked for."""
+        return SentenceEncoder.from_pretrained(self.folder, device="cpu").requires_grad_(False)
+
+    @cached_property
+    def identity(self) -> str:
+        """Of weights, tokenizer, pooler, head, prompts and limits."""
+        return self.model.identity
+
+    @property
+    def features(self) -> int:
+        """Features of a vector."""
+        return self.model.truncate_dim or self.model.features
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Returns the vectors of a batch's texts, (S, Dg), float32.
+
+        Raises:
+            ValueError: A batch without its texts.
+        """
+        if batch.texts is None:
+            raise InvalidValueError(
+                f"{describe(self)}: expected a batch with its texts, got one without; make it with a Collator of "
+                "keep_texts=True, as the data of a module with such a guide do"
+            )
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(batch.texts))}
+        device = batch.ids.device
+        with full_precision(device):
+            vectors = self.model.encode(
+                list(numbers), batch_size=self.batch_size, convert_to_tensor=True, device=str(device)
+            )
+        return torch.as_tensor(vectors)[torch.tensor([numbers[text] for text in batch.texts], device=device)]
+
+    def __getstate__(self) -> dict[str, Any]:  # Any: of the arguments
+        return {"folder": self.folder, "batch_size": self.batch_size}

@@ -1,0 +1,196 @@
+"""Guides: vectors of another model for a batch's texts as written, found by id or encoded beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+from contrastive_text.core.types import Encoded
+from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.vector_files import EmbeddingRun
+from contrastive_text.objectives import Contrastive, Objective, Terms
+from contrastive_text.pairings import Given, OneSequence, Spans
+from contrastive_text.poolers import MeanPooler
+from contrastive_text.training import GuideFile, GuideModel
+from contrastive_text.training.guidance import check_same_guides
+from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.views import FeatureCutoff, SwapWords
+
+OLD_TEXTS = tuple(f"{text} today" for text in tiny.TEXTS)
+
+
+class Follow(Objective):
+    """Pulls cosines of anchor and positive to those that the guides have, and keeps what it read."""
+
+    guides = ("file", "model")
+
+    def __init__(self, task: str | None = None) -> None:
+        super().__init__(task)
+        self.seen: list[Encoded] = []
+
+    def forward(self, encoded: Encoded) -> Terms:
+        self.seen.append(encoded)
+        (anchor, positive), wanted = (encoded.role(role)[:, 0] for role in ("anchor", "positive")), 0.0
+        for name in self.guides:
+            u, v = (encoded.role_guide(name, role)[:, 0] for role in ("anchor", "positive"))
+            wanted = wanted + torch.cosine_similarity(u, v)
+        found = torch.cosine_similarity(anchor, positive)
+        return Terms((found - wanted / len(self.guides)).square().sum(), count=len(anchor))
+
+
+class FollowFile(Follow):
+    guides = ("file",)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> SentenceEncoder:
+    """A model with a tokenizer of its own, and a folder that says how it is read."""
+    folder = tmp_path_factory.mktemp("teacher")
+    bert = tiny.save_bert(folder / "bert", texts=OLD_TEXTS, seed=3, hidden_size=24)
+    model = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
+    model.save_pretrained(folder / "model")
+    return model
+
+
+@pytest.fixture(scope="module")
+def made(teacher: SentenceEncoder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Triples, the teacher's vectors of their texts, its folder, and a student."""
+    folder = tmp_path_factory.mktemp("made")
+    triples = tiny.write_triples(folder / "triples.jsonl")
+    EmbeddingRun(teacher, TextStream(triples, distinct=True), folder / "teacher.npy").finish()
+    teacher.save_pretrained(folder / "teacher")
+    return {
+        "triples": triples,
+        "file": str(folder / "teacher.npy"),
+        "model": str(folder / "teacher"),
+        "bert": tiny.save_bert(folder / "bert"),
+    }
+
+
+def module_of(made: dict[str, str], objective: Objective, **parts: Any) -> ContrastiveModule:
+    guides = {"file": GuideFile(made["file"]), "model": GuideModel(made["model"])}
+    guides = {name: guide for name, guide in guides.items() if name in objective.guides}
+    return tiny.module(made["bert"], objectives={"follow": objective}, guides=guides, **parts)
+
+
+def test_both_guides_give_the_vectors_of_texts_as_written(made: dict[str, str], teacher: SentenceEncoder) -> None:
+    objective = Follow()
+    views = {"anchor": [SwapWords(0.5), FeatureCutoff(0.2)]}
+    module = module_of(made, objective, views=views, prompts={"query": "an old "}, chunk_tokens=40)
+    data = tiny.data(made["triples"], pairing=Given(), num_workers=0)
+    data.attach(module)
+    data.setup("fit")
+    batch = next(iter(data.train_dataloader()))
+    assert batch.texts is not None and batch.text_ids.ndim == 2
+    asked: list[str] = []
+    guide = module.by_task.guides["model"]
+    assert isinstance(guide, GuideModel)
+    encode = guide.model.encode
+    guide.model.encode = lambda texts, **options: asked.extend(texts) or encode(texts, **options)  # type: ignore[method-assign]  # counts
+    module.step_losses(batch)["follow"].backward()  # type: ignore[no-untyped-call]  # torch's
+    (encoded,) = objective.seen
+    assert len(encoded.slots) == 3
+    expected = torch.as_tensor(teacher.encode(batch.texts))
+    for name in ("file", "model"):
+        torch.testing.assert_close(encoded.guides[name], expected, rtol=0, atol=1e-6)
+        assert not encoded.guides[name].requires_grad
+    assert asked == list(dict.fromkeys(batch.texts))  # each text once
+    kept = batch.keep(batch.slots[1:])
+    assert kept.texts == batch.texts[8:] and batch.to("cpu").texts == batch.texts
+    assert batch.split(torch.tensor([5, 2])).texts == (batch.texts[5], batch.texts[2])
+
+
+def test_a_run_neither_trains_nor_keeps_its_guides_but_knows_them_again(
+    made: dict[str, str], tmp_path: Path
+) -> None:
+    module = module_of(made, Follow())
+    held_out = tiny.write_triples(tmp_path / "held_out.jsonl")
+    data = tiny.data(made["triples"], pairing=Given(), held_out=held_out)
+    trainer = tiny.trainer(tmp_path, val_check_interval=2, limit_val_batches=1)
+    trainer.fit(module, data)
+    assert trainer.callback_metrics["val/follow/loss"] > 0
+    names = [name for name, _ in module.named_parameters()]
+    assert all(name.startswith("encoder.") for name in names)
+    trainer.save_checkpoint(path := tmp_path / "kept.ckpt")
+    kept = torch.load(path, weights_only=True)
+    assert all(name.startswith("encoder.") for name in kept["state_dict"])
+    guides = module.by_task.guides
+    assert kept["guides"] == {name: guide.identity for name, guide in guides.items()}
+    arguments = kept["hyper_parameters"]["guides"]["model"]
+    assert arguments["class_path"] == "contrastive_text.training.GuideModel"
+    assert arguments["init_args"] == {"folder": made["model"], "batch_size": 64}
+    check_same_guides(guides, kept["guides"], path)
+    with pytest.raises(
+        ValueError, match=r"model.guides.file: expected the guide with which the run of .* began \(x"
+    ):
+        check_same_guides(guides, {**kept["guides"], "file": "x"}, path)
+    # What is in use needs no guide: the file may be gone.
+    kept["hyper_parameters"]["guides"]["file"]["init_args"]["path"] = "gone.npy"
+    torch.save(kept, path)
+    ContrastiveModule.load_from_checkpoint(path)
+
+
+def test_a_text_without_a_vector_is_found_before_the_first_step_with_its_line(
+    made: dict[str, str], tmp_path: Path
+) -> None:
+    rows = [(tiny.TEXTS[i], tiny.TEXTS[i + 8]) for i in range(23)] + [(tiny.TEXTS[23], "a new text")]
+    file = tmp_path / "pairs.tsv"
+    file.write_text("".join("\t".join(row) + "\n" for row in [("anchor", "positive"), *rows]))
+    module = module_of(made, FollowFile())
+    with pytest.raises(
+        ValueError, match=r"pairs.tsv:25: expected a vector in .*teacher.npy .* 'a new text'; embed"
+    ):
+        tiny.trainer(tmp_path).fit(module, tiny.data(str(file), pairing=Given()))
+    module = module_of(made, FollowFile())
+    with pytest.raises(ValueError, match=r"list of 24 tuples:24: expected a vector in .* 'a new text'"):
+        tiny.trainer(tmp_path).fit(module, tiny.data(rows, pairing=Given()))  # type: ignore[arg-type]  # rows
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"pairing": Spans(anchors=1, positives=1, min_length=2, max_length=3)}, "data.pairing: .* got Spans"),
+    ({"join": 12}, "data.join: .* got texts that are joined; take GuideModel"),
+    ({"pairing": OneSequence()}, "data.pairing: expected single texts for GuideFile.* set pairing: Given"),
+])  # fmt: skip
+def test_rows_that_are_no_texts_of_a_file_are_refused(
+    made: dict[str, str], options: dict[str, Any], said: str
+) -> None:
+    module = module_of(made, FollowFile())
+    joins = isinstance(options.get("pairing"), OneSequence)
+    data = tiny.data(
+        made["triples"] if joins else tiny.write_texts(Path(made["file"]).with_name("t.txt")), **options
+    )
+    data.attach(module)
+    data.setup("fit")
+    with pytest.raises(ValueError, match=said):
+        module.by_task.guides["file"].check(data.training.of())
+
+
+def test_names_of_guides_are_checked_when_the_module_is_built(made: dict[str, str]) -> None:
+    with pytest.raises(
+        ValueError, match=r"objectives.follow: expected one of the guides of the module \(none\), got file"
+    ):
+        tiny.module(made["bert"], objectives={"follow": Follow()})
+    with pytest.raises(
+        ValueError, match=r"model.guides.idle: expected an objective that reads it, got c; name it"
+    ):
+        tiny.module(made["bert"], objectives={"c": Contrastive()}, guides={"idle": GuideFile("v.npy")})
+
+
+def test_a_batch_that_a_guide_can_not_read_is_refused(made: dict[str, str]) -> None:
+    module = module_of(made, Follow())
+    data = tiny.data(made["triples"], pairing=Given())
+    data.attach(module)
+    data.setup("fit")
+    batch = next(iter(data.train_dataloader()))
+    guides = module.by_task.guides
+    with pytest.raises(ValueError, match=r"GuideModel\(.*: expected a batch with its texts, got one without"):
+        guides["model"](batch.replace(texts=None))
+    with pytest.raises(
+        ValueError, match="expected a vector of every text of the batch, got none of 1 of its 24 rows"
+    ):
+        guides["file"](batch.replace(text_ids=torch.cat([batch.text_ids[:-1], torch.tensor([7])])))
