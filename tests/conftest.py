@@ -143,6 +143,13 @@ def vectors() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
+def methods() -> dict[str, Any]:
+    """Values of the methods after the seeds, by key, each of the vectors under ``inputs``."""
+    loaded: dict[str, Any] = json.loads((Path(__file__).parent / "methods.json").read_text(encoding="utf-8"))
+    return loaded
+
+
+@pytest.fixture(scope="session")
 def nltk_data() -> Path:
     """Folder of NLTK's resources; a test that needs it skips where it isn't there."""
     return DATA / "nltk_data"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 from unittest import mock
 
 import reference
@@ -28,7 +28,8 @@ from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL, Role, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import FineTuningHead, MLPHead, ProjectorHead, TanhHead
-from contrastive_text.losses import CoSENT, InfoNCE, NTXent, SupCon, streaming
+from contrastive_text.losses import CoSENT, InfoNCE, NTXent, SupCon, by_rows, streaming
+from contrastive_text.losses.info_nce import Direction
 from contrastive_text.objectives import (
     BilinearScorer,
     ConcatenationScorer,
@@ -150,6 +151,10 @@ CASES: dict[str, Case] = {
         },
         slots=TRIPLE,
         parts=lambda: {"pooler": CLSPooler()},
+    ),
+    "InfoNCE of four directions, queue": Case(
+        lambda how: {"c": Contrastive(InfoNCE(0.2, directions=get_args(Direction), **how), queue=30)},
+        slots=TRIPLE,
     ),
     "NTXent, hard, siblings attract": Case(
         lambda how: {"c": Contrastive(NTXent(0.2, **how), siblings="attract", attract="sum")}, slots=TRIPLE
@@ -398,7 +403,7 @@ class Seen:
         masks: Whether each came with a mask of padding.
         padding: Places of padding in all of them.
         checkpoints: Parts whose activations were thrown away.
-        tiled: Comparisons that were computed in tiles.
+        tiled: Comparisons that were computed in tiles, and parts of rows that were.
     """
 
     shapes: list[tuple[int, ...]] = field(default_factory=list)
@@ -430,10 +435,12 @@ def watched(module: ContrastiveModule) -> Iterator[Seen]:
     with (
         mock.patch.object(encoding, "checkpoint", wraps=encoding.checkpoint) as checkpoint,
         mock.patch.object(streaming.Tiling, "of", wraps=small) as tiled,
+        mock.patch.object(by_rows, "_ENTRIES", 5 * TILE),
+        mock.patch.object(by_rows, "checkpoint", wraps=by_rows.checkpoint) as some_rows,
     ):
         yield seen
     handle.remove()
-    seen.checkpoints, seen.tiled = checkpoint.call_count, tiled.call_count
+    seen.checkpoints, seen.tiled = checkpoint.call_count, tiled.call_count + some_rows.call_count
 
 
 @dataclass

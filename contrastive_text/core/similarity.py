@@ -1,14 +1,16 @@
-"""Cosine similarity, in at least float32 whatever the precision of the run."""
+"""Similarity of vectors, in at least float32 whatever the precision of the run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+Similarity = Literal["cosine", "dot"]
 
 EPSILON = 1e-8
 """Smallest norm divided by: at a zero vector the gradient is of order 1/EPSILON, finite in float32."""
@@ -105,6 +107,11 @@ def unit_vectors(vectors: Tensor) -> Tensor:
     return unit
 
 
+def comparable(vectors: Tensor, similarity: Similarity) -> Tensor:
+    """Returns vectors whose dot products are the similarities, (N, D), in at least float32."""
+    return unit_vectors(vectors) if similarity == "cosine" else at_least_float32(vectors)
+
+
 def cosine_similarity_matrix(rows: Tensor, columns: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
     """Returns the cosine of every row with every column over the temperature, outside autocast.
 
@@ -123,9 +130,30 @@ def cosine_similarity_matrix(rows: Tensor, columns: Tensor, temperature: Tensor 
         >>> cosine_similarity_matrix(torch.tensor([[2.0, 0.0]]), torch.tensor([[0.6, 0.8], [0.0, 0.0]]))
         tensor([[0.6000, 0.0000]])
     """
+    return similarity_matrix(rows, columns, temperature, similarity="cosine")
+
+
+def similarity_matrix(
+    rows: Tensor, columns: Tensor, temperature: Tensor | float, similarity: Similarity
+) -> Tensor:
+    """Returns the similarity of every row with every column over the temperature, outside autocast.
+
+    Args:
+        rows: (R, D).
+        columns: (C, D); the same object as the rows is prepared once.
+        temperature: Divisor of the similarity, of one element if a tensor.
+        similarity: Of directions (``cosine``), or of the vectors as they are (``dot``).
+
+    Returns:
+        (R, C), float32, or float64 where the inputs are.
+
+    Example:
+        >>> similarity_matrix(torch.tensor([[2.0, 0.0]]), torch.tensor([[3.0, 4.0]]), 0.5, similarity="dot")
+        tensor([[12.]])
+    """
     with full_precision(rows.device):
-        unit_rows = unit_vectors(rows)
-        unit_columns = unit_rows if columns is rows else unit_vectors(columns)
+        own = comparable(rows, similarity)
+        others = own if columns is rows else comparable(columns, similarity)
         if rows.shape[-1] < len(columns):
-            return (unit_rows / temperature) @ unit_columns.T
-        return (unit_rows @ unit_columns.T) / temperature
+            return (own / temperature) @ others.T
+        return (own @ others.T) / temperature

@@ -3,11 +3,12 @@
 from contrastive_text.core.similarity import cosine_similarity_matrix
 from contrastive_text.losses.base import Loss, Reduction, reduce_terms
 from contrastive_text.losses.comparisons import Comparison
-from contrastive_text.losses.info_nce import InfoNCE, info_nce_terms
+from contrastive_text.losses.formulas import info_nce_terms, sup_con_terms
+from contrastive_text.losses.info_nce import InfoNCE
 from contrastive_text.losses.nt_xent import NTXent
 from contrastive_text.losses.relations import Alike, Forbid
 from contrastive_text.losses.scored_pairs import CoSENT, CosineMSE, ScoreLoss, cosent_loss
-from contrastive_text.losses.softmax import SoftmaxLoss, sup_con_terms
+from contrastive_text.losses.softmax import SoftmaxLoss
 from contrastive_text.losses.sup_con import SupCon
 
 __all__ = [

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.losses.comparisons import Columns, Comparison, FurtherNegatives, Triples
-from contrastive_text.losses.relations import Forbid
 from contrastive_text.losses.temperature import LearnedTemperature
 
 Reduction = Literal["mean", "sum", "two_sided"]
@@ -35,16 +34,18 @@ class Loss(nn.Module, ABC):
     """Base class of in-batch losses: one term per row, from rows, columns and targets.
 
     Attributes:
-        several_targets: Whether ``block_terms`` reads ``Comparison.alike``, columns that rows are pulled to too.
+        several_targets: Whether ``terms`` reads ``Comparison.alike``, columns that rows are pulled to too.
         same_side: Whether anchors and positives stand on both sides, so that texts of a row's own side are
             its negatives too (NT-Xent), or anchors look for positives only (InfoNCE).
+        signed: Whether the terms of pairs that don't belong together may be maximised (``SignedPairs``).
         reads_labels: Whether it compares by classes: those alike are texts of a row's class.
         reduction: How the terms make one number; see ``reduce_terms``.
         learned: The temperature that is trained; None where it stays as it is.
     """
 
-    several_targets: ClassVar[bool] = False
-    same_side: ClassVar[bool] = False
+    several_targets: bool = False
+    same_side: bool = False
+    signed: bool = True
     reads_labels: ClassVar[bool] = False
     reduction: Reduction = "mean"
     learned: LearnedTemperature | None
@@ -54,34 +55,17 @@ class Loss(nn.Module, ABC):
         self.learned = None
 
     @abstractmethod
-    def terms(
-        self,
-        rows: Tensor,
-        columns: Tensor,
-        target: Tensor,
-        forbid: Forbid | None = None,
-        own: Tensor | None = None,
-    ) -> Tensor:
-        """Returns one term per row.
+    def terms(self, block: Comparison) -> Tensor:
+        """Returns one term per row of a block, (R,), in at least float32."""
 
-        Args:
-            rows: (R, D).
-            columns: (C, D).
-            target: Column that each row should find, (R,).
-            forbid: Columns that rows must not see.
-            own: Columns of each row's own hard negatives, (R, K), -1 where it has fewer.
-
-        Returns:
-            (R,), in at least float32.
-        """
-
-    def block_terms(self, block: Comparison) -> Tensor:
-        """Returns one term per row of a block; a loss of several targets overrides it."""
-        return self.terms(block.rows, block.columns, block.target, forbid=block.forbid, own=block.own)
+    @property
+    def others(self) -> tuple[str, ...]:
+        """What a row sees beside the targets of other examples: one text of each of them for every word here."""
+        return ("texts of its own side",) if self.same_side else ()
 
     def compare(self, blocks: Sequence[Comparison]) -> Tensor:
         """Returns the terms of all blocks, one after another."""
-        parts = [self.block_terms(block) for block in blocks]
+        parts = [self.terms(block) for block in blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def comparisons(
@@ -102,14 +86,9 @@ class Loss(nn.Module, ABC):
         forward_ids = torch.stack([local.anchor_ids, local.positive_ids], dim=1)
         backward_ids = forward_ids.flip(1)
         anchors, positives = every.sides(by_class=self.reads_labels)
-        sides = [anchors, positives] if self.same_side else [positives]
-        hard = every.hard_negatives(places, further)
-        columns = Columns.join(sides if hard is None else [*sides, hard.columns])
-        own = None
-        if hard is not None:
-            own = torch.where(hard.own < 0, hard.own, sum(len(side.ids) for side in sides) + hard.own)
+        columns, own = every.columns([anchors, positives] if self.same_side else [positives], places, further)
         if self.same_side:
-            is_whole = local.anchor is every.anchor and local.positive is every.positive and hard is None
+            is_whole = local.anchor is every.anchor and local.positive is every.positive and own is None
             rows = columns.vectors if is_whole else torch.cat([local.anchor, local.positive])
             ids = torch.cat([forward_ids, backward_ids])
             target = torch.cat([len(every.anchor) + places, places])

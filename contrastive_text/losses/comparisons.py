@@ -59,6 +59,8 @@ class Comparison:
         forbid: Columns that rows must not see.
         own: Columns of each row's own hard negatives, (R, K), -1 where it has fewer; or None.
         alike: Columns that rows are pulled to too; None for the targets alone.
+        reverse: The rows' partners, held against further columns of the same softmaxes (``InfoNCE.directions``);
+            a target of -1 is none. None where rows alone look.
     """
 
     rows: Tensor
@@ -67,6 +69,30 @@ class Comparison:
     forbid: Forbid
     own: Tensor | None = None
     alike: Alike | None = None
+    reverse: Comparison | None = None
+
+    def hide(self, logits: Tensor) -> Tensor:
+        """Returns the logits, (R, C), with -inf where a row must not see a column, in place."""
+        return self.forbid.hide(logits, self.target)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Comparison:
+        """Returns the comparison with other vectors."""
+        rows = change(self.rows)
+        columns = rows if self.columns is self.rows else change(self.columns)
+        reverse = None if self.reverse is None else self.reverse.map(change)
+        return replace(self, rows=rows, columns=columns, reverse=reverse)
+
+    def part(self, those: slice) -> Comparison:
+        """Returns the comparison of some of the rows."""
+        return Comparison(
+            rows=self.rows[those],
+            columns=self.columns,
+            target=self.target[those],
+            forbid=replace(self.forbid, rows=self.forbid.rows[those]),
+            own=None if self.own is None else self.own[those],
+            alike=None if self.alike is None else replace(self.alike, rows=self.alike.rows[those]),
+            reverse=None if self.reverse is None else self.reverse.part(those),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +222,25 @@ class Triples:
         if self.attract is None:
             return replace(forbid, partners=columns.groups), None
         return forbid, Alike(ids if ids.ndim == 2 else ids[..., 0], columns.groups, self.attract)
+
+    def columns(
+        self, sides: Sequence[Columns], places: Tensor, further: FurtherNegatives | None = None
+    ) -> tuple[Columns, Tensor | None]:
+        """Returns sides with all hard negatives after them, and the columns of each local example's own.
+
+        Args:
+            sides: Of all examples.
+            places: Of the local examples, (n,).
+            further: Hard negatives that belong to no example.
+
+        Returns:
+            The columns, and (n, K), -1 where an example has fewer; None where there are no hard negatives.
+        """
+        hard = self.hard_negatives(places, further)
+        if hard is None:
+            return Columns.join(sides), None
+        before = sum(len(side.ids) for side in sides)
+        return Columns.join([*sides, hard.columns]), torch.where(hard.own < 0, hard.own, before + hard.own)
 
     def hard_negatives(self, places: Tensor, further: FurtherNegatives | None) -> FurtherNegatives | None:
         """Returns the hard negatives of all examples, then further ones; None where there are neither.

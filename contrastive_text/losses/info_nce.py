@@ -2,51 +2,28 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, get_args
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.similarity import Similarity, similarity_matrix
 from contrastive_text.losses.base import Reduction
-from contrastive_text.losses.relations import Forbid
-from contrastive_text.losses.softmax import SoftmaxLoss, weighted_logits
+from contrastive_text.losses.comparisons import Columns, Comparison, FurtherNegatives, Triples
+from contrastive_text.losses.formulas import weighted_logits
+from contrastive_text.losses.softmax import SoftmaxLoss
 
+Direction = Literal["query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc"]
 
-def info_nce_terms(
-    rows: Tensor,
-    columns: Tensor,
-    target: Tensor,
-    temperature: Tensor | float,
-    forbid: Forbid | None = None,
-    own: Tensor | None = None,
-    own_log_weight: Tensor | float = 0.0,
-) -> Tensor:
-    """Returns the cross-entropy of each row's target among the columns it may see.
-
-    ``-log( exp(cos(r, c_t) / T) / sum_c exp(cos(r, c) / T + w * [c is r's own hard negative]) )``
-
-    Args:
-        rows: (R, D).
-        columns: (C, D).
-        target: Column that each row should find, (R,).
-        temperature: Divisor of the cosine.
-        forbid: Columns that rows must not see.
-        own: Columns of each row's own hard negatives, (R, K), -1 where it has fewer.
-        own_log_weight: Logarithm of the weight of those, added after the division by the temperature.
-
-    Returns:
-        (R,), in at least float32.
-
-    Example:
-        >>> import torch
-        >>> eye = torch.eye(2)
-        >>> info_nce_terms(eye, eye, torch.tensor([0, 1]), temperature=1.0)
-        tensor([0.3133, 0.3133])
-    """
-    logits = weighted_logits(rows, columns, temperature, own, own_log_weight)
-    if forbid is not None:
-        logits = forbid.hide(logits, target)
-    return F.cross_entropy(logits, target, reduction="none")
+_OTHERS: dict[Direction, str] = {
+    "query_to_query": "other anchors",
+    "doc_to_query": "other anchors beside its positive",
+    "doc_to_doc": "other positives beside its positive",
+}
+"""What each further direction adds to a row's candidates."""
 
 
 class InfoNCE(SoftmaxLoss):
@@ -57,17 +34,30 @@ class InfoNCE(SoftmaxLoss):
     al. 2021, SimCSE (https://arxiv.org/abs/2104.08821), eq. 5, whose authors' code takes the logarithm of
     the paper's weight alpha and adds it to a row's own hard negatives only.
 
+    With several ``directions`` a pair has one softmax over the candidates of all of them, and its one positive:
+    anchor against positives and hard negatives (``query_to_doc``), against the other anchors
+    (``query_to_query``), positive against anchors (``doc_to_query``) and against the other positives
+    (``doc_to_doc``). All four are the improved contrastive loss of Li et al. 2023, GTE
+    (https://arxiv.org/abs/2308.03281): the pair's own similarity stands in its denominator twice, once more
+    as ``doc_to_query``. All but that one are the candidates of GISTEmbed (Solatorio 2024,
+    https://arxiv.org/abs/2402.16829). Names and formula are those of sentence-transformers.
+    Differs: a text never meets itself or an equal one (``Contrastive.mask_duplicates``), and positives don't
+    look for hard negatives, as they do for those of other pairs there.
+
     Args:
-        temperature: Divisor of the cosine similarity; sentence-transformers' ``scale`` is its inverse.
+        temperature: Divisor of the similarity; sentence-transformers' ``scale`` is its inverse.
         reduction: ``mean`` or ``sum`` over anchors; ``two_sided`` adds the mean of the other direction
             (positives looking for anchors; hard negatives stay with the anchors' direction).
         hard_negative_log_weight: Added to the logit of a row's own hard negatives; 0 weighs all alike.
         learn_temperature: Whether the temperature is trained too, from this start (``LearnedTemperature``).
         streamed: Whether terms are computed tile by tile, in memory that grows with the rows and not with their
             square (``streamed_terms``); None where that is no slower.
+        similarity: What is compared: directions (``cosine``), or the vectors as they are (``dot``).
+        directions: What finds its partner among what, ``query_to_doc`` and others; they share one softmax.
 
     Raises:
-        ValueError: A temperature of 0 or less, or an unknown reduction.
+        ValueError: A temperature of 0 or less, an unknown reduction or similarity; directions that are unknown,
+            without ``query_to_doc``, or several of them with ``two_sided``.
 
     Example:
         >>> import torch
@@ -75,9 +65,11 @@ class InfoNCE(SoftmaxLoss):
         >>> positive = torch.tensor([[0.8, 0.6], [-0.6, 0.8]])
         >>> InfoNCE(temperature=0.5)(anchor, positive)
         tensor(0.2860)
+        >>> InfoNCE(temperature=0.5, directions=["query_to_doc", "doc_to_doc"])(anchor, positive)
+        tensor(0.4301)
     """
 
-    several_targets: ClassVar[bool] = True
+    several_targets = True
 
     def __init__(
         self,
@@ -86,20 +78,66 @@ class InfoNCE(SoftmaxLoss):
         hard_negative_log_weight: float = 0.0,
         learn_temperature: bool = False,
         streamed: bool | None = None,
+        similarity: Similarity = "cosine",
+        directions: Sequence[Direction] = ("query_to_doc",),
     ) -> None:
-        super().__init__(temperature, reduction, learn_temperature, streamed)
+        super().__init__(temperature, reduction, learn_temperature, streamed, similarity)
         self.hard_negative_log_weight = hard_negative_log_weight
+        self.directions = tuple(directions)
+        self._check_directions()
+        self.several_targets = self.signed = len(self.directions) == 1
 
-    def terms(
-        self,
-        rows: Tensor,
-        columns: Tensor,
-        target: Tensor,
-        forbid: Forbid | None = None,
-        own: Tensor | None = None,
-    ) -> Tensor:
-        """Returns ``info_nce_terms`` at this temperature and weight, (R,)."""
+    def _check_directions(self) -> None:
+        known = get_args(Direction)
+        unknown = [each for each in self.directions if each not in known]
+        if unknown or "query_to_doc" not in self.directions or len(set(self.directions)) < len(self.directions):
+            raise InvalidValueError(
+                f"InfoNCE.directions: expected query_to_doc, which has the pair, and others of "
+                f"{', '.join(known[1:])}, each once, got {list(self.directions)}"
+            )
+        if len(self.directions) > 1 and self.reduction == "two_sided":
+            raise InvalidValueError(
+                "InfoNCE.directions: expected reduction: mean or sum for several in one softmax, got two_sided, "
+                "which adds a softmax of positives that look for anchors; leave one of the two out"
+            )
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """What a row sees beside other positives."""
+        return tuple(_OTHERS[each] for each in self.directions if each != "query_to_doc")
+
+    def comparisons(
+        self, local: Triples, every: Triples, offset: int = 0, further: FurtherNegatives | None = None
+    ) -> list[Comparison]:
+        """Arranges texts as ``Loss.comparisons`` does; a row of several directions is a pair."""
+        if len(self.directions) == 1:
+            return super().comparisons(local, every, offset, further)
+        places = offset + torch.arange(len(local.anchor), device=every.anchor.device)
+        ids = torch.stack([local.anchor_ids, local.positive_ids], dim=1)
+        anchors, positives = every.sides(by_class=False)
+        sides = [positives, anchors] if "query_to_query" in self.directions else [positives]
+        columns, own = every.columns(sides, places, further)
+        block = self._block(local, local.anchor, ids, columns, places, own)
+        sought = [anchors] if "doc_to_query" in self.directions else []
+        # Where positives don't look for anchors, they have no target.
+        target = places if sought else torch.full_like(places, -1)
+        sought += [positives] if "doc_to_doc" in self.directions else []
+        if not sought:
+            return [block]
+        reverse = self._block(local, local.positive, ids.flip(1), Columns.join(sought), target)
+        return [replace(block, reverse=reverse)]
+
+    def terms(self, block: Comparison) -> Tensor:
+        """Returns the terms of a block, of all directions together, (R,)."""
+        return self.softmax_terms(block) if block.reverse is None else self.by_rows(self._joint, block)
+
+    def _joint(self, block: Comparison, temperature: Tensor | float) -> Tensor:
+        """Returns the terms of one softmax over the columns of both texts of a pair."""
+        assert block.reverse is not None
         weight = self.hard_negative_log_weight
-        return self.softmax_terms(
-            info_nce_terms, rows, columns, target, forbid=forbid, own=own, own_log_weight=weight
-        )
+        logits = weighted_logits(block.rows, block.columns, temperature, block.own, weight, similarity="dot")
+        logits = block.hide(logits)
+        reverse = block.reverse
+        others = similarity_matrix(reverse.rows, reverse.columns, temperature, similarity="dot")
+        total = torch.logaddexp(logits.logsumexp(dim=1), reverse.hide(others).logsumexp(dim=1))
+        return total - logits.gather(1, block.target.unsqueeze(1)).squeeze(1)

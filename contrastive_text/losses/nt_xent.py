@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 
-from contrastive_text.losses.info_nce import info_nce_terms
-from contrastive_text.losses.relations import Forbid
+from contrastive_text.losses.comparisons import Comparison
 from contrastive_text.losses.softmax import SoftmaxLoss
 
 
@@ -18,15 +15,16 @@ class NTXent(SoftmaxLoss):
     et al. 2020, SimCLR (https://arxiv.org/abs/2002.05709), eq. 1; used by DeCLUTR, CLEAR and ConSERT.
 
     Args:
-        temperature: Divisor of the cosine similarity.
+        temperature: Divisor of the similarity.
         reduction: ``mean`` over 2N (DeCLUTR's code), ``sum`` (DeCLUTR's and CLEAR's papers), or
             ``two_sided``, twice the mean (ConSERT's code).
         learn_temperature: Whether the temperature is trained too, from this start (``LearnedTemperature``).
         streamed: Whether terms are computed tile by tile, in memory that grows with the rows and not with their
             square (``streamed_terms``); None where that is no slower.
+        similarity: What is compared: directions (``cosine``), or the vectors as they are (``dot``).
 
     Raises:
-        ValueError: A temperature of 0 or less, or an unknown reduction.
+        ValueError: A temperature of 0 or less, or an unknown reduction or similarity.
 
     Example:
         >>> import torch
@@ -36,16 +34,9 @@ class NTXent(SoftmaxLoss):
         tensor(0.4302)
     """
 
-    several_targets: ClassVar[bool] = True
-    same_side: ClassVar[bool] = True
+    several_targets = True
+    same_side = True
 
-    def terms(
-        self,
-        rows: Tensor,
-        columns: Tensor,
-        target: Tensor,
-        forbid: Forbid | None = None,
-        own: Tensor | None = None,  # noqa: ARG002  # part of the contract; SimCLR weighs all negatives alike
-    ) -> Tensor:
-        """Returns ``info_nce_terms`` at this temperature, (R,)."""
-        return self.softmax_terms(info_nce_terms, rows, columns, target, forbid=forbid)
+    def terms(self, block: Comparison) -> Tensor:
+        """Returns ``info_nce_terms`` of a block at this temperature, (R,)."""
+        return self.softmax_terms(block)

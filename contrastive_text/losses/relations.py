@@ -61,8 +61,12 @@ class Forbid:
         return same
 
     def mask(self, target: Tensor) -> Tensor:
-        """Returns True where a column is forbidden, (R, C), for targets (R,)."""
-        return self.tile(slice(None), slice(None)).scatter_(1, target.unsqueeze(1), False)
+        """Returns True where a column is forbidden, (R, C), for targets (R,), of which -1 is none."""
+        same = self.tile(slice(None), slice(None))
+        if not same.numel():
+            return same
+        targets = target.clamp(min=0).unsqueeze(1)
+        return same.scatter_(1, targets, same.gather(1, targets) & (target < 0).unsqueeze(1))
 
     def places(self, target: Tensor, most: int) -> tuple[Tensor, Tensor] | None:
         """Returns the rows and the columns of what ``mask`` marks, in O((R + C) log C) time.

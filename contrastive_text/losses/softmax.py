@@ -1,105 +1,40 @@
-"""What the softmax losses share: a temperature, a reduction, several targets, whether logits are held."""
+"""What the softmax losses share: a similarity, a temperature, a reduction, whether logits are held as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, get_args
 
-import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.similarity import cosine_similarity_matrix
+from contrastive_text.core.similarity import Similarity, comparable, full_precision
 from contrastive_text.losses.base import Loss, Reduction
+from contrastive_text.losses.by_rows import terms_by_rows
 from contrastive_text.losses.comparisons import Comparison
-from contrastive_text.losses.relations import Alike, Forbid
+from contrastive_text.losses.formulas import info_nce_terms, sup_con_terms
 from contrastive_text.losses.streaming import is_streamed, streamed_terms
 from contrastive_text.losses.temperature import LearnedTemperature, check_temperature
 
 
-def weighted_logits(
-    rows: Tensor,
-    columns: Tensor,
-    temperature: Tensor | float,
-    own: Tensor | None,
-    own_log_weight: Tensor | float,
-) -> Tensor:
-    """Returns cosines over the temperature, plus the weight of each row's own hard negatives, (R, C)."""
-    logits = cosine_similarity_matrix(rows, columns, temperature)
-    if own is None:
-        return logits
-    weight = torch.as_tensor(own_log_weight, dtype=logits.dtype, device=logits.device)
-    return logits.scatter_add(1, own.clamp(min=0), torch.where(own < 0, 0.0, weight))
-
-
-def sup_con_terms(
-    rows: Tensor,
-    columns: Tensor,
-    target: Tensor,
-    temperature: Tensor | float,
-    forbid: Forbid | None = None,
-    own: Tensor | None = None,
-    own_log_weight: Tensor | float = 0.0,
-    alike: Alike | None = None,
-) -> Tensor:
-    """Returns each row's cross-entropy over all columns that it is pulled to, among those that it may see.
-
-    ``log sum_c exp(cos(r, c) / T) - mean_p cos(r, p) / T``, p over the columns alike; where those are joined by
-    the ``sum``, ``log sum_p exp(cos(r, p) / T)`` takes the place of the mean.
-
-    Args:
-        rows: (R, D).
-        columns: (C, D).
-        target: Column that each row should find, (R,); always alike.
-        temperature: Divisor of the cosine.
-        forbid: Columns that rows must not see, alike or not.
-        own: Columns of each row's own hard negatives, (R, K), -1 where it has fewer.
-        own_log_weight: Added to the logits of those.
-        alike: Columns that rows are pulled to; None for the target alone.
-
-    Returns:
-        (R,), in at least float32.
-
-    Example:
-        >>> eye, one_class = torch.eye(2), torch.tensor([0, 0])
-        >>> alike = Alike(rows=one_class, columns=one_class)
-        >>> sup_con_terms(eye, eye, torch.tensor([0, 1]), temperature=1.0, alike=alike)
-        tensor([0.8133, 0.8133])
-        >>> alike = Alike(one_class, one_class, joined="sum")
-        >>> sup_con_terms(eye, eye, torch.tensor([0, 1]), temperature=1.0, alike=alike)
-        tensor([0., 0.])
-    """
-    logits = weighted_logits(rows, columns, temperature, own, own_log_weight)
-    if alike is None:
-        alike = Alike(target, torch.arange(len(columns), device=target.device))
-    pulled = alike.mask(target)
-    seen = logits
-    if forbid is not None:
-        forbidden = forbid.mask(target)
-        pulled = pulled & ~forbidden
-        seen = logits.masked_fill(forbidden, -torch.inf)
-    if alike.joined == "sum":
-        return seen.logsumexp(dim=1) - logits.masked_fill(~pulled, -torch.inf).logsumexp(dim=1)
-    return seen.logsumexp(dim=1) - logits.masked_fill(~pulled, 0.0).sum(dim=1) / pulled.sum(dim=1)
-
-
 class SoftmaxLoss(Loss):
-    """Base class of losses that are a softmax of cosines divided by a temperature; ``terms`` is the formula.
+    """Base class of losses that are a softmax of similarities divided by a temperature.
 
-    Where ``several_targets`` is set, that of several targets is ``sup_con_terms``.
+    ``terms`` calls ``softmax_terms``, or ``by_rows`` with a formula of its own.
 
     Attributes:
         hard_negative_log_weight: Added to the logits of a row's own hard negatives.
 
     Args:
-        temperature: Divisor of the cosine similarity.
+        temperature: Divisor of the similarity.
         reduction: How the terms make one number; see ``reduce_terms``.
         learn_temperature: Whether the temperature is trained too, from this start (``LearnedTemperature``).
-        streamed: Whether terms are computed tile by tile, in memory that grows with the rows and not with their
-            square (``streamed_terms``); None where that is no slower.
+        streamed: Whether terms are computed part by part, in memory that grows with the rows and not with their
+            square (``streamed_terms``, ``terms_by_rows``); None where that is no slower.
+        similarity: What is compared: directions (``cosine``), or the vectors as they are (``dot``).
 
     Raises:
-        ValueError: A temperature of 0 or less, or an unknown reduction.
+        ValueError: A temperature of 0 or less, or an unknown reduction or similarity.
     """
 
     hard_negative_log_weight: float = 0.0
@@ -110,43 +45,45 @@ class SoftmaxLoss(Loss):
         reduction: Reduction = "mean",
         learn_temperature: bool = False,
         streamed: bool | None = None,
+        similarity: Similarity = "cosine",
     ) -> None:
         super().__init__()
         check_temperature(temperature)
-        if reduction not in get_args(Reduction):
-            raise InvalidValueError(
-                f"reduction: expected one of {', '.join(get_args(Reduction))}, got {reduction!r}"
-            )
+        for name, given, known in (("reduction", reduction, Reduction), ("similarity", similarity, Similarity)):
+            if given not in get_args(known):
+                raise InvalidValueError(f"{name}: expected one of {', '.join(get_args(known))}, got {given!r}")
         self.temperature = temperature
         self.reduction = reduction
         self.learn_temperature = learn_temperature
         self.streamed = streamed
+        self.similarity = similarity
         self.learned = LearnedTemperature(temperature) if learn_temperature else None
 
-    def block_terms(self, block: Comparison) -> Tensor:
-        """Returns ``terms`` of a block, or ``sup_con_terms`` where rows have several targets, (R,)."""
-        if block.alike is None:
-            return super().block_terms(block)
-        return self.softmax_terms(
-            sup_con_terms,
-            block.rows,
-            block.columns,
-            block.target,
-            forbid=block.forbid,
-            own=block.own if self.hard_negative_log_weight else None,
-            own_log_weight=self.hard_negative_log_weight,
-            alike=block.alike,
-        )
+    def softmax_terms(self, block: Comparison) -> Tensor:
+        """Returns ``info_nce_terms`` of a block, or ``sup_con_terms`` where rows have several targets, (R,)."""
+        options: dict[str, Any] = {  # Any: what both formulas take
+            "forbid": block.forbid,
+            "own": block.own if self.hard_negative_log_weight else None,
+            "own_log_weight": self.hard_negative_log_weight,
+            "similarity": self.similarity,
+        }
+        compute: Callable[..., Tensor] = info_nce_terms
+        if block.alike is not None:
+            compute, options["alike"] = sup_con_terms, block.alike
+        if is_streamed(self.streamed, block.rows, block.columns):
+            compute = streamed_terms
+        return compute(block.rows, block.columns, block.target, self.temperature_now(), **options)
 
-    def softmax_terms(
-        self,
-        dense: Callable[..., Tensor],
-        rows: Tensor,
-        columns: Tensor,
-        target: Tensor,
-        **options: Any,  # Any: what dense takes beside those
-    ) -> Tensor:
-        """Returns the terms of a dense formula at this temperature, or the streamed form of the same, (R,)."""
-        compute = streamed_terms if is_streamed(self.streamed, rows, columns) else dense
-        temperature = self.temperature if self.learned is None else self.learned()
-        return compute(rows, columns, target, temperature=temperature, **options)
+    def by_rows(self, formula: Callable[[Comparison, Tensor | float], Tensor], block: Comparison) -> Tensor:
+        """Returns the terms of a formula of a block and the temperature, some rows at a time if streamed, (R,).
+
+        The formula gets vectors whose dot products are the similarities, and terms that need no other row.
+        """
+        temperature = self.temperature_now()
+        with full_precision(block.rows.device):
+            block = block.map(lambda vectors: comparable(vectors, self.similarity))
+            return terms_by_rows(lambda part: formula(part, temperature), block, self.streamed)
+
+    def temperature_now(self) -> Tensor | float:
+        """Returns the temperature, (1,) where it is learned."""
+        return self.temperature if self.learned is None else self.learned()

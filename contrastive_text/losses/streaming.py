@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from contrastive_text.core.similarity import full_precision, unit_vectors
+from contrastive_text.core.similarity import Similarity, comparable, full_precision
 from contrastive_text.losses.relations import Alike, Forbid
 from contrastive_text.losses.tiles import Tiling
 
@@ -44,6 +44,7 @@ def streamed_terms(
     own_log_weight: float = 0.0,
     alike: Alike | None = None,
     tile: int | None = None,
+    similarity: Similarity = "cosine",
 ) -> Tensor:
     """Returns ``info_nce_terms``, or with ``alike`` ``sup_con_terms``, without a matrix of R x C.
 
@@ -61,6 +62,7 @@ def streamed_terms(
         own_log_weight: Added to the logits of those.
         alike: Columns that rows are pulled to too; None for the target alone.
         tile: Side of a tile; None for the measured one.
+        similarity: What stands in the place of the cosine, if not that.
 
     Returns:
         (R,), in at least float32.
@@ -72,9 +74,9 @@ def streamed_terms(
     """
     side = _DEVICE_TILE if rows.device.type != "cpu" else _MIRRORED_TILE if rows is columns else _TILE
     with full_precision(rows.device):
-        unit_rows = unit_vectors(rows)
-        unit_columns = unit_rows if columns is rows else unit_vectors(columns)
-        scale = torch.as_tensor(temperature, dtype=unit_rows.dtype, device=rows.device).reciprocal().reshape(())
+        left = comparable(rows, similarity)
+        right = left if columns is rows else comparable(columns, similarity)
+        scale = torch.as_tensor(temperature, dtype=left.dtype, device=rows.device).reciprocal().reshape(())
         tiling = Tiling.of(
             (len(rows), len(columns)),
             size=tile or side,
@@ -84,15 +86,16 @@ def streamed_terms(
             own_log_weight=own_log_weight,
             alike=alike,
         )
-        if columns is rows and tiling.ids is None and float(scale.detach()) <= _LARGEST_SCALE[unit_rows.dtype]:
-            mirrored: Tensor = _Mirrored.apply(unit_rows, scale, tiling)  # type: ignore[no-untyped-call]  # torch's
+        is_bounded = similarity == "cosine" and float(scale.detach()) <= _LARGEST_SCALE[left.dtype]
+        if columns is rows and tiling.ids is None and is_bounded:
+            mirrored: Tensor = _Mirrored.apply(left, scale, tiling)  # type: ignore[no-untyped-call]  # torch's
             return mirrored
-        terms: Tensor = _Streamed.apply(unit_rows, unit_columns, scale, tiling)  # type: ignore[no-untyped-call]  # torch's
+        terms: Tensor = _Streamed.apply(left, right, scale, tiling)  # type: ignore[no-untyped-call]  # torch's
         return terms
 
 
 class _Streamed(torch.autograd.Function):
-    """Terms of unit rows against unit columns, with a running maximum."""
+    """Terms of rows against columns, with a running maximum."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, columns: Tensor, scale: Tensor, tiling: Tiling) -> Tensor:  # Any: torch's

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from contrastive_text.losses.comparisons import Triples
-from contrastive_text.losses.relations import Alike, Forbid
-from contrastive_text.losses.softmax import SoftmaxLoss, sup_con_terms
+from contrastive_text.losses.comparisons import Comparison, Triples
+from contrastive_text.losses.softmax import SoftmaxLoss
 
 
 class SupCon(SoftmaxLoss):
@@ -24,14 +23,15 @@ class SupCon(SoftmaxLoss):
     denominator (``Contrastive.mask_duplicates``); the sum over rows is divided by their number.
 
     Args:
-        temperature: Divisor of the cosine similarity.
+        temperature: Divisor of the similarity.
         reduction: ``mean`` over 2N, ``sum`` (as the paper writes it), or ``two_sided``, twice the mean.
         learn_temperature: Whether the temperature is trained too, from this start (``LearnedTemperature``).
         streamed: Whether terms are computed tile by tile, in memory that grows with the rows and not with their
             square (``streamed_terms``); None where that is no slower.
+        similarity: What is compared: directions (``cosine``), or the vectors as they are (``dot``).
 
     Raises:
-        ValueError: A temperature of 0 or less, or an unknown reduction.
+        ValueError: A temperature of 0 or less, or an unknown reduction or similarity.
 
     Example:
         >>> import torch
@@ -42,21 +42,13 @@ class SupCon(SoftmaxLoss):
         (tensor(0.4302), tensor(1.4969))
     """
 
-    several_targets: ClassVar[bool] = True
-    same_side: ClassVar[bool] = True
+    several_targets = True
+    same_side = True
     reads_labels: ClassVar[bool] = True
 
-    def terms(
-        self,
-        rows: Tensor,
-        columns: Tensor,
-        target: Tensor,
-        forbid: Forbid | None = None,
-        own: Tensor | None = None,  # noqa: ARG002  # part of the contract; all negatives weigh alike
-        alike: Alike | None = None,
-    ) -> Tensor:
-        """Returns ``sup_con_terms`` at this temperature, (R,); without ``alike`` each row is its own class."""
-        return self.softmax_terms(sup_con_terms, rows, columns, target, forbid=forbid, alike=alike)
+    def terms(self, block: Comparison) -> Tensor:
+        """Returns ``sup_con_terms`` of a block at this temperature, (R,)."""
+        return self.softmax_terms(block)
 
     def forward(
         self,

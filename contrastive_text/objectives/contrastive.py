@@ -140,6 +140,12 @@ class Contrastive(Objective):
                 f"Contrastive.pair_labels: expected a loss that doesn't read the target itself, got {name}; use "
                 "NTXent with pair_labels, or leave pair_labels out"
             )
+        if self.pair_labels is not None and not (self.pair_labels.takes_targets or self.loss.signed):
+            raise InvalidValueError(
+                f"Contrastive.pair_labels: expected a loss whose terms can be maximised for "
+                f"{type(self.pair_labels).__name__}, got {name}; "
+                "take NegativesAsHard, or InfoNCE of query_to_doc alone or NTXent"
+            )
         if self.loss.reads_labels and self.classes is None:
             raise InvalidValueError(
                 f"Contrastive.classes: expected the number or the names of the target's classes for {name}, got "
@@ -192,11 +198,10 @@ class Contrastive(Objective):
 
     def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str:  # noqa: ARG002  # the base's signature
         """Returns how many negatives an anchor meets in a step; accumulation adds none but through the queue."""
-        same_side = batch_size - 1 if self.loss.same_side else 0
         hard = batch_size * negatives if "negative" in self.takes else 0
-        total = batch_size - 1 + same_side + hard + self.queue
+        total = (batch_size - 1) * (1 + len(self.loss.others)) + hard + self.queue
         parts = [f"{batch_size - 1} other {self._between.others}"]
-        parts += [f"{same_side} texts of its own side"] if same_side else []
+        parts += [f"{batch_size - 1} {others}" for others in self.loss.others]
         parts += [f"{hard} hard negatives"] if hard else []
         parts += [f"{self.queue} past columns"] if self.queue else []
         notes = [] if self.pair_labels is None else [self.pair_labels.note]

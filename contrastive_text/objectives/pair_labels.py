@@ -146,7 +146,7 @@ class SignedPairs(PairLabels):
     def terms(self, loss: Loss, pairs: BatchPairs) -> Terms:
         """Returns the difference of the two means (of sums, under ``sum``), divided already."""
         n, count = len(pairs.local.anchor), len(pairs.every.anchor)
-        compared = 2 * count - 1 if loss.same_side else count
+        compared = count + (count - 1) * len(loss.others)
         past = 0 if pairs.queue is None else pairs.queue.filled
         blocks, guesses, sides = [], [], 0
         for block in pairs.comparisons(loss, pairs.local, pairs.every, pairs.offset):

@@ -30,7 +30,7 @@ def value(loss: Loss, *texts: Tensor) -> float:
 def block_terms(loss: Loss, *texts: Tensor) -> Tensor:
     triples = Triples.distinct(*texts)
     (block,) = loss.comparisons(triples, triples)
-    return loss.terms(block.rows, block.columns, block.target, forbid=block.forbid, own=block.own)
+    return loss.terms(block)
 
 
 def test_l1_nt_xent_mean_of_the_four_by_two_example() -> None:

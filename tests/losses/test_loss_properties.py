@@ -60,12 +60,7 @@ def texts(draw: st.DrawFn, least: int = 1) -> Texts:
 
 def evaluate(loss: Loss, triples: Triples) -> Tensor:
     """The loss of triples with ids, as an objective puts it together."""
-    terms = torch.cat(
-        [
-            loss.terms(block.rows, block.columns, block.target, forbid=block.forbid, own=block.own)
-            for block in loss.comparisons(triples, triples)
-        ]
-    )
+    terms = loss.compare(loss.comparisons(triples, triples))
     return reduce_terms(terms.sum(), len(terms), loss.reduction)
 
 
@@ -232,9 +227,7 @@ def test_terms_of_two_parts_against_all_columns_are_the_terms_of_the_whole(
     cut = min(cut, len(every.anchor))
 
     def terms(local: Triples, offset: int) -> list[float]:
-        blocks = loss.comparisons(local, every, offset)
-        parts = [loss.terms(b.rows, b.columns, b.target, forbid=b.forbid, own=b.own) for b in blocks]
-        return torch.cat(parts).tolist()
+        return loss.compare(loss.comparisons(local, every, offset)).tolist()
 
     first = terms(every.map(lambda rows: rows[:cut]), 0)
     second = terms(every.map(lambda rows: rows[cut:]), cut)

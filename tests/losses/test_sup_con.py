@@ -116,7 +116,7 @@ def test_terms_without_classes_are_those_of_nt_xent_with_duplicates(triples: Tri
     expected = NTXent(temperature=0.2).compare(blocks).tolist()
     assert terms_of(SupCon(temperature=0.2), alone, alone) == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
     (block,) = blocks
-    terms = SupCon(temperature=0.2).terms(block.rows, block.columns, block.target, forbid=block.forbid)
+    terms = SupCon(temperature=0.2).terms(replace(block, alike=None))
     assert terms.tolist() == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
 
 

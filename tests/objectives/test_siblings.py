@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contrastive_text.core.types import Encoded, Slot
-from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
+from contrastive_text.losses import Comparison, InfoNCE, Loss, NTXent, SupCon, reduce_terms
 from contrastive_text.losses.relations import NO_ID
 from contrastive_text.objectives import Contrastive, NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
 
@@ -272,8 +272,8 @@ def test_positives_of_labelled_pairs_attract(labels: PairLabels) -> None:
 class OneTarget(Loss):
     """A loss of one target."""
 
-    def terms(self, rows: Tensor, *others: Any, **options: Any) -> Tensor:  # noqa: ARG002  # Any: the base's
-        return rows.sum(dim=1)
+    def terms(self, block: Comparison) -> Tensor:
+        return block.rows.sum(dim=1)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from contrastive_text.core.types import Encoded, Hidden, Tokens
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.losses import Forbid, InfoNCE, Loss, NTXent, cosine_similarity_matrix
+from contrastive_text.losses import Comparison, InfoNCE, Loss, NTXent, cosine_similarity_matrix
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.pairings import Given
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, MeanPooler, Pooler
@@ -52,16 +52,9 @@ class Distance(Loss):
         super().__init__()
         self.factor = factor
 
-    def terms(
-        self,
-        rows: Tensor,
-        columns: Tensor,
-        target: Tensor,
-        forbid: Forbid | None = None,  # noqa: ARG002  # the base's signature
-        own: Tensor | None = None,  # noqa: ARG002  # the base's signature
-    ) -> Tensor:
-        cosines = cosine_similarity_matrix(rows, columns)
-        return self.factor * (1 - cosines.gather(1, target.unsqueeze(1)).squeeze(1))
+    def terms(self, block: Comparison) -> Tensor:
+        cosines = cosine_similarity_matrix(block.rows, block.columns)
+        return self.factor * (1 - cosines.gather(1, block.target.unsqueeze(1)).squeeze(1))
 
 
 class LastToken(Pooler):
