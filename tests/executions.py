@@ -28,11 +28,23 @@ from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL, Role, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import FineTuningHead, MLPHead, ProjectorHead, TanhHead
-from contrastive_text.losses import CoSENT, InfoNCE, NTXent, SupCon, by_rows, streaming
+from contrastive_text.losses import (
+    CoSENT,
+    InfoNCE,
+    KLDivergence,
+    ListMLE,
+    ListNet,
+    MarginMSE,
+    NTXent,
+    SupCon,
+    by_rows,
+    streaming,
+)
 from contrastive_text.losses.info_nce import Direction
 from contrastive_text.objectives import (
     BilinearScorer,
     ConcatenationScorer,
+    Consistency,
     Contrastive,
     CosineScorer,
     MaskedLM,
@@ -42,9 +54,11 @@ from contrastive_text.objectives import (
     PairClassification,
     PairRegression,
     PositivesOnly,
+    RankDistillation,
     SignedPairs,
     TextClassification,
     TextRegression,
+    VectorDistillation,
 )
 from contrastive_text.objectives.queue import Queue
 from contrastive_text.poolers import (
@@ -56,7 +70,7 @@ from contrastive_text.poolers import (
     MaxPooler,
     WeightedMeanPooler,
 )
-from contrastive_text.training import PCGrad, Uncertainty
+from contrastive_text.training import Guide, PCGrad, Uncertainty
 from contrastive_text.training import forward_pass as encoding
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import (
@@ -139,6 +153,31 @@ def several(how: How) -> dict[str, Objective]:
         "mlm": MaskedLM(block=8),
         "classes": TextClassification(3),
     }
+
+
+class Known(Guide):
+    """Has a vector of every text, by its id."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    @property
+    def identity(self) -> str:
+        return f"{self.width} features"
+
+    @property
+    def features(self) -> int:
+        return self.width
+
+    def __call__(self, batch: Batch) -> Tensor:
+        noise = torch.Generator().manual_seed(self.width)
+        table = torch.randn(1000, self.width, generator=noise, dtype=torch.float64)
+        return table[batch.text_ids]
+
+
+def guided() -> dict[str, Any]:
+    """Two guides, one as wide as the encoder."""
+    return {"guides": {"teacher": Known(7), "other": Known(tiny.CONFIG["hidden_size"])}}
 
 
 CASES: dict[str, Case] = {
@@ -258,6 +297,27 @@ CASES: dict[str, Case] = {
         lambda how: {"scores": PairRegression(CoSENT(0.2), head=TanhHead())},  # noqa: ARG005  # as each case is called
         classes=6,
         streams=False,
+    ),
+    "ranks of the batch as two guides have them, consistency": Case(
+        lambda how: {  # noqa: ARG005  # as each case is called
+            "net": RankDistillation(ListNet(0.2, 0.1), ["teacher", "other"], weights=[0.3, 0.7], head=TanhHead()),
+            "mle": RankDistillation(ListMLE(0.2), ["teacher"]),
+            "same": Consistency(0.2, head=TanhHead()),
+        },
+        slots=TRIPLE,
+        streams=False,
+        parts=guided,
+    ),
+    "ranks of a row's own texts as a guide has them, vectors": Case(
+        lambda how: {  # noqa: ARG005  # as each case is called
+            "kl": RankDistillation(KLDivergence(0.2, 0.1), ["teacher"], among="own"),
+            "margins": RankDistillation(MarginMSE(), ["other"], among="own"),
+            "cosine": VectorDistillation("teacher", guide_features=7),
+            "squared": VectorDistillation("other", "squared"),
+        },
+        slots=TRIPLE,
+        streams=False,
+        parts=guided,
     ),
     "PCGrad of three": Case(several, classes=3, hidden="anchor", parts=lambda: {"combine": PCGrad()}),
     "learned weights of three": Case(

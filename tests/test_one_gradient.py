@@ -34,7 +34,7 @@ from torch import Tensor
 
 from contrastive_text import losses, objectives, poolers, training
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.losses import Loss, ScoreLoss, SoftmaxLoss
+from contrastive_text.losses import Loss, RankLoss, ScoreLoss, SoftmaxLoss
 from contrastive_text.objectives import Contrastive, MaskedLM, Objective, PairLabels, Scorer
 from contrastive_text.training import Combine
 from contrastive_text.training.module import ContrastiveModule
@@ -207,7 +207,7 @@ def parts_of(package: Any, *bases: type) -> set[type]:  # Any: a module
 
 
 def test_every_objective_loss_scorer_pooler_and_combiner_of_the_library_has_a_case() -> None:
-    wanted = parts_of(objectives, Objective, PairLabels, Scorer) | parts_of(losses, Loss, ScoreLoss)
+    wanted = parts_of(objectives, Objective, PairLabels, Scorer) | parts_of(losses, Loss, ScoreLoss, RankLoss)
     wanted |= parts_of(poolers, poolers.Pooler) | parts_of(training, Combine)
     used: set[type] = set()
     for name in CASES:

@@ -5,7 +5,9 @@ from contrastive_text.losses.base import Loss, Reduction, reduce_terms
 from contrastive_text.losses.comparisons import Comparison
 from contrastive_text.losses.formulas import info_nce_terms, sup_con_terms
 from contrastive_text.losses.info_nce import InfoNCE
+from contrastive_text.losses.jensen_shannon import jensen_shannon_terms
 from contrastive_text.losses.nt_xent import NTXent
+from contrastive_text.losses.ranking import KLDivergence, ListMLE, ListNet, MarginMSE, RankLoss
 from contrastive_text.losses.relations import Alike, Forbid
 from contrastive_text.losses.scored_pairs import CoSENT, CosineMSE, ScoreLoss, cosent_loss
 from contrastive_text.losses.softmax import SoftmaxLoss
@@ -18,8 +20,13 @@ __all__ = [
     "CosineMSE",
     "Forbid",
     "InfoNCE",
+    "KLDivergence",
+    "ListMLE",
+    "ListNet",
     "Loss",
+    "MarginMSE",
     "NTXent",
+    "RankLoss",
     "Reduction",
     "ScoreLoss",
     "SoftmaxLoss",
@@ -27,6 +34,7 @@ __all__ = [
     "cosent_loss",
     "cosine_similarity_matrix",
     "info_nce_terms",
+    "jensen_shannon_terms",
     "reduce_terms",
     "sup_con_terms",
 ]

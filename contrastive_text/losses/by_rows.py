@@ -8,40 +8,40 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from contrastive_text.losses.comparisons import Comparison
-from contrastive_text.losses.streaming import is_streamed
+from contrastive_text.losses.streaming import STREAMED_ABOVE
 
 _ENTRIES = 2**21
 """Entries of a part, rows x columns: 8 MiB of float32 for each matrix that a formula makes of it."""
 
 
-def terms_by_rows(formula: Callable[[Comparison], Tensor], block: Comparison, streamed: bool | None) -> Tensor:
-    """Returns the terms of a block, of some rows at a time where it is streamed.
+def terms_by_rows(
+    formula: Callable[[slice], Tensor], rows: int, columns: int, streamed: bool | None = None
+) -> Tensor:
+    """Returns one term per row, of some rows at a time where they are streamed.
 
     Nothing of a part but its terms is kept for the gradient: the backward pass computes it once more. That serves
     every formula whose term of a row needs no other row, at the cost of the dense form and one pass more;
     ``streamed_terms`` is the faster form of two formulas.
 
     Args:
-        formula: Of some rows against all columns; (R,).
-        block: What is compared.
-        streamed: Whether to take parts; None where the matrix is large.
+        formula: From a range of rows to their terms against all columns.
+        rows: Their number R.
+        columns: What each is held against, C.
+        streamed: Whether to take parts; None above ``STREAMED_ABOVE`` entries.
+
+    Returns:
+        (R,).
 
     Example:
-        >>> from contrastive_text.losses.comparisons import Triples
-        >>> from contrastive_text.losses import NTXent
-        >>> texts = Triples.distinct(torch.eye(2), torch.eye(2))
-        >>> [block] = NTXent().comparisons(texts, texts)
-        >>> formula = lambda part: part.hide(part.rows @ part.columns.T).logsumexp(dim=1)
-        >>> terms_by_rows(formula, block, streamed=True)
-        tensor([1.5514, 1.5514, 1.5514, 1.5514])
+        >>> logits = torch.eye(3)
+        >>> terms_by_rows(lambda those: logits[those].logsumexp(dim=1), rows=3, columns=3)
+        tensor([1.5514, 1.5514, 1.5514])
     """
-    if not is_streamed(streamed, block.rows, block.columns) or not len(block.rows):
-        return formula(block)
-    columns = len(block.columns) + (0 if block.reverse is None else len(block.reverse.columns))
+    if not rows or not (rows * columns > STREAMED_ABOVE if streamed is None else streamed):
+        return formula(slice(0, rows))
     size = max(_ENTRIES // max(columns, 1), 1)
-    spans = (slice(start, start + size) for start in range(0, len(block.rows), size))
     parts: list[Tensor] = [
-        checkpoint(formula, block.part(those), use_reentrant=False, preserve_rng_state=False) for those in spans
+        checkpoint(formula, slice(start, min(start + size, rows)), use_reentrant=False, preserve_rng_state=False)
+        for start in range(0, rows, size)
     ]
     return torch.cat(parts)

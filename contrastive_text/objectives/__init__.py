@@ -3,14 +3,17 @@
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.between import Between, BetweenTexts, BetweenViews
 from contrastive_text.objectives.classification import TextClassification
+from contrastive_text.objectives.consistency import Consistency
 from contrastive_text.objectives.contrastive import Contrastive
 from contrastive_text.objectives.masked_lm import MaskedLM
 from contrastive_text.objectives.matryoshka import Matryoshka
 from contrastive_text.objectives.pair_labels import NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
 from contrastive_text.objectives.pairs import PairClassification, PairRegression
+from contrastive_text.objectives.rank_distillation import RankDistillation
 from contrastive_text.objectives.regression import TextRegression
 from contrastive_text.objectives.scorers import BilinearScorer, ConcatenationScorer, CosineScorer, Scorer
 from contrastive_text.objectives.supervised import Supervised
+from contrastive_text.objectives.vector_distillation import VectorDistillation
 
 __all__ = [
     "Between",
@@ -18,6 +21,7 @@ __all__ = [
     "BetweenViews",
     "BilinearScorer",
     "ConcatenationScorer",
+    "Consistency",
     "Contrastive",
     "CosineScorer",
     "MaskedLM",
@@ -28,10 +32,12 @@ __all__ = [
     "PairLabels",
     "PairRegression",
     "PositivesOnly",
+    "RankDistillation",
     "Scorer",
     "SignedPairs",
     "Supervised",
     "Terms",
     "TextClassification",
     "TextRegression",
+    "VectorDistillation",
 ]

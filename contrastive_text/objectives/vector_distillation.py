@@ -1,0 +1,97 @@
+"""Distillation of vectors: embeddings that are those of a model trained before."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import nn
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.similarity import at_least_float32, unit_vectors
+from contrastive_text.core.types import Encoded, Role
+from contrastive_text.heads import linear_exactly
+from contrastive_text.objectives.base import Objective, Terms
+
+VectorDistance = Literal["cosine", "squared"]
+
+
+class VectorDistillation(Objective):
+    """Holds each text's vector against that of a guide, a model trained before.
+
+    ``1 - cos(W u, t)``, or the mean over features of ``(W u - t)^2``, u the vector of the student and t that of
+    the guide; the mean over anchors, positives and hard negatives. Where the guide's vectors have another width,
+    W is a linear map that is trained with the student and left out of the saved model; else there is none.
+    Source: Reimers & Gurevych 2020 (https://arxiv.org/abs/2004.09813), section 3, for the squared error without a
+    map.
+
+    ``guide_cosine`` is logged, the mean cosine of ``W u`` and t.
+
+    Args:
+        guide: Name of a guide, of ``model.guides``.
+        distance: ``cosine``, or ``squared`` for vectors that should have the guide's length too.
+        guide_features: Width of the guide's vectors; None for that of the student's.
+        task: The data set that it reads, where there are several; None for the only one.
+
+    Raises:
+        ValueError: An unknown distance or a width below 1; from ``forward`` vectors of other widths.
+
+    Example:
+        >>> from contrastive_text.core.types import Slot
+        >>> vectors, teacher = torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0]])
+        >>> rows = Encoded(vectors, (Slot("anchor", 0),), text_ids=torch.arange(1), guides={"teacher": teacher})
+        >>> VectorDistillation("teacher")(rows).total, VectorDistillation("teacher", "squared")(rows).total
+        (tensor(0.4000), tensor(10.))
+    """
+
+    reads = ("anchor",)
+    takes = ("positive", "negative")
+
+    def __init__(
+        self,
+        guide: str,
+        distance: VectorDistance = "cosine",
+        guide_features: int | None = None,
+        task: str | None = None,
+    ) -> None:
+        super().__init__(task)
+        if distance not in get_args(VectorDistance):
+            raise InvalidValueError(
+                f"VectorDistillation.distance: expected {' or '.join(get_args(VectorDistance))}, got {distance!r}"
+            )
+        if guide_features is not None and guide_features < 1:
+            raise InvalidValueError(
+                f"VectorDistillation.guide_features: expected a width of 1 or more, got {guide_features}; leave "
+                "it out where the guide's vectors are as wide as the student's"
+            )
+        self.guide = guide
+        self.guides = (guide,)
+        self.distance = distance
+        self.guide_features = guide_features
+        self.map: nn.Linear | None = None
+
+    def build(self, features: int) -> None:
+        """Makes the map, where widths differ."""
+        if self.guide_features not in (None, features):
+            self.map = nn.Linear(features, self.guide_features)
+
+    def forward(self, encoded: Encoded) -> Terms:
+        """Returns the distances of the local texts.
+
+        Raises:
+            ValueError: The guide's vectors are not as wide as the student's are, or as the map makes them.
+        """
+        roles: tuple[Role, ...] = ("anchor", "positive", "negative")
+        found = torch.cat([encoded.role(role).flatten(0, 1) for role in roles])
+        wanted = torch.cat([encoded.role_guide(self.guide, role).flatten(0, 1) for role in roles])
+        found = at_least_float32(found) if self.map is None else linear_exactly(self.map, found)
+        if found.shape != wanted.shape:
+            raise InvalidValueError(
+                f"VectorDistillation.guide_features: expected the width of the vectors of {self.guide}, "
+                f"{wanted.shape[1]}, got {found.shape[1]}; set guide_features: {wanted.shape[1]}"
+            )
+        wanted = wanted.to(found)
+        cosines = (unit_vectors(found) * unit_vectors(wanted)).sum(dim=1)
+        terms = 1 - cosines if self.distance == "cosine" else (found - wanted).square().mean(dim=1)
+        logs = {"guide_cosine": cosines.detach().mean()}
+        return Terms(total=terms.sum(), count=len(terms), logs=logs)

@@ -1,0 +1,231 @@
+"""Losses of rankings and the divergence of two rankings against slow loops, and what must not change them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from contrastive_text.losses import (
+    KLDivergence,
+    ListMLE,
+    ListNet,
+    MarginMSE,
+    RankLoss,
+    by_rows,
+    jensen_shannon_terms,
+)
+from contrastive_text.losses.by_rows import terms_by_rows
+
+# Logits of at most 20 in float64, sums of some ten terms.
+ROUNDING = 1e-11
+T, TEACHER_T = 0.1, 0.05
+LOSSES: list[RankLoss] = [ListNet(T, TEACHER_T), ListMLE(T), KLDivergence(T, TEACHER_T), MarginMSE()]
+BY_NAME = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+
+Scores = Sequence[float]
+
+
+def softmax(scores: Scores, temperature: float) -> list[float]:
+    masses = [math.exp(score / temperature) for score in scores]
+    return [mass / sum(masses) for mass in masses]
+
+
+def slow_list_net(student: Scores, guide: Scores, target: int) -> float:  # noqa: ARG001  # as each is called
+    p, q = softmax(guide, TEACHER_T), softmax(student, T)
+    return -sum(one * math.log(other) for one, other in zip(p, q, strict=True))
+
+
+def slow_kl(student: Scores, guide: Scores, target: int) -> float:  # noqa: ARG001  # as each is called
+    p, q = softmax(guide, TEACHER_T), softmax(student, T)
+    return T * T * sum(one * math.log(one / other) for one, other in zip(p, q, strict=True))
+
+
+def slow_list_mle(student: Scores, guide: Scores, target: int) -> float:  # noqa: ARG001  # as each is called
+    order = sorted(range(len(guide)), key=lambda place: -guide[place])
+    product = 1.0
+    for k, place in enumerate(order):
+        product *= math.exp(student[place] / T) / sum(math.exp(student[m] / T) for m in order[k:])
+    return -math.log(product)
+
+
+def slow_margins(student: Scores, guide: Scores, target: int) -> float:
+    found = [
+        ((student[target] - student[j]) - (guide[target] - guide[j])) ** 2
+        for j in range(len(guide))
+        if j != target
+    ]
+    return sum(found) / max(len(found), 1)
+
+
+SLOW: dict[type[RankLoss], Callable[[Scores, Scores, int], float]] = {
+    ListNet: slow_list_net,
+    ListMLE: slow_list_mle,
+    KLDivergence: slow_kl,
+    MarginMSE: slow_margins,
+}
+
+
+@st.composite
+def lists(draw: st.DrawFn, rows: int = 3) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Cosines of student and guide, targets that aren't hidden, and what is."""
+    columns = draw(st.integers(1, 6))
+    noise = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    student, guide = (2 * torch.rand(2, rows, columns, generator=noise, dtype=torch.float64) - 1).unbind()
+    target = torch.randint(columns, (rows,), generator=noise)
+    hidden = torch.rand(rows, columns, generator=noise) < draw(st.sampled_from([0.0, 0.4]))
+    return student, guide, target, hidden.scatter(1, target.unsqueeze(1), False)
+
+
+@BY_NAME
+@given(case=lists())
+def test_a_loss_equals_the_loop(loss: RankLoss, case: tuple[Tensor, ...]) -> None:
+    student, guide, target, hidden = case
+    for i, found in enumerate(loss.terms(*case).tolist()):
+        seen = [j for j in range(student.shape[1]) if not hidden[i, j]]
+        rows = [[float(scores[i, j]) for j in seen] for scores in (student, guide)]
+        expected = SLOW[type(loss)](rows[0], rows[1], seen.index(int(target[i])))
+        assert found == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
+
+
+@given(case=lists())
+def test_the_divergence_of_two_rankings_equals_the_loop_and_is_symmetric(case: tuple[Tensor, ...]) -> None:
+    logits = case[0] / T, case[1] / T
+    found = jensen_shannon_terms(*logits)
+    assert found.tolist() == pytest.approx(jensen_shannon_terms(*reversed(logits)).tolist(), abs=ROUNDING)
+    for i, term in enumerate(found.tolist()):
+        p, q = (softmax(each[i].tolist(), 1.0) for each in logits)
+        middle = [(one + other) / 2 for one, other in zip(p, q, strict=True)]
+        parts = [sum(a * math.log(a / m) for a, m in zip(each, middle, strict=True)) for each in (p, q)]
+        assert term == pytest.approx(sum(parts) / 2, abs=ROUNDING)
+        assert -ROUNDING <= term <= math.log(2) + ROUNDING
+
+
+@BY_NAME
+@given(case=lists(), order=st.randoms(use_true_random=False))
+def test_order_of_candidates_does_not_matter(loss: RankLoss, case: tuple[Tensor, ...], order: Any) -> None:
+    student, guide, target, hidden = case
+    places = list(range(student.shape[1]))
+    order.shuffle(places)
+    moved = torch.tensor([places.index(place) for place in target.tolist()])
+    after = loss.terms(student[:, places], guide[:, places], moved, hidden[:, places])
+    assert after.tolist() == pytest.approx(loss.terms(*case).tolist(), abs=ROUNDING, rel=ROUNDING)
+
+
+def example(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    noise = torch.Generator().manual_seed(5)
+    student, guide = (2 * torch.rand(2, 4, 5, generator=noise, dtype=dtype) - 1).unbind()
+    hidden = torch.zeros(4, 5, dtype=torch.bool)
+    hidden[0, :3] = hidden[1, 4] = True
+    return student, guide, torch.tensor([3, 0, 4, 1]), hidden
+
+
+@BY_NAME
+def test_gradients_agree_with_finite_differences(loss: RankLoss) -> None:
+    student, guide, target, hidden = example()
+    assert torch.autograd.gradcheck(
+        lambda scores: loss.terms(scores, guide, target, hidden), student.requires_grad_()
+    )
+
+
+def test_the_gradient_of_the_divergence_agrees_with_finite_differences() -> None:
+    student, guide, *_ = example()
+    assert torch.autograd.gradcheck(jensen_shannon_terms, [student.requires_grad_(), guide.requires_grad_()])
+
+
+@BY_NAME
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_row_without_candidates_is_0_and_moves_nothing(loss: RankLoss, dtype: torch.dtype) -> None:
+    student, guide, target, hidden = example(dtype)
+    hidden[2] = True
+    terms = loss.terms(student.requires_grad_(), guide, target, hidden)
+    terms.sum().backward()
+    assert student.grad is not None
+    assert float(terms[2].detach()) == 0.0
+    assert not student.grad[2].any()
+    assert student.grad.isfinite().all()
+    assert student.grad[[0, 1, 3]].any(dim=1).all()
+
+
+@pytest.mark.parametrize("loss", [ListNet(0.05, 0.05), KLDivergence(0.05, 0.05), MarginMSE()])
+def test_a_student_that_agrees_with_its_guide_stays(loss: RankLoss) -> None:
+    student, guide, target, hidden = example()
+    same = guide.clone().requires_grad_()
+    loss.terms(same, guide, target, hidden).sum().backward()
+    loss.terms(student.requires_grad_(), guide, target, hidden).sum().backward()
+    assert same.grad is not None
+    assert student.grad is not None
+    # Zero in theory: probabilities over 0.05, and some units of float64's last place.
+    assert float(same.grad.abs().max()) < 1e-13
+    assert float(student.grad.abs().max()) > 1e-3
+
+
+def test_list_net_and_the_divergence_from_a_guide_have_one_gradient_but_for_t_squared() -> None:
+    case, gradients = example(), []
+    for loss in (ListNet(0.2, 0.1), KLDivergence(0.2, 0.1)):
+        student = case[0].clone().requires_grad_()
+        loss.terms(student, *case[1:]).sum().backward()
+        gradients.append(student.grad)
+    torch.testing.assert_close(gradients[1], 0.2**2 * gradients[0], rtol=1e-12, atol=1e-14)
+
+
+def test_candidates_that_the_guide_scores_alike_stand_in_their_order() -> None:
+    student, guide = torch.tensor([[0.1, 0.9, 0.4]]).double(), torch.tensor([[0.5, 0.5, 0.7]]).double()
+    expected = slow_list_mle(student[0].tolist(), [0.5, 0.4, 0.7], 0)
+    assert float(ListMLE(T)(student, guide)) == pytest.approx(expected, abs=ROUNDING)
+
+
+def test_far_apart_scores_leave_the_product_of_list_mle_unfloored() -> None:
+    # In reversed order: 200 and 100 of the logits' distances; a floor of 1e-7 would leave 16 of each.
+    student, guide = torch.tensor([[-1.0, 0.0, 1.0]]), torch.tensor([[0.3, 0.2, 0.1]])
+    assert float(ListMLE(0.01)(student, guide)) == pytest.approx(300.0)
+
+
+@BY_NAME
+def test_other_shapes_and_temperatures_are_refused(loss: RankLoss) -> None:
+    with pytest.raises(
+        ValueError, match=rf"{type(loss).__name__}: expected cosines .* got \(2, 3\) and \(2, 4\)"
+    ):
+        loss(torch.zeros(2, 3), torch.zeros(2, 4))
+    names = [name for name in ("temperature", "guide_temperature") if hasattr(loss, name)]
+    for name in names:
+        with pytest.raises(ValueError, match="temperature: expected a number above 0, got 0"):
+            type(loss)(**{name: 0.0})
+
+
+def test_blocks_give_the_same_terms_and_gradient_and_keep_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = torch.Generator().manual_seed(0)
+    guide = torch.randn(23, 40, generator=noise, dtype=torch.float64)
+    vectors = torch.randn(63, 4, generator=noise, dtype=torch.float64).requires_grad_()
+    hidden, target = torch.zeros(23, 40, dtype=torch.bool), torch.zeros(23, dtype=torch.long)
+    calls: list[slice] = []
+
+    def terms(down: slice) -> Tensor:
+        calls.append(down)
+        return ListMLE(1.0).terms(vectors[:23][down] @ vectors[23:].T, guide[down], target[down], hidden[down])
+
+    def run() -> tuple[Tensor, Tensor | None, int]:
+        kept: list[int] = []
+        vectors.grad = None
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+            found = terms_by_rows(terms, 23, 40)
+        found.square().sum().backward()
+        return found, vectors.grad, max(kept, default=0)
+
+    whole = run()
+    monkeypatch.setattr(by_rows, "STREAMED_ABOVE", 500)
+    monkeypatch.setattr(by_rows, "_ENTRIES", 200)
+    calls.clear()
+    parts = run()
+    assert [each.stop - each.start for each in calls[:5]] == [5, 5, 5, 5, 3]
+    assert len(calls) == 10  # each once more for the gradient
+    torch.testing.assert_close(parts[0], whole[0], rtol=1e-12, atol=0)
+    torch.testing.assert_close(parts[1], whole[1], rtol=1e-12, atol=1e-12)
+    assert whole[2] >= 23 * 40
+    assert parts[2] < 23 * 40
