@@ -24,9 +24,9 @@ from contrastive_text.cli import run
 from contrastive_text.core.specs import describe
 from contrastive_text.core.types import NO_LABEL, Encoded, Slot
 from contrastive_text.data import Collator, KeyedRow
-from contrastive_text.data.collator import collate_texts
 from contrastive_text.data.mixture import Mixture
 from contrastive_text.data.steps import TaskSize
+from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.heads import TanhHead
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import CosineMSE, NTXent
@@ -248,7 +248,7 @@ def encoded_length(module: ContrastiveModule, text: str) -> int:
     """Positions that a text has in training."""
     tokenizer = module.text_tokenizer()
     assert tokenizer is not None
-    return int(collate_texts(tokenizer, [text]).lengths.max())
+    return int(collate_texts(tokenizer, tokenizer.framed([text])).lengths.max())
 
 
 def test_c11_c12_clear_predicts_the_original_and_uses_cls_without_the_projection(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_c11_c12_clear_predicts_the_original_and_uses_cls_without_the_projection
     original, anchor = (batch.split(batch.by_role(role)) for role in ("original", "anchor"))
     assert (anchor.ids == mark).any() and not (original.ids == mark).any()
     assert original.labels is not None and (original.labels != NO_LABEL).any()
-    plain = collate_texts(tokenizer, tiny.TEXTS[:8])
+    plain = collate_texts(tokenizer, tokenizer.framed(tiny.TEXTS[:8]))
     first = module.encoder(plain).layers[-1][:, 0]
     # [CLS], which g would have changed. float32: another layout, of which some matrices have other shapes.
     torch.testing.assert_close(module(plain), first, rtol=0, atol=1e-5)
@@ -313,7 +313,9 @@ def test_s8_supervised_simcse_keeps_its_head_for_use_and_unsupervised_does_not(b
     kept, thrown_away = (ContrastiveModule.from_recipe(name, bert).eval() for name in ("simcse_sup", "simcse"))
     assert isinstance(kept.head, TanhHead) and not kept.head.train_only
     assert kept.objectives["contrastive"].head is None
-    batch = collate_texts(kept.text_tokenizer(), tiny.TEXTS[:4])
+    tokenizer = kept.text_tokenizer()
+    assert tokenizer is not None
+    batch = collate_texts(tokenizer, tokenizer.framed(tiny.TEXTS[:4]))
     (linear, _), first = kept.head.network, kept.encoder(batch).layers[-1][:, 0]
     assert torch.allclose(kept(batch), (first @ linear.weight.T + linear.bias).tanh(), atol=1e-6)
     assert thrown_away.head is None and thrown_away.sentence_encoder().head is None

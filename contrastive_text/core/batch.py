@@ -36,6 +36,8 @@ class Batch:
         labels: Labels for masked language modelling, (T,), or None.
         target: Label or score of each example, (N,), float64, or None.
         unpooled: Tokens that the pooler leaves out at the start of each row, (S,), or None for none.
+        around: Tokens before the text of each row and after it, special ones among them, (S, 2); None where
+            nothing but special tokens stands around any.
         truncated: Number of rows that were cut to the length limit.
         texts: The rows' texts before any view and without prompts, S of them, where something reads them.
     """
@@ -54,6 +56,7 @@ class Batch:
         labels: Tensor | None = None,
         target: Tensor | None = None,
         unpooled: Tensor | None = None,
+        around: Tensor | None = None,
         truncated: int = 0,
         texts: tuple[str, ...] | None = None,
     ) -> None:
@@ -69,6 +72,7 @@ class Batch:
         self.labels = labels
         self.target = target
         self.unpooled = unpooled
+        self.around = around
         self.truncated = truncated
         self.texts = texts
 
@@ -107,6 +111,7 @@ class Batch:
             types=None if self.types is None else self.types[tokens],
             labels=None if self.labels is None else self.labels[tokens],
             unpooled=None if self.unpooled is None else self.unpooled[rows],
+            around=None if self.around is None else self.around[rows],
             texts=None if self.texts is None else tuple(self.texts[row] for row in rows.tolist()),
         )
 
@@ -146,6 +151,7 @@ class Batch:
             labels=None if self.labels is None else move(self.labels),
             target=None if self.target is None else move(self.target),
             unpooled=None if self.unpooled is None else move(self.unpooled),
+            around=None if self.around is None else move(self.around),
         )
 
 

@@ -85,6 +85,70 @@ class TextPair(NamedTuple):
     second: str
 
 
+class Frame(NamedTuple):
+    """What stands around a text: a prompt, a template. No view alters it, and of a long text the text is cut.
+
+    Args:
+        before: Stands before the text.
+        after: Stands after it.
+        apart: Whether both and the text are tokenised each by itself, so that no token has letters of two;
+            otherwise they are one string.
+        counted: Whether the length limit counts its tokens; otherwise it is the text's own, as far as the network
+            takes longer rows.
+        unpooled: Tokens at the start of a row that poolers leave out.
+    """
+
+    before: str = ""
+    after: str = ""
+    apart: bool = False
+    counted: bool = True
+    unpooled: int = 0
+
+    @classmethod
+    def of(cls, template: str, where: str, apart: bool = False, counted: bool = True) -> Frame:
+        """Returns the frame of a prompt, which stands before a text, or of a template with ``{text}`` in it.
+
+        Args:
+            template: Other braces in it stand for themselves.
+            where: What an error begins with.
+            apart: As above.
+            counted: As above.
+
+        Raises:
+            ValueError: ``{text}`` more than once.
+
+        Example:
+            >>> Frame.of("It says: {text}!", "prompt")[:2], Frame.of("query: ", "prompt")[:2]
+            (('It says: ', '!'), ('query: ', ''))
+        """
+        if (found := template.count(SLOT)) > 1:
+            raise InvalidValueError(
+                f"{where}: expected {SLOT} once at most, got {template!r}, which has it {found} times; {SLOT} is "
+                "where the text goes"
+            )
+        before, _, after = template.partition(SLOT)
+        return cls(before, after, apart, counted)
+
+    def __bool__(self) -> bool:
+        return bool(self.before or self.after)
+
+    def around(self, inner: Frame) -> Frame:
+        """Returns both, the other one next to the text.
+
+        Example:
+            >>> Frame("so: ").around(Frame("a ", " b"))[:2]
+            ('so: a ', ' b')
+        """
+        apart, counted = self.apart or inner.apart, self.counted and inner.counted
+        return Frame(self.before + inner.before, inner.after + self.after, apart, counted, self.unpooled)
+
+
+NO_FRAME = Frame()
+"""Nothing around a text."""
+
+SLOT = "{text}"
+"""Where the text goes in a template."""
+
 Text: TypeAlias = str | Tokens | TextPair
 """What a slot holds: a string, a span that is already tokenised, or two strings for one sequence."""
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold, fold_each, generator, hash_rows, text_id
-from contrastive_text.core.types import NO_LABEL, ROLES, Example, Role, Row, Slot, Text, TextPair, Tokens
+from contrastive_text.core.random import fold, fold_each, generator, text_id
+from contrastive_text.core.types import ROLES, Example, Frame, Role, Row, Slot, Text, TextPair, Tokens
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
-from contrastive_text.data.token_rows import Frame, TextRow, Tokenised, framed_row
+from contrastive_text.data.token_rows import Tokenised, batch_of, edited_ids, flat, framed_row
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.pairings import Pairing
 from contrastive_text.views import ViewPlan
@@ -109,24 +107,26 @@ class Collator:
 
     def _check_frames(self) -> None:
         for role in ROLES:
-            prompt = self.prompts.of_role(role, self.task)
+            prompt = self._prompt(role)
             if prompt and self.pairing.joins:
                 raise InvalidValueError(
-                    f"model.prompts: expected none before two texts in one sequence, got {prompt!r} for "
+                    f"model.prompts: expected none before two texts in one sequence, got {prompt.before!r} for "
                     f"{type(self.pairing).__name__}; give the data set a prompt of its own that is empty: "
                     f"{self.task}: ''"
                 )
-            self.tokenizer.check_frame(prompt, "", f"model.prompts, {role}")
+            self.tokenizer.check_frame(prompt, f"model.prompts, {role}")
             for name in self.plan.chains:
-                before, after = self.plan.around(name)
-                if role_of(name) == role and (before or after):
-                    self.tokenizer.check_frame(prompt + before, after, f"views.{name}")
+                if role_of(name) == role and self.plan.around(name):
+                    self.tokenizer.check_frame(self._frame(role, name), f"views.{name}")
 
-    def _frame(self, slot: Slot) -> Frame:
-        prompt = self.prompts.of_role(slot.role, self.task)
-        before, after = self.plan.around(self.plan.chain_name(slot))
-        left_out = 0 if self.prompts.pooled else self.tokenizer.left_out(prompt)
-        return Frame(prompt + before, after, left_out)
+    def _prompt(self, role: Role) -> Frame:
+        return self.prompts.frame(self.prompts.of_role(role, self.task), self.tokenizer)
+
+    def _frame(self, role: Role, chain_name: str | None) -> Frame:
+        """Returns what stands around the texts of a role that a chain alters."""
+        prompt, views = self._prompt(role), self.plan.around(chain_name)
+        # A text has one template: that of a view takes the place of the model's.
+        return views if prompt.after and views else prompt.around(views)
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:
         """Returns the batch of the rows.
@@ -159,7 +159,7 @@ class Collator:
             tokenizer=self.tokenizer,
             plan=self.plan,
             targets=targets,
-            frames=list(map(self._frame, slots)),
+            frames=[self._frame(slot.role, self.plan.chain_name(slot)) for slot in slots],
         )
         return batch.replace(texts=tuple(map(self.tokenizer.text, in_order))) if self.keep_texts else batch
 
@@ -256,46 +256,16 @@ def assemble(
         for i, (text, name, frame) in enumerate(zip(altered, names, framed, strict=True))
     ]
     ids = {text: _content_id(text) for text in dict.fromkeys(texts) if not isinstance(text, Tokens)}
-    token_ids, lengths = _flat([row.ids for row in rows]), _flat([[len(row.ids) for row in rows]])
-    text_ids = _flat([[_span_id(text) if isinstance(text, Tokens) else ids[text] for text in texts]])
+    text_ids = flat([[_span_id(text) if isinstance(text, Tokens) else ids[text] for text in texts]])
     if plan.text_chains or plan.token_chains:  # editing can make other texts equal
-        text_ids = torch.stack([text_ids, _edited_ids(rows, token_ids, lengths, tokenizer)], dim=1)
-    return Batch(
-        ids=token_ids,
-        lengths=lengths,
-        slots=slots,
-        row_slots=torch.arange(len(slots)).repeat_interleave(examples),
-        draw_keys=torch.from_numpy(keys),
-        text_ids=text_ids,
-        seed=fold(*draw_keys[:examples]),
-        positions=_flat([row.positions or range(len(row.ids)) for row in rows])
-        if any(row.positions is not None for row in rows)
-        else None,
-        types=_flat([row.types or (0,) * len(row.ids) for row in rows])
-        if any(row.types is not None for row in rows)
-        else None,
-        labels=_flat([row.labels or (NO_LABEL,) * len(row.ids) for row in rows])
-        if any(row.labels is not None for row in rows)
-        else None,
+        text_ids = torch.stack([text_ids, edited_ids(rows, tokenizer)], dim=1)
+    batch = batch_of(rows, tokenizer, slots, torch.from_numpy(keys), text_ids)
+    return batch.replace(
         target=torch.tensor(targets, dtype=torch.float64) if targets and None not in targets else None,
         unpooled=torch.tensor([frame.unpooled for frame in framed])
         if any(frame.unpooled for frame in frames)
         else None,
-        truncated=sum(row.truncated for row in rows),
     )
-
-
-def _edited_ids(rows: Sequence[TextRow], ids: Tensor, lengths: Tensor, tokenizer: TextTokenizer) -> Tensor:
-    """Returns a hash of each row's ids; where some texts have a frame, of the ids of all texts alone."""
-    if all(row.bare is None for row in rows):
-        return hash_rows(ids, lengths)
-    before, after = len(tokenizer.prefix), len(tokenizer.suffix)
-    bare = [row.ids[before : len(row.ids) - after] if row.bare is None else row.bare for row in rows]
-    return hash_rows(_flat(bare), _flat([[len(each) for each in bare]]))
-
-
-def _flat(rows: Sequence[Sequence[int]]) -> Tensor:
-    return torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=sum(map(len, rows))))
 
 
 def _content_id(text: str | TextPair) -> int:
@@ -304,25 +274,3 @@ def _content_id(text: str | TextPair) -> int:
 
 def _span_id(span: Tokens) -> int:
     return text_id(np.array(span.ids).tobytes())
-
-
-def collate_texts(tokenizer: TextTokenizer, texts: Sequence[Text], unpooled: int = 0) -> Batch:
-    """Returns texts, tokenised or not, as a batch of unaltered anchors: the way to the encoder outside training.
-
-    Args:
-        tokenizer: Owner of special tokens and lengths.
-        texts: The texts, each with its prompt.
-        unpooled: Tokens that the pooler leaves out at the start of each row.
-
-    Raises:
-        ValueError: A text without a token, for a tokenizer that adds no special tokens.
-    """
-    slots, keys = (Slot("anchor", 0),), np.zeros(len(texts), dtype=np.int64)
-    batch = assemble(texts, slots=slots, keys=keys, tokenizer=tokenizer, plan=ViewPlan())
-    if int(batch.lengths.min()) == 0:
-        where = int(batch.lengths.argmin())
-        raise InvalidValueError(
-            f"texts[{where}]: expected at least one token, got {tokenizer.text(texts[where])!r}; this tokenizer "
-            "adds no special tokens, so leave empty texts out"
-        )
-    return batch.replace(unpooled=torch.full_like(batch.lengths, unpooled)) if unpooled else batch

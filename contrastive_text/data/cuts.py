@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from contrastive_text.core.random import fold_each, generator
-from contrastive_text.core.types import TextPair
+from contrastive_text.core.types import Frame, TextPair
 from contrastive_text.data.collator import PAIRING, row_keys
 from contrastive_text.data.sampler import Rows
 from contrastive_text.data.tokenizing import TextTokenizer
@@ -35,9 +35,9 @@ def sample_rows(sizes: Sequence[int], seed: int) -> list[list[int]]:
     return [(part - end + size).tolist() for part, end, size in zip(parts[:-1], ends, sizes, strict=True)]
 
 
-def cut_texts(texts: Sequence[str | TextPair], tokenizer: TextTokenizer) -> str:
-    """Returns what share of sampled texts, two in a sequence together, the limit cuts."""
-    cut = sum(map(tokenizer.cuts, texts))
+def cut_texts(texts: Sequence[tuple[Frame, str | TextPair]], tokenizer: TextTokenizer) -> str:
+    """Returns what share of sampled texts, each in its frame, two in a sequence together, the limit cuts."""
+    cut = sum(tokenizer.cuts(text, frame) for frame, text in texts)
     return f"{cut / len(texts):.1%} of {len(texts):,} sampled texts are longer and will be cut"
 
 

@@ -63,7 +63,8 @@ class DataNeeds:
         """Returns how many tokens of a row the longest prompt of a task takes, beside the special ones."""
         if self.tokenizer is None:
             return 0
-        return max(self.tokenizer.taken(self.prompts.of_role(role, task), "") for role in ROLES)
+        prompts = dict.fromkeys(self.prompts.of_role(role, task) for role in ROLES)
+        return max(self.tokenizer.taken(self.prompts.frame(prompt, self.tokenizer)) for prompt in prompts)
 
     def known_tokenizer(self, training: bool) -> TextTokenizer:
         """Returns the tokenizer of training or of use.

@@ -15,7 +15,7 @@ from contrastive_text.core.batch import StepKind
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import generator
 from contrastive_text.core.specs import describe
-from contrastive_text.core.types import Role, Row, Slot, TextPair
+from contrastive_text.core.types import SLOT, Role, Row, Slot, TextPair
 from contrastive_text.data.cuts import cut_spans, cut_texts, sample_rows
 from contrastive_text.data.files import mapped
 from contrastive_text.data.files.readers import Table
@@ -60,8 +60,8 @@ class TrainingData(NamedTuple):
     slots: tuple[Slot, ...]
     examples_per_row: int
 
-    def strings(self, numbers: Iterable[int], prompts: Prompts) -> Iterator[str | TextPair]:
-        """Yields the texts of some rows' examples, after the prompts of their roles; two of one sequence at once.
+    def strings(self, numbers: Iterable[int], prompts: Prompts) -> Iterator[tuple[str, str | TextPair]]:
+        """Yields the texts of some rows' examples with the prompts of their roles; two of one sequence at once.
 
         One that stands twice in an example comes once, unless its prompts differ.
         """
@@ -73,8 +73,7 @@ class TrainingData(NamedTuple):
                 ("negative", example.negatives),
             )
             each = [(prompts.of_role(role, self.name), text) for role, texts in roles for text in texts]
-            found = (prompt + text if isinstance(text, str) else text for prompt, text in each)
-            yield from dict.fromkeys(text for text in found if isinstance(text, str | TextPair))
+            yield from dict.fromkeys((prompt, text) for prompt, text in each if isinstance(text, str | TextPair))
 
     def facts(self) -> dict[str, str]:
         """Returns what a reader of the results should know of the data set."""
@@ -165,9 +164,9 @@ class TrainingSet:
         others = {name: data for name, data in self.tasks.items() if name not in reading}
         sampled = sample_rows([len(data.texts) for data in others.values()], seed)
         texts = [
-            text
+            (needs.prompts.frame(prompt, tokenizer), text)
             for data, numbers in zip(others.values(), sampled, strict=True)
-            for text in data.strings(numbers, needs.prompts)
+            for prompt, text in data.strings(numbers, needs.prompts)
         ]
         said = [cut_texts(texts, tokenizer)] if texts else []
         said += [
@@ -284,7 +283,8 @@ def _tokenised(rows: Sequence[Row], tokenizer: TextTokenizer, folder: Path | Non
 def learned_tokenizer(tables: Mapping[str, Table], needs: DataNeeds, seed: int) -> str:
     """Returns a tokenizer that is learned from all texts of the tables, or of a sample, as JSON."""
     rows = chain.from_iterable(sampled(table.rows, seed) for table in tables.values())
-    texts = chain(needs.prompts.named.values(), _texts(rows))
+    prompts = (text.replace(SLOT, " ") for text in needs.prompts.named.values())
+    texts = chain(prompts, _texts(rows))
     learned = learn_vocabulary(texts, needs.vocabulary_size, new_tokens=needs.new_tokens)
     return learned.backend_tokenizer.to_str()
 

@@ -1,13 +1,14 @@
-"""Prompts: what a model has before a text, by what the text is; the same in training and in use."""
+"""Prompts: what a model has around a text, by what the text is; the same in training and in use."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.core.types import Role
+from contrastive_text.core.types import SLOT, Frame, Role
+from contrastive_text.data.tokenizing import TextTokenizer
 
 QUERY, DOCUMENT, DEFAULT = "query", "document", "default"
 
@@ -16,10 +17,10 @@ _TODO = "write prompts as {query: 'query: ', document: 'passage: '}, each with t
 
 @dataclass(frozen=True)
 class Prompts:
-    """What stands before texts, by name, as in sentence-transformers' ``config_sentence_transformers.json``.
+    """What stands around texts, by name, as in sentence-transformers' ``config_sentence_transformers.json``.
 
-    Prompt and text are one string to the tokenizer. The prompt counts against the length limit, and is never cut:
-    the text is. No text or token view alters it.
+    A prompt stands before the text; with ``{text}`` in it, it is a template, which sentence-transformers doesn't
+    have. It is never cut: the text is. No text or token view alters it.
 
     A name is ``query`` or ``document``; the name of a data set, for all its texts; or ``NAME-query`` and
     ``NAME-document``, for its queries and documents. That is how mteb looks names up too.
@@ -31,10 +32,14 @@ class Prompts:
         default: The name whose text stands before texts that are neither queries nor documents; None for nothing.
         pooled: Whether the pooler reads the prompt's tokens (E5), or they are left out of it (INSTRUCTOR:
             ``include_prompt: false`` of sentence-transformers' ``Pooling``), with the special tokens before them.
+        apart: Whether prompts and texts are tokenised each by itself (PromptBERT), or are one string.
+        counted: Whether the length limit counts prompts; otherwise it is the text's own (PromptBERT), as far as
+            the network takes longer rows.
 
     Raises:
         TypeError: Something else than texts by name.
-        ValueError: A default that isn't among the names.
+        ValueError: A default that isn't among the names, ``{text}`` more than once in a prompt, or something
+            after the text that the pooler is to leave out.
 
     Example:
         >>> prompts = Prompts({"query": "query: ", "document": "passage: "}, default="query")
@@ -45,6 +50,8 @@ class Prompts:
     named: Mapping[str, str] = field(default_factory=dict)
     default: str | None = None
     pooled: bool = True
+    apart: bool = False
+    counted: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.named, Mapping):
@@ -52,6 +59,11 @@ class Prompts:
         for name, text in self.named.items():
             if not isinstance(text, str):
                 raise InvalidTypeError(f"prompts.{name}: expected a text, got {text!r}; {_TODO}")
+            if Frame.of(text, f"prompts.{name}").after and not self.pooled:
+                raise InvalidValueError(
+                    f"prompts.{name}: expected nothing after the text where the pooler leaves prompts out, got "
+                    f"{text!r}; drop include_prompt: false"
+                )
         if self.default is not None and self.default not in self.named:
             raise InvalidValueError(
                 f"default_prompt_name: expected one of {self._names()}, got {self.default!r}; name one of them, "
@@ -59,7 +71,13 @@ class Prompts:
             )
 
     @classmethod
-    def trained(cls, prompts: Mapping[str, str] | None, include_prompt: bool = True) -> Self:
+    def trained(
+        cls,
+        prompts: Mapping[str, str] | None,
+        include_prompt: bool = True,
+        prompt_apart: bool = False,
+        prompt_counted: bool = True,
+    ) -> Self:
         """Returns the prompts of a model that is trained with them.
 
         Texts that are neither queries nor documents are given ``default``, or else what queries have: E5 has
@@ -68,6 +86,8 @@ class Prompts:
         Args:
             prompts: By name; ``default`` also stands for ``query`` and ``document`` where these aren't named.
             include_prompt: Whether the pooler reads their tokens.
+            prompt_apart: Whether they are tokenised apart from the texts.
+            prompt_counted: Whether the length limit counts them.
 
         Example:
             >>> Prompts.trained({"default": "text: "}).named
@@ -76,7 +96,8 @@ class Prompts:
         named = dict(cls(prompts or {}).named)
         if DEFAULT in named:
             named = {QUERY: named[DEFAULT], DOCUMENT: named[DEFAULT], **named}
-        return cls(named, next((name for name in (DEFAULT, QUERY) if name in named), None), include_prompt)
+        default = next((name for name in (DEFAULT, QUERY) if name in named), None)
+        return cls(named, default, include_prompt, prompt_apart, prompt_counted)
 
     def __bool__(self) -> bool:
         return any(self.named.values())
@@ -85,7 +106,24 @@ class Prompts:
     def spec(self) -> dict[str, object] | str:
         """What vectors depend on, as plain data: empty for a model without prompts."""
         named = {name: text for name, text in sorted(self.named.items()) if text}
-        return {"named": named, "default": self.text(), "pooled": self.pooled} if named else ""
+        said = {"named": named, "default": self.text(), "pooled": self.pooled}
+        said |= {} if self.is_plain else {"apart": self.apart, "counted": self.counted}
+        return said if named else ""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all are strings put before texts, which is all that sentence-transformers has."""
+        strings = not self.apart and self.counted and not any(SLOT in text for text in self.named.values())
+        return strings or not self
+
+    def frame(self, prompt: str | None, tokenizer: TextTokenizer) -> Frame:
+        """Returns what stands around a text that has this prompt, of a name or another; None for the default.
+
+        Raises:
+            ValueError: ``{text}`` in it more than once.
+        """
+        frame = Frame.of(self.text() if prompt is None else prompt, "prompt", self.apart, self.counted)
+        return frame if self.pooled else frame._replace(unpooled=tokenizer.left_out(frame.before))
 
     def text(self, name: str | None = None) -> str:
         """Returns the prompt of a name; None for the default's, which may be no prompt.
@@ -110,7 +148,7 @@ class Prompts:
     @property
     def alike(self) -> Prompts:
         """The prompts of texts that are neither queries nor documents, whatever their role: the default's."""
-        return Prompts(dict.fromkeys((QUERY, DOCUMENT), self.text()), pooled=self.pooled)
+        return replace(self, named=dict.fromkeys((QUERY, DOCUMENT), self.text()), default=None)
 
     def options(self, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:  # Any: of encode
         """Returns the options of ``encode`` for texts of a kind, whose prompt is used where none is given."""
@@ -168,6 +206,8 @@ class Prompts:
         said = [f"{name}: {text!r}" if text else f"{name}: none" for name, text in each.items()]
         said.append(f"other texts as {self.default}" if self.default else "other texts: none")
         said.append("in the pooler" if self.pooled else "left out of the pooler")
+        said += ["tokenised apart"] if self.apart else []
+        said += [] if self.counted else ["not counted by the length limit"]
         return "; ".join(said)
 
     def _names(self) -> str:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.types import NO_LABEL, NO_WORD, Text, TextPair, Tokens, Vocabulary
+from contrastive_text.core.types import NO_FRAME, NO_LABEL, NO_WORD, Frame, Text, TextPair, Tokens, Vocabulary
 from contrastive_text.data.pair_template import PairTemplate
 
 _SPECIALS = {
@@ -32,11 +32,18 @@ class Framed(NamedTuple):
         tokens: Of the text, uncut, without special ones.
         before: Ids of what stands before it.
         after: Ids of what stands after it.
+        counted: Whether the length limit counts both.
     """
 
     tokens: Tokens
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
+    counted: bool = True
+
+    @property
+    def length(self) -> int:
+        """Tokens, but for the special ones."""
+        return len(self.before) + len(self.tokens) + len(self.after)
 
 
 class TextTokenizer:
@@ -45,7 +52,7 @@ class TextTokenizer:
     Args:
         tokenizer: A fast tokenizer.
         max_length: Longest row in tokens, special tokens included; None for no limit.
-        spare: By how many tokens a view may make a row longer than that; None for any number.
+        spare: By how many tokens a view, or a prompt that is not counted, may make a row longer; None for any.
 
     Raises:
         ValueError: A limit that leaves no room for a token.
@@ -105,61 +112,70 @@ class TextTokenizer:
             for ids, row in zip(encoding["input_ids"], words, strict=True)
         ]
 
-    def framed(self, texts: Sequence[str], before: str, after: str = "") -> list[Framed]:
+    def framed(self, texts: Sequence[str], frame: Frame = NO_FRAME) -> list[Framed]:
         """Returns each text's tokens, uncut and without special ones, between those of what stands around it.
 
-        Both are one string to the tokenizer, as in sentence-transformers. A token of the string before and of the
+        All is one string to the tokenizer, as in sentence-transformers: a token of the string before and of the
         text, such as a blank with its word, is the text's; one of the text and of the string after that string's.
+        Or each is a string of its own, as PromptBERT has it.
 
         Args:
             texts: The texts.
-            before: Stands before each.
-            after: Stands after each.
+            frame: Stands around each.
 
         Example:
             >>> tokenizer = TextTokenizer(learn_vocabulary(["query: a bird"], 60), max_length=None)
-            >>> (framed,) = tokenizer.framed(["a bird"], before="query: ")
+            >>> (framed,) = tokenizer.framed(["a bird"], Frame("query: "))
             >>> [tokenizer.tokenizer.decode(list(ids)) for ids in (framed.before, framed.tokens.ids)]
             ['query :', 'a bird']
         """
-        if not texts:
-            return []
-        encoding = self._encode([f"{before}{text}{after}" for text in texts])
+        if not frame or frame.apart:
+            before, after = (tuple(self._ids(part)) if part else () for part in frame[:2])
+            return [Framed(tokens, before, after, frame.counted) for tokens in self(texts)]
+        return self._joined(texts, frame) if texts else []
+
+    def _joined(self, texts: Sequence[str], frame: Frame) -> list[Framed]:
+        before, after = len(frame.before), frame.after
+        encoding = self._encode([f"{frame.before}{text}{after}" for text in texts])
         found = []
         for i, text in enumerate(texts):
             ids, words = tuple(encoding["input_ids"][i]), encoding.word_ids(i)
             ends = [end for _, end in encoding[i].offsets]
-            begin = bisect_right(ends, len(before)) if before else 0
-            stop = max(bisect_right(ends, len(before) + len(text)), begin) if after else len(ids)
+            begin = bisect_right(ends, before) if before else 0
+            stop = max(bisect_right(ends, before + len(text)), begin) if after else len(ids)
             first = next((word for word in words[begin:stop] if word is not None), 0)
             inside = tuple(NO_WORD if word is None else word - first for word in words[begin:stop])
-            found.append(Framed(Tokens(ids[begin:stop], inside), ids[:begin], ids[stop:]))
+            found.append(Framed(Tokens(ids[begin:stop], inside), ids[:begin], ids[stop:], frame.counted))
         return found
 
-    def taken(self, before: str, after: str) -> int:
-        """Returns how many tokens of a row what stands around texts takes."""
-        if not (before or after):
-            return 0
-        (framed,) = self.framed(["a"], before, after)
-        return len(framed.before) + len(framed.after)
+    def taken(self, around: Frame | Framed) -> int:
+        """Returns how many tokens fewer a text may have for what stands around it."""
+        if isinstance(around, Frame):
+            return self.taken(self.framed(["a"], around)[0]) if around else 0
+        tokens = len(around.before) + len(around.after)
+        if around.counted:
+            return tokens
+        return 0 if self.spare is None else max(tokens - self.spare, 0)
 
-    def check_frame(self, before: str, after: str, where: str) -> None:
+    def check_frame(self, frame: Frame, where: str) -> None:
         """Checks that what stands around texts leaves room for a token of theirs.
 
         Args:
-            before: Stands before each text.
-            after: Stands after it.
+            frame: Stands around each text.
             where: What names it.
 
         Raises:
             ValueError: It takes the whole row.
         """
-        taken = self.taken(before, after)
-        if self.room is not None and taken >= self.room:
-            raise InvalidValueError(
-                f"{where}: expected fewer tokens than the {self.room} that max_length {self.max_length} leaves "
-                f"beside the special ones, got {taken} of {before + after!r}; shorten it, or raise max_length"
-            )
+        if self.room is None or self.taken(frame) < self.room:
+            return
+        spare = 0 if frame.counted else self.spare or 0
+        beyond = f" and the {spare} beyond it" if spare else ""
+        raise InvalidValueError(
+            f"{where}: expected fewer tokens than the {self.room + spare} that max_length {self.max_length}"
+            f"{beyond} leaves beside the special ones, got {self.taken(frame._replace(counted=True))} of "
+            f"{frame.before + frame.after!r}; shorten it, or raise max_length"
+        )
 
     def left_out(self, prompt: str) -> int:
         """Returns how many tokens of a row a pooler leaves out that doesn't read the prompt.
@@ -211,11 +227,12 @@ class TextTokenizer:
         room = None if self.room is None or spare is None else max(self.room + spare - taken, 0)
         return tokens if room is None or len(tokens) <= room else tokens.take(range(room))
 
-    def cuts(self, text: str | TextPair) -> bool:
+    def cuts(self, text: str | TextPair, frame: Frame = NO_FRAME) -> bool:
         """Whether the limit cuts a text, or one of two in a sequence."""
         if isinstance(text, TextPair):
             return self.pairs.row(*self.ids(text)).truncated
-        return self.room is not None and len(self.ids([text])[0]) > self.room
+        (framed,) = self.framed([text], frame)
+        return self.room is not None and len(framed.tokens) > self.room - self.taken(framed)
 
     def row(self, ids: Sequence[int]) -> list[int]:
         """Returns the ids of the row that enters the encoder: those there is room for, and the special ones."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Table
-from contrastive_text.data.collator import collate_texts
+from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.encoders.embedder import Embedder, in_order, pooled_part
 from contrastive_text.encoders.layouts import pad
 from contrastive_text.evaluation.cached import CachedEncoder
@@ -138,10 +138,10 @@ def _known(places: Mapping[str, int], vectors: Tensor, texts: Sequence[str]) -> 
 
 def token_counts(model: SentenceEncoder, texts: Iterable[str]) -> Tensor:
     """Returns how often each token occurs in texts as they enter the network, special ones too, (V,)."""
-    counts = torch.zeros(0, dtype=torch.long)
+    counts, frame = torch.zeros(0, dtype=torch.long), model.prompts.frame(None, model.tokenizer)
     left = iter(texts)
     while some := list(islice(left, _COUNTED)):
-        ids = collate_texts(model.tokenizer, model.tokenizer([model.prompts.text() + text for text in some])).ids
+        ids = collate_texts(model.tokenizer, model.tokenizer.framed(some, frame)).ids
         new = torch.bincount(ids, minlength=len(counts))
         counts = torch.cat([counts, counts.new_zeros(len(new) - len(counts))]) + new
     return counts
@@ -161,9 +161,8 @@ def vectors_without(
         removed: The numbers.
         counts: How often each token occurs, as ``token_counts`` gives it, (V,).
     """
-    prompt = model.prompts.text()
-    left_out = 0 if model.prompts.pooled else model.tokenizer.left_out(prompt)
-    batch = collate_texts(model.tokenizer, model.tokenizer([prompt + text for text in texts]), left_out)
+    frame = model.prompts.frame(None, model.tokenizer)
+    batch = collate_texts(model.tokenizer, model.tokenizer.framed(texts, frame), frame.unpooled)
     counts = torch.cat([counts, counts.new_zeros(max(int(batch.ids.max()) + 1 - len(counts), 0))])
     places = counts.argsort(descending=True, stable=True).argsort().to(model.device)  # of equal ones the first id
     groups = Embedder(model.encoder, model.pooler, chunk_tokens=_AT_ONCE).groups(batch)

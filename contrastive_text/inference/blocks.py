@@ -14,8 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidTextError, InvalidTypeError, InvalidValueError
+from contrastive_text.core.types import NO_FRAME, Frame
 from contrastive_text.data import TextTokenizer
-from contrastive_text.data.collator import collate_texts
+from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.inference.device_pool import map_on_devices
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import quantize
@@ -89,14 +90,14 @@ class BlockEncoder:
         tokenizer: The model's.
         encoding: Its prompt and number of features None for none and all.
         on_cpu: Whether the vectors leave the model's device.
-        unpooled: Tokens that the pooler leaves out at the start of each row.
+        frame: What stands around each text: its prompt.
     """
 
     model: nn.Module
     tokenizer: TextTokenizer
     encoding: Encoding
     on_cpu: bool = True
-    unpooled: int = 0
+    frame: Frame = NO_FRAME
 
     def __call__(self, block: TextBlock, advance: Callable[[int], object] | None = None) -> VectorBlock:
         """Returns the vectors of a block.
@@ -121,11 +122,12 @@ class BlockEncoder:
     @torch.no_grad()  # inference mode would keep the vectors out of training
     def _encode(self, block: TextBlock, advance: Callable[[int], object] | None) -> tuple[Tensor, int]:
         device, size, texts = next(self.model.parameters()).device, self.encoding.batch_size, block.texts
-        tokens = self.tokenizer([(self.encoding.prompt or "") + text for text in texts])
-        order = sorted(range(len(tokens)), key=lambda i: -len(tokens[i]))
+        framed = self.tokenizer.framed(texts, self.frame)
+        order = sorted(range(len(framed)), key=lambda i: -framed[i].length)
         parts, truncated = [], 0
         for start in range(0, len(order), size):
-            batch = collate_texts(self.tokenizer, [tokens[i] for i in order[start : start + size]], self.unpooled)
+            chosen = [framed[i] for i in order[start : start + size]]
+            batch = collate_texts(self.tokenizer, chosen, self.frame.unpooled)
             truncated += batch.truncated
             try:
                 parts.append(self.model(batch.to(device)))

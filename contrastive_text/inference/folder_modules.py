@@ -23,7 +23,7 @@ from contrastive_text.core.model_files import MODULES, TODO
 from contrastive_text.core.records import Record
 from contrastive_text.core.specs import part_spec
 from contrastive_text.data import TextTokenizer
-from contrastive_text.data.collator import collate_texts
+from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.loading import load_model
@@ -159,7 +159,8 @@ def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
         tokenizer = TextTokenizer(encoder.tokenizer, encoder.limit)
         # Such as a vector that isn't finite: told when it is asked for.
         with suppress(ContrastiveTextError), torch.no_grad(), evaluating(encoder):
-            Embedder(encoder, MeanPooler()).pool(collate_texts(tokenizer, tokenizer(["a", "a bird and a dog"])))
+            texts = tokenizer.framed(["a", "a bird and a dog"])
+            Embedder(encoder, MeanPooler()).pool(collate_texts(tokenizer, texts))
     except BaseException as error:
         if isinstance(error, ContrastiveTextError) or not is_failure(error):
             raise
@@ -170,10 +171,10 @@ def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
 
 
 def _write_pooler(folder: Path, parts: ModelParts) -> str | None:
-    """Writes a pooler's settings; one that sentence-transformers can't express under its class path."""
+    """Writes a pooler's settings; what sentence-transformers can't express under its class path."""
     assert parts.pooler is not None
     left_out = {} if parts.prompts.pooled else {_INCLUDE_PROMPT: False}
-    if type(parts.pooler) not in (cls for _, cls in _POOLERS.values()):
+    if type(parts.pooler) not in (cls for _, cls in _POOLERS.values()) or not parts.prompts.is_plain:
         spec = part_spec(parts.pooler, "pooler")
         write_json(folder / "config.json", left_out | spec["init_args"])
         return str(spec["class_path"])

@@ -13,6 +13,7 @@ from torch import nn
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.model_files import MODULES, TODO, check_whole, whole_folder
 from contrastive_text.core.records import inside, read_json, records
+from contrastive_text.core.types import SLOT
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.inference.folder_modules import (
     DENSE,
@@ -27,6 +28,10 @@ from contrastive_text.inference.folder_modules import (
 from contrastive_text.inference.model_parts import ModelParts
 
 _SETTINGS = "config_sentence_transformers.json"
+_TEMPLATES = "contrastive_text_prompts"
+"""Key of prompts in the settings that sentence-transformers can't express."""
+_OPTIONS = {"apart": False, "counted": True}
+"""Those of ``Prompts`` that stand with them, and what they are where none is said."""
 _MOST_MODULES = 100
 """Of a model: each names a place, which is looked up on the disk."""
 
@@ -71,8 +76,8 @@ def write_folder(folder: Path, parts: ModelParts) -> None:
     """Writes a folder that ``sentence_transformers.SentenceTransformer(folder)`` loads with equal vectors.
 
     An older model there is there until the newer one is written whole; see ``model_files.whole_folder``. A pooler
-    that sentence-transformers can't express is written under its class path: there loading fails instead of
-    pooling otherwise, here it loads.
+    that sentence-transformers can't express, or any with prompts that are more than strings before texts, is
+    written under its class path: there loading fails instead of giving other vectors, here it loads.
 
     Raises:
         ValueError: An encoder without a tokenizer or with other weights than its architecture's, or a head of
@@ -80,7 +85,11 @@ def write_folder(folder: Path, parts: ModelParts) -> None:
         DiskError: The folder can't be written to, or the disk is full.
     """
     items = [(kind, item) for kind in KINDS for item in kind.of(parts)]
-    named = {"prompts": dict(parts.prompts.named), "default_prompt_name": parts.prompts.default}
+    named: dict[str, Any] = {"prompts": dict(parts.prompts.named), "default_prompt_name": parts.prompts.default}
+    if (
+        not parts.prompts.is_plain
+    ):  # what reads such a file for sentence-transformers would put these before texts
+        named = {_TEMPLATES: named | {name: getattr(parts.prompts, name) for name in _OPTIONS}}
     prompts = named if parts.prompts else {}
     kept = {"truncate_dim": parts.truncate_dim} if parts.truncate_dim else {}
     modules = []
@@ -153,9 +162,14 @@ def _read_settings(path: Path) -> tuple[Prompts, int | None]:
     if not path.exists():
         return Prompts(), None
     settings = read_record(path)
-    listed = settings.record("prompts", {})
+    ours = _TEMPLATES in settings
+    said = settings.record(_TEMPLATES) if ours else settings
+    listed = said.record("prompts", {})
     named = {name: listed.text(name, "") for name in listed}
-    default = settings.text("default_prompt_name", None)
+    default = said.text("default_prompt_name", None)
     if default is not None and default not in named:
         raise listed.refusal(f"the default prompt {default!r}", ", ".join(named) or "none")
-    return Prompts(named, default), settings.integer("truncate_dim", None, least=1)
+    if not ours and (found := next((name for name, text in named.items() if SLOT in text), None)):
+        raise listed.refusal(f"a prompt without {SLOT}, which would be taken for a template's", named[found])
+    options = {name: said.flag(name, standard) for name, standard in _OPTIONS.items()} if ours else {}
+    return Prompts(named, default, **options), settings.integer("truncate_dim", None, least=1)

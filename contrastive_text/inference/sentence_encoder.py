@@ -71,7 +71,8 @@ class SentenceEncoder(nn.Module):
         self.head = head
         self.normalize = normalize
         self.max_length = max_length or self.encoder.limit
-        self.tokenizer = TextTokenizer(tokenizer, self.max_length)
+        limit, length = self.encoder.limit, self.max_length
+        self.tokenizer = TextTokenizer(tokenizer, length, limit and length and limit - length)
         self.prompts = prompts
         self.truncate_dim = truncate_dim
         self.pooling = ""
@@ -169,7 +170,7 @@ class SentenceEncoder(nn.Module):
             show_progress_bar: Whether to draw a bar.
             convert_to_tensor: Whether to give a tensor on the model's device, not an array.
             normalize_embeddings: Whether to give vectors of unit length.
-            prompt: Put before every text; None for that of ``prompt_name``.
+            prompt: Put before every text, or around it with ``{text}`` in it; None for that of ``prompt_name``.
             prompt_name: Which of the model's prompts; None for its default, which may be none.
             truncate_dim: Features to keep, the first ones, before vectors get unit length; None for the model's
                 own number, or all. Little is lost where a model was trained for it (Matryoshka representation
@@ -251,8 +252,7 @@ class SentenceEncoder(nn.Module):
         Args:
             sentences: Read a block at a time; with several devices, two for each.
             encoding: The options of ``encode``, and the texts of a block; None for those that it has by default.
-            show_progress_bar: As for ``encode``.
-            convert_to_tensor: As for ``encode``.
+            show_progress_bar: As for ``encode``, as is ``convert_to_tensor``.
 
         Yields:
             (n, D) for each block of n texts, the last one shorter; nothing where there are no texts.
@@ -271,8 +271,9 @@ class SentenceEncoder(nn.Module):
         encoding = self._settled(encoding or Encoding())
         if isinstance(encoding.device, str | torch.device):
             self.to(encoding.device)
-        left_out = 0 if self.prompts.pooled else self.tokenizer.left_out(encoding.prompt or "")
-        work = BlockEncoder(self, self.tokenizer, encoding, not convert_to_tensor, left_out)
+        frame = self.prompts.frame(encoding.prompt or "", self.tokenizer)
+        self.tokenizer.check_frame(frame, "encode.prompt")
+        work = BlockEncoder(self, self.tokenizer, encoding, not convert_to_tensor, frame)
         self.truncated = 0
         return self._counted(encode_each(work, sentences, show_progress_bar), convert_to_tensor)
 
@@ -282,7 +283,6 @@ class SentenceEncoder(nn.Module):
         if encoding.is_byte:
             ranges = check_ranges(ranges, kept or self.features, encoding.precision, where="encode.ranges")
         prompt = encoding.prompt_in(self.prompts)
-        self.tokenizer.check_frame(prompt, "", "encode.prompt")
         return replace(encoding, prompt=prompt, prompt_name=None, truncate_dim=kept, ranges=ranges)
 
     def _counted(self, blocks: Generator[VectorBlock, None, None], convert_to_tensor: bool) -> Iterator[Vectors]:
@@ -295,8 +295,8 @@ class SentenceEncoder(nn.Module):
     def features(self) -> int:
         """Features of a vector before any are dropped; measured, for a pooler of one's own gives any number."""
         if self._measured is None or self._measured[:2] != (self.pooler, self.head):
-            trial = BlockEncoder(self, self.tokenizer, Encoding())(TextBlock(0, ["a"]))
-            self._measured = self.pooler, self.head, trial.vectors.shape[1]
+            work = BlockEncoder(self, self.tokenizer, Encoding(), frame=self.prompts.frame(None, self.tokenizer))
+            self._measured = self.pooler, self.head, work(TextBlock(0, ["a"])).vectors.shape[1]
         return self._measured[2]
 
     def _kept(self, truncate_dim: int | None) -> int | None:

@@ -196,11 +196,12 @@ def check_resumed(
     """
     check_resumable(checkpoint, trainer.ckpt_path)
     begun = checkpoint.get("hyper_parameters") or {}
-    was = Prompts.trained(begun.get("prompts"), begun.get("include_prompt", True))
+    options = ("prompts", "include_prompt", "prompt_apart", "prompt_counted")
+    was = Prompts.trained(**{"prompts": None} | {name: begun[name] for name in options if name in begun})
     if was.spec != prompts.spec:
         raise InvalidValueError(
             f"model.prompts: expected those with which the run of {trainer.ckpt_path} began ({was.describe()}), "
-            f"got others ({prompts.describe()}); give the same model.prompts and model.include_prompt, or begin "
+            f"got others ({prompts.describe()}); give the same {', '.join(options)}, or begin "
             "a new run from its weights with --init_from"
         )
     # Before training the module may still be on the CPU.

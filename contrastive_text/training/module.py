@@ -56,8 +56,10 @@ class ContrastiveModule(StoredModule):
         views: Role -> chain of views, or slot -> chain (see ``ViewPlan``), for all tasks, or task -> such a
             dictionary in their place; None for no alteration: with ``SameText`` dropout tells two views apart.
         prompts: What stands before texts, in training and in use: ``query`` before anchors, ``document`` before
-            others, or by task (see ``data.Prompts``); None for nothing.
+            others, or by task (see ``data.Prompts``), with ``{text}`` around them; None for nothing.
         include_prompt: Whether poolers read the tokens of prompts.
+        prompt_apart: Whether prompts and texts are tokenised each by itself; otherwise they are one string.
+        prompt_counted: Whether the encoder's ``max_length`` counts prompts.
         objectives: Name -> objective; None for one ``Contrastive`` objective. The names appear in the log.
         guides: Name -> other model whose vectors objectives read beside the own ones; None for none.
         weights: Name of an objective -> its weight in the sum, 1 where none is given.
@@ -87,6 +89,8 @@ class ContrastiveModule(StoredModule):
         views: dict[str, list[View] | dict[str, list[View]]] | None = None,
         prompts: dict[str, str] | None = None,
         include_prompt: bool = True,
+        prompt_apart: bool = False,
+        prompt_counted: bool = True,
         objectives: dict[str, Objective] | None = None,
         guides: dict[str, Guide] | None = None,
         weights: dict[str, float] | None = None,
@@ -108,7 +112,8 @@ class ContrastiveModule(StoredModule):
         self.chunk_tokens, self.log_gradients = chunk_tokens, log_gradients
         self.optimizer, self.schedule = optimizer or AdamW(), schedule or LinearSchedule()
         self.prompts, self.include_prompt, self.guides = prompts, include_prompt, guides
-        trained = Prompts.trained(prompts, include_prompt)
+        self.prompt_apart, self.prompt_counted = prompt_apart, prompt_counted
+        trained = Prompts.trained(prompts, include_prompt, prompt_apart, prompt_counted)
         self.by_task = TaskParts(self.objective_parts(), views or {}, trained, guides or {})
         self.plan = self.by_task.common
         self.figures: dict[str, Tensor] = {}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import Tokens, Vocabulary
+from contrastive_text.core.types import Frame, Tokens, Vocabulary
 
 
 def check_rate(where: str, rate: float) -> None:
@@ -37,11 +37,11 @@ class TextView(View, ABC):
     """Alters the string, before tokenising.
 
     Attributes:
-        around: What the view puts before and after a text and does no more, the same for each; None where it
-            alters the text. It is neither altered nor cut.
+        around: What the view puts around a text and does no more, the same for each; None where it alters the
+            text.
     """
 
-    around: tuple[str, str] | None = None
+    around: Frame | None = None
 
     @abstractmethod
     def __call__(self, text: str, rng: np.random.Generator) -> str:

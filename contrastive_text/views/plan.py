@@ -12,7 +12,7 @@ from torch import Tensor
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import ROLES, Alter, Role, Slot, Tokens, Vocabulary
+from contrastive_text.core.types import ROLES, Alter, Frame, Role, Slot, Tokens, Vocabulary
 from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View
 from contrastive_text.views.network import FixedDropout
 
@@ -200,13 +200,13 @@ class ViewPlan:
                     raise
         return altered
 
-    def around(self, name: str | None) -> tuple[str, str]:
-        """Returns what the views of a chain put before and after each of its texts."""
-        before = after = ""
+    def around(self, name: str | None) -> Frame:
+        """Returns what the views of a chain put around each of its texts, the first of them next to it."""
+        frame = Frame()
         for view in self.chains.get(name or "", ()):
             if isinstance(view, TextView) and view.around is not None:
-                before, after = view.around[0] + before, after + view.around[1]
-        return before, after
+                frame = view.around.around(frame)
+        return frame
 
     def alter_tokens(
         self, name: str, tokens: Tokens, rng: np.random.Generator, after_specials: bool = False

@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.types import SLOT, Frame
 from contrastive_text.views.base import TextView, check_rate
 
 _WORD = re.compile(r"(\w+(?:['\u2019-]\w+)*)")
@@ -48,12 +49,17 @@ class Prompt(TextView):
     """Puts the text into a template; two templates make two views of one text.
 
     Source: contrastive learning with two templates of Jiang et al. 2022, PromptBERT
-    (https://arxiv.org/abs/2201.04337), section 4. Differs: theirs reads the vector of a mask token in the
-    template and takes off the template's own; here the pooler is a choice of its own. No view alters the
-    template, wherever in the chain it stands, and of a text that is too long the text is cut, never the template.
+    (https://arxiv.org/abs/2201.04337), section 4. The vector of its mask token is ``MaskTokenPooler``'s. No view
+    alters the template, wherever in the chain it stands, and of a text that is too long the text is cut, never
+    the template. It stands within a prompt of the model; of a template of the model (``model.prompts`` with
+    something after the text) it takes the place.
 
     Args:
         template: A text with ``{text}`` in it once; other braces stand for themselves.
+        apart: Whether its two parts and the text are tokenised each by itself, as in PromptBERT's code; otherwise
+            they are one string, in which a byte-level vocabulary joins a blank to the word after it.
+        counted: Whether the length limit counts the template, as in SNCSE; otherwise it is the text's own, as in
+            PromptBERT, as far as the network takes longer rows.
 
     Raises:
         ValueError: A template without ``{text}``, or with more than one.
@@ -63,20 +69,16 @@ class Prompt(TextView):
         'This sentence: It rains. means'
     """
 
-    def __init__(self, template: str = "{text}") -> None:
-        found = template.count("{text}")
-        if found != 1:
-            raise InvalidValueError(
-                f"Prompt.template: expected {{text}} exactly once, got {template!r}, which has it "
-                f"{found} times; {{text}} is where the text goes"
-            )
+    def __init__(self, template: str = SLOT, apart: bool = False, counted: bool = True) -> None:
+        if SLOT not in template:
+            raise InvalidValueError(f"Prompt.template: expected {SLOT} exactly once, got {template!r} without it")
         self.template = template
-        before, _, after = template.partition("{text}")
-        self.around = before, after
+        self.apart, self.counted = apart, counted
+        self.around = Frame.of(template, "Prompt.template", apart, counted)
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:  # noqa: ARG002  # the contract
         """Returns the template with the text in it."""
-        return self.template.replace("{text}", text)
+        return self.template.replace(SLOT, text)
 
 
 class SwapWords(TextView):

@@ -14,7 +14,7 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.random import text_id
 from contrastive_text.core.types import NO_LABEL, Example, Row, Slot, Tokens
 from contrastive_text.data import Collator, KeyedRow, TextTokenizer
-from contrastive_text.data.collator import collate_texts
+from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.pairings import Given, Pairing, SameText
 from contrastive_text.views import DeleteTokens, SwapWords, TokenView, ViewPlan
 
@@ -258,7 +258,7 @@ def test_examples_of_different_sizes_are_refused(tokenizer: TextTokenizer, other
 
 def test_plain_texts_become_unaltered_anchors(tokenizer: TextTokenizer) -> None:
     texts = ["the bird", "a dog runs", ""]
-    batch = collate_texts(tokenizer, texts)
+    batch = collate_texts(tokenizer, tokenizer.framed(texts))
     assert batch.slots == (Slot("anchor", 0),)
     assert row_ids(batch) == [tokenizer.tokenizer(text)["input_ids"] for text in texts]
 
@@ -266,10 +266,11 @@ def test_plain_texts_become_unaltered_anchors(tokenizer: TextTokenizer) -> None:
 def test_a_text_without_a_token_is_refused_with_its_place(learned_tokenizer: PreTrainedTokenizerFast) -> None:
     bare = PreTrainedTokenizerFast(tokenizer_object=learned_tokenizer.backend_tokenizer, unk_token="[UNK]")
     bare.backend_tokenizer.post_processor = None
+    ours = TextTokenizer(bare, max_length=None)
     with pytest.raises(
         ValueError, match=r"texts\[1\]: expected at least one token, got ''; .*leave empty texts out"
     ):
-        collate_texts(TextTokenizer(bare, max_length=None), ["the bird", ""])
+        collate_texts(ours, ours.framed(["the bird", ""]))
 
 
 class Keeping(TokenView):

@@ -11,11 +11,11 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from contrastive_text.core.batch import Batch
-from contrastive_text.core.types import Row, Tokens
+from contrastive_text.core.types import Frame, Row, Tokens
 from contrastive_text.data import Collator, KeyedRow, TextTokenizer
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.token_cache import tokenize_documents
-from contrastive_text.pairings import Given, OneSequence, Pairing, Spans
+from contrastive_text.pairings import Given, OneSequence, Pairing, SameText, Spans
 from contrastive_text.views import DeleteTokens, MaskTokens, Prompt, SwapWords, View, ViewPlan
 
 NAMED = {"query": "an old bird ", "document": "the tall man "}
@@ -168,8 +168,71 @@ def test_a_name_that_no_text_has_is_refused() -> None:
 def test_tokens_split_where_the_prompt_ends(learned_tokenizer: PreTrainedTokenizerFast) -> None:
     tokenizer = TextTokenizer(learned_tokenizer, None)
     for text in (*tiny.TEXTS[:5], ""):
-        (framed,) = tokenizer.framed([text], "the old ", " sings")
+        (framed,) = tokenizer.framed([text], Frame("the old ", " sings"))
         assert framed.tokens.ids == tokenizer([text])[0].ids
         assert framed.tokens.words == tokenizer([text])[0].words
         whole = [*framed.before, *framed.tokens.ids, *framed.after]
         assert whole == tokenizer.ids([f"the old {text} sings"])[0]
+
+
+LONG = " ".join(tiny.TEXTS[:9])
+
+
+@pytest.mark.parametrize(
+    ("counted", "spare", "beyond"),
+    [(True, None, 0), (False, None, 99), (False, 48, 99), (False, 2, 2)],
+    ids=["counted", "no limit", "room beyond", "little room beyond"],
+)
+def test_a_template_is_counted_by_the_limit_or_stands_beside_it_as_far_as_the_network_goes(
+    learned_tokenizer: PreTrainedTokenizerFast, counted: bool, spare: int | None, beyond: int
+) -> None:
+    ours = TextTokenizer(learned_tokenizer, 16, spare)
+    prompts = Prompts.trained({"default": "a dog {text} sings"}, prompt_counted=counted)
+    batch = Collator(ours, SameText(), ViewPlan(), seed=0, prompts=prompts)([KeyedRow(0, 0, {"text": LONG})])
+    taken = sum(len(learned_tokenizer.tokenize(part)) for part in ("a dog", "sings"))
+    assert batch.lengths.tolist() == [16 + min(taken, beyond)] * 2
+    for row in texts_of(batch, learned_tokenizer):
+        assert row.startswith("a dog ") and row.endswith(" sings")
+    if spare == 2:
+        full = Prompts.trained({"default": f"{LONG} {{text}}"}, prompt_counted=False)
+        with pytest.raises(
+            ValueError, match="expected fewer tokens than the 16 that max_length 16 and the 2 beyond it leaves"
+        ):
+            Collator(ours, SameText(), ViewPlan(), seed=0, prompts=full)
+
+
+def test_a_view_s_template_takes_the_place_of_the_model_s(learned_tokenizer: PreTrainedTokenizerFast) -> None:
+    views: dict[str, list[View]] = {"positive": [Prompt("the {text} sings")]}
+    named = {"default": "a dog {text} the man"}
+    found = texts_of(batch_of(learned_tokenizer, Prompts.trained(named), views), learned_tokenizer)
+    assert found == [
+        f"a dog {ROW['anchor']} the man", f"the {ROW['positive']} sings", f"a dog {ROW['negative']} the man"
+    ]  # fmt: skip
+    before = texts_of(batch_of(learned_tokenizer, Prompts.trained({"default": "a "}), views), learned_tokenizer)
+    assert before[1] == f"a the {ROW['positive']} sings"
+
+
+def test_the_batch_says_how_much_stands_around_each_text(learned_tokenizer: PreTrainedTokenizerFast) -> None:
+    views: dict[str, list[View]] = {"positive": [Prompt("the old {text} the")]}
+    batch = batch_of(learned_tokenizer, Prompts({"query": "a "}), views, rows=(ROW,) * 2)
+    assert batch.around is not None
+    assert batch.around.tolist() == [[2, 1]] * 2 + [[3, 2]] * 2 + [[1, 1]] * 2  # with [CLS] and [SEP]
+    part = batch.split(torch.tensor([4, 0])).around
+    assert part is not None and part.tolist() == [[1, 1], [2, 1]]
+    assert batch_of(learned_tokenizer, Prompts()).around is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"named": {"default": "{text} {text}"}}, r"prompts.default: expected \{text\} once at most"),
+        (
+            {"named": {"default": "a {text} b"}, "pooled": False},
+            "expected nothing after the text where the pooler",
+        ),
+    ],
+    ids=["twice", "left out"],
+)
+def test_what_no_template_can_be_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Prompts(**options)

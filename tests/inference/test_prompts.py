@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+import torch
 from tokenizers import ByteLevelBPETokenizer, processors
-from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaModel
+from transformers import AutoModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
@@ -21,6 +22,7 @@ from contrastive_text.poolers import (
     CLSPooler,
     LastTokenPooler,
     LastTwoPooler,
+    MaskTokenPooler,
     MaxPooler,
     MeanPooler,
     Pooler,
@@ -45,9 +47,9 @@ def save_roberta(folder: Path) -> str:
     learned._tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
-    PreTrainedTokenizerFast(tokenizer_object=learned._tokenizer, pad_token="<pad>", **ends).save_pretrained(
-        folder
-    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=learned._tokenizer, pad_token="<pad>", mask_token="<mask>", **ends
+    ).save_pretrained(folder)
     config = RobertaConfig(**{**tiny.CONFIG, "vocab_size": 400, "model_type": "roberta"}, pad_token_id=1)
     config.initializer_range, config.type_vocab_size = 0.3, 1
     RobertaModel(config, add_pooling_layer=False).save_pretrained(folder)
@@ -190,3 +192,63 @@ def test_prompts_can_be_given_to_a_folder_that_says_none(folders: dict[str, str]
     with pytest.warns(UserWarning, match="names no pooler"):
         model = SentenceEncoder.from_pretrained(folders["bert"], prompts=Prompts(NAMED), device="cpu")
     np.testing.assert_array_equal(model.encode_query("bird"), model.encode("bird", prompt="the old "))
+
+
+TEMPLATE = "the old '{text} ' sings {mask}."
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_a_template_is_embedded_at_its_mask_token(
+    folders: dict[str, str], tmp_path: Path, name: str, apart: bool
+) -> None:
+    encoder = TransformerEncoder(folders[name])
+    tokenizer = encoder.tokenizer
+    assert tokenizer is not None
+    template = TEMPLATE.replace("{mask}", tokenizer.mask_token)
+    prompts = Prompts({"default": template}, "default", apart=apart)
+    model = SentenceEncoder(encoder, MaskTokenPooler(), prompts=prompts)
+    before, after = template.split("{text}")
+    texts = ["A bird", *tiny.TEXTS[:3]]
+    for text, found in zip(texts, model.encode(texts), strict=True):
+        whole = tokenizer(before).input_ids[:-1] + model.tokenizer.ids([text])[0] + tokenizer(after).input_ids[1:]
+        ids = torch.tensor([whole if apart else tokenizer(f"{before}{text}{after}").input_ids])
+        with torch.no_grad():
+            hidden = AutoModel.from_pretrained(folders[name]).eval()(input_ids=ids).last_hidden_state
+        np.testing.assert_allclose(found, hidden[ids == tokenizer.mask_token_id][0], rtol=0, atol=EQUAL)
+    model.save_pretrained(tmp_path / "saved")
+    again = SentenceEncoder.from_pretrained(tmp_path / "saved", device="cpu")
+    assert (again.prompts, again.identity) == (prompts, model.identity)
+    np.testing.assert_array_equal(again.encode(texts), model.encode(texts))
+    with pytest.raises(ValueError, match=r"text 2 \('a .*\): expected exactly one mask token .* got 2"):
+        again.encode([*texts[:2], f"a {tokenizer.mask_token}"])
+
+
+def test_byte_level_tokens_apart_are_others_than_joined(folders: dict[str, str]) -> None:
+    encoder = TransformerEncoder(folders["roberta"])
+    apart, joined = (
+        SentenceEncoder(encoder, MeanPooler(), prompts=Prompts({"d": "the old {text}"}, "d", apart=each))
+        for each in (True, False)
+    )
+    assert np.abs(apart.encode("bird") - joined.encode("bird")).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    "prompts", [{"named": {"d": "the {text} sings"}}, {"named": {"d": "the "}, "apart": True}]
+)
+def test_a_template_fails_in_sentence_transformers_instead_of_standing_before_texts(
+    folders: dict[str, str], tmp_path: Path, prompts: dict[str, Any]
+) -> None:
+    ours = SentenceEncoder(
+        TransformerEncoder(folders["bert"]), MeanPooler(), prompts=Prompts(**prompts, default="d")
+    )
+    ours.save_pretrained(tmp_path / "saved")
+    again = SentenceEncoder.from_pretrained(tmp_path / "saved", device="cpu")
+    np.testing.assert_array_equal(again.encode(TEXTS), ours.encode(TEXTS))
+    with pytest.raises(Exception, match=r".+"):  # whichever error their version has: no vectors is what counts
+        load_theirs(tmp_path / "saved").encode(TEXTS)
+    path = tiny.by_hand(tmp_path / "saved") / "config_sentence_transformers.json"
+    assert "prompts" not in json.loads(path.read_text())
+    path.write_text(json.dumps({"prompts": {"d": "the {text}"}}))
+    with pytest.raises(ValueError, match=r"expected a prompt without \{text\}, .* got the text 'the \{text\}'"):
+        SentenceEncoder.from_pretrained(tmp_path / "saved")

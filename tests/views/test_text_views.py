@@ -6,6 +6,7 @@ import importlib
 import os
 import pickle
 import random
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -69,9 +70,12 @@ def test_a_prompt_puts_any_text_into_its_template(text: str) -> None:
     assert Prompt("{x} {text}: {")(text, generator(0)) == "{x} " + text + ": {"
 
 
-@pytest.mark.parametrize(("template", "times"), [("", 0), ("{ text }", 0), ("{text}{text}", 2)])
-def test_a_prompt_without_one_place_for_the_text_is_refused(template: str, times: int) -> None:
-    with pytest.raises(ValueError, match=rf"Prompt\.template: expected {{text}} exactly once, .* {times} times"):
+@pytest.mark.parametrize("template", ["", "{ text }", "{text}{text}"])
+def test_a_prompt_without_one_place_for_the_text_is_refused(template: str) -> None:
+    with pytest.raises(
+        ValueError,
+        match=rf"Prompt\.template: expected {{text}} (exactly once|once at most), got '{re.escape(template)}'",
+    ):
         Prompt(template)
 
 
