@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.losses.comparisons import Columns, Comparison, FurtherNegatives, Triples
+from contrastive_text.losses.comparisons import Columns, Comparison, FurtherNegatives, Rows, Triples
 from contrastive_text.losses.temperature import LearnedTemperature
 
 Reduction = Literal["mean", "sum", "two_sided"]
@@ -83,27 +84,25 @@ class Loss(nn.Module, ABC):
             further: Columns after those of the examples, wherever hard negatives stand.
         """
         places = offset + torch.arange(len(local.anchor), device=every.anchor.device)
-        forward_ids = torch.stack([local.anchor_ids, local.positive_ids], dim=1)
-        backward_ids = forward_ids.flip(1)
+        forward, backward = local.rows()
         anchors, positives = every.sides(by_class=self.reads_labels)
         columns, own = every.columns([anchors, positives] if self.same_side else [positives], places, further)
         if self.same_side:
             is_whole = local.anchor is every.anchor and local.positive is every.positive and own is None
-            rows = columns.vectors if is_whole else torch.cat([local.anchor, local.positive])
-            ids = torch.cat([forward_ids, backward_ids])
+            rows = Rows.join([forward, backward])
+            rows = replace(rows, vectors=columns.vectors) if is_whole else rows
             target = torch.cat([len(every.anchor) + places, places])
             own = None if own is None else torch.cat([own, own])
-            return [self._block(local, rows, ids, columns, target, own)]
-        forward = self._block(local, local.anchor, forward_ids, columns, places, own)
+            return [self._block(local, rows, columns, target, own)]
+        block = self._block(local, forward, columns, places, own)
         if self.reduction != "two_sided":
-            return [forward]
-        return [forward, self._block(local, local.positive, backward_ids, anchors, places)]
+            return [block]
+        return [block, self._block(local, backward, anchors, places)]
 
     def _block(
         self,
         local: Triples,
-        rows: Tensor,
-        ids: Tensor,
+        rows: Rows,
         columns: Columns,
         target: Tensor,
         own: Tensor | None = None,
@@ -112,8 +111,8 @@ class Loss(nn.Module, ABC):
         classes = None
         if self.reads_labels and local.classes is not None:
             classes = local.classes.repeat(2 if self.same_side else 1)
-        forbid, alike = local.relations(ids, columns, classes)
-        return Comparison(rows, columns.vectors, target, forbid, own=own, alike=alike)
+        forbid, alike = local.relations(rows, columns, classes)
+        return Comparison(rows.vectors, columns.vectors, target, forbid, own=own, alike=alike)
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Tensor:
         """Returns the loss of N examples whose texts all differ.

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.losses.relations import NO_ID, Alike, Forbid, Joined, partners_among
+from contrastive_text.losses.guided import Guided
+from contrastive_text.losses.relations import NO_ID, Alike, Forbid, Joined, TooNear, partners_among
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +21,13 @@ class Columns:
         vectors: (C, D).
         ids: (C,), or (C, kinds).
         groups: Class, or id of the partner's text, of each, (C,), ``NO_ID`` for none; None where none has one.
+        guide: Unit vectors that a guide has of the texts, (C, Dg); None without a guide.
     """
 
     vectors: Tensor
     ids: Tensor
     groups: Tensor | None = None
+    guide: Tensor | None = None
 
     @property
     def texts(self) -> Tensor:
@@ -39,13 +42,40 @@ class Columns:
             none = parts[0].ids.new_full
             each = [none((len(part.ids),), NO_ID) if part.groups is None else part.groups for part in parts]
             groups = torch.cat(each)
-        return cls(torch.cat([part.vectors for part in parts]), torch.cat([part.ids for part in parts]), groups)
+        vectors, ids = (
+            torch.cat(each) for each in zip(*((part.vectors, part.ids) for part in parts), strict=True)
+        )
+        return cls(vectors, ids, groups, _joined([part.guide for part in parts]))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Columns:
         """Returns the columns with every tensor changed in the same way."""
-        return Columns(
-            change(self.vectors), change(self.ids), None if self.groups is None else change(self.groups)
+        groups, guide = (None if each is None else change(each) for each in (self.groups, self.guide))
+        return Columns(change(self.vectors), change(self.ids), groups, guide)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Texts that look for their targets.
+
+    Args:
+        vectors: (R, D).
+        ids: Of each row's own text, then of its target, (R, 2), or (R, 2, kinds).
+        guide: Unit vectors that a guide has of their own texts, (R, Dg); None without a guide.
+        bound: The guide's cosine above which a column is no negative of a row, (R,).
+    """
+
+    vectors: Tensor
+    ids: Tensor
+    guide: Tensor | None = None
+    bound: Tensor | None = None
+
+    @classmethod
+    def join(cls, parts: Sequence[Rows]) -> Rows:
+        """Returns the rows of all parts, one after another."""
+        vectors, ids = (
+            torch.cat(each) for each in zip(*((part.vectors, part.ids) for part in parts), strict=True)
         )
+        return cls(vectors, ids, _joined([part.guide for part in parts]), _joined([part.bound for part in parts]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +118,9 @@ class Comparison:
             rows=self.rows[those],
             columns=self.columns,
             target=self.target[those],
-            forbid=replace(self.forbid, rows=self.forbid.rows[those]),
+            forbid=self.forbid.part(those),
             own=None if self.own is None else self.own[those],
-            alike=None if self.alike is None else replace(self.alike, rows=self.alike.rows[those]),
+            alike=None if self.alike is None else self.alike.part(those),
             reverse=None if self.reverse is None else self.reverse.part(those),
         )
 
@@ -123,6 +153,7 @@ class Triples:
         partners: Ids of the texts that anchor and positive belong with, each other's, (N, 2), ``NO_ID`` for
             none; None where siblings are kept.
         attract: How siblings are joined with the target; None where they are hidden.
+        guided: What a guide knows of the texts; None without one.
     """
 
     anchor: Tensor
@@ -134,6 +165,7 @@ class Triples:
     classes: Tensor | None = None
     partners: Tensor | None = None
     attract: Joined | None = None
+    guided: Guided | None = None
 
     @classmethod
     def distinct(cls, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Triples:
@@ -177,6 +209,7 @@ class Triples:
             classes=None if self.classes is None else change(self.classes),
             partners=None if self.partners is None else change(self.partners),
             attract=self.attract,
+            guided=None if self.guided is None else self.guided.map(change),
         )
 
     def with_partners(self, attract: Joined | None, paired: Tensor | None = None) -> Triples:
@@ -197,31 +230,45 @@ class Triples:
         groups = (self.classes, self.classes) if by_class else (None, None)
         if not by_class and self.partners is not None:
             groups = self.partners[:, 0], self.partners[:, 1]
+        known = (None, None) if self.guided is None else (self.guided.anchor, self.guided.positive)
         return (
-            Columns(self.anchor, self.anchor_ids, groups[0]),
-            Columns(self.positive, self.positive_ids, groups[1]),
+            Columns(self.anchor, self.anchor_ids, groups[0], known[0]),
+            Columns(self.positive, self.positive_ids, groups[1], known[1]),
+        )
+
+    def rows(self) -> tuple[Rows, Rows]:
+        """Returns anchors that look for positives, and positives that look for anchors."""
+        anchors, positives = self.sides(by_class=False)
+        ids = torch.stack([anchors.ids, positives.ids], dim=1)
+        bound = None if self.guided is None else self.guided.bound
+        return (
+            Rows(anchors.vectors, ids, anchors.guide, bound),
+            Rows(positives.vectors, ids.flip(1), positives.guide, bound),
         )
 
     def relations(
-        self, ids: Tensor, columns: Columns, classes: Tensor | None = None
+        self, rows: Rows, columns: Columns, classes: Tensor | None = None
     ) -> tuple[Forbid, Alike | None]:
         """Returns which columns rows must not see, and which they are pulled to beside their targets.
 
         Args:
-            ids: Of each row's own text, then of its target, (R, 2), or (R, 2, kinds).
+            rows: What looks.
             columns: What they are held against.
             classes: Class of each row, (R,), where columns of its class are alike; None where siblings count.
         """
-        forbid = Forbid(ids, columns.ids)
-        if columns.groups is None:
-            return forbid, None
-        if classes is not None:
-            return forbid, Alike(classes, columns.groups)
-        if self.partners is None:
-            return forbid, None
-        if self.attract is None:
-            return replace(forbid, partners=columns.groups), None
-        return forbid, Alike(ids if ids.ndim == 2 else ids[..., 0], columns.groups, self.attract)
+        forbid, alike = Forbid(rows.ids, columns.ids), None
+        if columns.groups is not None and classes is not None:
+            alike = Alike(classes, columns.groups)
+        elif columns.groups is not None and self.partners is not None:
+            if self.attract is None:
+                forbid = replace(forbid, partners=columns.groups)
+            else:
+                own = rows.ids if rows.ids.ndim == 2 else rows.ids[..., 0]
+                alike = Alike(own, columns.groups, self.attract)
+        if rows.guide is not None and rows.bound is not None and columns.guide is not None:
+            near = TooNear(rows.guide, columns.guide, rows.bound, spared=alike)
+            forbid = replace(forbid, near=near)
+        return forbid, alike
 
     def columns(
         self, sides: Sequence[Columns], places: Tensor, further: FurtherNegatives | None = None
@@ -256,7 +303,9 @@ class Triples:
         if self.negative is not None and self.negative_ids is not None:
             k = self.negative.shape[1]
             own = places.unsqueeze(1) * k + torch.arange(k, device=places.device)
-            columns = Columns(self.negative.flatten(0, 1), self.negative_ids.flatten(0, 1))
+            known = None if self.guided is None else self.guided.negative
+            known = None if known is None else known.flatten(0, 1)
+            columns = Columns(self.negative.flatten(0, 1), self.negative_ids.flatten(0, 1), guide=known)
             if further is not None:
                 others = torch.where(further.own < 0, further.own, len(columns.ids) + further.own)
                 own, columns = torch.cat([own, others], dim=1), Columns.join([columns, further.columns])
@@ -264,7 +313,13 @@ class Triples:
         if hard is None or self.partners is None:
             return hard
         _, positives = self.sides(by_class=False)
-        known = partners_among(hard.columns.texts, positives.texts, self.partners[:, 1])
+        groups = partners_among(hard.columns.texts, positives.texts, self.partners[:, 1])
         if hard.columns.groups is not None:
-            known = torch.where(hard.columns.groups == NO_ID, known, hard.columns.groups)
-        return replace(hard, columns=replace(hard.columns, groups=known))
+            groups = torch.where(hard.columns.groups == NO_ID, groups, hard.columns.groups)
+        return replace(hard, columns=replace(hard.columns, groups=groups))
+
+
+def _joined(parts: list[Tensor | None]) -> Tensor | None:
+    """Returns a guide's vectors of all parts, one after another; None where it isn't asked of all of them."""
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if len(known) == len(parts) else None

@@ -113,18 +113,18 @@ class InfoNCE(SoftmaxLoss):
         if len(self.directions) == 1:
             return super().comparisons(local, every, offset, further)
         places = offset + torch.arange(len(local.anchor), device=every.anchor.device)
-        ids = torch.stack([local.anchor_ids, local.positive_ids], dim=1)
+        forward, backward = local.rows()
         anchors, positives = every.sides(by_class=False)
         sides = [positives, anchors] if "query_to_query" in self.directions else [positives]
         columns, own = every.columns(sides, places, further)
-        block = self._block(local, local.anchor, ids, columns, places, own)
+        block = self._block(local, forward, columns, places, own)
         sought = [anchors] if "doc_to_query" in self.directions else []
         # Where positives don't look for anchors, they have no target.
         target = places if sought else torch.full_like(places, -1)
         sought += [positives] if "doc_to_doc" in self.directions else []
         if not sought:
             return [block]
-        reverse = self._block(local, local.positive, ids.flip(1), Columns.join(sought), target)
+        reverse = self._block(local, backward, Columns.join(sought), target)
         return [replace(block, reverse=reverse)]
 
     def terms(self, block: Comparison) -> Tensor:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from contrastive_text.core.similarity import full_precision
+
 Joined = Literal["mean", "sum"]
 
 NO_ID = -1
 """No text and no class: what no row is kept from or pulled to."""
+
+_ROUNDING = 16
+"""Units in the last place by which a cosine of unit vectors may be off."""
 
 _FEW_ENTRIES = 2**16
 """Entries of a matrix up to which a mask is no slower than looking for places."""
@@ -30,6 +35,7 @@ class Forbid:
         columns: Id of each column, (C,), or (C, K).
         partners: Id, of the first kind, of the text that each column belongs with, (C,), ``NO_ID`` for none;
             None where siblings are seen.
+        near: Columns that a guide finds too near to a row; None without a guide.
 
     Example:
         >>> ids = torch.tensor([7, 7]), torch.tensor([1, 2])  # one query, two positives
@@ -44,6 +50,7 @@ class Forbid:
     rows: Tensor
     columns: Tensor
     partners: Tensor | None = None
+    near: TooNear | None = None
 
     @property
     def kinds(self) -> list[tuple[Tensor, Tensor]]:
@@ -58,7 +65,11 @@ class Forbid:
         same = torch.zeros((), dtype=torch.bool, device=self.columns.device)
         for rows, columns in self.kinds:
             same = same | _any_equal(rows[down], columns[across])
-        return same
+        return same if self.near is None else same | self.near.tile(down, across)
+
+    def part(self, those: slice) -> Forbid:
+        """Returns what some of the rows must not see."""
+        return replace(self, rows=self.rows[those], near=None if self.near is None else self.near.part(those))
 
     def mask(self, target: Tensor) -> Tensor:
         """Returns True where a column is forbidden, (R, C), for targets (R,), of which -1 is none."""
@@ -73,11 +84,14 @@ class Forbid:
 
         Args:
             target: (R,).
-            most: None is given if there are more places than that, before any memory is taken for them.
+            most: None is given if there are more places than that, before any memory is taken for them; and with
+                ``near``, for which every place would have to be looked at.
 
         Returns:
             Rows and columns, some perhaps twice.
         """
+        if self.near is not None:
+            return None
         listed = []
         for ids, column_ids in self.kinds:
             ordered, order = column_ids.sort()
@@ -108,6 +122,45 @@ class Forbid:
         if places is None:
             return logits.masked_fill_(self.mask(target), -torch.inf)
         return logits.index_put_(places, logits.new_tensor(-torch.inf))
+
+
+@dataclass(frozen=True, slots=True)
+class TooNear:
+    """Which columns a guide finds nearer to a row than a bound: false negatives (GISTEmbed, ``FalseNegatives``).
+
+    Cosines are computed tile by tile, in O((R + C) Dg) memory. One that equals the bound is not above it, nor one
+    that rounding alone puts there: what is removed is the same in every tiling and on any number of ranks.
+
+    Args:
+        rows: Unit vectors of each row's text, (R, Dg).
+        columns: Of each column's, (C, Dg).
+        bound: Cosine above which a column is removed, of each row, (R,).
+        spared: Columns that stay whatever the guide says, for rows are pulled to them; None for none.
+
+    Example:
+        >>> eye = torch.eye(2)
+        >>> near = TooNear(eye, torch.tensor([[1.0, 0.0], [0.6, 0.8]]), bound=torch.tensor([0.7, 0.8]))
+        >>> near.tile(slice(None), slice(None))
+        tensor([[ True, False],
+                [False, False]])
+    """
+
+    rows: Tensor
+    columns: Tensor
+    bound: Tensor
+    spared: Alike | None = None
+
+    def tile(self, down: slice, across: slice) -> Tensor:
+        """Returns True where a column is too near, (rows, columns) of a tile."""
+        with full_precision(self.rows.device):
+            cosines = self.rows[down] @ self.columns[across].T
+        near = cosines > (self.bound[down] + _ROUNDING * torch.finfo(cosines.dtype).eps).unsqueeze(1)
+        return near if self.spared is None else near & ~self.spared.tile(down, across)
+
+    def part(self, those: slice) -> TooNear:
+        """Returns the same of some of the rows."""
+        spared = None if self.spared is None else self.spared.part(those)
+        return replace(self, rows=self.rows[those], bound=self.bound[those], spared=spared)
 
 
 def _any_equal(rows: Tensor, columns: Tensor) -> Tensor:
@@ -173,6 +226,10 @@ class Alike:
     def tile(self, down: slice, across: slice) -> Tensor:
         """Returns True where a column is alike, (rows, columns) of a tile."""
         return _any_equal(self.rows[down], self.columns[across])
+
+    def part(self, those: slice) -> Alike:
+        """Returns the same of some of the rows."""
+        return replace(self, rows=self.rows[those])
 
     def mask(self, target: Tensor) -> Tensor:
         """Returns True where a column is alike or the row's target, (R, C), for targets (R,)."""

@@ -18,6 +18,7 @@ from contrastive_text.losses.relations import Joined, count_alike
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.batch_pairs import BatchPairs, gather_triples
 from contrastive_text.objectives.between import Between, named_between, read_vectors
+from contrastive_text.objectives.false_negatives import FalseNegatives
 from contrastive_text.objectives.health import health
 from contrastive_text.objectives.pair_labels import PairLabels
 from contrastive_text.objectives.queue import Queue
@@ -66,11 +67,14 @@ class Contrastive(Objective):
             (``attract``) or negatives (``keep``).
         attract: What is taken of several targets: the ``mean`` of their log-probabilities, or the logarithm of
             the ``sum`` of their probabilities.
+        false_negatives: By which guide candidates that are too near to a row are left out (GISTEmbed); None to
+            leave none out.
 
     Raises:
         ValueError: A head that isn't train-only, an unknown ``between``, labels of pairs that aren't compared
             or together with classes, classes without a loss that reads them, or such a loss without classes; a
-            queue of less than 0, or with labels that don't take one; siblings that can't attract.
+            queue of less than 0, or with labels that don't take one; siblings that can't attract; a guide for
+            negative pairs that are rows.
 
     Example:
         >>> from contrastive_text.core.types import Slot
@@ -93,6 +97,7 @@ class Contrastive(Objective):
         queue: int = 0,
         siblings: Siblings = "hide",
         attract: Joined = "mean",
+        false_negatives: FalseNegatives | None = None,
     ) -> None:
         super().__init__(task)
         check_train_only(head, "Contrastive.head")
@@ -105,6 +110,8 @@ class Contrastive(Objective):
         self.queue = queue
         self.siblings = siblings
         self.attract = attract
+        self.false_negatives = false_negatives
+        self.guides = () if false_negatives is None else (false_negatives.guide,)
         self._between = named_between(between)
         self.reads, self.takes = self._between.reads, self._between.takes
         self._check_target()
@@ -145,6 +152,16 @@ class Contrastive(Objective):
                 f"Contrastive.pair_labels: expected a loss whose terms can be maximised for "
                 f"{type(self.pair_labels).__name__}, got {name}; "
                 "take NegativesAsHard, or InfoNCE of query_to_doc alone or NTXent"
+            )
+        if (
+            self.pair_labels is not None
+            and self.false_negatives is not None
+            and not self.pair_labels.takes_targets
+        ):
+            raise InvalidValueError(
+                f"Contrastive.false_negatives: expected rows that belong to positive pairs, got "
+                f"{type(self.pair_labels).__name__}, whose negative pairs are rows too: a guide's cosine of one "
+                "is no bound; take NegativesAsHard or PositivesOnly"
             )
         if self.loss.reads_labels and self.classes is None:
             raise InvalidValueError(
@@ -187,6 +204,12 @@ class Contrastive(Objective):
         classes = self._classes(encoded)
         vectors = read_vectors(encoded, (*self.reads, *self.takes), self.head)
         triples = self._between.triples(encoded, vectors)
+        if self.false_negatives is not None:
+            known = replace(encoded, embeddings=encoded.guides[self.false_negatives.guide])
+            guided = self._between.triples(known, read_vectors(known, (*self.reads, *self.takes), head=None))
+            triples = {
+                name: replace(own, guided=self.false_negatives.of(guided[name])) for name, own in triples.items()
+            }
         parts = [self._terms(name, replace(own, classes=classes)) for name, own in triples.items()]
         return Terms.added(parts)
 
@@ -206,6 +229,7 @@ class Contrastive(Objective):
         parts += [f"{self.queue} past columns"] if self.queue else []
         notes = [] if self.pair_labels is None else [self.pair_labels.note]
         notes += ["texts of its class are none"] if self.loss.reads_labels else []
+        notes += [f"those too near by {guide} are none" for guide in self.guides]
         most = "at most " if notes else ""
         notes.append(f"accumulate_grad_batches adds none{', but fills the queue sooner' if self.queue else ''}")
         once = " once the queue is full" if self.queue else ""
@@ -226,7 +250,7 @@ class Contrastive(Objective):
         texts = every.anchor_ids if every.anchor_ids.ndim == 1 else every.anchor_ids[:, 0]
         if not self.mask_duplicates:
             distinct = Triples.distinct(every.anchor, every.positive, every.negative)
-            every = replace(distinct, classes=every.classes)
+            every = replace(distinct, classes=every.classes, guided=every.guided)
         if self.siblings_in_effect in ("hide", "attract"):
             every = every.with_partners(
                 attract=self.attract if self.siblings == "attract" else None,

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from contrastive_text import metrics
 from contrastive_text.losses import cosine_similarity_matrix
 from contrastive_text.losses.comparisons import Triples
+from contrastive_text.losses.relations import Forbid, TooNear
 
 _LOGGED_ROWS = 256
 """Rows that the logged figures look at: enough for two digits, and no cost beside a large batch's."""
+
+
+_RANKED = 64
+"""Rows and columns whose cosines are ranked to compare two models: some 4,000."""
 
 
 @torch.no_grad()
@@ -25,19 +32,39 @@ def health(local: Triples, every: Triples, offset: int, by_class: bool = False) 
     rows = local.map(lambda each: each[:_LOGGED_ROWS])
     anchor, positive = rows.anchor, rows.positive
     target = offset + torch.arange(len(anchor), device=anchor.device)
-    ids = torch.stack([rows.anchor_ids, rows.positive_ids], dim=1)
     _, columns = every.sides(by_class)
-    forbid, alike = rows.relations(ids, columns, rows.classes if by_class else None)
+    forbid, alike = rows.relations(rows.rows()[0], columns, rows.classes if by_class else None)
     unseen = forbid.mask(target)
     if alike is not None:
         unseen |= alike.mask(target).scatter_(1, target.unsqueeze(1), False)
     cosines = cosine_similarity_matrix(anchor, every.positive)
     negative = (~unseen).scatter_(1, target.unsqueeze(1), False)
     own = cosines.gather(1, target.unsqueeze(1))
-    return {
+    figures = {
         "accuracy": metrics.in_batch_accuracy(anchor, every.positive, target=target, unseen=unseen),
         "positive_similarity": own.mean(),
         "negative_similarity": cosines.masked_fill(~negative, 0.0).sum() / negative.sum().clamp(min=1),
         "alignment": metrics.alignment(anchor, positive),
         "uniformity": metrics.uniformity(torch.cat([anchor, positive])),
     }
+    return figures if forbid.near is None else figures | _by_guide(cosines, forbid, forbid.near, target)
+
+
+def _by_guide(cosines: Tensor, forbid: Forbid, near: TooNear, target: Tensor) -> dict[str, Tensor]:
+    """Returns how many positives of others a guide takes from a row, and how far it agrees with the model.
+
+    Args:
+        cosines: Of the model, (R, C).
+        forbid: What rows must not see.
+        near: What of it the guide has added.
+        target: (R,).
+    """
+    removed = forbid.mask(target) & ~replace(forbid, near=None).mask(target)
+    figures = {"removed": removed.sum(dim=1).to(cosines).mean()}
+    ours = cosines[:_RANKED, :_RANKED].flatten()
+    theirs = (near.rows[:_RANKED] @ near.columns[:_RANKED].T).flatten()
+    # Spearman's correlation; of equal cosines any order does, for a figure to watch.
+    ranks = torch.stack([each.argsort().argsort().to(cosines) for each in (ours, theirs)])
+    own, others = ranks - ranks.mean(dim=1, keepdim=True)
+    figures["guide_agreement"] = torch.cosine_similarity(own, others, dim=0)
+    return figures

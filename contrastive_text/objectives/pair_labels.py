@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses import Loss, reduce_terms
-from contrastive_text.losses.comparisons import Columns, FurtherNegatives
+from contrastive_text.losses.comparisons import FurtherNegatives
 from contrastive_text.objectives.base import Terms
 from contrastive_text.objectives.batch_pairs import BatchPairs
 
@@ -85,8 +85,9 @@ class NegativesAsHard(PairLabels):
     def terms(self, loss: Loss, pairs: BatchPairs) -> Terms:
         """Returns the loss of the positive pairs, with the negative pairs' second texts as columns."""
         negative = ~pairs.positive
+        _, positives = pairs.every.sides(by_class=False)
         further = FurtherNegatives(
-            Columns(pairs.every.positive[negative], pairs.every.positive_ids[negative]),
+            replace(positives, groups=None).map(lambda each: each[negative]),
             own=_places(
                 pairs.texts[pairs.offset : pairs.offset + len(pairs.local.anchor)][pairs.local_positive],
                 among=pairs.texts[negative],

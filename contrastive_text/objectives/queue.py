@@ -71,7 +71,8 @@ class Queue(nn.Module):
         ids = first.forbid.columns if self.mask_duplicates else torch.full_like(first.forbid.columns, NO_ID)
         groups = first.forbid.partners if first.alike is None else first.alike.columns
         own = len(first.columns) - self.filled
-        self._compared = Columns(first.columns.detach(), ids, groups).map(lambda rows: rows[:own])
+        guide = None if first.forbid.near is None else first.forbid.near.columns
+        self._compared = Columns(first.columns.detach(), ids, groups, guide).map(lambda rows: rows[:own])
         return [first, *others]
 
     def take_in(self) -> None:
@@ -87,14 +88,14 @@ class Queue(nn.Module):
         """Returns the past columns for a state dict."""
         if self._past is None:
             return {}
-        groups = {} if self._past.groups is None else {"groups": self._past.groups}
-        return {"vectors": self._past.vectors, "ids": self._past.ids, **groups}
+        kept = {name: getattr(self._past, name) for name in ("vectors", "ids", "groups", "guide")}
+        return {name: rows for name, rows in kept.items() if rows is not None}
 
     def set_extra_state(self, state: Mapping[str, Tensor]) -> None:
         """Takes past columns over; the latest, where there are more than it holds."""
         self._past = self._compared = None
         if state:
-            self._compared = Columns(state["vectors"], state["ids"], state.get("groups"))
+            self._compared = Columns(**state)
             self.take_in()
 
 

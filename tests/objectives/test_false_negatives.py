@@ -1,0 +1,266 @@
+"""GISTEmbed: candidates that a guide finds nearer than a row's own pair are none, in any loss and any form."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import reference
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
+from contrastive_text.losses.info_nce import Direction
+from contrastive_text.losses.relations import Forbid, TooNear
+from contrastive_text.objectives import Contrastive, FalseNegatives, Matryoshka, NegativesAsHard, SignedPairs
+
+GIST: tuple[Direction, ...] = ("query_to_doc", "query_to_query", "doc_to_doc")
+ROUNDING = 1e-9
+T = 0.1
+ROLES = ("anchor", "positive", "negative")
+
+
+def batch(texts: Tensor, known: Tensor, roles: int, ids: Tensor | None = None, **fields: Any) -> Encoded:
+    """Texts of some roles, one slot each, with a guide's vectors of them."""
+    slots = tuple(Slot(role, 0) for role in ROLES[:roles])  # type: ignore[arg-type]  # of the three
+    given_ids = torch.arange(len(texts)) if ids is None else ids
+    return Encoded(texts, slots, given_ids, guides={"teacher": known}, **fields)
+
+
+def value(objective: Contrastive, rows: Encoded) -> float:
+    terms = objective(rows)
+    return float(reduce_terms(terms.total, terms.count, terms.reduction))
+
+
+def gist(directions: tuple[Direction, ...] = GIST, **margins: float) -> Contrastive:
+    return Contrastive(InfoNCE(T, directions=directions), false_negatives=FalseNegatives("teacher", **margins))
+
+
+def of_sheet(methods: dict[str, Any], triples: bool) -> Encoded:
+    """The sheet's texts: A, P and H, with the guide's GA, GP and GH."""
+    names = "APH" if triples else "AP"
+    read = {
+        name: torch.tensor(methods["inputs"][name], dtype=torch.float64)
+        for name in ("A", "P", "H", "GA", "GP", "GH")
+    }
+    return batch(
+        torch.cat([read[name] for name in names]), torch.cat([read[f"G{name}"] for name in names]), len(names)
+    )
+
+
+def removed(objective: Contrastive, rows: Encoded, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many candidates the guide takes from all rows, of those that they would meet without it."""
+    seen: list[Forbid] = []
+    mask = Forbid.mask
+
+    def counted(forbid: Forbid, target: Tensor) -> Tensor:
+        if forbid.near is not None:
+            seen.append(forbid)
+            found.append(int((mask(forbid, target) & ~mask(replace(forbid, near=None), target)).sum()))
+        return mask(forbid, target)
+
+    found: list[int] = []
+    monkeypatch.setattr("contrastive_text.objectives.contrastive.health", lambda *_, **__: {})
+    monkeypatch.setattr(Forbid, "mask", counted)
+    objective(rows)
+    return sum(found)
+
+
+VALUES: dict[str, tuple[bool, tuple[Direction, ...], dict[str, float]]] = {
+    "gist_pairs_T0.1": (False, GIST, {}),
+    "gist_triples_T0.1": (True, GIST, {}),
+    "gist_triples_T0.1_abs0.1": (True, GIST, {"absolute_margin": 0.1}),
+    "gist_triples_T0.1_rel0.05": (True, GIST, {"relative_margin": 0.05}),
+    "gist_pairs_T0.1_no_aa_no_pp": (False, GIST[:1], {}),
+}
+
+
+@pytest.mark.parametrize("key", VALUES)
+def test_value_of(key: str, methods: dict[str, Any]) -> None:
+    triples, directions, margins = VALUES[key]
+    found = value(gist(directions, **margins), of_sheet(methods, triples))
+    assert found == pytest.approx(methods[key], abs=ROUNDING)
+
+
+@pytest.mark.parametrize("key", [f"{key}_removed" for key in VALUES])
+def test_number_of(key: str, methods: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    triples, directions, margins = VALUES[key.removesuffix("_removed")]
+    assert removed(gist(directions, **margins), of_sheet(methods, triples), monkeypatch) == methods[key]
+
+
+def test_a_text_is_never_its_own_negative(methods: dict[str, Any]) -> None:
+    """In the authors' function it is, where the guide finds both texts of a pair equal, as in SimCSE's pairs."""
+    own = torch.tensor(methods["inputs"]["A"][:3], dtype=torch.float64)
+    known = torch.eye(3, dtype=torch.float64)  # a pair has a cosine of 1, and nothing is above it
+    rows = batch(torch.cat([own, own]), torch.cat([known, known]), roles=2, ids=torch.tensor([0, 1, 2] * 2))
+    cosines = [[reference.cosine(a, p) / T for p in own.tolist()] for a in own.tolist()]
+    theirs = sum(reference.cross_entropy(row[i], row * 3) for i, row in enumerate(cosines)) / 3
+    others = sum(
+        reference.cross_entropy(row[i], [row[i], *3 * [c for j, c in enumerate(row) if j != i]])
+        for i, row in enumerate(cosines)
+    )
+    assert theirs == pytest.approx(1.128, abs=1e-3)
+    assert theirs > math.log(3)
+    assert value(gist(), rows) == pytest.approx(others / 3, abs=ROUNDING)
+    assert others / 3 < 0.1
+
+
+def slow(rows: Encoded, directions: tuple[str, ...], margin: float, share: float) -> float:
+    """GIST over Python's numbers: the mean of the pairs' terms."""
+    n, k = len(rows.role_ids("anchor")), len(rows.slots)
+    texts, known, ids = (
+        each.reshape(k, n, -1).tolist() for each in (rows.embeddings, rows.guides["teacher"], rows.text_ids)
+    )
+    total = 0.0
+    for i in range(n):
+        own = {ids[0][i][0], ids[1][i][0]}
+        bound = reference.cosine(known[0][i], known[1][i])
+        bound -= margin + share * abs(bound)
+        logits = [reference.cosine(texts[0][i], texts[1][i]) / T]
+        looks = [(0, 1), *((0, role) for role in range(2, k))]
+        looks += [(0, 0)] if "query_to_query" in directions else []
+        looks += [(1, 1)] if "doc_to_doc" in directions else []
+        for row, column in looks:
+            for j in range(n):
+                is_own = (row, column, j) == (0, 1, i)
+                if (
+                    not is_own
+                    and ids[column][j][0] not in own
+                    and reference.cosine(known[row][i], known[column][j]) <= bound
+                ):
+                    logits.append(reference.cosine(texts[row][i], texts[column][j]) / T)
+        total += reference.cross_entropy(logits[0], logits)
+    return total / n
+
+
+def drawn(n: int, roles: int, kinds: int, seed: int) -> Encoded:
+    noise = torch.Generator().manual_seed(seed)
+    texts, known = (torch.randn(n * roles, size, generator=noise, dtype=torch.float64) for size in (4, 3))
+    return batch(texts, known, roles, ids=torch.randint(kinds, (n * roles,), generator=noise))
+
+
+@pytest.mark.parametrize("directions", [GIST[:1], GIST[::2], GIST])
+@given(
+    n=st.integers(1, 6), roles=st.integers(2, 3), kinds=st.sampled_from([3, 10**9]),
+    margin=st.sampled_from([0.0, 0.2]), share=st.sampled_from([0.0, 0.3]), seed=st.integers(0, 2**31),
+)  # fmt: skip
+def test_it_equals_the_double_loop(
+    directions: tuple[Direction, ...], n: int, roles: int, kinds: int, margin: float, share: float, seed: int
+) -> None:
+    rows = drawn(n, roles, kinds, seed)
+    objective = gist(directions, absolute_margin=margin, relative_margin=share)
+    objective.siblings = "keep"
+    assert value(objective, rows) == pytest.approx(slow(rows, directions, margin, share), abs=ROUNDING)
+
+
+LOSSES: dict[str, Any] = {
+    "InfoNCE": lambda **how: InfoNCE(T, **how),
+    "two-sided": lambda **how: InfoNCE(T, "two_sided", **how),
+    "GIST": lambda **how: InfoNCE(T, directions=GIST, **how),
+    "NTXent": lambda **how: NTXent(T, **how),
+    "SupCon": lambda **how: SupCon(T, **how),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_streamed_and_dense_are_alike_and_so_is_another_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("contrastive_text.losses.streaming._TILE", 4)
+    monkeypatch.setattr("contrastive_text.losses.streaming._MIRRORED_TILE", 4)
+    monkeypatch.setattr("contrastive_text.losses.by_rows._ENTRIES", 90)
+    rows = drawn(10, roles=3, kinds=10**9, seed=1)
+    rows = replace(rows, target=torch.arange(10.0) % 4)
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(2))
+    found, gradients = [], []
+    for turn, form in ((False, "dense"), (False, "streamed"), (True, "dense")):
+        loss: Loss = LOSSES[name](streamed=form == "streamed")
+        objective = Contrastive(
+            loss, classes=4 if loss.reads_labels else None, false_negatives=FalseNegatives("teacher")
+        )
+        places = (order if turn else torch.arange(10)) + torch.arange(0, 30, 10).unsqueeze(1)
+        vectors = rows.embeddings[places.flatten()].requires_grad_()
+        turned = replace(
+            rows, embeddings=vectors, text_ids=rows.text_ids[places.flatten()],
+            guides={"teacher": rows.guides["teacher"][places.flatten()]},
+            target=None if rows.target is None else rows.target[places[0]],
+        )  # fmt: skip
+        terms = objective(turned)
+        terms.total.backward()
+        assert vectors.grad is not None
+        found.append(float(terms.total.detach()))
+        gradients.append(vectors.grad[places.flatten().argsort()])
+    assert found == pytest.approx([found[0]] * 3, abs=ROUNDING)
+    for gradient in gradients[1:]:
+        torch.testing.assert_close(gradient, gradients[0], rtol=0, atol=ROUNDING)
+    without = Contrastive(LOSSES[name](), classes=4 if name == "SupCon" else None)
+    assert abs(float(without(rows).total) - found[0]) > 0.1
+
+
+def test_texts_that_a_row_is_pulled_to_stay() -> None:
+    rows = drawn(8, roles=2, kinds=10**9, seed=3)
+    rows = replace(rows, text_ids=torch.cat([torch.tensor([1, 1, 1, 2, 2, 3, 4, 5]), rows.text_ids[8:]]))
+    near = {
+        "teacher": torch.cat([torch.eye(8), torch.ones(8, 8)]).double()
+    }  # every positive as near as the own one
+    every = Contrastive(InfoNCE(T), siblings="attract")
+    guided = Contrastive(
+        InfoNCE(T), siblings="attract", false_negatives=FalseNegatives("teacher", absolute_margin=0.1)
+    )
+    assert value(guided, replace(rows, guides=near)) < value(every, rows)
+    pulled = replace(
+        rows, embeddings=rows.embeddings[[0, 1, 2, 8, 9, 10]], text_ids=rows.text_ids[[0, 1, 2, 8, 9, 10]]
+    )
+    near = {"teacher": near["teacher"][[0, 1, 2, 8, 9, 10]]}
+    assert value(guided, replace(pulled, guides=near)) == pytest.approx(value(every, pulled), abs=ROUNDING)
+
+
+def test_past_columns_and_hard_negatives_are_removed_as_others_are() -> None:
+    rows = drawn(6, roles=2, kinds=10**9, seed=4)
+    labels = torch.tensor([1.0, 1, 0, 1, 0, 1])
+    guided = {"false_negatives": FalseNegatives("teacher", absolute_margin=3.0)}  # all candidates are too near
+    hard = Contrastive(InfoNCE(T), pair_labels=NegativesAsHard(), **guided)  # type: ignore[arg-type]  # the same
+    assert value(hard, replace(rows, target=labels)) == pytest.approx(0, abs=ROUNDING)
+    queued = Contrastive(InfoNCE(T), queue=20, **guided).train()  # type: ignore[arg-type]
+    loose = Contrastive(InfoNCE(T), queue=20, false_negatives=FalseNegatives("teacher")).train()
+    for objective in (queued, loose):
+        objective(drawn(6, roles=2, kinds=10**9, seed=5))
+        objective.finish_step()
+    assert value(queued, rows) == pytest.approx(0, abs=ROUNDING)
+    again = Contrastive(InfoNCE(T), queue=20, false_negatives=FalseNegatives("teacher")).train()
+    again.load_state_dict(loose.state_dict())
+    assert value(again, rows) == value(loose, rows)
+
+
+def test_equal_cosines_are_not_above_whatever_the_tile() -> None:
+    noise = torch.Generator().manual_seed(0)
+    known = torch.nn.functional.normalize(torch.randn(64, 384, generator=noise), dim=1)
+    for size in (1, 7, 64):
+        bound = torch.cat([(known[at : at + size] @ known.T).diagonal(at) for at in range(0, 64, size)])
+        near = TooNear(known, known, bound)
+        for at in range(0, 64, 5):
+            span = slice(at, at + 5)
+            assert not near.tile(span, span).diagonal().any()
+
+
+def test_what_is_removed_and_how_far_both_agree_is_logged() -> None:
+    rows = drawn(9, roles=2, kinds=10**9, seed=6)
+    same = replace(rows, guides={"teacher": rows.embeddings})
+    logs = Contrastive(InfoNCE(T), false_negatives=FalseNegatives("teacher"))(same).logs
+    assert float(logs["guide_agreement"]) == pytest.approx(1)
+    assert 0 < float(logs["removed"]) < 8
+    wide = Matryoshka(Contrastive(InfoNCE(T), false_negatives=FalseNegatives("teacher")), dims=[4, 2])
+    assert wide.guides == ("teacher",)
+    assert float(wide(same).logs["guide_agreement@2"]) < 1
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"FalseNegatives.relative_margin: expected 0 or more, got -0.1"):
+        FalseNegatives("teacher", relative_margin=-0.1)
+    with pytest.raises(
+        ValueError, match=r"false_negatives: .* got SignedPairs, whose negative pairs are rows too"
+    ):
+        Contrastive(pair_labels=SignedPairs(), false_negatives=FalseNegatives("teacher"))
