@@ -47,6 +47,7 @@ from contrastive_text.objectives import (
     Consistency,
     Contrastive,
     CosineScorer,
+    DenoisingDecoder,
     MaskedLM,
     Matryoshka,
     NegativesAsHard,
@@ -268,6 +269,10 @@ CASES: dict[str, Case] = {
         slots=(*PAIR, ORIGINAL),
         hidden="original",
         parts=lambda: {"weights": {"mlm": 0.3}, "pooler": MaxPooler()},
+    ),
+    "denoising decoder, InfoNCE": Case(
+        lambda how: {"d": DenoisingDecoder(block=7), "c": Contrastive(InfoNCE(0.2, **how))},
+        slots=(*PAIR, ORIGINAL),
     ),
     "classes of texts": Case(
         lambda how: {"text": TextClassification(3, head=MLPHead(out_features=3))},  # noqa: ARG005  # as each case is called
@@ -500,7 +505,9 @@ def watched(module: ContrastiveModule) -> Iterator[Seen]:
     ):
         yield seen
     handle.remove()
-    seen.checkpoints, seen.tiled = checkpoint.call_count, tiled.call_count + some_rows.call_count
+    # Of the encoder: networks of objectives have groups of their own.
+    seen.checkpoints = sum(call.args[0].func.__name__ == "encode" for call in checkpoint.call_args_list)
+    seen.tiled = tiled.call_count + some_rows.call_count
 
 
 @dataclass

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from contrastive_text.core.batch import Batch
 
 Role = Literal["anchor", "positive", "negative", "original"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -24,6 +27,12 @@ NO_WORD = -1
 
 Alter: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Alters the embedding output of a batch: embeddings (S, L, D) and mask (S, L) -> (S, L, D)."""
+
+
+OwnPass: TypeAlias = Callable[
+    ["Batch", Callable[["Batch", Tensor], Tensor]], "list[tuple[Batch, Tensor, Tensor]]"
+]
+"""Runs a network group by group: (rows, what it makes of a group and its places) -> each group with both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +248,8 @@ class Encoded:
         masked_labels: Their labels, (M,), or None.
         token_logits: From such vectors to a score for every entry of the vocabulary, (M, D) -> (M, V), or None.
         guides: Name of a guide -> its vectors of the same rows' texts, (S, Dg), without a gradient.
+        batch: The rows whose token ids are read, of encoded slots and others; None where none are.
+        by_groups: Runs a network over rows as the encoder was run; see ``OwnPass``.
     """
 
     embeddings: Tensor
@@ -249,6 +260,8 @@ class Encoded:
     masked_labels: Tensor | None = None
     token_logits: Callable[[Tensor], Tensor] | None = None
     guides: Mapping[str, Tensor] = field(default_factory=dict)
+    batch: Batch | None = None
+    by_groups: OwnPass | None = None
 
     def role(self, role: Role) -> Tensor:
         """Returns the vectors of a role, (N, slots of the role, D).
@@ -269,6 +282,19 @@ class Encoded:
     def role_guide(self, name: str, role: Role) -> Tensor:
         """Returns a guide's vectors of a role, (N, slots of the role, Dg)."""
         return self._of(role, self.guides[name])
+
+    def tokens(self, role: Role) -> Batch:
+        """Returns the rows of a role with their token ids, slot by slot: of one that an objective names.
+
+        Raises:
+            ValueError: No objective of the step says that it reads them.
+        """
+        if self.batch is None or not len(rows := self.batch.by_role(role)):
+            raise InvalidValueError(
+                f"Encoded.tokens: expected a role whose tokens an objective reads, got {role}; name it in "
+                "reads_tokens of the objective"
+            )
+        return self.batch.split(rows)
 
     def _of(self, role: Role, rows: Tensor) -> Tensor:
         wanted = [i for i, slot in enumerate(self.slots) if slot.role == role]

@@ -76,9 +76,10 @@ class Collator:
         plan: Which views run on which role.
         seed: Seed of every draw.
         task: Name of the data set, part of every draw's key.
-        originals: Copies of the anchor in the role ``original``, where that has a chain.
+        originals: Copies of the anchor in the role ``original``, where that has a chain or is read.
         prompts: What stands before the texts of each role; the task's own names come first.
         keep_texts: Whether batches hold the texts, for what has a tokenizer of its own.
+        reads: The roles that objectives read.
 
     Raises:
         ValueError: A prompt or a template that leaves no room for a text, or two texts in one sequence with one.
@@ -94,13 +95,14 @@ class Collator:
         originals: int = 1,
         prompts: Prompts = NO_PROMPTS,
         keep_texts: bool = False,
+        reads: Sequence[Role] = (),
     ) -> None:
         self.tokenizer = tokenizer
         self.pairing = pairing
         self.plan = plan
         self.seed = seed
         self.task = task
-        self.originals = originals if "original" in plan.roles else 0
+        self.originals = originals if "original" in (*plan.roles, *reads) else 0
         self.prompts = prompts
         self.keep_texts = keep_texts
         self._check_frames()

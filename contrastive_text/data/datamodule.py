@@ -77,8 +77,8 @@ class TextDataModule(pl.LightningDataModule):
         drop_last: Whether an epoch leaves out its last, smaller batch.
         permutation_rows: Most rows of a data set whose order is a permutation, in memory; of more it is a keyed
             bijection, computed step by step.
-        originals: Copies of the anchor in the role ``original``, where that has views; two masked ones of
-            each text are CLEAR's "double MLM".
+        originals: Copies of the anchor in the role ``original``, where that has views or is read; two
+            masked ones of each text are CLEAR's "double MLM".
         cache_dir: Where the tokens of long documents are kept, for pairings that read tokens; None for
             ``contrastive_text/tokens`` in the user's cache folder.
         bounds: How large what is in a file may be, by the names of ``Bounds``: ``line``, ``depth``, ``ratio``.
@@ -335,8 +335,8 @@ class TextDataModule(pl.LightningDataModule):
         its, tokenizer = needs.tasks[data.name], needs.known_tokenizer(training=True)
         plan = its.plan
         plan.build(tokenizer.vocabulary(plan.new_tokens))
-        originals, prompts = self.originals, needs.prompts
-        return Collator(tokenizer, data.pairing, plan, self.seed, data.name, originals, prompts, its.texts)
+        originals, prompts, reads = self.originals, needs.prompts, its.roles
+        return Collator(tokenizer, data.pairing, plan, self.seed, data.name, originals, prompts, its.texts, reads)
 
     def facts(self) -> dict[str, str]:
         """Returns what a reader of the results should know of the training data, after ``setup("fit")``."""

@@ -60,7 +60,7 @@ class HeldOutRows:
         if not self.objectives:
             raise InvalidValueError(
                 f"{option_place(data.name)}.held_out: expected an objective that reads unaltered texts, got "
-                f"{', '.join(every)}, which predicts what views hide; leave the file out"
+                f"{', '.join(every)}, which read what views hide or leave; leave the file out"
             )
 
     @classmethod

@@ -21,7 +21,7 @@ class TaskNeeds:
     Args:
         objectives: The names of those that read it.
         plan: Its views.
-        roles: Those that its objectives read.
+        roles: Those whose vectors or tokens its objectives read.
         target: What they read of its labels; None for nothing.
         predicts: Whether one of them predicts the labels.
         predicts_pairs: Whether one of them predicts something of two texts.

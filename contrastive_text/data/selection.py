@@ -94,7 +94,7 @@ def check_roles(
         pairing: The pairing.
         examples: What it gave of the first row.
         plan: The views.
-        reads: The roles that the objectives read.
+        reads: The roles that the objectives read; that of the original, any pairing gives.
         predicts_pairs: Whether an objective predicts something of anchor and positive.
 
     Raises:
@@ -136,7 +136,7 @@ def check_roles(
             "text twice; set pairing: Given"
         )
     for role in reads:
-        if role not in given:
+        if role not in {*given, "original"}:
             raise InvalidValueError(
                 f"objectives: expected a pairing that gives {role}, got {describe(pairing)}; take another "
                 f"pairing, or leave out the objective that compares {role}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,9 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Alter, Hidden
 from contrastive_text.encoders.layouts import FixedLayout
+
+if TYPE_CHECKING:
+    from contrastive_text.encoders.decoder import TextDecoder
 
 
 class Encoder(nn.Module, ABC):
@@ -91,6 +95,20 @@ class Encoder(nn.Module, ABC):
         raise InvalidValueError(
             f"{type(self).__name__}: expected a network with a masked-language-model head, got none; use another "
             "encoder, or leave MaskedLM out"
+        )
+
+    def make_decoder(self, tied: bool) -> TextDecoder:  # noqa: ARG002  # the contract
+        """Returns a decoder of the same architecture, which reads a text's vector.
+
+        Args:
+            tied: Whether it has the encoder's weights, and not copies of them.
+
+        Raises:
+            ValueError: An architecture that can't be one.
+        """
+        raise InvalidValueError(
+            f"{type(self).__name__}: expected an architecture that can be a decoder with cross-attention (BERT, "
+            "RoBERTa, ... in a TransformerEncoder), got another; leave the objective that needs it out"
         )
 
     def pretrained_pooler(self) -> nn.Linear | None:

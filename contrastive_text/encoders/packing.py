@@ -49,6 +49,12 @@ class Packing(NamedTuple):
         runs = tuple((len(list(rows)), length) for length, rows in groupby(lengths.tolist()) if length)
         return cls(runs, lengths)
 
+    def of_keys(self, query: Tensor, key: Tensor) -> Packing:
+        """Returns the packing of keys: that of the queries, or, where there are fewer, one key for each row."""
+        if key.shape[2] == query.shape[2]:
+            return self
+        return Packing(tuple((rows, 1) for rows, _ in self.runs), torch.ones_like(self.lengths))
+
     def split(self, vectors: Tensor, dim: int = 0) -> list[Tensor]:
         """Returns each run's tokens, row by row: (..., T, ...) -> (..., rows, length, ...) per run."""
         parts = torch.split(vectors, [rows * length for rows, length in self.runs], dim)
@@ -121,8 +127,8 @@ def packed_attention(
 
     Args:
         query: (1, heads, T, head size).
-        key: (1, key heads, T, head size).
-        value: (1, key heads, T, head size).
+        key: (1, key heads, T, head size); of cross-attention (1, key heads, S, head size), one vector a row.
+        value: As ``key``.
         packing: Where rows begin.
         dropout: Probability that an attention weight is dropped.
         scaling: Factor of the products; None for ``1 / sqrt(head size)``.
@@ -139,7 +145,9 @@ def packed_attention(
         return _flash(flash, query, key, value, packing, dropout, scaling, causal, sliding_window)
     attend = _attend_dropping if dropout and query.device.type == "cpu" else F.scaled_dot_product_attention
     outputs = []
-    for q, k, v in zip(*(packing.split(states[0], dim=1) for states in (query, key, value)), strict=True):
+    of_keys = packing.of_keys(query, key)
+    each = ((query, packing), (key, of_keys), (value, of_keys))
+    for q, k, v in zip(*(rows.split(states[0], dim=1) for states, rows in each), strict=True):
         rows, length = q.shape[1:3]
         windowed = sliding_window is not None and length > sliding_window
         output = attend(
@@ -206,15 +214,16 @@ def _flash(
     causal: bool,
     sliding_window: int | None,
 ) -> Tensor:
-    starts = F.pad(packing.lengths.cumsum(0), (1, 0)).int()
-    longest = max(length for _, length in packing.runs)
+    packings = (packing, packing.of_keys(query, key))
+    starts = [F.pad(each.lengths.cumsum(0), (1, 0)).int() for each in packings]
+    longest = [max(length for _, length in each.runs) for each in packings]
     near = -1 if sliding_window is None else sliding_window - 1  # FlashAttention counts without the token itself
     return flash(
         *(states[0].transpose(0, 1) for states in (query, key, value)),
-        cu_seqlens_q=starts,
-        cu_seqlens_k=starts,
-        max_seqlen_q=longest,
-        max_seqlen_k=longest,
+        cu_seqlens_q=starts[0],
+        cu_seqlens_k=starts[1],
+        max_seqlen_q=longest[0],
+        max_seqlen_k=longest[1],
         dropout_p=dropout,
         softmax_scale=scaling,
         causal=causal,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from copy import deepcopy
+from typing import Any, Self, get_args
 
 import torch
 from tokenizers import AddedToken
@@ -15,6 +16,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import quiet
 from contrastive_text.core.types import Alter, Hidden
 from contrastive_text.encoders.base import Encoder
+from contrastive_text.encoders.decoder import TextDecoder
 from contrastive_text.encoders.dropout import replace_dropouts
 from contrastive_text.encoders.embedding_hook import altered_embeddings, embedding_module
 from contrastive_text.encoders.layouts import FixedLayout, Layout, natural_positions, pad, token_mask
@@ -239,8 +241,25 @@ class TransformerEncoder(Encoder):
 
     def build_token_head(self) -> None:
         """Makes the architecture's masked-language-model head, with the checkpoint's weights if it has them."""
+        self.token_head = self.token_head_of(self.model)
+
+    def token_head_of(self, model: PreTrainedModel) -> TokenHead:
+        """Returns the architecture's masked-language-model head around a network of it."""
         architecture = load_architecture(self.model_name_or_path, self._full_config(), self.dropout)
-        self.token_head = TokenHead(self.model, self.model_name_or_path, architecture)
+        return TokenHead(model, self.model_name_or_path, architecture)
+
+    def around(self, model: PreTrainedModel) -> Self:
+        """Returns an encoder that runs another network of the architecture; it predicts no tokens."""
+        kept = (self.tokenizer, self.token_head, self.model)
+        encoder = deepcopy(
+            self, {id(part): other for part, other in zip(kept, (kept[0], None, model), strict=True)}
+        )
+        encoder._why_not_packed = encoder._take_our_attention()
+        return encoder
+
+    def make_decoder(self, tied: bool) -> TextDecoder:
+        """Returns a decoder of the same architecture; see ``TextDecoder``."""
+        return TextDecoder(self, tied)
 
     def pretrained_pooler(self) -> nn.Linear | None:
         """Returns the dense layer of the checkpoint's own pooler, read anew; None where it has none."""

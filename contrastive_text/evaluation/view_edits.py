@@ -195,6 +195,7 @@ def _with_plan(collator: Collator, plan: ViewPlan) -> Collator:
         task=collator.task,
         originals=collator.originals,
         prompts=collator.prompts,
+        reads=("original",) if collator.originals else (),
     )
 
 

@@ -5,6 +5,7 @@ from contrastive_text.objectives.between import Between, BetweenTexts, BetweenVi
 from contrastive_text.objectives.classification import TextClassification
 from contrastive_text.objectives.consistency import Consistency
 from contrastive_text.objectives.contrastive import Contrastive
+from contrastive_text.objectives.denoising import DenoisingDecoder
 from contrastive_text.objectives.false_negatives import FalseNegatives
 from contrastive_text.objectives.masked_lm import MaskedLM
 from contrastive_text.objectives.matryoshka import Matryoshka
@@ -25,6 +26,7 @@ __all__ = [
     "Consistency",
     "Contrastive",
     "CosineScorer",
+    "DenoisingDecoder",
     "FalseNegatives",
     "MaskedLM",
     "Matryoshka",

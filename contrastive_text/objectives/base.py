@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import ROLES, Encoded, Role
 from contrastive_text.losses import Reduction, reduce_terms
+
+if TYPE_CHECKING:
+    from contrastive_text.encoders.embedder import Embedder
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Objective(nn.Module, ABC):
         reads: The roles that every example must have.
         takes: The roles that it reads where examples have them. What no objective of a step reads or takes is
             not encoded.
+        reads_tokens: The roles whose token ids it reads (``Encoded.tokens``), whether they are encoded or not.
         view: Which of several views of each text it reads, from 1; None for all of them.
         needs_token_logits: Whether it predicts tokens, with the head of the encoder's architecture.
         predicts: Whether ``predict`` gives something to hold against the target.
@@ -68,6 +72,7 @@ class Objective(nn.Module, ABC):
 
     reads: tuple[Role, ...] = ()
     takes: tuple[Role, ...] = ROLES
+    reads_tokens: tuple[Role, ...] = ()
     view: int | None = None
     needs_token_logits: ClassVar[bool] = False
     predicts: bool = False
@@ -83,6 +88,13 @@ class Objective(nn.Module, ABC):
 
     def build(self, features: int) -> None:  # most objectives have nothing to build
         """Makes what depends on the width D of the embeddings; the module calls it once."""
+
+    def build_networks(self, embedder: Embedder) -> None:  # most objectives have no network of their own
+        """Makes the networks of its own that begin as the encoder does; called after ``build``.
+
+        They are trained, and are in checkpoints but not in the saved model. A run that starts from the weights of
+        another calls it once more, when the encoder has them.
+        """
 
     def finish_step(self) -> None:  # most objectives carry nothing from step to step
         """Takes over what the last ``forward`` of a training step leaves for later steps.

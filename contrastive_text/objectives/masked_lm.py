@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -56,14 +57,29 @@ class MaskedLM(Objective):
                 "MaskedLM: expected a batch with masked tokens, got none; put MaskTokens on anchor or original"
             )
 
-        def entropy(block: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-            scores = at_least_float32(logits(block))
-            hits = (scores.detach().argmax(dim=1) == wanted).sum()
-            return cross_entropy(scores, wanted, reduction="sum"), hits
+        total, hits, count = token_entropy(hidden, labels, logits, self.block)
+        return Terms(total=total, count=count, logs={"accuracy": hits / max(count, 1)})
 
-        # Without a hidden token there is one empty block: the head takes part in every backward pass.
-        pairs = zip(torch.split(hidden, self.block), torch.split(labels, self.block), strict=True)
-        parts = [checkpoint(entropy, *pair, use_reentrant=False) for pair in pairs]
-        total = torch.stack([loss for loss, _ in parts]).sum()
-        hits = torch.stack([hit for _, hit in parts]).sum()
-        return Terms(total=total, count=len(labels), logs={"accuracy": hits / max(len(labels), 1)})
+
+def token_entropy(
+    hidden: Tensor, labels: Tensor, logits: Callable[[Tensor], Tensor], block: int
+) -> tuple[Tensor, Tensor, int]:
+    """Returns the summed cross entropy of tokens, how many have the largest score, and their number.
+
+    Args:
+        hidden: What they are predicted from, (M, D).
+        labels: Their ids, (M,).
+        logits: From such vectors to a score for every entry of the vocabulary, (M, D) -> (M, V).
+        block: Tokens whose scores exist at a time; they are made once more in the backward pass.
+    """
+
+    def entropy(part: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+        scores = at_least_float32(logits(part))
+        hits = (scores.detach().argmax(dim=1) == wanted).sum()
+        return cross_entropy(scores, wanted, reduction="sum"), hits
+
+    # Without a token there is one empty block: the head takes part in every backward pass.
+    pairs = zip(torch.split(hidden, block), torch.split(labels, block), strict=True)
+    parts = [checkpoint(entropy, *pair, use_reentrant=False) for pair in pairs]
+    total = torch.stack([loss for loss, _ in parts]).sum()
+    return total, torch.stack([hit for _, hit in parts]).sum(), len(labels)

@@ -168,7 +168,7 @@ def _cut(encoded: Encoded, width: int) -> Encoded:
 
 def _check_objective(objective: Objective) -> None:
     name = type(objective).__name__
-    if objective.needs_token_logits or isinstance(objective, Matryoshka):
+    if objective.needs_token_logits or objective.reads_tokens or isinstance(objective, Matryoshka):
         raise InvalidValueError(
             f"Matryoshka.objective: expected an objective that reads sentence vectors, got {name}; put "
             "Contrastive or a supervised objective there"

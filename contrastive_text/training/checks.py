@@ -27,6 +27,7 @@ from contrastive_text.recipes.layers import read_recipe
 from contrastive_text.training.optim import Combine, PCGrad
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import EmbeddingView, FixedDropout, GradientView, TokenView, View, ViewPlan
+from contrastive_text.views.plan import role_of
 
 _LOGGED = ("loss", "truncated", "gradient", "weight")
 """Names of the training log that are no objective's."""
@@ -237,6 +238,7 @@ def _check_plan(where: str, encoder: Encoder, plan: ViewPlan, objectives: Mappin
         if isinstance(view, GradientView):
             _check_gradient(f"{where}{place}", view, plan, list(objectives))
     _check_original(plan, objectives)
+    _check_tokens_read(plan, objectives)
     hides = any(isinstance(view, TokenView) and view.sets_labels for _, view in plan.views_with_places())
     for name, objective in objectives.items():
         if objective.needs_token_logits and not hides:
@@ -246,13 +248,26 @@ def _check_plan(where: str, encoder: Encoder, plan: ViewPlan, objectives: Mappin
             )
 
 
+def _check_tokens_read(plan: ViewPlan, objectives: Mapping[str, Objective]) -> None:
+    """Checks that no view hides tokens of a role whose tokens an objective reads."""
+    for name, objective in objectives.items():
+        hidden = [
+            chain for chain in plan.chains if role_of(chain) in objective.reads_tokens and plan.hides(chain)
+        ]
+        if hidden:
+            raise InvalidValueError(
+                f"model.views.{hidden[0]}: expected no hidden tokens where {name} "
+                f"({type(objective).__name__}) reads them, got a view that hides some; hide them on another role"
+            )
+
+
 def _check_original(plan: ViewPlan, objectives: Mapping[str, Objective]) -> None:
     """Checks that something reads the copy that takes part in no comparison, where it has a chain."""
     chain = plan.chains.get("original", ())
     hides = any(isinstance(view, TokenView) and view.sets_labels for view in chain)
     parts = objectives.values()
     predicted = hides and any(part.needs_token_logits for part in parts)
-    read = any("original" in part.reads or "original" in part.takes for part in parts)
+    read = any("original" in (*part.reads, *part.takes, *part.reads_tokens) for part in parts)
     if chain and not predicted and not read:
         raise InvalidValueError(
             f"model.views.original: expected an objective that reads the original, got {', '.join(objectives)}; "

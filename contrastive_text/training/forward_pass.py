@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,13 +15,15 @@ from torch.utils.checkpoint import checkpoint
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold
+from contrastive_text.core.random import fold, seed_torch
 from contrastive_text.core.types import NO_LABEL, Alter, Encoded, Slot
 from contrastive_text.encoders.embedder import Embedder, RowGroup, in_order
 from contrastive_text.objectives import Objective, Terms
 from contrastive_text.training.guidance import guide_vectors
 from contrastive_text.training.guides import Guide
 from contrastive_text.views import ViewPlan
+
+T = TypeVar("T")
 
 _LOSS_SCALE = 2.0**12
 """Of the pass that finds a gradient: a power of two, exact in every precision that keeps its exponents."""
@@ -72,17 +75,49 @@ def encode_read(
         guides: By name; each that these objectives read is asked once.
     """
     followed = next((view.objective for view in plan.gradient_views), None) or names[0]
-    running = dict.fromkeys([*names, followed] if plan.gradient_views else names)
-
-    parts = [objectives[name] for name in running]
-    read = read_slots(batch, plan, parts)
-    guided = guide_vectors(guides, read, parts)
+    running = [objectives[name] for name in dict.fromkeys([*names, followed] if plan.gradient_views else names)]
+    read, tokens = read_slots(batch, plan, running), tokens_read(batch, running)
+    guided = guide_vectors(guides, read, running)
 
     def loss(encoded: Encoded) -> Tensor:
-        encoded = replace(encoded, guides=guided)
-        return value(in_place_read(encoded, plan, objectives[followed].view), followed)[0]
+        return value(in_place_read(whole(encoded), plan, objectives[followed].view), followed)[0]
 
-    return replace(encode_views(read, embedder, plan, loss), guides=guided)
+    def whole(encoded: Encoded) -> Encoded:
+        by_groups = partial(run_by_groups, embedder)
+        return replace(encoded, guides=guided, batch=tokens, by_groups=by_groups)
+
+    return whole(encode_views(read, embedder, plan, loss))
+
+
+def tokens_read(batch: Batch, objectives: Sequence[Objective]) -> Batch | None:
+    """Returns the slots of a batch whose token ids objectives read; None where no objective reads any."""
+    roles = {role for objective in objectives for role in objective.reads_tokens}
+    return batch.keep([slot for slot in batch.slots if slot.role in roles]) if roles else None
+
+
+def run_by_groups(
+    embedder: Embedder, batch: Batch, compute: Callable[[Batch, Tensor], Tensor]
+) -> list[tuple[Batch, Tensor, Tensor]]:
+    """Runs an objective's own network as the encoder is run: its layout, its chunks, dropout masks by key.
+
+    Args:
+        embedder: How the rows of the step were encoded.
+        batch: Ragged rows.
+        compute: What a group's rows and their places in the batch, (n,), become; called once more in the backward
+            pass where ``embedder.chunk_tokens`` bounds a group.
+
+    Returns:
+        For each group its rows, their places and what they became.
+    """
+    groups = embedder.groups(batch)
+    key = int(torch.randint(2**62, ()))  # the module has seeded torch for the objective that is running
+
+    def seeded(group: RowGroup) -> Tensor:
+        seed_torch(fold(key, group.masks), group.batch.ids.device)
+        return compute(group.batch, group.rows)
+
+    made = _in_turn([partial(seeded, group) for group in groups], embedder.chunk_tokens)
+    return [(group.batch, group.rows, output) for group, output in zip(groups, made, strict=True)]
 
 
 def encode_views(
@@ -188,19 +223,26 @@ def _entering(alter: Alter | None, entered: dict[int, Tensor], number: int) -> A
     return enter
 
 
+def _in_turn(groups: Sequence[Callable[[], T]], chunk_tokens: int | None) -> list[T]:
+    """Computes groups, all but the last anew in the backward pass where their tokens are bounded."""
+    # The backward pass begins with the last group: what it saves is needed at once, and is one chunk.
+    kept = len(groups) if chunk_tokens is None or not torch.is_grad_enabled() else 1
+    return [
+        compute() if left <= kept else checkpoint(compute, use_reentrant=False, preserve_rng_state=False)
+        for left, compute in zip(range(len(groups), 0, -1), groups, strict=True)
+    ]
+
+
 def _encode(
     batch: Batch, groups: Sequence[RowGroup], embedder: Embedder, alters: Sequence[Alter | None], number: int = 0
 ) -> Encoded:
-    # The backward pass begins with the last group: what it saves is needed at once, and is one chunk.
-    kept = len(groups) if embedder.chunk_tokens is None or not torch.is_grad_enabled() else 1
-    vectors, hidden_tokens, labels = [], [], []
-    for left, group, alter in zip(range(len(groups), 0, -1), groups, alters, strict=True):
+    encodes = [
         # The seed is set inside: nothing has to be kept to draw the same masks once more.
-        encode = partial(embedder.encode, group, alter, seed=fold(batch.seed, rank(), group.masks, number))
-        again = left > kept
-        pooled, masked = (
-            encode() if not again else checkpoint(encode, use_reentrant=False, preserve_rng_state=False)
-        )
+        partial(embedder.encode, group, alter, seed=fold(batch.seed, rank(), group.masks, number))
+        for group, alter in zip(groups, alters, strict=True)
+    ]
+    vectors, hidden_tokens, labels = [], [], []
+    for group, (pooled, masked) in zip(groups, _in_turn(encodes, embedder.chunk_tokens), strict=True):
         vectors.append(pooled)
         if group.batch.labels is not None and masked is not None:
             hidden_tokens.append(masked)

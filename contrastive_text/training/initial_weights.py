@@ -71,7 +71,10 @@ def load_initial_weights(module: ContrastiveModule, path: str | Path, keep_heads
     start = _saved_model(Path(path), predicts) if saved_model else _checkpoint(best_checkpoint(path, _WHERE))
     given = _fitting(module, start, keep_heads)
     said = _take_vocabulary(module, start)
-    module.load_state_dict(given, strict=False)
+    kept = {name: weight for name, weight in given.items() if name.startswith(_OBJECTIVES)}
+    module.load_state_dict({name: given[name] for name in given if name not in kept}, strict=False)
+    module.by_task.build_networks(module.embedder)  # they begin as the encoder does, unless they are kept
+    module.load_state_dict(kept, strict=False)
     taken = {*map(_place, given)}
     own, theirs = (dict.fromkeys(map(_place, weights)) for weights in (module.state_dict(), start.weights))
     loaded = [_named(place) for place in own if place in taken]

@@ -121,7 +121,7 @@ class ContrastiveModule(StoredModule):
         self._recipe: str | None = None
         self._scores: HeldOutScores
         check_parts(encoder, head, self.weights, self.by_task)
-        self.by_task.build(encoder, head)
+        self.by_task.build(self.embedder, head)
         self.combine.build(list(self.objectives))
         # Plain data and the one instantiator that Lightning allows: what the shell records is the same.
         given = {"views": self.by_task.views, "objectives": self.objective_parts(), "weights": weights}

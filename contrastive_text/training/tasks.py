@@ -13,7 +13,7 @@ from contrastive_text.data import TextTokenizer
 from contrastive_text.data.needs import DataNeeds, TaskNeeds
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.tasks import ONLY
-from contrastive_text.encoders import Encoder
+from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head, build_head, share_layers
 from contrastive_text.objectives import Matryoshka, Objective
 from contrastive_text.training.guidance import check_guides
@@ -57,8 +57,9 @@ class TaskParts:
         """The views as they were given."""
         return {**self.common.chains, **{task: plan.chains for task, plan in self.own_plans.items()}}
 
-    def build(self, encoder: Encoder, head: Head | None) -> None:
-        """Makes what depends on the encoder: new tokens, the head that predicts tokens, layers of heads; once."""
+    def build(self, embedder: Embedder, head: Head | None) -> None:
+        """Makes what depends on the encoder: new tokens, a head that predicts tokens, heads, networks; once."""
+        encoder = embedder.encoder
         encoder.add_tokens(self.new_tokens)
         if any(objective.needs_token_logits for objective in self._objectives.values()):
             encoder.build_token_head()
@@ -70,6 +71,12 @@ class TaskParts:
             pooler = encoder.pretrained_pooler() if head is None else None  # which stood on the encoder itself
             for part in fine_tuning:
                 part.take_pooler(pooler)
+        self.build_networks(embedder)
+
+    def build_networks(self, embedder: Embedder) -> None:
+        """Makes the objectives' own networks, which begin as the encoder does; anew when it has other weights."""
+        for objective in self._objectives.values():
+            objective.build_networks(embedder)
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -138,11 +145,15 @@ class TaskParts:
         return TaskNeeds(
             objectives=tuple(self.objectives(task)),
             plan=self.plan(task),
-            roles=tuple(dict.fromkeys(role for part in parts for role in part.reads)),
+            roles=tuple(dict.fromkeys(role for part in parts for role in (*part.reads, *part.reads_tokens))),
             target=self._target(task),
             predicts=any(part.predicts for part in parts),
             predicts_pairs=any(part.predicts and "positive" in part.reads for part in parts),
-            unaltered=tuple(name for name, part in self.objectives(task).items() if not part.needs_token_logits),
+            unaltered=tuple(
+                name
+                for name, part in self.objectives(task).items()
+                if not part.needs_token_logits and not part.reads_tokens
+            ),
             texts=any(self.guides[name].reads_texts for part in parts for name in part.guides),
         )
 

@@ -141,8 +141,11 @@ class ViewPlan:
 
     def hides_tokens(self, slot: Slot) -> bool:
         """Whether a view hides tokens of the slot, to be predicted."""
-        chain = self.chains.get(self.chain_name(slot) or "", ())
-        return any(isinstance(view, TokenView) and view.sets_labels for view in chain)
+        return self.hides(self.chain_name(slot) or "")
+
+    def hides(self, name: str) -> bool:
+        """Whether a view of the chain of that name hides tokens."""
+        return any(isinstance(view, TokenView) and view.sets_labels for view in self.chains.get(name, ()))
 
     def has_gradient_view(self, slot: Slot) -> bool:
         """Whether a slot has a gradient view."""
