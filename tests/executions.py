@@ -29,14 +29,19 @@ from contrastive_text.core.types import NO_LABEL, Role, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import FineTuningHead, MLPHead, ProjectorHead, TanhHead
 from contrastive_text.losses import (
+    AlignmentUniformity,
+    BarlowTwins,
     CoSENT,
+    GlobalOrthogonalRegularization,
     InfoNCE,
     KLDivergence,
     ListMLE,
     ListNet,
     MarginMSE,
     NTXent,
+    SIGReg,
     SupCon,
+    VICReg,
     by_rows,
     streaming,
 )
@@ -60,6 +65,7 @@ from contrastive_text.objectives import (
     TextClassification,
     TextRegression,
     VectorDistillation,
+    WholeBatch,
 )
 from contrastive_text.objectives.queue import Queue
 from contrastive_text.poolers import (
@@ -258,6 +264,23 @@ CASES: dict[str, Case] = {
                 Contrastive(NTXent(0.2, learn_temperature=True, **how), queue=30), dims=[3, 16, 8], per_step=2
             )
         }
+    ),
+    "alignment and uniformity, GOR, SIGReg": Case(
+        lambda how: {  # noqa: ARG005  # as each case is called
+            "c": WholeBatch(AlignmentUniformity()),
+            "gor": WholeBatch(GlobalOrthogonalRegularization()),
+            "sigreg": WholeBatch(SIGReg(directions=20), head=ProjectorHead([10, 6])),
+        },
+        slots=TRIPLE,
+        streams=False,
+    ),
+    "Barlow Twins, VICReg between views": Case(
+        lambda how: {  # noqa: ARG005  # as each case is called
+            "c": WholeBatch(BarlowTwins(), head=ProjectorHead([10, 6], together=False)),
+            "vicreg": WholeBatch(VICReg(), between="views"),
+        },
+        slots=TWICE,
+        streams=False,
     ),
     "masked tokens alone": Case(
         lambda how: {"mlm": MaskedLM(block=5)},  # noqa: ARG005  # it has no in-batch loss

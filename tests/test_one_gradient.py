@@ -1,8 +1,8 @@
 """One gradient however a step is executed: any layout, chunks, streamed losses, ranks, and views of each level.
 
 The default run takes a covering set, in which every two choices of different axes meet, of one process and of
-two ranks with uneven parts, and with siblings of three; ``slow`` takes such a set of everything and a part at
-random, ``make exhaustive`` all.
+two ranks with uneven parts, and siblings and losses over the whole batch of three; ``slow`` takes such a set of
+everything and a part at random, ``make exhaustive`` all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from torch import Tensor
 
 from contrastive_text import losses, objectives, poolers, training
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.losses import Loss, RankLoss, ScoreLoss, SoftmaxLoss
+from contrastive_text.losses import BatchLoss, Loss, RankLoss, ScoreLoss, SoftmaxLoss
 from contrastive_text.objectives import Contrastive, MaskedLM, Objective, PairLabels, Scorer
 from contrastive_text.training import Combine
 from contrastive_text.training.module import ContrastiveModule
@@ -45,7 +45,10 @@ PROMISE = 1e-10
 AFTER_STEPS = 1e-9
 COVERING = covering(EVERY)
 # Other cases on three ranks: test_distributed.
-THREE = [each for each in EVERY if each.ranks == "three uneven ranks" and "siblings" in each.case]
+OF_THREE = ("siblings", "SIGReg", "Barlow Twins")
+THREE = [
+    each for each in EVERY if each.ranks == "three uneven ranks" and any(name in each.case for name in OF_THREE)
+]
 QUICK = covering([each for each in EVERY if each.ranks in ("one process", "two uneven ranks")]) + covering(
     THREE, choices
 )
@@ -207,7 +210,8 @@ def parts_of(package: Any, *bases: type) -> set[type]:  # Any: a module
 
 
 def test_every_objective_loss_scorer_pooler_and_combiner_of_the_library_has_a_case() -> None:
-    wanted = parts_of(objectives, Objective, PairLabels, Scorer) | parts_of(losses, Loss, ScoreLoss, RankLoss)
+    wanted = parts_of(objectives, Objective, PairLabels, Scorer)
+    wanted |= parts_of(losses, Loss, BatchLoss, ScoreLoss, RankLoss)
     wanted |= parts_of(poolers, poolers.Pooler) | parts_of(training, Combine)
     used: set[type] = set()
     for name in CASES:

@@ -2,7 +2,9 @@
 
 from contrastive_text.core.similarity import cosine_similarity_matrix
 from contrastive_text.losses.base import Loss, Reduction, reduce_terms
+from contrastive_text.losses.batch import BatchLoss
 from contrastive_text.losses.comparisons import Comparison
+from contrastive_text.losses.decorrelation import BarlowTwins, VICReg
 from contrastive_text.losses.formulas import info_nce_terms, sup_con_terms
 from contrastive_text.losses.info_nce import InfoNCE
 from contrastive_text.losses.jensen_shannon import jensen_shannon_terms
@@ -10,15 +12,21 @@ from contrastive_text.losses.nt_xent import NTXent
 from contrastive_text.losses.ranking import KLDivergence, ListMLE, ListNet, MarginMSE, RankLoss
 from contrastive_text.losses.relations import Alike, Forbid
 from contrastive_text.losses.scored_pairs import CoSENT, CosineMSE, ScoreLoss, cosent_loss
+from contrastive_text.losses.sigreg import SIGReg
 from contrastive_text.losses.softmax import SoftmaxLoss
+from contrastive_text.losses.spread import AlignmentUniformity, GlobalOrthogonalRegularization
 from contrastive_text.losses.sup_con import SupCon
 
 __all__ = [
+    "AlignmentUniformity",
     "Alike",
+    "BarlowTwins",
+    "BatchLoss",
     "CoSENT",
     "Comparison",
     "CosineMSE",
     "Forbid",
+    "GlobalOrthogonalRegularization",
     "InfoNCE",
     "KLDivergence",
     "ListMLE",
@@ -28,9 +36,11 @@ __all__ = [
     "NTXent",
     "RankLoss",
     "Reduction",
+    "SIGReg",
     "ScoreLoss",
     "SoftmaxLoss",
     "SupCon",
+    "VICReg",
     "cosent_loss",
     "cosine_similarity_matrix",
     "info_nce_terms",

@@ -160,6 +160,36 @@ def mean_cosine(x: Tensor) -> Tensor:
     return pairs / (len(x) * (len(x) - 1))
 
 
+def off_diagonal(x: Tensor) -> Tensor:
+    """Returns the root mean square of the correlation of two different features.
+
+    0 where no two features say the same, 1 where all do. Features that fill r directions alike have some
+    1 / sqrt(r), and n rows never much less than 1 / sqrt(n - 1). What Barlow Twins and VICReg bring down, here
+    whatever the scale (Zbontar et al. 2021, https://arxiv.org/abs/2103.03230). A feature without a spread has
+    correlation 0 with all others.
+
+    Args:
+        x: Vectors, (n, D), of two features at least.
+
+    Returns:
+        A scalar in [0, 1].
+
+    Raises:
+        ValueError: There are no vectors, or they have one feature.
+
+    Example:
+        >>> off_diagonal(torch.tensor([[1.0, 2.0], [-1.0, -2.0], [3.0, 6.0]]))
+        tensor(1.)
+    """
+    check_rows("off_diagonal", x, least=1)
+    if (features := x.shape[1]) < 2:
+        raise InvalidValueError(f"off_diagonal: expected vectors of two features or more, got {features}")
+    centred = at_least_float32(x) - at_least_float32(x).mean(dim=0)
+    unit = F.normalize(centred, dim=0, eps=EPSILON)
+    squares = (unit.T @ unit).square()
+    return ((squares.sum() - squares.diagonal().sum()) / (features * (features - 1))).clamp(0, 1).sqrt()
+
+
 def positive_pairs(target: Tensor) -> Tensor:
     """Returns which scored pairs count as positives: those above four fifths of the largest score.
 

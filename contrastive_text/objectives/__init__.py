@@ -16,6 +16,7 @@ from contrastive_text.objectives.regression import TextRegression
 from contrastive_text.objectives.scorers import BilinearScorer, ConcatenationScorer, CosineScorer, Scorer
 from contrastive_text.objectives.supervised import Supervised
 from contrastive_text.objectives.vector_distillation import VectorDistillation
+from contrastive_text.objectives.whole_batch import WholeBatch
 
 __all__ = [
     "Between",
@@ -44,4 +45,5 @@ __all__ = [
     "TextClassification",
     "TextRegression",
     "VectorDistillation",
+    "WholeBatch",
 ]

@@ -68,6 +68,8 @@ class Objective(nn.Module, ABC):
         needs_token_logits: Whether it predicts tokens, with the head of the encoder's architecture.
         predicts: Whether ``predict`` gives something to hold against the target.
         guides: Names of the module's guides whose vectors it reads, ``Encoded.guides``.
+        has_negatives: Whether it pushes texts apart that don't belong together, if it compares texts at all.
+        remedies: What to try where its vectors collapse, beside a lower learning rate or a larger batch.
     """
 
     reads: tuple[Role, ...] = ()
@@ -77,6 +79,8 @@ class Objective(nn.Module, ABC):
     needs_token_logits: ClassVar[bool] = False
     predicts: bool = False
     guides: tuple[str, ...] = ()
+    has_negatives: bool = True
+    remedies: tuple[str, ...] = ()
 
     def __init__(self, task: str | None = None) -> None:
         super().__init__()

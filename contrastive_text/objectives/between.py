@@ -123,8 +123,12 @@ def read_vectors(encoded: Encoded, roles: Sequence[Role], head: Head | None) -> 
 _NAMED = {"texts": BetweenTexts, "views": BetweenViews}
 
 
-def named_between(between: Between | str) -> Between:
+def named_between(between: Between | str, where: str) -> Between:
     """Returns what is compared, which one of two names may stand for.
+
+    Args:
+        between: It, or its name.
+        where: The objective, for the error.
 
     Raises:
         ValueError: Another name.
@@ -133,7 +137,7 @@ def named_between(between: Between | str) -> Between:
         return between
     if between not in _NAMED:
         raise InvalidValueError(
-            f"Contrastive.between: expected {' or '.join(_NAMED)}, got {between!r}; views compares the two views "
+            f"{where}.between: expected {' or '.join(_NAMED)}, got {between!r}; views compares the two views "
             "of each text, texts an example's texts"
         )
     return _NAMED[between]()
@@ -142,7 +146,7 @@ def named_between(between: Between | str) -> Between:
 def _two_views(role: Role, vectors: Tensor, ids: Tensor) -> Triples:
     if vectors.shape[1] != 2:
         raise InvalidValueError(
-            f"Contrastive.between: expected two views of one text as {role}, got {vectors.shape[1]} slots; "
+            f"between: expected two views of one text as {role}, got {vectors.shape[1]} slots; "
             "give a pairing with views_per_text: 2, or set between: texts"
         )
     return Triples(vectors[:, 0], vectors[:, 1], None, ids[:, 0], ids[:, 1], None)

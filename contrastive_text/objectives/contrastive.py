@@ -85,6 +85,8 @@ class Contrastive(Objective):
         tensor(0.2860)
     """
 
+    remedies = ("a lower temperature",)
+
     def __init__(
         self,
         loss: Loss | None = None,
@@ -112,7 +114,7 @@ class Contrastive(Objective):
         self.attract = attract
         self.false_negatives = false_negatives
         self.guides = () if false_negatives is None else (false_negatives.guide,)
-        self._between = named_between(between)
+        self._between = named_between(between, "Contrastive")
         self.reads, self.takes = self._between.reads, self._between.takes
         self._check_target()
         self._check_queue()

@@ -15,6 +15,15 @@ from contrastive_text.losses.relations import Forbid, TooNear
 _LOGGED_ROWS = 256
 """Rows that the logged figures look at: enough for two digits, and no cost beside a large batch's."""
 
+_LOGGED_FEATURES = 512
+"""Features whose correlation is logged: a projector may have thousands."""
+
+
+@torch.no_grad()
+def features_alike(every: Triples) -> Tensor:
+    """Returns how much the first some hundred features of all anchors and positives say the same."""
+    return metrics.off_diagonal(torch.cat([every.anchor, every.positive])[:, :_LOGGED_FEATURES])
+
 
 _RANKED = 64
 """Rows and columns whose cosines are ranked to compare two models: some 4,000."""

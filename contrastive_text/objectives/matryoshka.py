@@ -73,6 +73,7 @@ class Matryoshka(Objective):
         self.per_step = per_step
         self.reads, self.takes, self.view = objective.reads, objective.takes, objective.view
         self.predicts, self.guides = objective.predicts, objective.guides
+        self.has_negatives, self.remedies = objective.has_negatives, objective.remedies
         self._weights = dict(sorted(zip(dims, weights or [1.0] * len(dims), strict=True), reverse=True))
         self.narrower = nn.ModuleDict({str(width): deepcopy(objective) for width in self.widths[1:]})
         self._steps = 0

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from contrastive_text.metrics import (
     average_ranks,
     effective_rank,
     in_batch_accuracy,
+    off_diagonal,
     pair_similarity,
     pearson,
     spearman,
@@ -119,6 +121,23 @@ class TestUniformity:
     def test_a_sharpness_that_is_not_positive_is_refused(self, t):
         with pytest.raises(ValueError, match=r"uniformity\.t"):
             uniformity(torch.eye(2), t=t)
+
+
+class TestOffDiagonal:
+    def test_it_is_the_root_mean_square_of_numpys_correlations(self):
+        x = normal(9, 4)
+        correlations = np.corrcoef(x.numpy(), rowvar=False)[~np.eye(4, dtype=bool)]
+        expected = math.sqrt((correlations**2).mean())
+        assert off_diagonal(x).item() == pytest.approx(expected, rel=1e-12)
+        assert off_diagonal(100 + 7 * x).item() == pytest.approx(expected, rel=1e-9)
+
+    def test_features_of_one_direction_are_all_alike_and_constant_ones_are_like_none(self):
+        assert off_diagonal(normal(9, 1) @ normal(1, 4)).item() == pytest.approx(1)
+        assert off_diagonal(torch.ones(9, 4)) == 0
+
+    def test_one_feature_is_refused(self):
+        with pytest.raises(ValueError, match="two features or more, got 1"):
+            off_diagonal(torch.ones(3, 1))
 
 
 class TestAlignment:
