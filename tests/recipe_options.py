@@ -7,6 +7,10 @@ from typing import Any
 
 import tiny
 
+from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.vector_files import EmbeddingRun
+from contrastive_text.poolers import MeanPooler
 from contrastive_text.recipes import recipe_files
 from contrastive_text.recipes.layers import merge, read_config
 
@@ -67,7 +71,16 @@ def own_options(name: str, folder: Path) -> list[str]:
     if name.startswith("cs224n"):
         return task_options(name, task_files(folder))
     texts = ["--data.train", tiny.write_texts(folder / "texts.txt")]
+    write_guides(name, texts[1], folder)
     return [*texts, *(["--model.encoder.config", "null"] if name.startswith("clear") else [])]
+
+
+def write_guides(name: str, texts: str, folder: Path) -> None:
+    """Writes the vectors of a recipe's guides under the names that it gives them, in the folder of the run."""
+    for width, guide in enumerate(config_of(name)["model"].get("guides", {}).values(), start=3):
+        bert = tiny.save_bert(folder / f"teacher {width}", hidden_size=4 * width)
+        teacher = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
+        EmbeddingRun(teacher, TextStream(texts, distinct=True), folder / guide["init_args"]["path"]).finish()
 
 
 def task_options(name: str, files: dict[str, str]) -> list[str]:

@@ -19,7 +19,9 @@ from covering import choices, covering, pairs, part_of
 
 from contrastive_text.cli import run
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.objectives import MaskedLM
+from contrastive_text.poolers import MeanPooler
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, MaskTokens
 
@@ -81,6 +83,12 @@ OBJECTIVES: dict[str, dict[str, dict[str, object]]] = {
         "contrastive": part("Contrastive", loss=part("SupCon"), classes=2),
         "signed": part("Contrastive", loss=part("NTXent"), pair_labels=part("SignedPairs")),
     },
+    "InfoNCE, ranks and vectors of a guide": {
+        "contrastive": part("Contrastive", loss=part("InfoNCE")),
+        "ranks": part("RankDistillation", loss=part("ListMLE"), guides=["teacher"]),
+        "consistency": part("Consistency"),
+        "vectors": part("VectorDistillation", guide="teacher"),
+    },
 }
 MASKED = {"NTXent, MLM on anchor": "anchor", "two-sided, MLM on original": "original"}
 AXES = {"pairing": PAIRINGS, "views": VIEWS, "pooler": POOLERS, "head": HEADS, "objectives": OBJECTIVES}
@@ -140,7 +148,8 @@ def senseless(combination: Combination) -> str | None:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny encoder and a file for every pairing."""
     folder = tmp_path_factory.mktemp("combinations")
-    tiny.save_bert(folder / "bert", max_position_embeddings=64)
+    bert = tiny.save_bert(folder / "bert", max_position_embeddings=64)
+    SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu").save_pretrained(folder / "teacher")
     long = tuple(" ".join(tiny.TEXTS[i : i + 12]) for i in range(8))
     for name, texts in (("same", tiny.TEXTS), ("neighbours", tiny.TEXTS), ("spans", long)):
         lines = ["label\ttext", *(f"{i % 2}\t{text}" for i, text in enumerate(texts))]
@@ -161,6 +170,9 @@ def check(combination: Combination, place: Path, folder: Path, capsys: pytest.Ca
     words += ["--trainer.max_steps", "2", "--trainer.accelerator", "cpu", "--trainer.logger", "false"]
     words += ["--trainer.default_root_dir", str(folder), "--trainer.enable_progress_bar", "false"]
     words += [] if combination.pairing == "spans" else ["--data.batch_size", "8"]
+    if "guide" in combination.objectives:
+        guides = {"teacher": part("GuideModel", folder=str(place / "teacher"))}
+        words += ["--model.guides", json.dumps(guides)]
     status, refusal = run(words), senseless(combination)
     said = capsys.readouterr().err
     if refusal is not None:

@@ -68,10 +68,11 @@ def write_clicks(folder: Path) -> None:
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with what the pages speak of: texts.txt, pairs.tsv, triples.jsonl, labelled files and encoder/."""
+    """A folder with what the pages speak of: texts, pairs, triples, labelled files, encoder/ and teacher/."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     tiny.save_bert(tmp_path / "encoder")
+    shutil.copytree(tmp_path / "encoder", tmp_path / "teacher")
     tiny.write_texts(tmp_path / "texts.txt", tiny.TEXTS * 2)
     tiny.write_pairs(tmp_path / "pairs.tsv")
     tiny.write_triples(tmp_path / "triples.jsonl")

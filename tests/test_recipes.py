@@ -29,7 +29,7 @@ from contrastive_text.data.steps import TaskSize
 from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.heads import TanhHead
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.losses import CosineMSE, NTXent
+from contrastive_text.losses import CosineMSE, ListMLE, ListNet, NTXent, RankLoss
 from contrastive_text.objectives import BilinearScorer
 from contrastive_text.pairings import SameText
 from contrastive_text.poolers import CLSPooler, MeanPooler
@@ -285,6 +285,23 @@ def test_unsupervised_simcse_has_the_settings_of_its_readme(name: str, rate: flo
     encoder = name.replace("_", "-") + ("-uncased" if name.startswith("bert") else "")
     assert config["model"]["encoder"]["init_args"] == {"model_name_or_path": encoder, "max_length": 32}
     assert (config["model"]["optimizer"]["init_args"]["lr"], config["data"]["batch_size"]) == (rate, batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "loss"),
+    [("rankcse_listnet", ListNet(0.05, guide_temperature=0.025)), ("rankcse_listmle", ListMLE(0.05))],
+)
+def test_rankcse_has_the_settings_of_its_readme_and_one_head(name: str, loss: RankLoss, bert: str) -> None:
+    module, config = ContrastiveModule.from_recipe(name, bert), config_of(name)
+    contrastive, consistency, ranking = module.objective_parts().values()
+    assert describe(ranking.loss) == describe(loss)
+    assert (ranking.guides, ranking.weights) == (("diffcse_base", "simcse_large"), [0.33, 0.67])
+    assert ranking.guides == tuple(config["model"]["guides"])
+    assert contrastive.loss.temperature == consistency.temperature == 0.05
+    assert module.weights == {"contrastive": 1.0, "consistency": 1.0, "ranking": 1.0}
+    assert (module.optimizer.lr, config["data"]["batch_size"], module.encoder.max_length) == (3e-5, 128, 32)
+    first, *others = (part.head.network[0] for part in (contrastive, consistency, ranking))
+    assert all(other is first for other in others)
 
 
 @pytest.mark.parametrize(

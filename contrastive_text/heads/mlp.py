@@ -14,6 +14,13 @@ class TanhHead(Head):
     Initialised anew, normal with standard deviation 0.02 and zero bias, never from the checkpoint's pooler
     (Gao et al. 2021, section 6.3 "pooling"; the authors' code).
 
+    Args:
+        train_only: Whether only an objective sees the output.
+        share: Name under which objectives' heads have the layer in common; None for one of its own.
+
+    Raises:
+        ValueError: A layer shared by a head that inference keeps.
+
     Example:
         >>> import torch
         >>> head = TanhHead()
@@ -21,6 +28,11 @@ class TanhHead(Head):
         >>> head(torch.zeros(1, 4))
         tensor([[0., 0., 0., 0.]], grad_fn=<TanhBackward0>)
     """
+
+    def __init__(self, train_only: bool = True, share: str | None = None) -> None:
+        super().__init__(train_only=train_only)
+        _check_share("TanhHead", share, train_only)
+        self.share = share
 
     def layers(self, features: int) -> nn.Sequential:
         """Returns Linear(D, D) and tanh."""
@@ -70,11 +82,7 @@ class MLPHead(Head):
         for name, width in (("hidden_features", hidden_features), ("out_features", out_features)):
             check_width(f"MLPHead.{name}", width)
         _check_dropout("MLPHead", dropout)
-        if share is not None and not train_only:
-            raise InvalidValueError(
-                f"MLPHead.share: expected a head with train_only: true, got {share!r} with false; only heads of "
-                "objectives share layers: leave share out"
-            )
+        _check_share("MLPHead", share, train_only)
         if shared_layers is not None and (share is None or shared_layers not in (1, 2)):
             raise InvalidValueError(
                 f"MLPHead.shared_layers: expected 1 or 2 of its two linear layers and a name in share, got "
@@ -152,3 +160,11 @@ class FineTuningHead(Head):
 def _check_dropout(where: str, dropout: float) -> None:
     if not 0 <= dropout < 1:
         raise InvalidValueError(f"{where}.dropout: expected a share from 0 to below 1, got {dropout}; 0 is none")
+
+
+def _check_share(where: str, share: str | None, train_only: bool) -> None:
+    if share is not None and not train_only:
+        raise InvalidValueError(
+            f"{where}.share: expected a head with train_only: true, got {share!r} with false; only heads of "
+            "objectives share layers: leave share out"
+        )

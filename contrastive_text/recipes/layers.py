@@ -1,9 +1,9 @@
 """Configurations that override each other: recipe, files, single lists.
 
 A later layer replaces lists and parts of another class as a whole, and merges what is left key by key; where it
-names tasks, views, objectives, weights, columns or labels, those that it names are all there are. Left to itself
-jsonargparse keeps the arguments of the part that stood there before, wherever the new class has arguments of the
-same name: a chain of views would inherit the rates of the recipe's.
+names tasks, views, guides, objectives, weights, columns or labels, those that it names are all there are. Left to
+itself jsonargparse keeps the arguments of the part that stood there before, wherever the new class has arguments
+of the same name: a chain of views would inherit the rates of the recipe's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from contrastive_text.recipes.yaml_files import parse_yaml, read_yaml
 
 Config: TypeAlias = dict[str, Any]  # Any: what YAML can hold
 
-_NAMED_ALONE = frozenset({"tasks", "views", "objectives", "weights", "columns", "eval_columns", "labels"})
+_NAMED_ALONE = frozenset(
+    {"tasks", "views", "guides", "objectives", "weights", "columns", "eval_columns", "labels"}
+)
 """Dictionaries whose names the user chooses, and of which a later layer names all entries."""
 
 

@@ -311,11 +311,11 @@ def test_a_number_of_shared_layers_without_a_name_or_out_of_range_is_refused(opt
         MLPHead(**options)
 
 
-def test_a_head_that_inference_keeps_shares_nothing() -> None:
-    with pytest.raises(
-        ValueError, match=r"MLPHead\.share: expected a head with train_only: true, got 'pairs' with"
-    ):
-        MLPHead(train_only=False, share="pairs")
+@pytest.mark.parametrize("make", [MLPHead, TanhHead])
+def test_a_head_that_inference_keeps_shares_nothing(make: type[MLPHead | TanhHead]) -> None:
+    said = rf"{make.__name__}\.share: expected a head with train_only: true, got 'pairs' with"
+    with pytest.raises(ValueError, match=said):
+        make(train_only=False, share="pairs")
 
 
 def test_a_head_is_built_in_its_mode_and_tells_its_width() -> None:

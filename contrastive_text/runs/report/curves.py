@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 
 _PLANE = ("alignment", "uniformity")
 _SCORES = ("spearman", "overall")
+_WATCHED = {"guide_agreement": "Agreement with guides", "guide_cosine": "Cosine with the guide"}
+"""What is drawn of an objective's figures beside its loss, with the title."""
 
 
 def training(runs: Sequence[RunRecord]) -> Section:
-    """Returns losses, learning rate, scores on held-out data, and the path through alignment and uniformity."""
+    """Returns losses, learning rate, held-out scores, and the path through alignment and uniformity."""
     lead = (
         "Losses are those of a step over all ranks, before their weights; long curves are smoothed, with the "
         "steps after them. A ring marks the weights that were kept: those of the best validation score."
     )
-    parts = [*_losses(runs), *_scores(runs), *_paths(runs)]
+    parts = [*_losses(runs), *_watched(runs), *_scores(runs), *_paths(runs)]
     parts.sort(key=lambda part: not isinstance(part, Chart))  # notes on what is missing come last
     return Section("training", "Training", lead, parts)
 
@@ -49,6 +51,12 @@ def _losses(runs: Sequence[RunRecord]) -> list[Chart | Html]:
         remedy = "a LearningRateMonitor in trainer.callbacks logs it"
         parts.append(missing("Learning rate", _without(runs, "lr-*"), remedy))
     return parts
+
+
+def _watched(runs: Sequence[RunRecord]) -> list[Chart | Html]:
+    names = _names(runs, lambda name: name.startswith("train/") and name.rpartition("/")[2] in _WATCHED)
+    split = {name: name[6:].rpartition("/") for name in names}
+    return [_curve(runs, name, f"{_WATCHED[figure]}: {part}") for name, (part, _, figure) in split.items()]
 
 
 def _scores(runs: Sequence[RunRecord]) -> list[Chart | Html]:

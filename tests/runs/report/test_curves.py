@@ -48,6 +48,14 @@ def test_figures_of_an_objective_are_no_losses_and_a_logged_rate_is_drawn(run: R
     assert [*charts] == ["train-loss", "lr-AdamW"]
 
 
+def test_what_a_guide_thinks_of_the_student_is_drawn_for_each_objective(run: RunRecord) -> None:
+    share = Series(STEPS, (0.1, 0.2, 0.4, 0.5))
+    figures = {"train__ranks__guide_agreement": share, "train__vectors__guide_cosine": share}
+    charts = named(run, train__loss=share, train__ranks__accuracy=share, **figures)
+    assert [*charts] == ["train-loss", "train-ranks-guide_agreement", "train-vectors-guide_cosine"]
+    assert charts["train-ranks-guide_agreement"] == "From 0.1 to 0.5 in 4 steps."
+
+
 def test_scores_say_what_the_kept_weights_have(run: RunRecord) -> None:
     assert run.best is not None
     step = run.best[2]
