@@ -29,9 +29,12 @@ from contrastive_text.core.types import NO_LABEL, Role, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import FineTuningHead, MLPHead, ProjectorHead, TanhHead
 from contrastive_text.losses import (
+    DCL,
+    DCLW,
     AlignmentUniformity,
     BarlowTwins,
     CoSENT,
+    DebiasedNTXent,
     GlobalOrthogonalRegularization,
     InfoNCE,
     KLDivergence,
@@ -39,6 +42,7 @@ from contrastive_text.losses import (
     ListNet,
     MarginMSE,
     NTXent,
+    SigLIP,
     SIGReg,
     SupCon,
     VICReg,
@@ -187,6 +191,22 @@ def guided() -> dict[str, Any]:
     return {"guides": {"teacher": Known(7), "other": Known(tiny.CONFIG["hidden_size"])}}
 
 
+def other_formulas(how: How) -> dict[str, Objective]:
+    """Losses that are taken some rows at a time, their temperature learned and not, beside each other."""
+    learns = {**how, "learn_temperature": True}
+    losses = {
+        "directions": InfoNCE(0.2, directions=get_args(Direction), in_batch_hardness=2.0, **learns),
+        "dcl": DCL(0.2, **how),
+        "dcl learned": DCL(0.2, **learns),
+        "dclw": DCLW(0.2, **how),
+        "dclw learned": DCLW(0.2, same_side=False, reduction="two_sided", **learns),
+        "debiased": DebiasedNTXent(0.2, **how),
+        "debiased learned": DebiasedNTXent(0.2, **learns),
+        "siglip": SigLIP(0.2, bias=-3.0, **how),
+    }
+    return {name: Contrastive(loss, queue=30 * (name == "dcl")) for name, loss in losses.items()}
+
+
 CASES: dict[str, Case] = {
     "InfoNCE": Case(lambda how: {"c": Contrastive(InfoNCE(0.2, **how))}),
     "InfoNCE, two-sided, hard": Case(
@@ -198,10 +218,7 @@ CASES: dict[str, Case] = {
         slots=TRIPLE,
         parts=lambda: {"pooler": CLSPooler()},
     ),
-    "InfoNCE of four directions, queue": Case(
-        lambda how: {"c": Contrastive(InfoNCE(0.2, directions=get_args(Direction), **how), queue=30)},
-        slots=TRIPLE,
-    ),
+    "other formulas, learned temperature, queue": Case(other_formulas, slots=TRIPLE),
     "NTXent, hard, siblings attract": Case(
         lambda how: {"c": Contrastive(NTXent(0.2, **how), siblings="attract", attract="sum")}, slots=TRIPLE
     ),
@@ -523,7 +540,7 @@ def watched(module: ContrastiveModule) -> Iterator[Seen]:
     with (
         mock.patch.object(encoding, "checkpoint", wraps=encoding.checkpoint) as checkpoint,
         mock.patch.object(streaming.Tiling, "of", wraps=small) as tiled,
-        mock.patch.object(by_rows, "_ENTRIES", 5 * TILE),
+        mock.patch.object(by_rows, "_ENTRIES", 30 * TILE),
         mock.patch.object(by_rows, "checkpoint", wraps=by_rows.checkpoint) as some_rows,
     ):
         yield seen

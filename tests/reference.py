@@ -143,6 +143,39 @@ def nt_xent(
     return sum(terms[:n]) / n + sum(terms[n:]) / n
 
 
+def rows(
+    anchors: Vectors,
+    positives: Vectors,
+    negatives: Sequence[Vectors] = (),
+    same_side: bool = False,
+    anchor_ids: Sequence[int] | None = None,
+    positive_ids: Sequence[int] | None = None,
+    negative_ids: Sequence[Sequence[int]] | None = None,
+) -> list[tuple[float, list[float], list[float]]]:
+    """Of each row the cosines with its target, with its own hard negatives and with all other columns seen.
+
+    Rows are the anchors, or with ``same_side`` both sides, which then are columns too; texts of the row's or its
+    target's id are left out.
+    """
+    n = len(anchors)
+    texts = [*anchors, *positives]
+    ids = [*_ids(n, anchor_ids, 0), *_ids(n, positive_ids, n)]
+    found = []
+    for i in range(2 * n if same_side else n):
+        target = (i + n) % (2 * n)
+        own = {ids[i], ids[target]}
+        hard, others = [], []
+        for j in range(0 if same_side else n, 2 * n):
+            if j not in (i, target) and ids[j] not in own:
+                others.append(cosine(texts[i], texts[j]))
+        for j in range(len(negatives)):
+            for k in range(len(negatives[j])):
+                if negative_ids is None or negative_ids[j][k] not in own:
+                    (hard if j == i % n else others).append(cosine(texts[i], negatives[j][k]))
+        found.append((cosine(texts[i], texts[target]), hard, others))
+    return found
+
+
 def masked_mean(tokens: Vectors, mask: Sequence[bool]) -> list[float]:
     """Mean of the token vectors whose mask is set, feature by feature."""
     kept = [token for token, real in zip(tokens, mask, strict=True) if real]

@@ -64,6 +64,11 @@ class Loss(nn.Module, ABC):
         """What a row sees beside the targets of other examples: one text of each of them for every word here."""
         return ("texts of its own side",) if self.same_side else ()
 
+    @property
+    def figures(self) -> dict[str, Tensor]:
+        """What is logged of it: the temperature where it is learned."""
+        return {} if self.learned is None else {"temperature": self.learned().detach().squeeze()}
+
     def compare(self, blocks: Sequence[Comparison]) -> Tensor:
         """Returns the terms of all blocks, one after another."""
         parts = [self.terms(block) for block in blocks]

@@ -91,6 +91,7 @@ class Comparison:
         alike: Columns that rows are pulled to too; None for the targets alone.
         reverse: The rows' partners, held against further columns of the same softmaxes (``InfoNCE.directions``);
             a target of -1 is none. None where rows alone look.
+        weight: Of each row's similarity to its target (``DCLW``), (R,); None for 1.
     """
 
     rows: Tensor
@@ -100,6 +101,12 @@ class Comparison:
     own: Tensor | None = None
     alike: Alike | None = None
     reverse: Comparison | None = None
+    weight: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows, and of columns that each is held against."""
+        return len(self.rows), len(self.columns) + (0 if self.reverse is None else len(self.reverse.columns))
 
     def hide(self, logits: Tensor) -> Tensor:
         """Returns the logits, (R, C), with -inf where a row must not see a column, in place."""
@@ -122,6 +129,7 @@ class Comparison:
             own=None if self.own is None else self.own[those],
             alike=None if self.alike is None else self.alike.part(those),
             reverse=None if self.reverse is None else self.reverse.part(those),
+            weight=None if self.weight is None else self.weight[those],
         )
 
 

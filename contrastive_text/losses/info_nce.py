@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, get_args
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.similarity import Similarity, similarity_matrix
+from contrastive_text.core.similarity import Similarity
 from contrastive_text.losses.base import Reduction
 from contrastive_text.losses.comparisons import Columns, Comparison, FurtherNegatives, Triples
 from contrastive_text.losses.formulas import weighted_logits
@@ -44,6 +45,13 @@ class InfoNCE(SoftmaxLoss):
     Differs: a text never meets itself or an equal one (``Contrastive.mask_duplicates``), and positives don't
     look for hard negatives, as they do for those of other pairs there.
 
+    With a hardness, a negative's logit grows by ``alpha * sg(similarity)``, which no temperature divides and
+    which has no gradient: alpha is 9 for negatives of the batch in Lan et al. 2025, LLaVE
+    (https://arxiv.org/abs/2503.04812), and 5 for own hard negatives in Schechter Vera et al. 2025, EmbeddingGemma
+    (https://arxiv.org/abs/2509.20354). Sentence-transformers calls alpha ``hardness_strength`` and chooses by
+    ``hardness_mode``. Differs: with several directions the negatives of all weigh more, there those of
+    ``query_to_doc``.
+
     Args:
         temperature: Divisor of the similarity; sentence-transformers' ``scale`` is its inverse.
         reduction: ``mean`` or ``sum`` over anchors; ``two_sided`` adds the mean of the other direction
@@ -54,10 +62,12 @@ class InfoNCE(SoftmaxLoss):
             square (``streamed_terms``); None where that is no slower.
         similarity: What is compared: directions (``cosine``), or the vectors as they are (``dot``).
         directions: What finds its partner among what, ``query_to_doc`` and others; they share one softmax.
+        in_batch_hardness: Alpha of the negatives that belong to other rows; 0 weighs all alike.
+        hard_negative_hardness: The same of a row's own hard negatives.
 
     Raises:
         ValueError: A temperature of 0 or less, an unknown reduction or similarity; directions that are unknown,
-            without ``query_to_doc``, or several of them with ``two_sided``.
+            without ``query_to_doc``, or several of them with ``two_sided``; a hardness below 0.
 
     Example:
         >>> import torch
@@ -80,14 +90,29 @@ class InfoNCE(SoftmaxLoss):
         streamed: bool | None = None,
         similarity: Similarity = "cosine",
         directions: Sequence[Direction] = ("query_to_doc",),
+        in_batch_hardness: float = 0.0,
+        hard_negative_hardness: float = 0.0,
     ) -> None:
         super().__init__(temperature, reduction, learn_temperature, streamed, similarity)
         self.hard_negative_log_weight = hard_negative_log_weight
         self.directions = tuple(directions)
-        self._check_directions()
-        self.several_targets = self.signed = len(self.directions) == 1
+        self.in_batch_hardness = in_batch_hardness
+        self.hard_negative_hardness = hard_negative_hardness
+        self._check()
+        self.signed = len(self.directions) == 1
+        self.several_targets = self.signed and not self._is_hardened
 
-    def _check_directions(self) -> None:
+    @property
+    def _is_hardened(self) -> bool:
+        return self.in_batch_hardness > 0 or self.hard_negative_hardness > 0
+
+    def _check(self) -> None:
+        for name in ("in_batch_hardness", "hard_negative_hardness"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InvalidValueError(
+                    f"InfoNCE.{name}: expected a finite number of 0 or more, got {getattr(self, name)}; 0 weighs "
+                    "all negatives alike"
+                )
         known = get_args(Direction)
         unknown = [each for each in self.directions if each not in known]
         if unknown or "query_to_doc" not in self.directions or len(set(self.directions)) < len(self.directions):
@@ -129,15 +154,29 @@ class InfoNCE(SoftmaxLoss):
 
     def terms(self, block: Comparison) -> Tensor:
         """Returns the terms of a block, of all directions together, (R,)."""
-        return self.softmax_terms(block) if block.reverse is None else self.by_rows(self._joint, block)
+        if block.reverse is None and not self._is_hardened:
+            return self.softmax_terms(block)
+        return self.by_rows(self._joint, block)
 
     def _joint(self, block: Comparison, temperature: Tensor | float) -> Tensor:
-        """Returns the terms of one softmax over the columns of both texts of a pair."""
-        assert block.reverse is not None
+        """Returns the terms of one softmax over the columns of both texts of a pair, (R,)."""
+        logits = self._logits(block, temperature)
+        total = logits.logsumexp(dim=1)
+        if block.reverse is not None:
+            total = torch.logaddexp(total, self._logits(block.reverse, temperature).logsumexp(dim=1))
+        return total - logits.gather(1, block.target.unsqueeze(1)).squeeze(1)
+
+    def _logits(self, block: Comparison, temperature: Tensor | float) -> Tensor:
+        """Returns the logits of rows and columns as they are weighed and seen, (R, C)."""
         weight = self.hard_negative_log_weight
         logits = weighted_logits(block.rows, block.columns, temperature, block.own, weight, similarity="dot")
-        logits = block.hide(logits)
-        reverse = block.reverse
-        others = similarity_matrix(reverse.rows, reverse.columns, temperature, similarity="dot")
-        total = torch.logaddexp(logits.logsumexp(dim=1), reverse.hide(others).logsumexp(dim=1))
-        return total - logits.gather(1, block.target.unsqueeze(1)).squeeze(1)
+        if self._is_hardened:
+            found = (block.rows @ block.columns.T).detach()
+            logits = logits + self.in_batch_hardness * found
+            further = self.hard_negative_hardness - self.in_batch_hardness
+            for those, by in ((block.own, further), (block.target.unsqueeze(1), -self.in_batch_hardness)):
+                if those is not None:
+                    places = those.clamp(min=0)
+                    added = found.gather(1, places).mul(by).masked_fill(those < 0, 0.0)
+                    logits = logits.scatter_add(1, places, added)
+        return block.hide(logits)

@@ -82,11 +82,8 @@ class SoftmaxLoss(Loss):
         temperature = self.temperature_now()
         with full_precision(block.rows.device):
             block = block.map(lambda vectors: comparable(vectors, self.similarity))
-            if not is_streamed(self.streamed, block.rows, block.columns):
-                return formula(block, temperature)
-            columns = len(block.columns) + (0 if block.reverse is None else len(block.reverse.columns))
             return terms_by_rows(
-                lambda those: formula(block.part(those), temperature), len(block.rows), columns, streamed=True
+                lambda those: formula(block.part(those), temperature), *block.shape, self.streamed
             )
 
     def temperature_now(self) -> Tensor | float:

@@ -153,7 +153,7 @@ class Contrastive(Objective):
             raise InvalidValueError(
                 f"Contrastive.pair_labels: expected a loss whose terms can be maximised for "
                 f"{type(self.pair_labels).__name__}, got {name}; "
-                "take NegativesAsHard, or InfoNCE of query_to_doc alone or NTXent"
+                "take NegativesAsHard, or NTXent"
             )
         if (
             self.pair_labels is not None
@@ -274,6 +274,4 @@ class Contrastive(Objective):
             every_ids = [every.anchor_ids, every.positive_ids]
             every_ids += [] if every.negative_ids is None else [every.negative_ids.flatten(0, 1)]
             logs["edited_alike"] = count_alike(torch.cat(every_ids)).to(local.anchor)
-        if self.loss.learned is not None:
-            logs["temperature"] = self.loss.learned().detach().squeeze()
-        return replace(terms, logs=logs)
+        return replace(terms, logs=logs | self.loss.figures)

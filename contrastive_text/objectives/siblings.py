@@ -41,7 +41,7 @@ def check_attracting(loss: Loss, between: Between, pair_labels: PairLabels | Non
     if loss.reads_labels:
         found = f"{type(loss).__name__}, whose classes say what attracts; take InfoNCE or NTXent"
     elif not loss.several_targets:
-        found = f"{type(loss).__name__}, which has one target a row; take InfoNCE of query_to_doc alone or NTXent"
+        found = f"{type(loss).__name__}, which has one target a row; take NTXent, or InfoNCE as it is by default"
     elif not between.is_pairs:
         found = f"{type(between).__name__}, where a text has none; set between: texts"
     elif pair_labels is not None and not pair_labels.takes_targets:

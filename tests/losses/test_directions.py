@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contrastive_text.core.types import Encoded, Slot
-from contrastive_text.losses import InfoNCE, by_rows
+from contrastive_text.losses import InfoNCE
 from contrastive_text.losses.comparisons import Triples
 from contrastive_text.losses.info_nce import Direction
 from contrastive_text.objectives import Contrastive, NegativesAsHard, PositivesOnly, SignedPairs
@@ -84,34 +84,12 @@ def test_any_directions_equal_the_double_loop(
     assert terms.tolist() == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
 
 
-def gradients(loss: InfoNCE, every: Triples, start: int = 0, stop: int | None = None) -> tuple[Tensor, ...]:
-    """Terms of some local pairs, and the gradients of their sum."""
+def gradients(loss: InfoNCE, every: Triples) -> tuple[Tensor, ...]:
+    """Terms, and the gradients of their sum."""
     leaves = every.map(lambda each: each.clone().requires_grad_(each.is_floating_point()))
-    local = leaves.map(lambda each: each[start:stop])
-    terms = loss.compare(loss.comparisons(local, leaves, offset=start))
+    terms = loss.compare(loss.comparisons(leaves, leaves))
     vectors = [each for each in (leaves.anchor, leaves.positive, leaves.negative) if each is not None]
-    return terms.detach(), *torch.autograd.grad((terms * torch.arange(1, len(terms) + 1)).sum(), vectors)
-
-
-@pytest.mark.parametrize("directions", EVERY)
-@pytest.mark.parametrize(("start", "stop"), [(0, None), (2, 5), (3, 3)])
-@pytest.mark.parametrize("ids", [None, 5, 1])
-def test_some_rows_at_a_time_are_all_at_once(
-    directions: tuple[Direction, ...],
-    start: int,
-    stop: int | None,
-    ids: int | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(by_rows, "_ENTRIES", 40)
-    every = examples(7, hard=1, ids=ids, seed=3)
-    dense, streamed = (InfoNCE(0.2, streamed=how, directions=directions) for how in (False, True))
-    if start == stop and len(directions) > 1:
-        return
-    for reached, expected in zip(
-        gradients(streamed, every, start, stop), gradients(dense, every, start, stop), strict=True
-    ):
-        torch.testing.assert_close(reached, expected, rtol=1e-10, atol=1e-10)
+    return terms.detach(), *torch.autograd.grad(terms.sum(), vectors)
 
 
 def test_gradients_agree_with_finite_differences() -> None:
@@ -200,7 +178,7 @@ def test_directions_that_make_no_softmax_are_refused(options: dict[str, Any], sa
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"siblings": "attract"}, "got InfoNCE, which has one target a row; take InfoNCE of query_to_doc alone"),
+        ({"siblings": "attract"}, "got InfoNCE, which has one target a row; take NTXent, or InfoNCE as it is"),
         ({"pair_labels": SignedPairs()}, "can be maximised for SignedPairs, got InfoNCE"),
     ],
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import reference
@@ -13,6 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contrastive_text.losses import (
+    DCL,
+    DCLW,
+    DebiasedNTXent,
     Forbid,
     InfoNCE,
     Loss,
@@ -29,6 +33,14 @@ TEMPERATURES = st.floats(0.02, 5.0)
 # Logits are cosines over a temperature of 0.02 or more, so at most 50; float64 leaves them 1e-14, the sum
 # over some ten terms 1e-12.
 ROUNDING = 1e-11
+
+
+def hardened(**options: Any) -> InfoNCE:
+    return InfoNCE(in_batch_hardness=3.0, hard_negative_hardness=1.5, **options)
+
+
+MAKES = [InfoNCE, NTXent, DCL, DCLW, DebiasedNTXent, hardened]
+"""Losses of a temperature and a reduction; the last one's weights have no gradient."""
 
 
 @dataclass(frozen=True)
@@ -176,8 +188,8 @@ def test_a_batch_of_one_text_repeated_has_no_negatives_and_no_loss(loss: Loss) -
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("make", [InfoNCE, NTXent])
-def test_gradients_agree_with_finite_differences(make: type[InfoNCE | NTXent], reduction: Reduction) -> None:
+@pytest.mark.parametrize("make", MAKES[:-1])
+def test_gradients_agree_with_finite_differences(make: Callable[..., Loss], reduction: Reduction) -> None:
     noise = torch.Generator().manual_seed(7)
     shapes = ((3, 3), (3, 3), (3, 2, 3))
     inputs = [torch.randn(s, generator=noise, dtype=torch.float64, requires_grad=True) for s in shapes]
@@ -186,10 +198,10 @@ def test_gradients_agree_with_finite_differences(make: type[InfoNCE | NTXent], r
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("make", [InfoNCE, NTXent])
+@pytest.mark.parametrize("make", MAKES)
 @given(case=texts(), order=st.randoms(use_true_random=False))
 def test_order_of_examples_does_not_matter(
-    make: type[InfoNCE | NTXent], reduction: Reduction, case: Texts, order: object
+    make: Callable[..., Loss], reduction: Reduction, case: Texts, order: object
 ) -> None:
     loss = make(temperature=0.1, reduction=reduction)
     places = list(range(len(case.anchor)))
@@ -200,10 +212,10 @@ def test_order_of_examples_does_not_matter(
     assert after == pytest.approx(before, abs=ROUNDING, rel=ROUNDING)
 
 
-@pytest.mark.parametrize("make", [InfoNCE, NTXent])
+@pytest.mark.parametrize("make", MAKES)
 @given(case=texts(), factors=st.lists(st.floats(1e-3, 1e3), min_size=25, max_size=25))
 def test_length_of_the_vectors_does_not_matter(
-    make: type[InfoNCE | NTXent], case: Texts, factors: list[float]
+    make: Callable[..., Loss], case: Texts, factors: list[float]
 ) -> None:
     loss = make(temperature=0.1)
     n = len(case.anchor)
@@ -218,10 +230,10 @@ def test_length_of_the_vectors_does_not_matter(
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("make", [InfoNCE, NTXent])
+@pytest.mark.parametrize("make", MAKES)
 @given(case=with_ids(), cut=st.integers(0, 5))
 def test_terms_of_two_parts_against_all_columns_are_the_terms_of_the_whole(
-    make: type[InfoNCE | NTXent], reduction: Reduction, case: tuple[Texts, Triples], cut: int
+    make: Callable[..., Loss], reduction: Reduction, case: tuple[Texts, Triples], cut: int
 ) -> None:
     loss, every = make(temperature=0.2, reduction=reduction), case[1]
     cut = min(cut, len(every.anchor))
@@ -250,10 +262,10 @@ def test_one_hard_negative_may_come_without_its_dimension(make: type[InfoNCE | N
     assert torch.equal(make()(rows[0], rows[1], rows[2]), make()(rows[0], rows[1], rows[2].unsqueeze(1)))
 
 
-@pytest.mark.parametrize("make", [InfoNCE, NTXent])
+@pytest.mark.parametrize("make", MAKES)
 @pytest.mark.parametrize("temperature", [0.0, -0.05, float("nan"), float("inf")])
 def test_a_temperature_that_is_not_positive_and_finite_is_refused(
-    make: type[InfoNCE | NTXent], temperature: float
+    make: Callable[..., Loss], temperature: float
 ) -> None:
     with pytest.raises(ValueError, match=f"temperature: expected a number above 0, got {temperature}"):
         make(temperature=temperature)

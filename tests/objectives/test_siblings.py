@@ -286,7 +286,7 @@ class OneTarget(Loss):
         ),
         ({"attract": "sum"}, "expected siblings: attract for sum, got siblings: hide"),
         ({"siblings": "attract", "loss": SupCon(), "classes": 2}, "got SupCon, whose classes say what attracts"),
-        ({"siblings": "attract", "loss": OneTarget()}, "got OneTarget, which has one target a row; take InfoNCE"),
+        ({"siblings": "attract", "loss": OneTarget()}, "got OneTarget, which has one target a row; take NTXent"),
         ({"siblings": "attract", "between": "views"}, "got BetweenViews, where a text has none"),
         (
             {"siblings": "attract", "pair_labels": SignedPairs()},
