@@ -42,9 +42,12 @@ class Pooler(nn.Module, ABC):
 
     Attributes:
         layers: The layers that ``forward`` reads, numbered as in ``Hidden``.
+        template_bias: Whether the vector of each text's template alone, with the same places left free, is taken
+            off the text's (see ``encoders.templates``).
     """
 
     layers: tuple[int, ...] = (-1,)
+    template_bias: bool = False
 
     @abstractmethod
     def forward(self, hidden: Hidden) -> Tensor:
@@ -155,7 +158,15 @@ class WeightedMeanPooler(Pooler):
 class MaskTokenPooler(Pooler):
     """Vector of the mask token in the last layer, for templates such as ``{text} means [MASK].``
 
-    Source: Jiang et al. 2022, PromptBERT (https://arxiv.org/abs/2201.04337), section 4.
+    Source: Jiang et al. 2022, PromptBERT (https://arxiv.org/abs/2201.04337), section 4, and its authors' code.
+    Differs: for RoBERTa their code takes the template's bias at places that begin at 0, and the text's vector at
+    places that begin at 2; here both have the same.
+
+    Args:
+        template_bias: Whether the vector of the template alone, at the places that it has around the text, is
+            taken off, before any head: with gradient, by the same network in the same pass, under one dropout
+            mask for all texts of a length that go through the network together. PromptBERT trains with it, and
+            is used without it where it has no labels: ``inference_pooler``.
 
     Raises:
         ValueError: At a batch: a row with no mask token or several, with its number; or an encoder that doesn't
@@ -166,6 +177,10 @@ class MaskTokenPooler(Pooler):
         >>> MaskTokenPooler()(Hidden({-1: vectors}, ids > 0, ids, mask_id=3))
         tensor([[4.]])
     """
+
+    def __init__(self, template_bias: bool = False) -> None:
+        super().__init__()
+        self.template_bias = template_bias
 
     def forward(self, hidden: Hidden) -> Tensor:
         """Returns the vector of each row's mask token, (n, D)."""

@@ -269,11 +269,11 @@ CASES: dict[str, Case] = {
         classes=3,
         parts=lambda: {"pooler": WeightedMeanPooler()},
     ),
-    "queue, signed pairs": Case(
+    "template, queue, signed pairs": Case(
         lambda how: {"c": Contrastive(InfoNCE(0.2, **how), pair_labels=SignedPairs(), queue=20)},
         classes=2,
         template=True,
-        parts=lambda: {"pooler": MaskTokenPooler()},
+        parts=lambda: {"pooler": MaskTokenPooler(template_bias=True)},
     ),
     "some widths, queue": Case(
         lambda how: {
@@ -488,6 +488,7 @@ def batch_of(case: Case, views: str, step: int) -> Batch:
         seed=step,
         positions=positions,
         labels=labels,
+        around=torch.tensor([[1, 2]]).expand(rows, 2) if case.template else None,
         target=torch.randint(case.classes, (EXAMPLES,), generator=noise).double() if case.classes else None,
     )
 

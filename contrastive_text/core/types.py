@@ -118,7 +118,7 @@ class Frame(NamedTuple):
         """Returns the frame of a prompt, which stands before a text, or of a template with ``{text}`` in it.
 
         Args:
-            template: Other braces in it stand for themselves.
+            template: With the mask token where ``{mask}`` stands; other braces stand for themselves.
             where: What an error begins with.
             apart: As above.
             counted: As above.
@@ -157,6 +157,9 @@ NO_FRAME = Frame()
 
 SLOT = "{text}"
 """Where the text goes in a template."""
+
+MASK = "{mask}"
+"""Where the tokenizer's mask token goes in a prompt or a template."""
 
 Text: TypeAlias = str | Tokens | TextPair
 """What a slot holds: a string, a span that is already tokenised, or two strings for one sequence."""

@@ -22,7 +22,8 @@ from contrastive_text.data.retrieval.judged import RetrievalSet
 from contrastive_text.data.retrieval.pairs import read_pair_corpus
 from contrastive_text.data.steps import Rounds, Step, Steps, TaskSize, consecutive_steps
 from contrastive_text.data.tasks import TextTask
-from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
+from contrastive_text.data.tokenizing import TextTokenizer
+from contrastive_text.data.vocabulary import learn_vocabulary
 
 if TYPE_CHECKING:
     from contrastive_text.data.datamodule import TextDataModule

@@ -127,8 +127,8 @@ class Collator:
     def _frame(self, role: Role, chain_name: str | None) -> Frame:
         """Returns what stands around the texts of a role that a chain alters."""
         prompt, views = self._prompt(role), self.plan.around(chain_name)
-        # A text has one template: that of a view takes the place of the model's.
-        return views if prompt.after and views else prompt.around(views)
+        # One tail a text: a view's template takes the place of the model's.
+        return views if prompt.after and views.after else prompt.around(views)
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:
         """Returns the batch of the rows.

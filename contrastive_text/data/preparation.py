@@ -15,7 +15,7 @@ from contrastive_text.core.batch import StepKind
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import generator
 from contrastive_text.core.specs import describe
-from contrastive_text.core.types import SLOT, Role, Row, Slot, TextPair
+from contrastive_text.core.types import MASK, SLOT, Role, Row, Slot, TextPair
 from contrastive_text.data.cuts import cut_spans, cut_texts, sample_rows
 from contrastive_text.data.files import mapped
 from contrastive_text.data.files.readers import Table
@@ -31,7 +31,8 @@ from contrastive_text.data.selection import check_roles, drawn, served
 from contrastive_text.data.steps import Steps, TaskSize
 from contrastive_text.data.tasks import TextTask, option_place
 from contrastive_text.data.token_cache import TokenTable, tokenize_documents
-from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
+from contrastive_text.data.tokenizing import TextTokenizer
+from contrastive_text.data.vocabulary import learn_vocabulary
 from contrastive_text.pairings import Pairing, SameText
 
 
@@ -283,7 +284,7 @@ def _tokenised(rows: Sequence[Row], tokenizer: TextTokenizer, folder: Path | Non
 def learned_tokenizer(tables: Mapping[str, Table], needs: DataNeeds, seed: int) -> str:
     """Returns a tokenizer that is learned from all texts of the tables, or of a sample, as JSON."""
     rows = chain.from_iterable(sampled(table.rows, seed) for table in tables.values())
-    prompts = (text.replace(SLOT, " ") for text in needs.prompts.named.values())
+    prompts = (text.replace(SLOT, " ").replace(MASK, " ") for text in needs.prompts.named.values())
     texts = chain(prompts, _texts(rows))
     learned = learn_vocabulary(texts, needs.vocabulary_size, new_tokens=needs.new_tokens)
     return learned.backend_tokenizer.to_str()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.core.types import SLOT, Frame, Role
+from contrastive_text.core.types import MASK, SLOT, Frame, Role
 from contrastive_text.data.tokenizing import TextTokenizer
 
 QUERY, DOCUMENT, DEFAULT = "query", "document", "default"
@@ -20,7 +20,8 @@ class Prompts:
     """What stands around texts, by name, as in sentence-transformers' ``config_sentence_transformers.json``.
 
     A prompt stands before the text; with ``{text}`` in it, it is a template, which sentence-transformers doesn't
-    have. It is never cut: the text is. No text or token view alters it.
+    have. ``{mask}`` stands for the tokenizer's mask token. It is never cut: the text is. No text or token view
+    alters it.
 
     A name is ``query`` or ``document``; the name of a data set, for all its texts; or ``NAME-query`` and
     ``NAME-document``, for its queries and documents. That is how mteb looks names up too.
@@ -113,8 +114,8 @@ class Prompts:
     @property
     def is_plain(self) -> bool:
         """Whether all are strings put before texts, which is all that sentence-transformers has."""
-        strings = not self.apart and self.counted and not any(SLOT in text for text in self.named.values())
-        return strings or not self
+        texts = "".join(self.named.values())
+        return not self or (not self.apart and self.counted and SLOT not in texts and MASK not in texts)
 
     def frame(self, prompt: str | None, tokenizer: TextTokenizer) -> Frame:
         """Returns what stands around a text that has this prompt, of a name or another; None for the default.

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.types import NO_FRAME, NO_LABEL, NO_WORD, Frame, Text, TextPair, Tokens, Vocabulary
+from contrastive_text.core.types import (
+    MASK,
+    NO_FRAME,
+    NO_LABEL,
+    NO_WORD,
+    Frame,
+    Text,
+    TextPair,
+    Tokens,
+    Vocabulary,
+)
 from contrastive_text.data.pair_template import PairTemplate
-
-_SPECIALS = {
-    "pad_token": "[PAD]",
-    "unk_token": "[UNK]",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
-}
 
 
 class Framed(NamedTuple):
@@ -124,15 +124,29 @@ class TextTokenizer:
             frame: Stands around each.
 
         Example:
+            >>> from contrastive_text.data import learn_vocabulary
             >>> tokenizer = TextTokenizer(learn_vocabulary(["query: a bird"], 60), max_length=None)
             >>> (framed,) = tokenizer.framed(["a bird"], Frame("query: "))
             >>> [tokenizer.tokenizer.decode(list(ids)) for ids in (framed.before, framed.tokens.ids)]
             ['query :', 'a bird']
         """
+        frame = self._with_mask(frame)
         if not frame or frame.apart:
             before, after = (tuple(self._ids(part)) if part else () for part in frame[:2])
             return [Framed(tokens, before, after, frame.counted) for tokens in self(texts)]
         return self._joined(texts, frame) if texts else []
+
+    def _with_mask(self, frame: Frame) -> Frame:
+        """Returns a frame with the mask token where it says ``{mask}``."""
+        if MASK not in frame.before + frame.after:
+            return frame
+        token = self.tokenizer.mask_token
+        if token is None:
+            raise InvalidValueError(
+                f"{frame.before + frame.after!r}: expected a vocabulary with a mask token for {MASK}, got none; "
+                "use another encoder, or another template"
+            )
+        return frame._replace(before=frame.before.replace(MASK, token), after=frame.after.replace(MASK, token))
 
     def _joined(self, texts: Sequence[str], frame: Frame) -> list[Framed]:
         before, after = len(frame.before), frame.after
@@ -183,7 +197,7 @@ class TextTokenizer:
         Those of the prompt alone and the special ones before it, counted as sentence-transformers does: a blank
         at the end that the tokenizer joins to the next word counts too, and stands for that word's first token.
         """
-        return len(self.prefix) + len(self._ids(prompt)) if prompt else 0
+        return len(self.prefix) + len(self.framed([""], Frame(prompt, apart=True))[0].before) if prompt else 0
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns each text's ids, uncut and without special tokens: ``__call__`` without the words."""
@@ -273,75 +287,3 @@ def _between(prefix: Sequence[int], tokens: Tokens, suffix: Sequence[int]) -> To
 def single_threaded_tokenizers() -> None:
     """Keeps the tokenizers library from starting threads of its own, before worker processes are forked."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-
-def learn_vocabulary(
-    texts: Iterable[str], vocabulary_size: int, new_tokens: Sequence[str] = ()
-) -> PreTrainedTokenizerFast:
-    """Learns a lower-casing WordPiece vocabulary from a corpus, laid out as BERT's.
-
-    The same corpus gives the same vocabulary in every process.
-
-    Args:
-        texts: The corpus.
-        vocabulary_size: Largest number of entries, the five special tokens included.
-        new_tokens: More special tokens, such as ``[DEL]``.
-
-    Raises:
-        ValueError: A size that the characters alone exceed.
-
-    Returns:
-        A tokenizer that puts [CLS] before and [SEP] after a text, and another [SEP] after a second one, whose
-        tokens have type 1.
-
-    Example:
-        >>> tokenizer = learn_vocabulary(["a bird sings", "a bird flies"], vocabulary_size=40)
-        >>> tokenizer.convert_ids_to_tokens(tokenizer("Bird").input_ids)
-        ['[CLS]', 'bird', '[SEP]']
-    """
-    specials = [*_SPECIALS.values(), *new_tokens]
-    normalizer, words = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-    corpus = list(texts)
-    counts = Counter(
-        character
-        for text in corpus
-        for word, _ in words.pre_tokenize_str(normalizer.normalize_str(text))
-        for character in word
-    )
-    # WordPiece keeps its whole alphabet, each character twice (at the start of a word and inside one).
-    room = max((vocabulary_size - len(specials)) // 3, 1)
-    alphabet = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:room])
-    # The trainer numbers what is inside a word in the order of a hash map, different in every process, and breaks
-    # ties by number: as special tokens they are numbered here.
-    numbered = [*specials, *alphabet, *(f"##{character}" for character in alphabet)]
-    learning = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    learning.normalizer, learning.pre_tokenizer = normalizer, words
-    learning.train_from_iterator(
-        corpus,
-        trainers.WordPieceTrainer(
-            vocab_size=vocabulary_size,
-            initial_alphabet=alphabet,
-            limit_alphabet=len(alphabet),
-            special_tokens=numbered,
-            show_progress=False,
-        ),
-    )
-    tokenizer = Tokenizer(models.WordPiece(learning.get_vocab(), unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, words
-    tokenizer.add_special_tokens(specials)
-    if tokenizer.get_vocab_size() > vocabulary_size:
-        raise InvalidValueError(
-            f"encoder.config.vocab_size: expected room for the corpus's characters, at least "
-            f"{tokenizer.get_vocab_size()}, got {vocabulary_size}; give a larger vocab_size"
-        )
-    ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
-    )
-    return wrap_tokenizer(tokenizer.to_str())
-
-
-def wrap_tokenizer(description: str) -> PreTrainedTokenizerFast:
-    """Returns a learned tokenizer from its JSON, as a checkpoint keeps it."""
-    tokenizer = Tokenizer.from_str(description)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **_SPECIALS)  # type: ignore[no-untyped-call]  # theirs

@@ -15,6 +15,7 @@ from contrastive_text.core.random import seed_torch
 from contrastive_text.core.types import NO_LABEL, Alter, Hidden
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.layouts import split_rows
+from contrastive_text.encoders.templates import with_templates
 from contrastive_text.poolers import Pooler
 
 
@@ -72,12 +73,17 @@ class Embedder(NamedTuple):
         layers, labels = self.pooler.layers, group.batch.labels
         if labels is not None:
             layers = tuple(dict.fromkeys((*layers, -1)))
-        blocks = self.encoder.blocks(group.batch, alter=alter, layers=layers)
-        read = blocks if group.batch.unpooled is None else pooled_part(blocks, group.batch.unpooled)
+        batch, template_of = group.batch, None
+        if self.pooler.template_bias:
+            batch, template_of = with_templates(batch)
+        blocks = self.encoder.blocks(batch, alter=alter, layers=layers)
+        read = blocks if batch.unpooled is None else pooled_part(blocks, batch.unpooled)
         pooled = _pooled(self.pooler, read, group.rows)
+        if template_of is not None:
+            pooled = pooled[: len(group.batch)] - pooled[len(group.batch) :][template_of]
         if labels is None:
             return pooled, None
-        tokens = torch.cat([block.layers[-1][block.mask] for block in blocks])
+        tokens = torch.cat([block.layers[-1][block.mask] for block in blocks])[: len(labels)]
         return pooled, tokens[labels != NO_LABEL]
 
     def pool(self, batch: Batch) -> Tensor:

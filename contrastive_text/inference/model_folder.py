@@ -13,7 +13,7 @@ from torch import nn
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.model_files import MODULES, TODO, check_whole, whole_folder
 from contrastive_text.core.records import inside, read_json, records
-from contrastive_text.core.types import SLOT
+from contrastive_text.core.types import MASK, SLOT
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.inference.folder_modules import (
     DENSE,
@@ -169,7 +169,7 @@ def _read_settings(path: Path) -> tuple[Prompts, int | None]:
     default = said.text("default_prompt_name", None)
     if default is not None and default not in named:
         raise listed.refusal(f"the default prompt {default!r}", ", ".join(named) or "none")
-    if not ours and (found := next((name for name, text in named.items() if SLOT in text), None)):
-        raise listed.refusal(f"a prompt without {SLOT}, which would be taken for a template's", named[found])
+    if not ours and (found := next((text for text in named.values() if SLOT in text or MASK in text), None)):
+        raise listed.refusal(f"a prompt without {SLOT} or {MASK}, which would be taken for a template's", found)
     options = {name: said.flag(name, standard) for name, standard in _OPTIONS.items()} if ours else {}
     return Prompts(named, default, **options), settings.integer("truncate_dim", None, least=1)

@@ -12,6 +12,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.misspelt import no_class
 from contrastive_text.core.notation import typed_part
 from contrastive_text.core.specs import describe, part_spec
+from contrastive_text.encoders.templates import check_template_bias
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.published import authors_pooling
 from contrastive_text.poolers import MeanPooler, Pooler
@@ -90,7 +91,8 @@ def read_with(parts: ModelParts, pooler: Pooler | str | None, name: str) -> Mode
         name: Of the model, for what is said.
 
     Raises:
-        ValueError: A name that no pooler has, or a pooler of layers that the network doesn't have.
+        ValueError: A name that no pooler has, or a pooler of layers or of a template's bias that the network
+            doesn't have.
 
     Warns:
         UserWarning: A model that names no pooler, where none is given; or a head that is left out.
@@ -104,6 +106,7 @@ def read_with(parts: ModelParts, pooler: Pooler | str | None, name: str) -> Mode
     if own is not None and part_spec(own, _ASKED) == part_spec(asked, _ASKED):
         return replace(parts, pooling=said)
     _check_layers(asked, parts)
+    check_template_bias(asked, parts.encoder)
     if own is None:
         return replace(parts, pooler=asked, pooling=f"{said}, asked for")
     said += f", asked for in place of its own {pooler_name(own)}"

@@ -93,6 +93,11 @@ def vectors_of_each(
         (N, D) float32 for each on the CPU; and the number of texts that were cut to the length limit.
     """
     first = models[0]
+    if len(models) > 1 and any(model.pooler.template_bias for model in models):
+        raise InvalidValueError(
+            "pooler: expected poolers without template_bias to read one pass with several, got one with it; read "
+            "the model with it alone"
+        )
     parts = replace(first.parts, pooler=_Each(models), head=None, normalize=False, truncate_dim=None)
     whole = first if len(models) == 1 else SentenceEncoder.of(parts)
     encoded = whole.encode(sentences, batch_size=batch_size, show_progress_bar=show_progress_bar, prompt=prompt)

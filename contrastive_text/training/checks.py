@@ -19,10 +19,18 @@ from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.tasks import ONLY
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.embedder import Embedder
+from contrastive_text.encoders.templates import check_template_bias
 from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
 from contrastive_text.pairings import SameText
-from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MeanPooler, Pooler
+from contrastive_text.poolers import (
+    CLSPooler,
+    FirstLastPooler,
+    LastTwoPooler,
+    MaskTokenPooler,
+    MeanPooler,
+    Pooler,
+)
 from contrastive_text.recipes.layers import read_recipe
 from contrastive_text.training.optim import Combine, PCGrad
 from contrastive_text.training.tasks import TaskParts
@@ -108,12 +116,26 @@ def check_start(
     """Checks that trainer, data and module go together; a pooler that takes tokens too early is warned of.
 
     Raises:
-        ValueError: As ``check_strategy`` and ``check_pairings`` raise it.
+        ValueError: As ``check_strategy``, ``check_pairings`` and ``check_template_bias`` raise it.
     """
     check_strategy(trainer, combine, by_task)
     check_pairings(trainer, recipe)
+    for embedder in embedders:
+        check_template_bias(embedder.pooler, embedder.encoder)
+    if isinstance(embedders[0].pooler, MaskTokenPooler):
+        _check_mask_tokens([by_task.common, *by_task.own_plans.values()])
     if message := causal_warning(embedders[0].encoder, [embedder.pooler for embedder in embedders]):
         rank_zero_warn(message)
+
+
+def _check_mask_tokens(plans: Sequence[ViewPlan]) -> None:
+    """Checks that no view puts mask tokens where a pooler looks for the template's."""
+    for place, view in (each for plan in plans for each in plan.views_with_places()):
+        if isinstance(view, TokenView) and view.sets_labels:
+            raise InvalidValueError(
+                f"model.{place}: expected no view that hides tokens beside MaskTokenPooler, which looks for the "
+                f"one mask token of a template, got {type(view).__name__}; drop it, or take another pooler"
+            )
 
 
 def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) -> None:

@@ -11,7 +11,7 @@ import pytorch_lightning as pl
 from contrastive_text.core.checkpoints import load_options
 from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.setting import SETTING, current_setting
-from contrastive_text.data.tokenizing import wrap_tokenizer
+from contrastive_text.data.vocabulary import wrap_tokenizer
 from contrastive_text.encoders import Encoder
 from contrastive_text.training.checks import check_resumed
 from contrastive_text.training.divergence import check_weights

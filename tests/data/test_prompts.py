@@ -236,3 +236,11 @@ def test_the_batch_says_how_much_stands_around_each_text(learned_tokenizer: PreT
 def test_what_no_template_can_be_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Prompts(**options)
+
+
+def test_the_mask_token_of_a_template_is_the_tokenizer_s(learned_tokenizer: PreTrainedTokenizerFast) -> None:
+    batch = batch_of(learned_tokenizer, Prompts.trained({"default": "a {mask} {text}"}))
+    assert texts_of(batch, learned_tokenizer)[0] == f"a [MASK] {ROW['anchor']}"
+    bare = PreTrainedTokenizerFast(tokenizer_object=learned_tokenizer.backend_tokenizer, unk_token="[UNK]")
+    with pytest.raises(ValueError, match=r"'a \{mask\} ': expected a vocabulary with a mask token"):
+        batch_of(bare, Prompts.trained({"default": "a {mask} {text}"}))
