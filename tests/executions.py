@@ -32,6 +32,7 @@ from contrastive_text.losses import (
     DCL,
     DCLW,
     AlignmentUniformity,
+    AnglE,
     BarlowTwins,
     CoSENT,
     DebiasedNTXent,
@@ -339,7 +340,10 @@ CASES: dict[str, Case] = {
     ),
     "scores": Case(lambda how: {"scores": PairRegression()}, classes=6, streams=False),  # noqa: ARG005  # as each case is called
     "order of scores": Case(
-        lambda how: {"scores": PairRegression(CoSENT(0.2), head=TanhHead())},  # noqa: ARG005  # as each case is called
+        lambda how: {  # noqa: ARG005  # as each case is called
+            "scores": PairRegression(CoSENT(0.2), head=TanhHead()),
+            "angle": PairRegression(AnglE(0.2)),
+        },
         classes=6,
         streams=False,
     ),

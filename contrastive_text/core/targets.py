@@ -68,6 +68,10 @@ class Target(ABC):
         lowest, highest = (pick(numbers, key=lambda label: numbers[label]) for pick in (min, max))
         return f"{lowest} to {highest} ({sum(rows[label] for label in numbers):,})"
 
+    def serves(self, other: Target) -> bool:
+        """Whether its numbers are those of another target too, so that both can read one column."""
+        return self == other
+
     def unseen(self, numbers: Collection[float]) -> list[str]:  # noqa: ARG002  # the contract
         """Returns what could be predicted and is none of the numbers; a score lacks nothing."""
         return []
@@ -232,6 +236,10 @@ class Scores(Target):
                 "objective's low and high"
             )
         return (number - self.low) / (self.high - self.low)
+
+    def serves(self, other: Target) -> bool:
+        """Whether it is the same, or a label 0 or 1 where scores are from 0 to 1; below 1 the label is 0."""
+        return self == other or (other == Classes(("0", "1")) and (self.low, self.high) == (0, 1))
 
     def metric(self) -> tuple[str, Metric]:
         """Returns Pearson's correlation, as the CS224N report has it."""

@@ -13,7 +13,14 @@ from contrastive_text.losses.jensen_shannon import jensen_shannon_terms
 from contrastive_text.losses.nt_xent import NTXent
 from contrastive_text.losses.ranking import KLDivergence, ListMLE, ListNet, MarginMSE, RankLoss
 from contrastive_text.losses.relations import Alike, Forbid
-from contrastive_text.losses.scored_pairs import CoSENT, CosineMSE, ScoreLoss, cosent_loss
+from contrastive_text.losses.scored_pairs import (
+    AnglE,
+    CoSENT,
+    CosineMSE,
+    ScoreLoss,
+    angle_similarity,
+    cosent_loss,
+)
 from contrastive_text.losses.siglip import SigLIP
 from contrastive_text.losses.sigreg import SIGReg
 from contrastive_text.losses.softmax import SoftmaxLoss
@@ -25,6 +32,7 @@ __all__ = [
     "DCLW",
     "AlignmentUniformity",
     "Alike",
+    "AnglE",
     "BarlowTwins",
     "BatchLoss",
     "CoSENT",
@@ -48,6 +56,7 @@ __all__ = [
     "SoftmaxLoss",
     "SupCon",
     "VICReg",
+    "angle_similarity",
     "cosent_loss",
     "cosine_similarity_matrix",
     "info_nce_terms",

@@ -92,12 +92,13 @@ class PairClassification(Supervised[Classes]):
 
 
 class PairRegression(Supervised[Scores]):
-    """The cosine of two texts against their score.
+    """The cosine of two texts, or what a loss makes of their vectors, against their score.
 
     Source: Reimers & Gurevych 2019, Sentence-BERT (https://arxiv.org/abs/1908.10084), section 3, "regression
     objective"; the CS224N report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings"), whose
-    head stands before the cosine. A loss that orders pairs (``CoSENT``) compares those of all ranks, with an
-    exact gradient. In evaluation mode no rank talks to another.
+    head stands before the cosine. A loss that orders pairs (``CoSENT``, ``AnglE``) compares those of all
+    ranks, with an exact gradient. In evaluation mode no rank talks to another. What is predicted is the cosine,
+    whatever the loss reads.
 
     Args:
         loss: The formula; None for ``CosineMSE``.
@@ -142,14 +143,20 @@ class PairRegression(Supervised[Scores]):
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the terms of the local pairs, or the one of all ranks' pairs, the same on every rank."""
-        cosines, scores = self.predict(encoded), self.known_target(encoded)
+        u, v = self.projected(encoded, self.head)
+        pairs, scores = _cosines(u, v), self.known_target(encoded)
+        if self.loss.reads_vectors:
+            pairs = torch.stack([u, v], dim=1)
         if self.loss.whole_batch and self.training:
-            sizes = gather_sizes(len(cosines), device=cosines.device)
-            cosines, scores = gather_rows(cosines, sizes), gather_rows(scores, sizes)
-        terms: Tensor = self.loss.terms(cosines, scores)
+            sizes = gather_sizes(len(pairs), device=pairs.device)
+            pairs, scores = gather_rows(pairs, sizes), gather_rows(scores, sizes)
+        terms: Tensor = self.loss.terms(pairs, scores)
         return Terms(total=terms.sum(), count=len(terms))
 
     def predict(self, encoded: Encoded) -> Tensor:
         """Returns the cosine of each pair, (N,), in at least float32."""
-        u, v = self.projected(encoded, self.head)
-        return (F.normalize(u, dim=1, eps=EPSILON) * F.normalize(v, dim=1, eps=EPSILON)).sum(dim=1)
+        return _cosines(*self.projected(encoded, self.head))
+
+
+def _cosines(u: Tensor, v: Tensor) -> Tensor:
+    return (F.normalize(u, dim=1, eps=EPSILON) * F.normalize(v, dim=1, eps=EPSILON)).sum(dim=1)

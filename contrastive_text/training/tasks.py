@@ -161,13 +161,13 @@ class TaskParts:
         each = {name: part.target for name, part in self.objectives(task).items()}
         targets = {name: target for name, target in each.items() if target is not None}
         first = next(iter(targets.values()), None)
-        for name, target in targets.items():
-            if target != first:
-                raise InvalidValueError(
-                    f"objectives.{name}: expected the same labels as {next(iter(targets))} reads ({first}), got "
-                    f"{target}; give both the same classes or bounds"
-                )
-        return first
+        if (all_read := [one for one in targets.values() if all(map(one.serves, targets.values()))]) or not first:
+            return next(iter(all_read), None)
+        name, other = next((name, target) for name, target in targets.items() if target != first)
+        raise InvalidValueError(
+            f"objectives.{name}: expected the same labels as {next(iter(targets))} reads ({first}), got {other}; "
+            "give both the same classes or bounds"
+        )
 
     @property
     def new_tokens(self) -> tuple[str, ...]:

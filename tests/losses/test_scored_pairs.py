@@ -206,7 +206,5 @@ def test_cosent_refuses_a_temperature_that_is_not_above_zero(temperature: float)
 
 @pytest.mark.parametrize("loss", [CosineMSE(), CoSENT()])
 def test_cosines_and_scores_of_other_shapes_are_refused(loss: ScoreLoss) -> None:
-    with pytest.raises(
-        ValueError, match=r"expected cosines and scores of one shape \(N,\), got \(2,\) and \(2, 1\)"
-    ):
+    with pytest.raises(ValueError, match=r"expected cosines \(2,\) for scores \(N,\), got \(2,\) and \(2, 1\)"):
         loss(torch.zeros(2), torch.zeros(2, 1))

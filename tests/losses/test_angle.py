@@ -1,0 +1,125 @@
+"""AnglE: the sheet's values, complex numbers of Python, and sentence-transformers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from contrastive_text.core.targets import Classes, Scores
+from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.losses import AnglE, CoSENT, NTXent, angle_similarity
+from contrastive_text.objectives import Contrastive, NegativesAsHard, PairRegression
+from contrastive_text.training.tasks import TaskParts
+
+ROUNDING = 1e-12
+"""Float64, exponents of at most some ten."""
+
+
+def drawn(rows: int = 6, features: int = 4, seed: int = 0) -> Tensor:
+    noise = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, 2, features, generator=noise, dtype=torch.float64)
+
+
+SCORES = torch.tensor([0.2, 1.0, 0.0, 0.4, 1.0, 0.4], dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def pairs(methods: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    sides = [torch.tensor(methods["inputs"][name], dtype=torch.float64) for name in "AP"]
+    return torch.stack(sides, dim=1), torch.tensor(methods["inputs"]["gold_0_5"], dtype=torch.float64) / 5
+
+
+def test_angle_sim(methods: dict[str, Any], pairs: tuple[Tensor, Tensor]) -> None:
+    assert angle_similarity(*pairs[0].unbind(1)).tolist() == pytest.approx(methods["angle_sim"], abs=ROUNDING)
+
+
+@pytest.mark.parametrize(("key", "scale"), [("angle_tau20", 20), ("angle_tau1", 1)])
+def test_angle_at_two_temperatures(
+    key: str, scale: int, methods: dict[str, Any], pairs: tuple[Tensor, Tensor]
+) -> None:
+    assert float(AnglE(1 / scale)(*pairs)) == pytest.approx(methods[key], abs=ROUNDING)
+
+
+def test_cosent_tau20(methods: dict[str, Any], pairs: tuple[Tensor, Tensor]) -> None:
+    cosines = torch.cosine_similarity(*pairs[0].unbind(1))
+    assert float(CoSENT()(cosines, pairs[1])) == pytest.approx(methods["cosent_tau20"], abs=ROUNDING)
+
+
+@pytest.mark.parametrize("features", [4, 5])
+def test_it_equals_the_slow_loop_over_complex_numbers(features: int) -> None:
+    rows, similarities = drawn(features=features), []
+    half = (features + 1) // 2
+    for x, y in rows.tolist():
+        z, w = ([complex(*parts) for parts in zip(v[:half], [*v[half:], 0.0], strict=False)] for v in (x, y))
+        length = math.hypot(*y)
+        quotients = [u * v.conjugate() / length**2 for u, v in zip(z, w, strict=True)]
+        quotients = [quotient / (math.hypot(*x) / length) for quotient in quotients]
+        similarities.append(abs(sum(quotient.real + quotient.imag for quotient in quotients)))
+    total = 1.0
+    for s, score in zip(similarities, SCORES.tolist(), strict=True):
+        for other, lower in zip(similarities, SCORES.tolist(), strict=True):
+            total += math.exp((other - s) / 0.3) if score > lower else 0
+    assert float(AnglE(0.3)(rows, SCORES)) == pytest.approx(math.log(total), abs=ROUNDING)
+
+
+def test_it_equals_sentence_transformers() -> None:
+    from sentence_transformers.sentence_transformer.losses import AnglELoss
+
+    rows, theirs = drawn(features=5), AnglELoss(model=torch.nn.Identity(), scale=20.0)
+    expected = theirs.compute_loss_from_embeddings(list(rows.unbind(1)), SCORES)
+    assert float(AnglE()(rows, SCORES)) == pytest.approx(float(expected), abs=1e-11)  # exponents of 20 and more
+
+
+def test_gradient_order_scale_and_zero_vectors() -> None:
+    rows, loss = drawn(), AnglE(0.5)
+    assert torch.autograd.gradcheck(lambda each: loss(each, SCORES), [drawn().requires_grad_()])
+    before, order = float(loss(rows, SCORES)), torch.tensor([4, 2, 0, 5, 1, 3])
+    assert float(loss(rows[order], SCORES[order])) == pytest.approx(before, abs=ROUNDING)
+    scaled = rows * torch.tensor([3.0, 0.2]).reshape(1, 2, 1)
+    assert float(loss(scaled, SCORES)) == pytest.approx(before, abs=ROUNDING)
+    assert abs(float(loss(rows.flip(1), SCORES)) - before) > 1e-2  # x / y isn't y / x
+    assert torch.equal(angle_similarity(torch.zeros(1, 4), torch.ones(1, 4)), torch.zeros(1))
+
+
+def test_vectors_of_another_shape_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"AnglE: expected vectors \(6, 2, D\) for scores \(N,\), got \(6,\) and"
+    ):
+        AnglE()(torch.zeros(6), SCORES)
+
+
+# In an objective
+
+SLOTS = (Slot("anchor", 0), Slot("positive", 0))
+
+
+def test_the_objective_gives_vectors_and_predicts_cosines() -> None:
+    rows, labels = drawn(), (SCORES > 0.3).double()
+    encoded = Encoded(rows.transpose(0, 1).flatten(0, 1), SLOTS, torch.arange(12), target=labels)
+    objective = PairRegression(AnglE(0.5), low=0, high=1)
+    terms = objective(encoded)
+    assert torch.equal(terms.total, AnglE(0.5)(rows, labels))
+    assert terms.count == 1
+    cosines = torch.cosine_similarity(*rows.unbind(1))
+    torch.testing.assert_close(objective.predict(encoded), cosines, rtol=0, atol=ROUNDING)
+
+
+def test_scores_from_0_to_1_serve_for_labels_of_pairs_and_no_others_do() -> None:
+    contrastive = Contrastive(NTXent(), pair_labels=NegativesAsHard())
+    for scored, together in (
+        (PairRegression(AnglE(), low=0, high=1), True),
+        (PairRegression(AnglE(), low=0, high=5), False),
+    ):
+        for parts in ({"a": contrastive, "b": scored}, {"b": scored, "a": contrastive}):
+            task = TaskParts(parts, {})
+            if together:
+                assert task._target(None) == Scores(0, 1)
+            else:
+                with pytest.raises(ValueError, match="expected the same labels as"):
+                    task._target(None)
+    assert not Scores(0, 1).serves(Classes(("no", "yes")))
+    assert not Classes(("0", "1")).serves(Scores(0, 1))
