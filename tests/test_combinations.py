@@ -68,6 +68,7 @@ HEADS = {
     "kept": (part("MLPHead", train_only=False), None),
     "thrown": (None, part("TanhHead")),
 }
+DIRECTIONS = ["query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc"]
 OBJECTIVES: dict[str, dict[str, dict[str, object]]] = {
     "InfoNCE": {"contrastive": part("Contrastive", loss=part("InfoNCE"))},
     "NTXent, MLM on anchor": {"contrastive": part("Contrastive", loss=part("NTXent")), "mlm": part("MaskedLM")},
@@ -83,6 +84,12 @@ OBJECTIVES: dict[str, dict[str, dict[str, object]]] = {
     "SupCon, pairs signed by label, PCGrad": {
         "contrastive": part("Contrastive", loss=part("SupCon"), classes=2),
         "signed": part("Contrastive", loss=part("NTXent"), pair_labels=part("SignedPairs")),
+    },
+    "SigLIP, DCLW, four directions, debiased": {
+        "contrastive": part("Contrastive", loss=part("SigLIP")),
+        "weighed": part("Contrastive", loss=part("DCLW")),
+        "directions": part("Contrastive", loss=part("InfoNCE", directions=DIRECTIONS, in_batch_hardness=9.0)),
+        "debiased": part("Contrastive", loss=part("DebiasedNTXent")),
     },
     "InfoNCE, ranks and vectors of a guide": {
         "contrastive": part("Contrastive", loss=part("InfoNCE")),

@@ -287,6 +287,16 @@ def test_unsupervised_simcse_has_the_settings_of_its_readme(name: str, rate: flo
     assert (config["model"]["optimizer"]["init_args"]["lr"], config["data"]["batch_size"]) == (rate, batch)
 
 
+def test_dcl_is_simcse_but_for_the_loss() -> None:
+    own, simcse = config_of("dcl"), config_of("simcse")
+    assert own["model"]["objectives"]["contrastive"]["init_args"].pop("loss") == {
+        "class_path": "DCL",
+        "init_args": {"temperature": 0.1},
+    }
+    del simcse["model"]["objectives"]["contrastive"]["init_args"]["loss"]
+    assert own == simcse
+
+
 @pytest.mark.parametrize(
     ("name", "loss"),
     [("rankcse_listnet", ListNet(0.05, guide_temperature=0.025)), ("rankcse_listmle", ListMLE(0.05))],
