@@ -58,6 +58,7 @@ from contrastive_text.objectives import (
     Contrastive,
     CosineScorer,
     DenoisingDecoder,
+    FalseNegatives,
     MaskedLM,
     Matryoshka,
     NegativesAsHard,
@@ -367,6 +368,24 @@ CASES: dict[str, Case] = {
         slots=TRIPLE,
         streams=False,
         parts=guided,
+    ),
+    "GIST, hard negatives": Case(
+        lambda how: {
+            "c": Contrastive(
+                InfoNCE(0.2, directions=["query_to_doc", "query_to_query", "doc_to_doc"], **how),
+                false_negatives=FalseNegatives("teacher", absolute_margin=0.1),
+            )
+        },
+        slots=TRIPLE,
+        parts=lambda: {"guides": {"teacher": Known(7)}},
+    ),
+    "queue, NTXent, a guide, siblings attract": Case(
+        lambda how: {
+            "c": Contrastive(
+                NTXent(0.2, **how), queue=60, siblings="attract", false_negatives=FalseNegatives("teacher")
+            )
+        },
+        parts=lambda: {"guides": {"teacher": Known(7)}},
     ),
     "PCGrad of three": Case(several, classes=3, hidden="anchor", parts=lambda: {"combine": PCGrad()}),
     "learned weights of three": Case(

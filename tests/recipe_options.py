@@ -62,6 +62,10 @@ def own_options(name: str, folder: Path) -> list[str]:
         return ["--data.train", documents(folder), "--data.cache_dir", str(folder / "cache"), *short]
     if name.startswith("simcse_sup") or name == "cs224n_pretrain_nli":
         return ["--data.train", tiny.write_triples(folder / "triples.jsonl")]
+    if name == "gist":
+        triples = ["--data.train", tiny.write_triples(folder / "triples.jsonl")]
+        write_guides(name, triples[1], folder)
+        return triples
     if name == "sbert_nli" or name in INFERENCE:
         classes = ("entailment", "neutral", "contradiction")
         return ["--data.train", labelled(folder / "nli.tsv", "premise hypothesis label", classes)]

@@ -25,8 +25,8 @@ def features_alike(every: Triples) -> Tensor:
     return metrics.off_diagonal(torch.cat([every.anchor, every.positive])[:, :_LOGGED_FEATURES])
 
 
-_RANKED = 64
-"""Rows and columns whose cosines are ranked to compare two models: some 4,000."""
+_RANKED = 32
+"""Rows and columns whose cosines are ranked to compare two models: a thousand."""
 
 
 @torch.no_grad()

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
 
 from contrastive_text.core.types import Encoded
 from contrastive_text.data.files.streaming import TextStream
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun
-from contrastive_text.objectives import Contrastive, Objective, Terms
+from contrastive_text.losses import NTXent
+from contrastive_text.objectives import Contrastive, FalseNegatives, Objective, Terms
 from contrastive_text.pairings import Given, OneSequence, Spans
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.training import GuideFile, GuideModel
@@ -194,3 +196,22 @@ def test_a_batch_that_a_guide_can_not_read_is_refused(made: dict[str, str]) -> N
         ValueError, match="expected a vector of every text of the batch, got none of 1 of its 24 rows"
     ):
         guides["file"](batch.replace(text_ids=torch.cat([batch.text_ids[:-1], torch.tensor([7])])))
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")  # each run has a folder of its own
+def test_a_resumed_run_ends_with_the_same_weights_and_past_vectors(made: dict[str, str], tmp_path: Path) -> None:
+    def fit(name: str, resume: Path | None = None) -> dict[str, Any]:
+        objective = Contrastive(NTXent(0.1), queue=25, false_negatives=FalseNegatives("file"))
+        module = module_of(made, objective, dropout=0.1, views={"positive": [SwapWords(0.3)]})
+        keep = ModelCheckpoint(tmp_path / name, filename="{step}", save_top_k=-1, every_n_train_steps=1)
+        options = {"accumulate_grad_batches": 2, "enable_checkpointing": True, "callbacks": [keep]}
+        trainer = tiny.trainer(tmp_path, max_steps=4, **options)
+        trainer.fit(module, tiny.data(made["triples"], pairing=Given()), ckpt_path=resume, weights_only=True)
+        return dict(module.state_dict())
+
+    whole, again = fit("whole"), fit("again", resume=tmp_path / "whole" / "step=1.ckpt")
+    name = "objectives.follow.queues.texts._extra_state"
+    past, same = whole.pop(name), again.pop(name)
+    assert past["guide"].shape == (25, 24)
+    assert all(torch.equal(past[kind], same[kind]) for kind in ("vectors", "ids", "groups", "guide"))
+    assert all(torch.equal(weight, again[name]) for name, weight in whole.items())
