@@ -61,6 +61,7 @@ from contrastive_text.objectives import (
     FalseNegatives,
     MaskedLM,
     Matryoshka,
+    Momentum,
     NegativesAsHard,
     Objective,
     PairClassification,
@@ -300,6 +301,27 @@ CASES: dict[str, Case] = {
         },
         slots=TWICE,
         streams=False,
+    ),
+    "momentum of anchors, queue": Case(
+        lambda how: {
+            "c": Contrastive(
+                InfoNCE(0.2, **how),
+                head=TanhHead(),
+                queue=40,
+                siblings="attract",
+                keys=Momentum(0.5, of="anchor", head="trained"),
+            )
+        },
+        slots=TRIPLE,
+    ),
+    "momentum of positives, queue alone": Case(
+        # The first step of the second has no negatives, and so no gradient.
+        lambda how: {
+            "plain": Contrastive(InfoNCE(0.2, **how)),
+            "c": Contrastive(
+                InfoNCE(0.2, **how), head=TanhHead(), queue=40, keys=Momentum(0.5, views=False), in_batch=False
+            ),
+        }
     ),
     "masked tokens alone": Case(
         lambda how: {"mlm": MaskedLM(block=5)},  # noqa: ARG005  # it has no in-batch loss
@@ -635,6 +657,7 @@ def execute(execution: Execution) -> Found:
         for name, gradient in gradients.items():
             parameters[name].grad = gradient
         optimizer.step()
+        module.momentum.follow()
     assert found is not None
     found.weights = {name: p.detach() for name, p in parameters.items()}
     found.queued = sum(part.filled for part in module.modules() if isinstance(part, Queue))

@@ -55,7 +55,7 @@ def fewer(tasks: dict[str, TextTask]) -> dict[str, TextTask]:
     return {**tasks, "sst": few, "quora": half}
 
 
-def objectives(dropout: float = 0.0) -> dict[str, Objective]:
+def objectives(dropout: float = 0.0, contrastive: Contrastive | None = None) -> dict[str, Objective]:
     """Returns a supervised objective for each task, two with a layer in common, and a contrastive one."""
 
     def pair_head() -> MLPHead:
@@ -65,15 +65,22 @@ def objectives(dropout: float = 0.0) -> dict[str, Objective]:
         "sentiment": TextClassification(3, head=MLPHead(out_features=3, dropout=dropout), task="sst"),
         "paraphrase": PairClassification(2, scorer=BilinearScorer(), head=pair_head(), task="quora"),
         "similarity": PairRegression(head=pair_head(), task="sts"),
-        "contrastive": Contrastive(task="sst"),
+        "contrastive": contrastive or Contrastive(task="sst"),
     }
 
 
-def module(folder: str, dropout: float = 0.0, combine: Combine | None = None, **parts: Any) -> ContrastiveModule:
+def module(
+    folder: str,
+    dropout: float = 0.0,
+    combine: Combine | None = None,
+    contrastive: Contrastive | None = None,
+    **parts: Any,
+) -> ContrastiveModule:
     """Returns a module with the four objectives; its weights are the same every time."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return tiny.module(folder, dropout=dropout, objectives=objectives(dropout), combine=combine, **parts)
+        each = objectives(dropout, contrastive)
+        return tiny.module(folder, dropout=dropout, objectives=each, combine=combine, **parts)
 
 
 def data(tasks: dict[str, TextTask], mixture: Mixture | None = None, **options: Any) -> TextDataModule:

@@ -253,6 +253,8 @@ class Encoded:
         guides: Name of a guide -> its vectors of the same rows' texts, (S, Dg), without a gradient.
         batch: The rows whose token ids are read, of encoded slots and others; None where none are.
         by_groups: Runs a network over rows as the encoder was run; see ``OwnPass``.
+        keys: Settings of a momentum network, an objective's own -> what that makes of the slots that it encodes,
+            after the objective's head and without a gradient. Training alone has any.
     """
 
     embeddings: Tensor
@@ -265,6 +267,7 @@ class Encoded:
     guides: Mapping[str, Tensor] = field(default_factory=dict)
     batch: Batch | None = None
     by_groups: OwnPass | None = None
+    keys: Mapping[object, Encoded] = field(default_factory=dict)
 
     def role(self, role: Role) -> Tensor:
         """Returns the vectors of a role, (N, slots of the role, D).

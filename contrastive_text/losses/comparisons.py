@@ -12,6 +12,9 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses.guided import Guided
 from contrastive_text.losses.relations import NO_ID, Alike, Forbid, Joined, TooNear, partners_among
 
+_HIDDEN_ID = -2
+"""Of columns that no row may see; hashes of texts are equal to it, as to each other, once in 2**64 pairs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -131,6 +134,14 @@ class Comparison:
             reverse=None if self.reverse is None else self.reverse.part(those),
             weight=None if self.weight is None else self.weight[those],
         )
+
+    def without(self, first: int) -> Comparison:
+        """Returns the comparison in which a row sees none of the first columns but its target."""
+        forbid, hidden = self.forbid, torch.arange(len(self.columns), device=self.columns.device) < first
+        rows = torch.cat([forbid.rows, torch.full_like(forbid.rows[:, :1], _HIDDEN_ID)], dim=1)
+        hidden = hidden.reshape(-1, *[1] * (forbid.columns.ndim - 1))
+        columns = torch.where(hidden, _HIDDEN_ID, forbid.columns)
+        return replace(self, forbid=replace(forbid, rows=rows, columns=columns))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from contrastive_text.objectives.denoising import DenoisingDecoder
 from contrastive_text.objectives.false_negatives import FalseNegatives
 from contrastive_text.objectives.masked_lm import MaskedLM
 from contrastive_text.objectives.matryoshka import Matryoshka
+from contrastive_text.objectives.momentum import Momentum
 from contrastive_text.objectives.pair_labels import NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
 from contrastive_text.objectives.pairs import PairClassification, PairRegression
 from contrastive_text.objectives.rank_distillation import RankDistillation
@@ -31,6 +32,7 @@ __all__ = [
     "FalseNegatives",
     "MaskedLM",
     "Matryoshka",
+    "Momentum",
     "NegativesAsHard",
     "Objective",
     "PairClassification",

@@ -14,6 +14,7 @@ from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import ROLES, Encoded, Role
 from contrastive_text.losses import Reduction, reduce_terms
+from contrastive_text.objectives.momentum import Momentum
 
 if TYPE_CHECKING:
     from contrastive_text.encoders.embedder import Embedder
@@ -70,6 +71,9 @@ class Objective(nn.Module, ABC):
         guides: Names of the module's guides whose vectors it reads, ``Encoded.guides``.
         has_negatives: Whether it pushes texts apart that don't belong together, if it compares texts at all.
         remedies: What to try where its vectors collapse, beside a lower learning rate or a larger batch.
+        keys: Settings of a momentum network of its own, whose vectors it reads as ``Encoded.keys[keys]``; None
+            for none.
+        keyed: The roles that it reads as keys alone while it is trained; the trained network needn't encode them.
     """
 
     reads: tuple[Role, ...] = ()
@@ -81,6 +85,8 @@ class Objective(nn.Module, ABC):
     guides: tuple[str, ...] = ()
     has_negatives: bool = True
     remedies: tuple[str, ...] = ()
+    keys: Momentum | None = None
+    keyed: tuple[Role, ...] = ()
 
     def __init__(self, task: str | None = None) -> None:
         super().__init__()

@@ -37,6 +37,7 @@ class BatchPairs:
         texts: Id of each anchor's text, (N,): equal for equal texts, even if those are no duplicates to
             ``every``.
         queue: Past columns; None for none.
+        in_batch: Whether rows see the positives of other pairs.
     """
 
     local: Triples
@@ -44,6 +45,7 @@ class BatchPairs:
     offset: int
     texts: Tensor
     queue: Queue | None = None
+    in_batch: bool = True
 
     @property
     def positive(self) -> Tensor:
@@ -67,6 +69,12 @@ class BatchPairs:
         self, loss: Loss, local: Triples, every: Triples, offset: int, further: FurtherNegatives | None = None
     ) -> list[Comparison]:
         """Arranges pairs into blocks, as ``Loss.comparisons`` does, before the columns of the queue."""
+        blocks = self._arranged(loss, local, every, offset, further)
+        return blocks if self.in_batch else [block.without(first=len(every.anchor)) for block in blocks]
+
+    def _arranged(
+        self, loss: Loss, local: Triples, every: Triples, offset: int, further: FurtherNegatives | None
+    ) -> list[Comparison]:
         if self.queue is None:
             return loss.comparisons(local, every, offset, further=further)
         return self.queue.comparisons(loss, local, every, offset, further=further)

@@ -20,6 +20,8 @@ from contrastive_text.objectives.batch_pairs import BatchPairs, gather_triples
 from contrastive_text.objectives.between import Between, named_between, read_vectors
 from contrastive_text.objectives.false_negatives import FalseNegatives
 from contrastive_text.objectives.health import health
+from contrastive_text.objectives.keys import beside, check_in_batch, check_keys, columns_alone, keys_of
+from contrastive_text.objectives.momentum import Momentum
 from contrastive_text.objectives.pair_labels import PairLabels
 from contrastive_text.objectives.queue import Queue
 from contrastive_text.objectives.siblings import Siblings, check_attracting, check_siblings
@@ -40,6 +42,16 @@ class Contrastive(Objective):
     ``mask_duplicates`` is off; with ``classes`` those of a row's class are pulled as the batch's are. Between
     ``views`` each role has a queue of its own. Checkpoints hold it, saved models don't; evaluation neither
     reads nor fills it.
+
+    With ``keys`` columns of their roles are vectors of a network that follows the trained one (``Momentum``), and
+    so is what enters the queue; rows are always the trained network's. Two methods are made of it. ESimCSE (Wu
+    et al. 2022, https://arxiv.org/abs/2109.04380): keys of anchors, which are no columns, fill the queue beside
+    trained positives. MoCo (He et al. 2020, https://arxiv.org/abs/1911.05722): positives are keys, and with
+    ``in_batch: false`` the queue's columns the only negatives. Evaluation has neither keys nor queue: there
+    vectors of the trained network are compared within the batch.
+
+    Differs: MoCo's queue begins with random vectors, here it begins empty, and the first step without others has
+    no loss. ESimCSE's queue is each rank's own, here all ranks hold the same one.
 
     Differs: a text that occurs twice in a batch is a false negative, which the authors' codes keep and
     dropout hides; here its columns are left out, unless ``mask_duplicates`` is off. So are those of other texts
@@ -69,12 +81,14 @@ class Contrastive(Objective):
             the ``sum`` of their probabilities.
         false_negatives: By which guide candidates that are too near to a row are left out (GISTEmbed); None to
             leave none out.
+        keys: Settings of a momentum network, whose vectors stand in the place of columns; None for none.
+        in_batch: Whether positives of other examples of the batch are negatives, beside those of the queue.
 
     Raises:
         ValueError: A head that isn't train-only, an unknown ``between``, labels of pairs that aren't compared
             or together with classes, classes without a loss that reads them, or such a loss without classes; a
             queue of less than 0, or with labels that don't take one; siblings that can't attract; a guide for
-            negative pairs that are rows.
+            negative pairs that are rows; keys that no row meets, or rows that meet nothing.
 
     Example:
         >>> from contrastive_text.core.types import Slot
@@ -100,6 +114,8 @@ class Contrastive(Objective):
         siblings: Siblings = "hide",
         attract: Joined = "mean",
         false_negatives: FalseNegatives | None = None,
+        keys: Momentum | None = None,
+        in_batch: bool = True,
     ) -> None:
         super().__init__(task)
         check_train_only(head, "Contrastive.head")
@@ -113,6 +129,8 @@ class Contrastive(Objective):
         self.siblings = siblings
         self.attract = attract
         self.false_negatives = false_negatives
+        self.keys = keys
+        self.in_batch = in_batch
         self.guides = () if false_negatives is None else (false_negatives.guide,)
         self._between = named_between(between, "Contrastive")
         self.reads, self.takes = self._between.reads, self._between.takes
@@ -121,8 +139,14 @@ class Contrastive(Objective):
         check_siblings(siblings, attract)
         if siblings == "attract":
             check_attracting(self.loss, self._between, pair_labels, mask_duplicates)
-        compared = self._between.compared if queue else ()
-        self.queues = nn.ModuleDict({name: Queue(queue, mask_duplicates) for name in compared})
+        if keys is not None:
+            check_keys(keys, self._between, self.loss, queue)
+            # A guide knows the texts that the trained network encodes.
+            self.keyed = () if false_negatives is not None else columns_alone(keys, self.loss)
+        if not in_batch:
+            check_in_batch(queue, self.loss, pair_labels)
+        compared, roles = self._between.compared if queue else (), () if keys is None else keys.roles
+        self.queues = nn.ModuleDict({name: Queue(queue, mask_duplicates, keys=roles) for name in compared})
 
     def _check_queue(self) -> None:
         if self.queue < 0:
@@ -201,19 +225,23 @@ class Contrastive(Objective):
         """Returns the terms of the local rows; see ``Objective.forward``.
 
         Raises:
-            ValueError: A role without its two views, or no target where it is read.
+            ValueError: A role without its two views, or no target or no keys where they are read.
         """
         classes = self._classes(encoded)
         vectors = read_vectors(encoded, (*self.reads, *self.takes), self.head)
-        triples = self._between.triples(encoded, vectors)
+        if self.keys is None or not self.training:
+            rows = columns = self._between.triples(encoded, vectors)
+        else:
+            made = keys_of(encoded, self.keys)
+            keys = {role: made.role(role) for role in self.keys.roles if made.role_ids(role).shape[1]}
+            texts = beside(encoded, made)
+            rows, columns = (self._between.triples(texts, each) for each in (keys | vectors, vectors | keys))
         if self.false_negatives is not None:
             known = replace(encoded, embeddings=encoded.guides[self.false_negatives.guide])
             guided = self._between.triples(known, read_vectors(known, (*self.reads, *self.takes), head=None))
-            triples = {
-                name: replace(own, guided=self.false_negatives.of(guided[name])) for name, own in triples.items()
-            }
-        parts = [self._terms(name, replace(own, classes=classes)) for name, own in triples.items()]
-        return Terms.added(parts)
+            knows = {name: self.false_negatives.of(each) for name, each in guided.items()}
+            columns = {name: replace(each, guided=knows[name]) for name, each in columns.items()}
+        return Terms.added([self._terms(name, rows[name], columns[name], classes) for name in rows])
 
     def finish_step(self) -> None:
         """Lets the columns of the step enter the queue."""
@@ -224,11 +252,13 @@ class Contrastive(Objective):
     def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str:  # noqa: ARG002  # the base's signature
         """Returns how many negatives an anchor meets in a step; accumulation adds none but through the queue."""
         hard = batch_size * negatives if "negative" in self.takes else 0
-        total = (batch_size - 1) * (1 + len(self.loss.others)) + hard + self.queue
-        parts = [f"{batch_size - 1} other {self._between.others}"]
-        parts += [f"{batch_size - 1} {others}" for others in self.loss.others]
+        others = batch_size - 1 if self.in_batch else 0
+        total = others * (1 + len(self.loss.others)) + hard + self.queue
+        kinds = [f"other {self._between.others}", *self.loss.others] if self.in_batch else []
+        parts = [f"{others} {kind}" for kind in kinds]
         parts += [f"{hard} hard negatives"] if hard else []
-        parts += [f"{self.queue} past columns"] if self.queue else []
+        past = "past columns" if self.keys is None else f"past keys of {' and '.join(self.keys.roles)}"
+        parts += [f"{self.queue} {past}"] if self.queue else []
         notes = [] if self.pair_labels is None else [self.pair_labels.note]
         notes += ["texts of its class are none"] if self.loss.reads_labels else []
         notes += [f"those too near by {guide} are none" for guide in self.guides]
@@ -247,8 +277,8 @@ class Contrastive(Objective):
             )
         return encoded.target.long()
 
-    def _terms(self, name: str, local: Triples) -> Terms:
-        every, offset = gather_triples(local, over_ranks=self.training)
+    def _terms(self, name: str, rows: Triples, columns: Triples, classes: Tensor | None) -> Terms:
+        every, offset = gather_triples(replace(columns, classes=classes), over_ranks=self.training)
         texts = every.anchor_ids if every.anchor_ids.ndim == 1 else every.anchor_ids[:, 0]
         if not self.mask_duplicates:
             distinct = Triples.distinct(every.anchor, every.positive, every.negative)
@@ -258,11 +288,12 @@ class Contrastive(Objective):
                 attract=self.attract if self.siblings == "attract" else None,
                 paired=None if self.pair_labels is None or every.classes is None else every.classes == 1,
             )
-        mine = every.map(lambda rows: rows[offset : offset + len(local.anchor)])
-        local = replace(mine, anchor=local.anchor, positive=local.positive, negative=local.negative)
+        mine = every.map(lambda each: each[offset : offset + len(rows.anchor)])
+        local = replace(mine, anchor=rows.anchor, positive=rows.positive, negative=rows.negative)
         queue = self.queues[name] if self.training and self.queue else None
         assert queue is None or isinstance(queue, Queue)
-        pairs = BatchPairs(local, every, offset, texts=texts, queue=queue)
+        in_batch = self.in_batch or not self.training
+        pairs = BatchPairs(local, every, offset, texts=texts, queue=queue, in_batch=in_batch)
         if self.pair_labels is None:
             logs = health(local, every, offset, by_class=self.loss.reads_labels)
             terms = pairs.terms(self.loss, local, every, offset)

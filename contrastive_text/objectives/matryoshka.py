@@ -74,6 +74,7 @@ class Matryoshka(Objective):
         self.reads, self.takes, self.view = objective.reads, objective.takes, objective.view
         self.predicts, self.guides = objective.predicts, objective.guides
         self.has_negatives, self.remedies = objective.has_negatives, objective.remedies
+        self.keys, self.keyed = objective.keys, objective.keyed
         self._weights = dict(sorted(zip(dims, weights or [1.0] * len(dims), strict=True), reverse=True))
         self.narrower = nn.ModuleDict({str(width): deepcopy(objective) for width in self.widths[1:]})
         self._steps = 0
@@ -164,7 +165,8 @@ class Matryoshka(Objective):
 
 
 def _cut(encoded: Encoded, width: int) -> Encoded:
-    return replace(encoded, embeddings=encoded.embeddings[:, :width])
+    keys = {settings: _cut(each, width) for settings, each in encoded.keys.items()}
+    return replace(encoded, embeddings=encoded.embeddings[:, :width], keys=keys)
 
 
 def _check_objective(objective: Objective) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.types import Role
 from contrastive_text.losses import Comparison, Loss
 from contrastive_text.losses.comparisons import Columns, FurtherNegatives, Triples
 from contrastive_text.losses.relations import NO_ID
@@ -17,8 +19,8 @@ class Queue(nn.Module):
 
     Cross-batch memory: Wang et al. 2020 (https://arxiv.org/abs/1912.06798), algorithm 1. The columns of a step
     enter in the order of the loss: anchors where it compares them (NTXent, SupCon), positives, hard negatives;
-    under accumulation those of every micro-batch. They come from the encoder that is trained, where MoCo (He et
-    al. 2020, https://arxiv.org/abs/1911.05722) takes a moving average of it, so that the oldest drifted most.
+    under accumulation those of every micro-batch. They come from the encoder that is trained, so that the oldest
+    drifted most, or from one that follows it (``Momentum``).
 
     ``comparisons`` puts them after the columns of a step and notes the step's own; only ``take_in`` lets those
     enter, so that a loss may be evaluated twice in a step. All ranks hold the same columns. They are no buffers:
@@ -29,9 +31,13 @@ class Queue(nn.Module):
     here it enters afterwards. The paper begins without the memory; here that is a stage of its own, and the
     next one starts from its weights with an empty queue (``--init_from``).
 
+    Where an objective has keys they enter in the place of the columns, of the roles that have any: positives that
+    rows were held against (MoCo), or anchors that were no columns at all (ESimCSE).
+
     Args:
         size: Columns that it holds at most.
         mask_duplicates: Whether rows are kept from past columns of equal text.
+        keys: The roles whose keys enter; empty for the columns of the loss.
 
     Example:
         >>> from contrastive_text.losses import InfoNCE
@@ -45,10 +51,11 @@ class Queue(nn.Module):
         5 3
     """
 
-    def __init__(self, size: int, mask_duplicates: bool = True) -> None:
+    def __init__(self, size: int, mask_duplicates: bool = True, keys: Sequence[Role] = ()) -> None:
         super().__init__()
         self.size = size
         self.mask_duplicates = mask_duplicates
+        self.keys = keys
         self._past: Columns | None = None
         self._compared: Columns | None = None
 
@@ -68,12 +75,26 @@ class Queue(nn.Module):
             self._past = self._past.map(lambda rows: rows.to(every.anchor.device))
             further = _behind(further, self._past, rows=len(local.anchor))
         first, *others = loss.comparisons(local, every, offset, further=further)
-        ids = first.forbid.columns if self.mask_duplicates else torch.full_like(first.forbid.columns, NO_ID)
-        groups = first.forbid.partners if first.alike is None else first.alike.columns
-        own = len(first.columns) - self.filled
-        guide = None if first.forbid.near is None else first.forbid.near.columns
-        self._compared = Columns(first.columns.detach(), ids, groups, guide).map(lambda rows: rows[:own])
+        if self.keys:
+            entering = self._of_keys(every, by_class=loss.reads_labels)
+        else:
+            groups = first.forbid.partners if first.alike is None else first.alike.columns
+            guide = None if first.forbid.near is None else first.forbid.near.columns
+            whole = Columns(first.columns.detach(), first.forbid.columns, groups, guide)
+            own = len(first.columns) - self.filled
+            entering = whole.map(lambda rows: rows[:own])
+        if not self.mask_duplicates:
+            entering = replace(entering, ids=torch.full_like(entering.ids, NO_ID))
+        self._compared = entering
         return [first, *others]
+
+    def _of_keys(self, every: Triples, by_class: bool) -> Columns:
+        """Returns the columns of the roles whose keys enter, which have no gradient."""
+        anchors, positives = every.sides(by_class)
+        sides = {"anchor": anchors, "positive": positives}
+        if (hard := every.hard_negatives(every.anchor_ids[:0], None)) is not None:
+            sides["negative"] = hard.columns
+        return Columns.join([sides[role] for role in self.keys if role in sides])
 
     def take_in(self) -> None:
         """Lets the columns of the last comparison enter, and the oldest leave."""

@@ -142,14 +142,19 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
     """Checks that a trainer can run the steps: its precision, its strategy, and DDP's wait for absent losses.
 
     Raises:
-        ValueError: Weights in float16, split ones, DDP that waits, or Lightning's own sampler over several
-            processes, with the option that helps.
+        ValueError: Weights in float16, or in bfloat16 where a network follows them, split ones, DDP that waits,
+            or Lightning's own sampler over several processes, with the option that helps.
     """
     if trainer.precision == "16-true":
         raise InvalidValueError(
             "trainer.precision: expected 32-true, 16-mixed, bf16-mixed or bf16-true, got 16-true; in float16 "
             "the optimiser's eps of 1e-8 is 0 and so are squares of gradients below 2e-4: use 16-mixed, "
             "whose weights are float32"
+        )
+    if trainer.precision == "bf16-true" and any(part.keys for part in by_task.objectives(None).values()):
+        raise InvalidValueError(
+            "trainer.precision: expected 32-true or bf16-mixed, whose weights are float32, for Momentum, got "
+            "bf16-true; in 8 bits the small share that a copy takes in with each step is lost"
         )
     if isinstance(combine, PCGrad) and str(trainer.precision).startswith("16"):
         raise InvalidValueError(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import TypeVar
 
 import torch
@@ -28,6 +27,9 @@ T = TypeVar("T")
 _LOSS_SCALE = 2.0**12
 """Of the pass that finds a gradient: a power of two, exact in every precision that keeps its exponents."""
 
+KEYS_PASS = 2
+"""Number of the pass of a momentum network, after that which is trained on and that which finds a gradient."""
+
 
 def read_slots(batch: Batch, plan: ViewPlan, objectives: Sequence[Objective]) -> Batch:
     """Returns the slots of a batch that objectives read; nothing else is encoded.
@@ -41,7 +43,8 @@ def read_slots(batch: Batch, plan: ViewPlan, objectives: Sequence[Objective]) ->
 
     def reads(objective: Objective, slot: Slot) -> bool:
         of_view = objective.view in (None, slot.number % per_text + 1)
-        return of_view and slot.role in (*objective.reads, *objective.takes)
+        keyed = objective.keyed if objective.training else ()
+        return of_view and slot.role in {*objective.reads, *objective.takes} - {*keyed}
 
     predicts = any(objective.needs_token_logits for objective in objectives)
     kept = [
@@ -61,7 +64,8 @@ def encode_read(
     objectives: Mapping[str, Objective],
     names: Sequence[str],
     value: Callable[[Encoded, str], tuple[Tensor, Terms]],
-    guides: Mapping[str, Guide] = MappingProxyType({}),
+    guides: Mapping[str, Guide],
+    keys: Callable[[Collection[str]], Mapping[object, Encoded]],
 ) -> Encoded:
     """Returns what objectives read: the batch encoded under its views, without slots that none of them reads.
 
@@ -73,18 +77,20 @@ def encode_read(
         names: Those that will run.
         value: Gives the loss of an objective, whose mean over ranks is that of the whole batch, and its terms.
         guides: By name; each that these objectives read is asked once.
+        keys: Gives what momentum networks make of the batch for objectives of these names.
     """
     followed = next((view.objective for view in plan.gradient_views), None) or names[0]
-    running = [objectives[name] for name in dict.fromkeys([*names, followed] if plan.gradient_views else names)]
+    names = list(dict.fromkeys([*names, followed] if plan.gradient_views else names))
+    running = [objectives[name] for name in names]
     read, tokens = read_slots(batch, plan, running), tokens_read(batch, running)
-    guided = guide_vectors(guides, read, running)
+    guided, keyed = guide_vectors(guides, read, running), keys(names)
 
     def loss(encoded: Encoded) -> Tensor:
         return value(in_place_read(whole(encoded), plan, objectives[followed].view), followed)[0]
 
     def whole(encoded: Encoded) -> Encoded:
         by_groups = partial(run_by_groups, embedder)
-        return replace(encoded, guides=guided, batch=tokens, by_groups=by_groups)
+        return replace(encoded, guides=guided, keys=keyed, batch=tokens, by_groups=by_groups)
 
     return whole(encode_views(read, embedder, plan, loss))
 
@@ -147,7 +153,7 @@ def encode_views(
     groups = _groups(batch, embedder, plan)
     views = plan.gradient_views
     if not views:
-        return _encode(batch, groups, embedder, [plan.alter_embeddings(group.batch) for group in groups])
+        return encode_groups(batch, groups, embedder, [plan.alter_embeddings(group.batch) for group in groups])
     if loss is None:
         raise InvalidValueError(
             f"encode_views: expected a loss for {type(views[0]).__name__} to follow, got none; give loss"
@@ -155,14 +161,14 @@ def encode_views(
     entered: dict[int, Tensor] = {}
     clean = [_entering(plan.alter_embeddings(group.batch), entered, i) for i, group in enumerate(groups)]
     first_pass = 0 if any(view.same_dropout for view in views) else 1
-    value = loss(_encode(batch, groups, embedder, clean, number=first_pass))
+    value = loss(encode_groups(batch, groups, embedder, clean, number=first_pass))
     # The mean over ranks, as DDP takes it; scaled, because a converged loss has gradients that float16 loses.
     gradients = torch.autograd.grad(value * _LOSS_SCALE / world_size(), list(entered.values()))
     alters = [
         plan.alter_embeddings(group.batch, gradient / _LOSS_SCALE)
         for group, gradient in zip(groups, gradients, strict=True)
     ]
-    return _encode(batch, groups, embedder, alters)
+    return encode_groups(batch, groups, embedder, alters)
 
 
 def in_place_read(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded:
@@ -233,9 +239,18 @@ def _in_turn(groups: Sequence[Callable[[], T]], chunk_tokens: int | None) -> lis
     ]
 
 
-def _encode(
+def encode_groups(
     batch: Batch, groups: Sequence[RowGroup], embedder: Embedder, alters: Sequence[Alter | None], number: int = 0
 ) -> Encoded:
+    """Returns a batch encoded group by group.
+
+    Args:
+        batch: A whole batch.
+        groups: Its rows.
+        embedder: As for ``encode_views``.
+        alters: Of each group, applied to the embedding output.
+        number: Of the pass: each has dropout masks of its own.
+    """
     encodes = [
         # The seed is set inside: nothing has to be kept to draw the same masks once more.
         partial(embedder.encode, group, alter, seed=fold(batch.seed, rank(), group.masks, number))

@@ -82,6 +82,7 @@ def load_initial_weights(module: ContrastiveModule, path: str | Path, keep_heads
     left = [_named(place) for place in theirs if place not in taken] + [*start.left_out]
     lines = [start.described, f"loaded: {', '.join(loaded + said)}"]
     lines += [f"starts anew: {', '.join(fresh)}"] if fresh else []
+    lines += [f"starts as a copy: {_NAMES[_MOMENTUM]}"] if _MOMENTUM in own else []
     lines += [f"left out of it: {', '.join(left)}"] if left else []
     return "\n".join(lines)
 
@@ -157,7 +158,13 @@ def _classes(objectives: object, name: str) -> tuple[str, ...] | None:
 _TOKEN_HEAD = "encoder.token_head"
 _KEPT = ("encoder", "head", _TOKEN_HEAD)
 _OBJECTIVES = "objectives."
-_NAMES = {"encoder": "encoder", "head": "head in use", _TOKEN_HEAD: "token head"}
+_MOMENTUM = "momentum"
+_NAMES = {
+    "encoder": "encoder",
+    "head": "head in use",
+    _TOKEN_HEAD: "token head",
+    _MOMENTUM: "momentum network",
+}
 
 
 def _place(name: str) -> str:

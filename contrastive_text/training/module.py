@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Self
 
 import pytorch_lightning as pl
@@ -33,6 +34,7 @@ from contrastive_text.training.forward_pass import encode_read
 from contrastive_text.training.guidance import check_guided
 from contrastive_text.training.guides import Guide
 from contrastive_text.training.held_out import HeldOutScores, predictions, scores_of
+from contrastive_text.training.momentum import FollowSteps, MomentumNetworks, check_momentum
 from contrastive_text.training.optim import AdamW, Combine, LinearSchedule, Optimizer, Schedule, WeightedSum
 from contrastive_text.training.optim.gradients import gradient_figures
 from contrastive_text.training.optim.schedules import ScheduledRates
@@ -122,6 +124,8 @@ class ContrastiveModule(StoredModule):
         self._scores: HeldOutScores
         check_parts(encoder, head, self.weights, self.by_task)
         self.by_task.build(self.embedder, head)
+        check_momentum(self.objective_parts(), self.by_task.plan)
+        self.momentum = MomentumNetworks(self.objective_parts(), self.embedder)
         self.combine.build(list(self.objectives))
         # Plain data and the one instantiator that Lightning allows: what the shell records is the same.
         given = {"views": self.by_task.views, "objectives": self.objective_parts(), "weights": weights}
@@ -200,7 +204,8 @@ class ContrastiveModule(StoredModule):
         """
         parts, plan = self.by_task.objectives(task), self.by_task.plan(task)
         names, guides = names or list(parts), self.by_task.guides
-        return encode_read(batch, self.embedder, plan, parts, names, self.objective_value, guides)
+        keys = partial(self.momentum.keys_of, batch, plan, self.chunk_tokens)
+        return encode_read(batch, self.embedder, plan, parts, names, self.objective_value, guides, keys)
 
     def objective_value(self, encoded: Encoded, name: str) -> tuple[Tensor, Terms]:
         """Returns an objective's loss, whose mean over ranks is that of the whole batch, and its terms."""
@@ -244,7 +249,7 @@ class ContrastiveModule(StoredModule):
         for name, objective in self.objective_parts().items():
             if name in losses:
                 objective.finish_step()
-        self.figures |= {"loss": loss.detach()} | self.combine.logs()
+        self.figures |= {"loss": loss.detach()} | self.combine.logs() | self.momentum.figures(self._trainer)
         self._log_step(list(batch.batches.values()) if isinstance(batch, StepBatch) else [batch])
         return loss
 
@@ -292,7 +297,7 @@ class ContrastiveModule(StoredModule):
 
     def configure_callbacks(self) -> list[pl.Callback]:
         """Returns what watches over every run, whoever made its trainer."""
-        return [EndWhenDiverged(), KeepGradients()]
+        return [EndWhenDiverged(), KeepGradients(), FollowSteps(self.momentum)]
 
     def setup(self, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
         """Becomes float64 where that is asked for, before a checkpoint is loaded, which would be rounded."""

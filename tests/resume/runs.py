@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture, TextTask
+from contrastive_text.objectives import Contrastive, Momentum
 from contrastive_text.training import AtomicCheckpointIO, Combine
 from contrastive_text.views import FeatureCutoff, SwapWords
 
@@ -40,11 +42,12 @@ def run(
     data: dict[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Tensor]:
-    """Trains with dropout and drawing views, keeping every step; gives the last weights."""
+    """Trains with dropout, drawing views and a queue of keys, keeping every step; gives the last weights."""
     module = several.module(
         bert,
         dropout=dropout,
         combine=combine,
+        contrastive=Contrastive(task="sst", queue=20, keys=Momentum(0.9)),
         views={"sst": {"anchor": [SwapWords(0.3)], "positive": [FeatureCutoff(0.2)]}},
     )
     keep = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
@@ -60,13 +63,24 @@ def run(
     loaded = several.data(tasks, mixture, num_workers=workers, **(data or {}))
     trainer.fit(module, loaded, ckpt_path=resume, weights_only=True)
     assert trainer.global_step == steps
-    return {name: weight.clone() for name, weight in module.state_dict().items()}
+    return dict(flat(module.state_dict()))
+
+
+def flat(state: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yields copies of all tensors with their names, those of extra state too."""
+    for name, part in state.items():
+        if isinstance(part, Mapping):
+            yield from flat(part, f"{above}{name}.")
+        elif isinstance(part, Tensor):
+            yield f"{above}{name}", part.clone()
 
 
 def check_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert one.keys() == other.keys()
     for name, weight in one.items():
         assert torch.equal(weight, other[name]), name
+    assert {name.partition(".")[0] for name in one} >= {"encoder", "momentum", "objectives"}
+    assert any(name.endswith("_extra_state.vectors") for name in one)  # the queue
 
 
 class KeepValidated(ModelCheckpoint):

@@ -61,6 +61,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
         **({"saved vectors": f"the first {kept} features, which are trained"} if kept is not None else {}),
         "objectives": "\n".join(f"{name}: {module.weights[name]:g} x {describe(part)}" for name, part in parts),
         **({"guides": describe_guides(module.guides)} if module.guides else {}),
+        **module.momentum.facts(),
         **({"gradient": describe(module.combine)} if len(parts) > 1 else {}),
         "optimizer": f"{describe(module.optimizer)}\n{describe(module.schedule)}",
         "libraries": ", ".join(f"{name} {version(name)}" for name in _LIBRARIES),

@@ -1,0 +1,104 @@
+"""What the contrastive objective makes of keys: columns of another network than that of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.types import Encoded, Role
+from contrastive_text.losses import Loss
+from contrastive_text.objectives.between import Between
+from contrastive_text.objectives.momentum import Momentum
+from contrastive_text.objectives.pair_labels import PairLabels
+
+
+def keys_of(encoded: Encoded, settings: Momentum) -> Encoded:
+    """Returns the keys of a batch that were made under some settings.
+
+    Raises:
+        ValueError: There are none.
+    """
+    if settings not in encoded.keys:
+        raise InvalidValueError(
+            "Contrastive.keys: expected a batch with keys, got one without; in training ContrastiveModule.encode "
+            "makes them"
+        )
+    return encoded.keys[settings]
+
+
+def beside(encoded: Encoded, keys: Encoded) -> Encoded:
+    """Returns a batch with the ids of texts that only the momentum network encodes; without their vectors.
+
+    Example:
+        >>> from contrastive_text.core.types import ROLES, Slot
+        >>> one, other = (Encoded(torch.eye(2), (Slot(role, 0),), torch.arange(2)) for role in ROLES[:2])
+        >>> [slot.role for slot in beside(one, other).slots], beside(one, one).slots == one.slots
+        (['anchor', 'positive'], True)
+    """
+    further = [i for i, slot in enumerate(keys.slots) if slot not in encoded.slots]
+    ids = keys.text_ids.reshape(len(keys.slots), -1, *keys.text_ids.shape[1:])[further].flatten(0, 1)
+    slots = (*encoded.slots, *(keys.slots[i] for i in further))
+    return replace(encoded, slots=slots, text_ids=torch.cat([encoded.text_ids, ids]))
+
+
+def columns_alone(keys: Momentum, loss: Loss) -> tuple[Role, ...]:
+    """Returns the roles whose keys stand in the place of all that a loss reads of them: columns, and no rows.
+
+    Example:
+        >>> from contrastive_text.losses import InfoNCE, NTXent
+        >>> columns_alone(Momentum(), InfoNCE()), columns_alone(Momentum(), NTXent())
+        (('positive',), ())
+    """
+    columns = ("positive", "negative") if _is_one_way(loss) else ("negative",)
+    return tuple(role for role in keys.roles if role in columns)
+
+
+def _is_one_way(loss: Loss) -> bool:
+    """Whether anchors look for positives and nothing else is a row or a column."""
+    return not loss.others and loss.reduction != "two_sided"
+
+
+def check_keys(keys: Momentum, between: Between, loss: Loss, queue: int) -> None:
+    """Checks that keys are of roles that are compared, and that something is held against them.
+
+    Raises:
+        ValueError: Views of a text are compared, a role that isn't, or keys that no row meets.
+    """
+    known: Sequence[Role] = (*between.reads, *between.takes)
+    if not between.is_pairs:
+        raise InvalidValueError(
+            f"Contrastive.keys: expected between: texts for Momentum, got {type(between).__name__}; leave one out"
+        )
+    if others := [role for role in keys.roles if role not in known]:
+        raise InvalidValueError(
+            f"Contrastive.keys.of: expected some of the roles that it compares ({', '.join(known)}), got "
+            f"{', '.join(others)}"
+        )
+    if keys.roles == ("anchor",) and _is_one_way(loss) and not queue:
+        raise InvalidValueError(
+            "Contrastive.keys.of: expected positive, or a queue that keys of anchors enter, for "
+            f"{type(loss).__name__} holds no row against anchors, got anchor and queue: 0; set queue"
+        )
+
+
+def check_in_batch(queue: int, loss: Loss, pair_labels: PairLabels | None) -> None:
+    """Checks that rows which meet no other example of the batch have something to meet.
+
+    Raises:
+        ValueError: No queue, a loss in which anchors are columns too, or pairs with labels.
+    """
+    if not queue:
+        found, help_ = "queue: 0", "set queue, whose columns are then the only negatives"
+    elif not _is_one_way(loss):
+        found, help_ = f"{type(loss).__name__} of both sides", "take InfoNCE of one direction"
+    elif pair_labels is not None:
+        found, help_ = type(pair_labels).__name__, "leave pair_labels out"
+    else:
+        return
+    raise InvalidValueError(
+        "Contrastive.in_batch: false expects a queue, and a loss whose anchors alone look for texts, got "
+        f"{found}; {help_}, or set in_batch: true"
+    )
