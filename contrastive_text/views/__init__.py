@@ -21,6 +21,7 @@ from contrastive_text.views.words.lexicon import SynonymFile, SynonymSource
 from contrastive_text.views.words.nlpaug import NlpaugView
 from contrastive_text.views.words.synonyms import SubstituteSynonyms
 from contrastive_text.views.words.wordnet import WordNetSynonyms
+from contrastive_text.views.written import TextsFromFile
 
 __all__ = [
     "Adversarial",
@@ -47,6 +48,7 @@ __all__ = [
     "SynonymFile",
     "SynonymSource",
     "TextView",
+    "TextsFromFile",
     "TokenCutoff",
     "TokenView",
     "View",

@@ -11,7 +11,7 @@ from pathlib import Path
 from of_vectors import adversarial, embedding_view, fixed_dropout
 from of_words import SENTENCE, WORDS, masked_lm_objective, pairing, spans, text_view, token_view
 from sheet import Sheet
-from stand_ins import masked_lm, synonym_file
+from stand_ins import masked_lm, synonym_file, written_file
 
 from contrastive_text import pairings, views
 from contrastive_text.objectives import MaskedLM
@@ -52,6 +52,9 @@ PICTURES: dict[str, Callable[[], Sheet]] = {
         )
     ),
     "NlpaugView": lambda: text_view(views.NlpaugView("nlpaug.augmenter.char.KeyboardAug"), key=1),
+    "TextsFromFile": lambda: with_folder(
+        lambda folder: text_view(views.TextsFromFile(written_file(folder, SENTENCE)), key=1)
+    ),
     "Prompt": lambda: text_view(views.Prompt("This sentence: {text} means"), key=1),
     "DeleteTokens": lambda: token_view(views.DeleteTokens(rate=0.4, mark="[DEL]"), key=10),
     "DeleteSpans": lambda: token_view(views.DeleteSpans(spans=2, rate=0.2), key=7),

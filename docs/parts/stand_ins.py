@@ -41,6 +41,15 @@ def synonym_file(folder: Path) -> str:
     return str(path)
 
 
+def written_file(folder: Path, text: str) -> str:
+    """Writes a file with a paraphrase of a text; gives its name."""
+    path = folder / "paraphrases.tsv"
+    words = text.split()
+    other = " ".join(["somewhere", *words[:2], "is", "seen", *words[2:]])
+    path.write_text(f"text\talternative\n{text}\t{other}\n", encoding="utf-8")
+    return str(path)
+
+
 def masked_lm(folder: Path, words: Sequence[str], fitting: Mapping[str, Iterable[str]] = FITTING) -> str:
     """Saves a BERT without blocks that expects certain words at each place; gives the folder's name.
 

@@ -1,0 +1,198 @@
+"""The view that puts a text written elsewhere in the place of a text: a back-translation, a negation."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
+from contrastive_text.core.random import text_id
+from contrastive_text.core.text_files import decoded_lines, is_blank, opened
+from contrastive_text.core.types import Vocabulary
+from contrastive_text.views.base import TextView
+
+Missing = Literal["error", "keep"]
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class _Lines(NamedTuple):
+    """Where the lines of texts stand in a file: 16 bytes for each line, whatever stands on it.
+
+    Args:
+        ids: 64-bit ids of the texts in rising order, (N,).
+        places: Place of each one's line, in bytes, in the same order, (N,).
+    """
+
+    ids: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
+
+    def of(self, text: str) -> list[int]:
+        """Returns the places of the lines of a text, in the file's order."""
+        number = text_id(text)
+        begin, end = np.searchsorted(self.ids, number), np.searchsorted(self.ids, number, side="right")
+        return [int(place) for place in self.places[begin:end]]
+
+
+class TextsFromFile(TextView):
+    """Puts a text that was written elsewhere in the place of a text: the one of a file that belongs to it.
+
+    A file has a text and an alternative on each line: a back-translation, a negation, a paraphrase. Where a text
+    has several, on lines of its own or in a list, one is drawn, all equally likely. Put it first in its chain:
+    what another text view has altered isn't in the file. Memory holds 16 bytes for each line: where it stands, by
+    the text's 64-bit id; the line itself is read when it is asked for.
+
+    Args:
+        path: ``.tsv`` whose first line names the columns, or ``.jsonl``; not packed, for lines are read singly.
+        text: Column of the texts, written as the training data has them after ``clean``.
+        alternative: Column of the alternatives; in ``.jsonl`` one text or a list of them.
+        missing: What to do with a text that isn't in the file: ``error``, or ``keep`` it as it is.
+
+    Raises:
+        ValueError: Another format; before the first batch a column that isn't there, or a line that can't be
+            read; while training a text without an alternative, unless ``missing`` is ``keep``.
+        OSError: Before the first batch no such file; while training one that was changed.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "back.tsv")
+        ...     _ = path.write_text("text\talternative\na big dog\ta large dog\n")
+        ...     TextsFromFile(str(path))("a big dog", np.random.default_rng(0))
+        'a large dog'
+    """
+
+    def __init__(
+        self, path: str, text: str = "text", alternative: str = "alternative", missing: Missing = "error"
+    ) -> None:
+        if missing not in get_args(Missing):
+            raise InvalidValueError(
+                f"TextsFromFile.missing: expected error or keep, got {missing!r}; a text without an alternative "
+                "is an error, or stays as it is"
+            )
+        if Path(path).suffix not in (".tsv", ".jsonl"):
+            raise InvalidValueError(
+                f"TextsFromFile.path: expected a .tsv or a .jsonl that isn't packed, got {path!r}; write it so"
+            )
+        self.path = path
+        self.text = text
+        self.alternative = alternative
+        self.missing = missing
+        self._header: list[str] = []
+        self._lines: _Lines | None = None
+        self._seen: tuple[int, int] | None = None
+
+    def build(self, vocabulary: Vocabulary) -> None:  # noqa: ARG002  # the contract
+        """Looks where each text stands, so that workers get it ready-made."""
+        self._found()
+
+    def __call__(self, text: str, rng: np.random.Generator) -> str:
+        """Returns one of the text's alternatives."""
+        found = self.alternatives(text)
+        if found:
+            return found[int(rng.integers(len(found)))]
+        if self.missing == "keep":
+            return text
+        raise InvalidValueError(
+            f"{self.path}: expected an alternative of every text, got none of {text[:60]!r}; write one there, "
+            "put TextsFromFile first in its chain, or set missing: keep"
+        )
+
+    def alternatives(self, text: str) -> list[str]:
+        """Returns the alternatives of a text, in the file's order; none where it isn't in the file."""
+        places = self._found().of(text)
+        if not places:
+            return []
+        found: list[str] = []
+        with opened(Path(self.path)) as file:
+            if _state(file) != self._seen:
+                raise DiskError(
+                    f"{self.path}: expected the file as it was when the run began, got a changed one; start anew"
+                )
+            for place in places:
+                file.seek(place)
+                line = file.readline().decode()
+                written, alternatives = self._parsed(line, f"{self.path}, at byte {place:,}")
+                found += alternatives if written == text else []
+        return found
+
+    def _found(self) -> _Lines:
+        if self._lines is None:
+            with opened(Path(self.path)) as file:
+                self._seen = _state(file)
+            ids, places = array("q"), array("q")
+            for text, place in self._texts():
+                ids.append(text_id(text))
+                places.append(place)
+            numbers = np.frombuffer(ids, dtype=np.int64) if ids else np.empty(0, dtype=np.int64)
+            order = np.argsort(numbers, kind="stable")
+            self._lines = _Lines(numbers[order], np.array(places, dtype=np.int64)[order])
+        return self._lines
+
+    def _texts(self) -> Iterator[tuple[str, int]]:
+        """Yields the text of each line and the line's place, in bytes."""
+        with opened(Path(self.path)) as file:
+            place = len(_BYTE_ORDER_MARK) if file.read(3) == _BYTE_ORDER_MARK else 0
+        lines, begin = decoded_lines(Path(self.path)), 1
+        if self._is_table:
+            first = next(lines, "")
+            self._header, begin = _fields(first), 2
+            place += len(first.encode())
+            for name in (self.text, self.alternative):
+                if self._header.count(name) != 1:
+                    raise InvalidValueError(
+                        f"{self.path}:1: expected one column {name}, got {', '.join(self._header) or 'nothing'}; "
+                        "name the columns under text and alternative"
+                    )
+        for number, line in enumerate(lines, start=begin):
+            if line.strip():
+                yield self._parsed(line, f"{self.path}:{number}")[0], place
+            place += len(line.encode())
+
+    @property
+    def _is_table(self) -> bool:
+        return self.path.endswith(".tsv")
+
+    def _parsed(self, line: str, where: str) -> tuple[str, list[str]]:
+        """Returns the text of a line and its alternatives."""
+        if self._is_table:
+            fields = _fields(line)
+            if len(fields) != len(self._header):
+                raise InvalidValueError(
+                    f"{where}: expected {len(self._header)} fields ({', '.join(self._header)}), got "
+                    f"{len(fields)}; look for a tab too many or too few"
+                )
+            cells: dict[str, object] = dict(zip(self._header, fields, strict=True))
+        else:
+            try:
+                cells = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InvalidValueError(
+                    f"{where}: expected a JSON object, got invalid JSON ({first_line(error)}); write one a line"
+                ) from None
+        text = cells.get(self.text) if isinstance(cells, dict) else None
+        given = cells.get(self.alternative) if isinstance(cells, dict) else None
+        alternatives = given if isinstance(given, list) else [given]
+        for name, cell in ((self.text, text), *((self.alternative, each) for each in alternatives)):
+            if not isinstance(cell, str) or is_blank(cell):
+                raise InvalidValueError(
+                    f"{where}: expected a text under {name}, got {cell!r}; write one there, or leave the line out"
+                )
+        return str(text), [str(each) for each in alternatives]
+
+
+def _state(file: BinaryIO) -> tuple[int, int]:
+    """Returns size and time of change of an open file."""
+    found = os.fstat(file.fileno())
+    return found.st_size, found.st_mtime_ns
+
+
+def _fields(line: str) -> list[str]:
+    return re.sub(r"\r?\n\Z", "", line).split("\t")

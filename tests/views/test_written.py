@@ -1,0 +1,118 @@
+"""Texts written elsewhere: found by text, drawn by row, with little memory, refused where they are missing."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+
+from contrastive_text.core.random import generator
+from contrastive_text.core.types import Vocabulary
+from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.views import TextsFromFile
+
+ROWS = [("a big dog", "a large dog"), ("näh", "nein"), ("a big dog", "a huge dog"), ("x", 'a "quote"')]
+
+
+@pytest.fixture(params=["tsv", "jsonl", "marked.tsv"])
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The rows in each format: a text twice in a table, once with a list in JSON."""
+    path = tmp_path / f"written.{request.param}"
+    if request.param.endswith("tsv"):
+        mark = "\ufeff" if "marked" in request.param else ""
+        lines = ["alternative\tscore\ttext", *(f"{other}\t1\t{text}" for text, other in ROWS), ""]
+        path.write_text(mark + "\r\n".join(lines), encoding="utf-8", newline="")
+    else:
+        listed: dict[str, list[str]] = {}
+        for text, other in ROWS:
+            listed.setdefault(text, []).append(other)
+        rows = [
+            {"alternative": each if len(each) > 1 else each[0], "text": text} for text, each in listed.items()
+        ]
+        path.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def test_each_text_has_its_alternatives_and_one_is_drawn(file: str) -> None:
+    view = TextsFromFile(file)
+    view.build(Vocabulary(size=1))
+    for each in (view, pickle.loads(pickle.dumps(view))):
+        assert each.alternatives("a big dog") == ["a large dog", "a huge dog"]
+        assert each("näh", generator(0)) == "nein"
+        assert each("x", generator(0)) == 'a "quote"'
+    drawn = Counter(view("a big dog", generator(seed)) for seed in range(400))
+    assert abs(drawn["a large dog"] - 200) < 60  # six standard deviations
+
+
+def test_a_text_that_is_not_there_is_an_error_or_stays(file: str) -> None:
+    with pytest.raises(ValueError, match=r"expected an alternative of every text, got none of 'else'; .* keep"):
+        TextsFromFile(file)("else", generator(0))
+    assert TextsFromFile(file, missing="keep")("else", generator(0)) == "else"
+    assert TextsFromFile(file, missing="keep")("x", generator(0)) != "x"
+
+
+def test_a_file_that_was_changed_is_an_error_and_no_other_text(file: str) -> None:
+    view = TextsFromFile(file)
+    view.build(Vocabulary(size=1))
+    content = Path(file).read_bytes()
+    Path(file).write_bytes(content.replace("näh".encode(), "nöh".encode()))
+    with pytest.raises(OSError, match="expected the file as it was when the run began"):
+        view("näh", generator(0))
+
+
+def test_memory_is_sixteen_bytes_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "many.tsv"
+    path.write_text("text\talternative\n" + "".join(f"text {i}\tother {i}\n" for i in range(2000)))
+    view = TextsFromFile(str(path))
+    assert len(pickle.dumps(view)) < 1000
+    assert view("text 1234", np.random.default_rng(0)) == "other 1234"
+    assert len(pickle.dumps(view)) < 16 * 2000 + 1500
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "", "expected a .tsv or a .jsonl that isn't packed"),
+        ("a.tsv", "text\tother\n", "a.tsv:1: expected one column alternative, got text, other"),
+        ("a.tsv", "text\talternative\na\tb\tc\n", r"a.tsv:2: expected 2 fields \(text, alternative\), got 3"),
+        ("a.tsv", "text\talternative\na\t\n", "a.tsv:2: expected a text under alternative, got ''"),
+        ("a.jsonl", '{"text": "a"}\n', "a.jsonl:1: expected a text under alternative, got None"),
+        ("a.jsonl", '{"text": "a", "alternative": ["b", 3]}\n', "a.jsonl:1: .* under alternative, got 3"),
+        ("a.jsonl", "{\n", "a.jsonl:1: expected a JSON object, got invalid JSON"),
+        ("a.jsonl", "[]\n", "a.jsonl:1: expected a text under text, got None"),
+    ],
+)
+def test_a_file_that_is_none_is_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        TextsFromFile(str(tmp_path / name)).build(Vocabulary(size=1))
+
+
+def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
+    view = TextsFromFile(str(tmp_path / "gone.tsv"))  # a checkpoint is loaded where the file is no more
+    with pytest.raises(FileNotFoundError, match=r"gone.tsv: expected a file, got nothing there"):
+        view.build(Vocabulary(size=1))
+    with pytest.raises(ValueError, match=r"TextsFromFile\.missing: expected error or keep, got 'drop'"):
+        TextsFromFile(str(tmp_path / "gone.tsv"), missing="drop")  # type: ignore[arg-type]  # on purpose
+
+
+def test_a_run_is_trained_on_them(tmp_path: Path) -> None:
+    path = tmp_path / "written.tsv"
+    path.write_text("text\talternative\n" + "".join(f"{text}\t{text} too\n" for text in tiny.TEXTS))
+    bert = tiny.save_bert(tmp_path / "bert")
+    module = tiny.module(bert, views={"positive": [TextsFromFile(str(path))]})
+    trainer = tiny.trainer(tmp_path, max_steps=1)
+    data = tiny.data(tiny.write_texts(tmp_path / "texts.txt"))
+    trainer.fit(module, datamodule=data)
+    batch = next(iter(data.train_dataloader()))
+    lengths = batch.lengths[batch.by_role("positive")] - batch.lengths[batch.by_role("anchor")]
+    assert len(module.encoder.tokenizer.tokenize("too")) == lengths.unique()  # type: ignore[union-attr]  # it has one
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    again = ContrastiveModule.load_from_checkpoint(tmp_path / "last.ckpt")
+    (view,) = again.plan.chains["positive"]
+    assert isinstance(view, TextsFromFile) and view.path == str(path)
