@@ -66,7 +66,7 @@ def own_options(name: str, folder: Path) -> list[str]:
         triples = ["--data.train", tiny.write_triples(folder / "triples.jsonl")]
         write_guides(name, triples[1], folder)
         return triples
-    if name == "sbert_nli" or name in INFERENCE:
+    if name in ("sbert_nli", "angle_nli") or name in INFERENCE:
         classes = ("entailment", "neutral", "contradiction")
         return ["--data.train", labelled(folder / "nli.tsv", "premise hypothesis label", classes)]
     if name == "glue":

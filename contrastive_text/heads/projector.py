@@ -87,7 +87,8 @@ class ProjectorHead(Head):
     A row's output depends on the other rows of the batch, so it is thrown away after training.
     Statistics are those of all ranks (see ``WholeBatchNorm``).
 
-    Differs: DiffCSE's code takes the statistics of each process's own rows.
+    Differs: DiffCSE's code takes the statistics of each process's own rows. VICReg's hidden layers have biases,
+    which the normalisation takes away again.
 
     Args:
         widths: Of the outputs of the linear layers, in order; None for twice the input's and the input's.

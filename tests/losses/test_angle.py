@@ -13,6 +13,8 @@ from contrastive_text.core.targets import Classes, Scores
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import AnglE, CoSENT, NTXent, angle_similarity
 from contrastive_text.objectives import Contrastive, NegativesAsHard, PairRegression
+from contrastive_text.recipes import recipe_files
+from contrastive_text.recipes.layers import read_config
 from contrastive_text.training.tasks import TaskParts
 
 ROUNDING = 1e-12
@@ -86,9 +88,7 @@ def test_gradient_order_scale_and_zero_vectors() -> None:
 
 
 def test_vectors_of_another_shape_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"AnglE: expected vectors \(6, 2, D\) for scores \(N,\), got \(6,\) and"
-    ):
+    with pytest.raises(ValueError, match=r"AnglE: expected vectors \(6, 2, D\) for scores \(N,\), got \(6,\)"):
         AnglE()(torch.zeros(6), SCORES)
 
 
@@ -106,6 +106,27 @@ def test_the_objective_gives_vectors_and_predicts_cosines() -> None:
     assert terms.count == 1
     cosines = torch.cosine_similarity(*rows.unbind(1))
     torch.testing.assert_close(objective.predict(encoded), cosines, rtol=0, atol=ROUNDING)
+
+
+def test_the_recipe_weighs_the_in_batch_part_as_the_authors_mean_over_all_rows() -> None:
+    """Theirs: 30 x the mean over both texts of all pairs, in which those of label 0 count as 0."""
+    config = read_config(next(path for path in recipe_files("angle_nli")))
+    weights, objectives = config["model"]["weights"], config["model"]["objectives"]
+    temperatures = {part["init_args"]["loss"]["init_args"]["temperature"] for part in objectives.values()}
+    assert temperatures == {1 / 20}
+    rows, labels = drawn(), torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0, 1.0], dtype=torch.float64)
+    unit = rows / rows.norm(dim=2, keepdim=True)
+    texts = [(pair, side) for pair in range(6) for side in (0, 1)]
+    total = 0.0
+    for pair, side in texts:
+        if labels[pair] == 1:
+            # But for premises of contradicted hypotheses, of which theirs are columns too.
+            others = [each for each in texts if each != (pair, side) and (labels[each[0]] == 1 or each[1] == 1)]
+            logits = torch.stack([unit[pair, side] @ unit[each] for each in others]) / 0.05
+            total += float(logits.logsumexp(0) - logits[others.index((pair, 1 - side))])
+    encoded = Encoded(rows.transpose(0, 1).flatten(0, 1), SLOTS, torch.arange(12), target=labels)
+    found = Contrastive(NTXent(0.05), pair_labels=NegativesAsHard())(encoded).loss()
+    assert weights["in_batch"] * float(found) == pytest.approx(30 * total / len(texts), rel=1e-9)
 
 
 def test_scores_from_0_to_1_serve_for_labels_of_pairs_and_no_others_do() -> None:
