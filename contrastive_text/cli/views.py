@@ -15,9 +15,14 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.specs import describe
 from contrastive_text.data import Collator
 from contrastive_text.data.preparation import TrainingData
+from contrastive_text.data.prompts import NO_PROMPTS
+from contrastive_text.data.words import words_without_blanks
 from contrastive_text.evaluation.view_edits import Piece, altered_rows
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.run import Run
+
+_SAMPLED = 200
+"""Rows that are looked at for languages without blanks."""
 
 
 def views(words: list[str]) -> None:
@@ -45,6 +50,10 @@ def _show_task(
         if name in facts:
             screen.print(facts[name])
     screen.print(f"pairing: {describe(training.pairing)}")
+    sampled = training.strings(range(min(_SAMPLED, len(training.texts))), NO_PROMPTS)
+    strings = [text for _, text in sampled if isinstance(text, str)]
+    if words := words_without_blanks([collator.plan], strings, collator.tokenizer):
+        screen.print(f"words: {words}", markup=False)
     altered = altered_rows(collator, module.encoder, training.rows, count)
     if altered.rates:
         table = Table("place", "view", f"changed, on {altered.measured} rows")

@@ -33,6 +33,7 @@ from contrastive_text.data.tasks import TextTask, option_place
 from contrastive_text.data.token_cache import TokenTable, tokenize_documents
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.data.vocabulary import learn_vocabulary
+from contrastive_text.data.words import words_without_blanks
 from contrastive_text.pairings import Pairing, SameText
 
 
@@ -159,7 +160,7 @@ class TrainingSet:
             for fact, said in (data.facts() | self._repeats(name)).items()
         }
         tokenizer = needs.tokenizer
-        if tokenizer is None or tokenizer.room is None:
+        if tokenizer is None:
             return facts
         reading = {name: data for name, data in self.tasks.items() if data.pairing.reads_tokens}
         others = {name: data for name, data in self.tasks.items() if name not in reading}
@@ -169,6 +170,12 @@ class TrainingSet:
             for data, numbers in zip(others.values(), sampled, strict=True)
             for prompt, text in data.strings(numbers, needs.prompts)
         ]
+        plans = [needs.tasks[name].plan for name in self.tasks]
+        strings = [text for _, text in texts if isinstance(text, str)]
+        if words := words_without_blanks(plans, strings, tokenizer):
+            facts["words"] = words
+        if tokenizer.room is None:
+            return facts
         said = [cut_texts(texts, tokenizer)] if texts else []
         said += [
             cut_spans(data.rows, data.pairing, tokenizer.room - needs.taken(name), name, seed)

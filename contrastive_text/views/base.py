@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
@@ -20,6 +20,13 @@ def check_rate(where: str, rate: float) -> None:
         raise InvalidValueError(f"{where}.rate: expected a share between 0 and 1, got {rate}")
 
 
+Unit = Literal["token", "word"]
+"""What a view chooses: single tokens, or all tokens of a word."""
+
+Words = Literal["blanks", "letters", "tokenizer"]
+"""What a word is: what stands between blanks, a run of letters and digits, or what the tokenizer takes for it."""
+
+
 class View:
     """Anything that alters a text. Subclass one of the levels, not this.
 
@@ -28,6 +35,11 @@ class View:
     """
 
     new_tokens: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> Words | None:
+        """What the view takes for a word; None for one that knows no words."""
+        return None
 
     def build(self, vocabulary: Vocabulary) -> None:  # most views have nothing to build
         """Takes what the view needs of the tokenizer; called in the main process, before any batch."""
@@ -66,11 +78,18 @@ class TokenView(View, ABC):
         after_specials: Whether the view sees the special tokens too.
         sets_positions: Whether it fills ``Tokens.positions``.
         sets_labels: Whether it fills ``Tokens.labels``, for masked language modelling.
+        unit: What it chooses.
     """
 
     after_specials: ClassVar[bool] = False
     sets_positions: ClassVar[bool] = False
     sets_labels: ClassVar[bool] = False
+    unit: Unit = "token"
+
+    @property
+    def words(self) -> Words | None:
+        """The tokenizer's words, where the view keeps them together."""
+        return "tokenizer" if self.unit == "word" else None
 
     @abstractmethod
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:

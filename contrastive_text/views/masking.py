@@ -8,7 +8,7 @@ import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import NO_LABEL, Tokens, Vocabulary
-from contrastive_text.views.base import TokenView, check_rate
+from contrastive_text.views.base import TokenView, Unit, check_rate
 from contrastive_text.views.tokens import unit_bounds, unit_places
 
 
@@ -55,6 +55,7 @@ class MaskTokens(TokenView):
         self.mask = mask
         self.random = random
         self.whole_word = whole_word
+        self.unit: Unit = "word" if whole_word else "token"
         self._mask_id: int | None = None
         self._special_ids: frozenset[int] = frozenset()
         self._ordinary_ids = np.arange(0)
@@ -80,7 +81,7 @@ class MaskTokens(TokenView):
             raise RuntimeError("MaskTokens: expected build(vocabulary) before the first call")
         ids = list(tokens.ids)
         labels = [NO_LABEL] * len(ids) if tokens.labels is None else list(tokens.labels)
-        bounds = unit_bounds(tokens, "word" if self.whole_word else "token")
+        bounds = unit_bounds(tokens, self.unit)
         chosen = (rng.random(len(bounds) - 1) < self.rate).nonzero()[0].tolist()
         others = rng.integers(len(self._ordinary_ids), size=len(ids))
         fates = rng.random(len(ids))

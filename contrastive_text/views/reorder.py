@@ -8,8 +8,8 @@ import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Tokens, Vocabulary
-from contrastive_text.views.base import TokenView, check_rate
-from contrastive_text.views.tokens import Unit, check_unit, merge_marks, some_spans, unit_bounds, unit_places
+from contrastive_text.views.base import TokenView, Unit, check_rate
+from contrastive_text.views.tokens import check_unit, merge_marks, some_spans, unit_bounds, unit_places
 
 
 def exchange(bounds: Sequence[int], pairs: Iterable[tuple[range, range]]) -> Sequence[int]:

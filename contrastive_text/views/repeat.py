@@ -6,8 +6,8 @@ import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Tokens, Vocabulary
-from contrastive_text.views.base import TokenView, check_rate
-from contrastive_text.views.tokens import Unit, check_unit, unit_bounds, unit_places
+from contrastive_text.views.base import TokenView, Unit, check_rate
+from contrastive_text.views.tokens import check_unit, unit_bounds, unit_places
 
 
 class RepeatTokens(TokenView):

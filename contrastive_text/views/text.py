@@ -8,7 +8,7 @@ import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import SLOT, Frame
-from contrastive_text.views.base import TextView, check_rate
+from contrastive_text.views.base import TextView, Words, check_rate
 
 _WORD = re.compile(r"(\w+(?:['\u2019-]\w+)*)")
 _LETTERS = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
@@ -104,6 +104,11 @@ class SwapWords(TextView):
     def __init__(self, rate: float = 0.1) -> None:
         check_rate("SwapWords", rate)
         self.rate = rate
+
+    @property
+    def words(self) -> Words:
+        """What stands between blanks."""
+        return "blanks"
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
         """Returns the text with some words swapped."""

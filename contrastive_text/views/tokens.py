@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from operator import and_
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import draw_disjoint_spans
 from contrastive_text.core.types import NO_LABEL, Tokens, Vocabulary
-from contrastive_text.views.base import TokenView, check_rate
-
-Unit = Literal["token", "word"]
-"""What a view chooses: single tokens, or all tokens of a word."""
+from contrastive_text.views.base import TokenView, Unit, check_rate
 
 
 def check_unit(where: str, unit: str) -> None:
@@ -249,9 +246,11 @@ class DeleteOneWord(TokenView):
         (5, 6)
     """
 
+    unit: Unit = "word"
+
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
         """Returns the tokens of the other words, in their order."""
-        bounds = unit_bounds(tokens, "word")
+        bounds = unit_bounds(tokens, self.unit)
         words = len(bounds) - 1
         return tokens if words < 2 else delete(tokens, unit_places(bounds, [int(rng.integers(words))]))
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.views.base import TextView, check_rate
+from contrastive_text.views.base import TextView, Words, check_rate
 from contrastive_text.views.text import is_word, match_case, split_words
 from contrastive_text.views.words.filler import Filler, Gaps, check_architecture
 
@@ -67,6 +67,11 @@ class ContextualSubstitute(TextView):
     def __getstate__(self) -> dict[str, Any]:  # Any: as in object.__getstate__
         """Returns the state without the model."""
         return {**self.__dict__, "_filler": None}
+
+    @property
+    def words(self) -> Words:
+        """Runs of letters and digits."""
+        return "letters"
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
         """Returns the text with some words replaced."""

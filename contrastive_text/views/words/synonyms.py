@@ -9,7 +9,7 @@ import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Vocabulary
-from contrastive_text.views.base import TextView, check_rate
+from contrastive_text.views.base import TextView, Words, check_rate
 from contrastive_text.views.text import match_case, split_words
 from contrastive_text.views.words.lexicon import SynonymSource, SynonymTable
 from contrastive_text.views.words.wordnet import WordNetSynonyms
@@ -60,6 +60,11 @@ class SubstituteSynonyms(TextView):
         self.of = of
         self._source = WordNetSynonyms() if source is None else source
         self._table: SynonymTable | None = None
+
+    @property
+    def words(self) -> Words:
+        """Runs of letters and digits."""
+        return "letters"
 
     def build(self, vocabulary: Vocabulary) -> None:  # noqa: ARG002  # the contract
         """Makes the table of synonyms, so that workers get it ready-made."""
