@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.similarity import Similarity
+from contrastive_text.core.similarity import Similarity, similarity_matrix
 from contrastive_text.losses.base import Reduction
 from contrastive_text.losses.comparisons import Columns, Comparison, FurtherNegatives, Triples
-from contrastive_text.losses.formulas import weighted_logits
 from contrastive_text.losses.softmax import SoftmaxLoss
 
 Direction = Literal["query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc"]
@@ -168,15 +167,18 @@ class InfoNCE(SoftmaxLoss):
 
     def _logits(self, block: Comparison, temperature: Tensor | float) -> Tensor:
         """Returns the logits of rows and columns as they are weighed and seen, (R, C)."""
-        weight = self.hard_negative_log_weight
-        logits = weighted_logits(block.rows, block.columns, temperature, block.own, weight, similarity="dot")
+        found = similarity_matrix(block.rows, block.columns, 1.0, similarity="dot")
+        logits, fixed = found / temperature, found.detach()
         if self._is_hardened:
-            found = (block.rows @ block.columns.T).detach()
-            logits = logits + self.in_batch_hardness * found
-            further = self.hard_negative_hardness - self.in_batch_hardness
-            for those, by in ((block.own, further), (block.target.unsqueeze(1), -self.in_batch_hardness)):
-                if those is not None:
-                    places = those.clamp(min=0)
-                    added = found.gather(1, places).mul(by).masked_fill(those < 0, 0.0)
-                    logits = logits.scatter_add(1, places, added)
+            logits = logits + self.in_batch_hardness * fixed
+        target = block.target.unsqueeze(1)
+        further = self.hard_negative_hardness - self.in_batch_hardness
+        for those, weight, by in (
+            (block.own, self.hard_negative_log_weight, further),
+            (target, 0.0, -self.in_batch_hardness),
+        ):
+            if those is not None and (weight or by):
+                places = those.clamp(min=0)
+                added = weight + by * fixed.gather(1, places)
+                logits = logits.scatter_add(1, places, added.masked_fill(those < 0, 0.0))
         return block.hide(logits)
