@@ -91,6 +91,15 @@ OBJECTIVES: dict[str, dict[str, dict[str, object]]] = {
         "directions": part("Contrastive", loss=part("InfoNCE", directions=DIRECTIONS, in_batch_hardness=9.0)),
         "debiased": part("Contrastive", loss=part("DebiasedNTXent")),
     },
+    "no negatives, projectors, angles of pairs": {
+        "contrastive": part("WholeBatch", loss=part("AlignmentUniformity")),
+        "barlow": part("WholeBatch", loss=part("BarlowTwins"), head=part("ProjectorHead", together=False)),
+        "vicreg": part("WholeBatch", loss=part("VICReg"), head=part("ProjectorHead", last_norm=True)),
+        "sigreg": part("WholeBatch", loss=part("SIGReg", directions=8)),
+        "gor": part("WholeBatch", loss=part("GlobalOrthogonalRegularization")),
+        "angles": part("PairRegression", loss=part("AnglE"), low=0.0, high=1.0),
+        "labelled": part("Contrastive", loss=part("NTXent"), pair_labels=part("NegativesAsHard")),
+    },
     "InfoNCE, ranks and vectors of a guide": {
         "contrastive": part("Contrastive", loss=part("InfoNCE")),
         "ranks": part("RankDistillation", loss=part("ListMLE"), guides=["teacher"]),
@@ -125,8 +134,8 @@ def config(combination: Combination) -> dict[str, Any]:
     views = dict(VIEWS[combination.views])
     role = MASKED.get(combination.objectives)
     objectives = dict(OBJECTIVES[combination.objectives])
-    contrastive = objectives["contrastive"]["init_args"]
-    objectives["contrastive"] = part("Contrastive", **{**contrastive, "head": thrown})  # type: ignore[dict-item]  # a dict
+    contrastive = objectives["contrastive"]
+    objectives["contrastive"] = {**contrastive, "init_args": {**contrastive["init_args"], "head": thrown}}  # type: ignore[dict-item]  # a dict
     if role is not None:
         chain = views.get(role, [])
         place = next((i for i, view in enumerate(chain) if view["class_path"] in AFTER_TOKENS), len(chain))  # type: ignore[index]  # a view is a mapping here

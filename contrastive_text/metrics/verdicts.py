@@ -6,7 +6,7 @@ from typing import Literal
 
 Mode = Literal["max", "min"]
 """Whether the best is the highest or the lowest."""
-_LOW_IS_GOOD = ("loss", "alignment", "uniformity", "mean_cosine", "hubness", "orphans")
+_LOW_IS_GOOD = ("loss", "alignment", "uniformity", "mean_cosine", "off_diagonal", "hubness", "orphans")
 """Last words of the names of figures that are good where they are low."""
 
 COLLAPSED = 0.99

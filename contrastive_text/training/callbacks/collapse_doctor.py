@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytorch_lightning as pl
@@ -16,6 +16,8 @@ from torch import Tensor
 from contrastive_text.core.distributed import world_size
 from contrastive_text.metrics import EffectiveRank, MeanCosine, PositiveAlignment, Uniformity
 from contrastive_text.metrics.verdicts import COLLAPSED, collapse
+from contrastive_text.objectives import Objective
+from contrastive_text.training.module import ContrastiveModule
 
 EVERY = 50
 """Steps between two readings of what training logs: reading waits for the device."""
@@ -37,7 +39,22 @@ encoder that started at -3.2 with a loss of 0.003 still won 11 points of Spearma
 MOST_TEXTS = 8192
 """Held-out texts that are measured at most, of all ranks: every pair of them counts."""
 
-_REMEDY = "try a lower learning rate, a larger batch or a lower temperature, from an earlier checkpoint"
+ALIKE = 0.5
+"""Root mean square of the correlation of two features from which on they repeat each other: as if all of them
+were mixtures of four directions, 1 / 0.5^2. Drawn independently, features of 128 vectors have 0.09."""
+
+
+def remedy(objectives: Iterable[Objective]) -> str:
+    """Returns in words what to try where the vectors of these objectives collapse.
+
+    Example:
+        >>> from contrastive_text.objectives import Contrastive
+        >>> remedy([Contrastive()])
+        'try a lower learning rate, a larger batch or a lower temperature, from an earlier checkpoint'
+    """
+    own = dict.fromkeys(each for objective in objectives for each in objective.remedies)
+    *first, last = ["a lower learning rate", "a larger batch", *own]
+    return f"try {', '.join(first)} or {last}, from an earlier checkpoint"
 
 
 class TrainingSigns:
@@ -45,6 +62,7 @@ class TrainingSigns:
 
     Attributes:
         start: Name of an objective -> its uniformity at the first reading.
+        objectives: Name -> objective; one that isn't among them is taken to have negatives.
 
     Example:
         >>> signs = TrainingSigns()
@@ -54,6 +72,7 @@ class TrainingSigns:
 
     def __init__(self) -> None:
         self.start: dict[str, float] = {}
+        self.objectives: Mapping[str, Objective] = {}
         self._in_a_row: Counter[tuple[str, str]] = Counter()
 
     def read(self, step: int, figures: Mapping[str, float]) -> dict[str, str]:
@@ -76,30 +95,60 @@ class TrainingSigns:
 
     def _read_objective(self, name: str, step: int, own: Mapping[str, float]) -> dict[str, str]:
         start = self.start.setdefault(name, own["uniformity"])
-        solved = own["loss"] <= SOLVED_LOSS and own["accuracy"] >= SOLVED_ACCURACY
-        similarities = (
-            f"positives have cosine {own['positive_similarity']:.3f}, negatives {own['negative_similarity']:.3f}"
-        )
+        objective = self.objectives.get(name)
+        has_negatives = objective is None or objective.has_negatives
         signs = {
-            "trivial": (
-                solved and own["uniformity"] > max(start - FLAT, SPREAD),
-                f"{name}: loss {own['loss']:.4f} and accuracy {own['accuracy']:.3f} at step {step:,}, but "
-                f"uniformity {own['uniformity']:.2f} is flat, {start:.2f} at the start ({similarities}): "
-                "positives are trivial, so that nothing is learned from them; try stronger views or dropout, "
-                "other positives, hard negatives, a larger batch or a higher temperature",
-            ),
-            "collapse": (
-                step >= SETTLED and own["negative_similarity"] >= COLLAPSED,
-                f"{name}: the space has collapsed at step {step:,}: {similarities}, uniformity "
-                f"{own['uniformity']:.2f}; {_REMEDY}",
-            ),
+            "trivial": has_negatives and _trivial(name, step, own, start),
+            "collapse": step >= SETTLED and _collapsed(name, step, own, has_negatives),
+            "alike": step >= SETTLED and _alike(name, step, own),
         }
         found = {}
-        for kind, (shown, message) in signs.items():
-            self._in_a_row[name, kind] = self._in_a_row[name, kind] + 1 if shown else 0
-            if self._in_a_row[name, kind] >= IN_A_ROW:
-                found[kind] = message
+        for kind, message in signs.items():
+            self._in_a_row[name, kind] = self._in_a_row[name, kind] + 1 if message else 0
+            if message and self._in_a_row[name, kind] >= IN_A_ROW:
+                advice = "" if kind == "trivial" else f"; {remedy([] if objective is None else [objective])}"
+                found[kind] = message + advice
         return found
+
+
+def _similarities(own: Mapping[str, float], has_negatives: bool) -> str:
+    pairs, others = ("positives", "negatives") if has_negatives else ("pairs", "other texts")
+    return f"{pairs} have cosine {own['positive_similarity']:.3f}, {others} {own['negative_similarity']:.3f}"
+
+
+def _trivial(name: str, step: int, own: Mapping[str, float], start: float) -> str | None:
+    """Says that positives are trivial: a loss near 0 over vectors that don't spread; None if they aren't."""
+    solved = own["loss"] <= SOLVED_LOSS and own["accuracy"] >= SOLVED_ACCURACY
+    if not solved or own["uniformity"] <= max(start - FLAT, SPREAD):
+        return None
+    return (
+        f"{name}: loss {own['loss']:.4f} and accuracy {own['accuracy']:.3f} at step {step:,}, but uniformity "
+        f"{own['uniformity']:.2f} is flat, {start:.2f} at the start ({_similarities(own, has_negatives=True)}): "
+        "positives are trivial, so that nothing is learned from them; try stronger views or dropout, other "
+        "positives, hard negatives, a larger batch or a higher temperature"
+    )
+
+
+def _collapsed(name: str, step: int, own: Mapping[str, float], has_negatives: bool) -> str | None:
+    """Says that texts which don't belong together have one vector; None if they haven't."""
+    if own["negative_similarity"] < COLLAPSED:
+        return None
+    return (
+        f"{name}: the space has collapsed at step {step:,}: {_similarities(own, has_negatives)}, uniformity "
+        f"{own['uniformity']:.2f}"
+    )
+
+
+def _alike(name: str, step: int, own: Mapping[str, float]) -> str | None:
+    """Says that features repeat each other, where that is logged; None if they don't."""
+    correlation = own.get("off_diagonal", 0.0)
+    if correlation < ALIKE:
+        return None
+    return (
+        f"{name}: features repeat each other at step {step:,}: two of them have a correlation of "
+        f"{correlation:.2f}, as if all were mixtures of {1 / correlation**2:.0f} directions: a partial collapse, "
+        "in which texts that differ come to lie together"
+    )
 
 
 class CollapseDoctor(Callback):
@@ -111,7 +160,8 @@ class CollapseDoctor(Callback):
     all ranks, of ``MOST_TEXTS`` texts at most. Nothing is measured where a file has fewer pairs than there are
     ranks.
 
-    It warns when the space collapses, held out or in training, and when positives are trivial.
+    It warns when the space collapses, held out or in training; when positives are trivial, of objectives that
+    have negatives; and when features repeat each other, of those that ask them to differ.
     """
 
     def __init__(self) -> None:
@@ -121,6 +171,11 @@ class CollapseDoctor(Callback):
         self._measured = self._features = 0
         self._alignments: dict[int, PositiveAlignment] = {}
         self._spread: tuple[MeanCosine, Uniformity, EffectiveRank] = _spread_metrics()
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Learns which objectives have negatives, and what each of them can be helped by."""
+        if isinstance(pl_module, ContrastiveModule):
+            self.signs.objectives = pl_module.objective_parts()
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
         """Reads what the step has logged, now and then."""
@@ -178,8 +233,9 @@ class CollapseDoctor(Callback):
         said = collapse(figures["mean_cosine"], figures["effective_rank"], most=min(texts, features))
         if said and trainer.global_step >= SETTLED:
             seen = ", ".join(f"{name} {figure:.3g}" for name, figure in figures.items())
+            advice = remedy(self.signs.objectives.values())
             self._warn(
-                trainer, "collapse", f"held out at step {trainer.global_step:,}, {said} ({seen}); {_REMEDY}"
+                trainer, "collapse", f"held out at step {trainer.global_step:,}, {said} ({seen}); {advice}"
             )
 
     def _warn(self, trainer: pl.Trainer, kind: str, message: str) -> None:

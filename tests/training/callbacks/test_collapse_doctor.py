@@ -22,8 +22,8 @@ from contrastive_text import metrics
 from contrastive_text.core.types import Hidden
 from contrastive_text.data import read_pairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.losses import InfoNCE
-from contrastive_text.objectives import Contrastive
+from contrastive_text.losses import AlignmentUniformity, BarlowTwins, InfoNCE, VICReg
+from contrastive_text.objectives import Contrastive, WholeBatch
 from contrastive_text.poolers import Pooler
 from contrastive_text.training import AdamW, ConstantSchedule
 from contrastive_text.training.callbacks.collapse_doctor import (
@@ -33,6 +33,7 @@ from contrastive_text.training.callbacks.collapse_doctor import (
     SETTLED,
     CollapseDoctor,
     TrainingSigns,
+    remedy,
 )
 from contrastive_text.training.module import ContrastiveModule
 
@@ -111,6 +112,47 @@ def test_a_random_network_that_spreads_out_later_is_no_collapse() -> None:
     start = {**COLLAPSED, "uniformity": -0.01}
     readings = [start] * (SETTLED // EVERY + IN_A_ROW - 1)
     assert read(TrainingSigns(), *readings, {**USUAL, "uniformity": -2.0}) == []
+
+
+@pytest.fixture
+def whole() -> TrainingSigns:
+    """Of an objective without negatives, by the name of those readings."""
+    signs = TrainingSigns()
+    signs.objectives = {"contrastive": WholeBatch(BarlowTwins())}
+    return signs
+
+
+def test_a_low_loss_without_negatives_is_no_sign(whole: TrainingSigns) -> None:
+    assert read(whole, *[SOLVED] * 9) == []
+
+
+@pytest.mark.parametrize("figure", [{"negative_similarity": 0.998}, {"off_diagonal": 0.71}])
+def test_a_collapse_without_negatives_is_told_without_speaking_of_them(
+    figure: dict[str, float], whole: TrainingSigns
+) -> None:
+    readings = [{**USUAL, "off_diagonal": 0.2, **figure}] * IN_A_ROW
+    assert read(whole, *readings[:-1], start=SETTLED - EVERY) == []  # the first is not settled yet
+    kind, found = ("alike" if "off_diagonal" in figure else "collapse"), whole.read(900, logged(readings[0]))
+    assert list(found) == [kind]
+    said = {
+        "collapse": "the space has collapsed at step 900: pairs have cosine 0.800, other texts 0.998",
+        "alike": "features repeat each other at step 900: two of them have a correlation of 0.71, as if all were "
+        "mixtures of 2 directions",
+    }
+    assert found[kind].startswith(f"contrastive: {said[kind]}")
+    assert found[kind].endswith(
+        "; try a lower learning rate, a larger batch or a larger off_diagonal_weight, from an earlier checkpoint"
+    )
+    assert not {"negatives", "temperature"} & {*found[kind].replace(",", "").split()}
+
+
+def test_the_advice_is_that_of_the_objectives_that_there_are() -> None:
+    objectives = [WholeBatch(VICReg()), Contrastive(), Contrastive(InfoNCE())]
+    assert remedy(objectives) == (
+        "try a lower learning rate, a larger batch, a larger variance_weight and covariance_weight or a lower "
+        "temperature, from an earlier checkpoint"
+    )
+    assert remedy([]) == "try a lower learning rate or a larger batch, from an earlier checkpoint"
 
 
 def test_an_objective_that_a_step_leaves_out_is_passed_over() -> None:
@@ -243,12 +285,11 @@ def test_a_collapsed_space_is_told_once(
 def test_without_validation_a_collapse_is_told_from_training(
     bert: str, files: dict[str, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    module = tiny.module(bert, pooler=Alike())
+    module = tiny.module(bert, pooler=Alike(), objectives={"whole": WholeBatch(AlignmentUniformity())})
     fit(module, tmp_path, CollapseDoctor(), max_steps=IN_A_ROW + 4, train=files["train"])
     (message,) = told(recwarn)
-    assert message.startswith(
-        f"contrastive: the space has collapsed at step {IN_A_ROW}: positives have cosine 1.000"
-    )
+    assert message.startswith(f"whole: the space has collapsed at step {IN_A_ROW}: pairs have cosine 1.000")
+    assert message.endswith("a larger batch or a larger uniformity_weight, from an earlier checkpoint")
 
 
 def test_trivial_positives_are_told_once(
