@@ -34,6 +34,7 @@ from contrastive_text.poolers import (
 from contrastive_text.recipes.layers import read_recipe
 from contrastive_text.training.optim import Combine, PCGrad
 from contrastive_text.training.tasks import TaskParts
+from contrastive_text.training.view_texts import check_view_texts
 from contrastive_text.views import EmbeddingView, FixedDropout, GradientView, TokenView, View, ViewPlan
 from contrastive_text.views.plan import role_of
 
@@ -116,10 +117,11 @@ def check_start(
     """Checks that trainer, data and module go together; a pooler that takes tokens too early is warned of.
 
     Raises:
-        ValueError: As ``check_strategy``, ``check_pairings`` and ``check_template_bias`` raise it.
+        ValueError: As one of the checks that it calls raises it.
     """
     check_strategy(trainer, combine, by_task)
     check_pairings(trainer, recipe)
+    check_view_texts(by_task, trainer)
     for embedder in embedders:
         check_template_bias(embedder.pooler, embedder.encoder)
     if isinstance(embedders[0].pooler, MaskTokenPooler):

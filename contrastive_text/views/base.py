@@ -51,9 +51,15 @@ class TextView(View, ABC):
     Attributes:
         around: What the view puts around a text and does no more, the same for each; None where it alters the
             text.
+        checks_texts: Whether ``check`` asks something of each text: then every text that enters the view is
+            looked at before the first step.
     """
 
     around: Frame | None = None
+    checks_texts: bool = False
+
+    def check(self, text: str) -> None:
+        """Checks that the view can alter a text, and raises a ``ValueError`` where it can't."""
 
     @abstractmethod
     def __call__(self, text: str, rng: np.random.Generator) -> str:

@@ -56,8 +56,8 @@ class TextsFromFile(TextView):
         missing: What to do with a text that isn't in the file: ``error``, or ``keep`` it as it is.
 
     Raises:
-        ValueError: Another format; before the first batch a column that isn't there, or a line that can't be
-            read; while training a text without an alternative, unless ``missing`` is ``keep``.
+        ValueError: Another format; before the first batch a column that isn't there, a line that can't be read,
+            or a text without an alternative, unless ``missing`` is ``keep``.
         OSError: Before the first batch no such file; while training one that was changed.
 
     Example:
@@ -85,6 +85,7 @@ class TextsFromFile(TextView):
         self.text = text
         self.alternative = alternative
         self.missing = missing
+        self.checks_texts = missing == "error"
         self._header: list[str] = []
         self._lines: _Lines | None = None
         self._seen: tuple[int, int] | None = None
@@ -100,7 +101,15 @@ class TextsFromFile(TextView):
             return found[int(rng.integers(len(found)))]
         if self.missing == "keep":
             return text
-        raise InvalidValueError(
+        raise self._lacking(text)
+
+    def check(self, text: str) -> None:
+        """Checks that a text is in the file (ValueError)."""
+        if not self._found().of(text):
+            raise self._lacking(text)
+
+    def _lacking(self, text: str) -> InvalidValueError:
+        return InvalidValueError(
             f"{self.path}: expected an alternative of every text, got none of {text[:60]!r}; write one there, "
             "put TextsFromFile first in its chain, or set missing: keep"
         )

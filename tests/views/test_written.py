@@ -13,6 +13,7 @@ import tiny
 
 from contrastive_text.core.random import generator
 from contrastive_text.core.types import Vocabulary
+from contrastive_text.pairings import Given
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import TextsFromFile
 
@@ -116,3 +117,12 @@ def test_a_run_is_trained_on_them(tmp_path: Path) -> None:
     again = ContrastiveModule.load_from_checkpoint(tmp_path / "last.ckpt")
     (view,) = again.plan.chains["positive"]
     assert isinstance(view, TextsFromFile) and view.path == str(path)
+    # One that is missing is found before the first step, and only where the view stands.
+    short = tmp_path / "short.tsv"
+    short.write_text(f"text\talternative\n{tiny.TEXTS[0]}\tbird\n")
+    module = tiny.module(bert, views={"positive": [TextsFromFile(str(short))]})
+    with pytest.raises(ValueError, match=rf"texts.txt:2: .*short.tsv: .* got none of '{tiny.TEXTS[1][:20]}"):
+        tiny.trainer(tmp_path, max_steps=1).fit(module, datamodule=data)
+    triples = tmp_path / "pairs.tsv"
+    triples.write_text("anchor\tpositive\n" + f"else\t{tiny.TEXTS[0]}\n" * 8)
+    tiny.trainer(tmp_path, max_steps=1).fit(module, datamodule=tiny.data(str(triples), pairing=Given()))
