@@ -163,13 +163,13 @@ def test_examples_in_another_order_have_the_same_value_and_gradient() -> None:
 
 @pytest.mark.parametrize("among", ["batch", "own"])
 def test_gradients_agree_with_finite_differences(among: Any) -> None:
-    rows = encoded([[0, 1, 0], [10, 0, 12], [0, 21, 22]])
-    for loss in LOSSES:
-        objective = RankDistillation(loss, ["guide 7"], among=among)
-        assert torch.autograd.gradcheck(
-            lambda vectors, objective=objective: objective(replace(rows, embeddings=vectors)).total,
-            rows.embeddings.clone().requires_grad_(),
-        )
+    rows, objective = (
+        encoded([[0, 1], [10, 0], [0, 21]]),
+        RankDistillation(ListMLE(0.2), ["guide 7"], among=among),
+    )
+    assert torch.autograd.gradcheck(
+        lambda vectors: objective(replace(rows, embeddings=vectors)).total, rows.embeddings.requires_grad_()
+    )
 
 
 def test_some_rows_at_a_time_give_the_same_terms_and_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
