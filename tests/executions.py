@@ -302,7 +302,8 @@ CASES: dict[str, Case] = {
         slots=TWICE,
         streams=False,
     ),
-    "momentum of anchors, queue": Case(
+    "queue of keys, and queue of keys alone": Case(
+        # The first step of the second has no negatives, and so no gradient.
         lambda how: {
             "c": Contrastive(
                 InfoNCE(0.2, **how),
@@ -310,18 +311,12 @@ CASES: dict[str, Case] = {
                 queue=40,
                 siblings="attract",
                 keys=Momentum(0.5, of="anchor", head="trained"),
-            )
-        },
-        slots=TRIPLE,
-    ),
-    "momentum of positives, queue alone": Case(
-        # The first step of the second has no negatives, and so no gradient.
-        lambda how: {
-            "plain": Contrastive(InfoNCE(0.2, **how)),
-            "c": Contrastive(
+            ),
+            "alone": Contrastive(
                 InfoNCE(0.2, **how), head=TanhHead(), queue=40, keys=Momentum(0.5, views=False), in_batch=False
             ),
-        }
+        },
+        slots=TRIPLE,
     ),
     "masked tokens alone": Case(
         lambda how: {"mlm": MaskedLM(block=5)},  # noqa: ARG005  # it has no in-batch loss

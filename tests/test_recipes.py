@@ -287,6 +287,46 @@ def test_unsupervised_simcse_has_the_settings_of_its_readme(name: str, rate: flo
     assert (config["model"]["optimizer"]["init_args"]["lr"], config["data"]["batch_size"]) == (rate, batch)
 
 
+@pytest.mark.parametrize(
+    ("name", "rate", "queue", "dropout", "repeated"),
+    [
+        ("bert_base", 3e-5, 160, None, 0.32),
+        ("bert_large", 1e-5, 160, None, 0.32),
+        ("roberta_base", 1e-5, 160, None, 0.30),
+        ("roberta_large", 1e-5, 128, 0.15, 0.28),
+    ],
+)
+def test_esimcse_has_the_settings_of_its_script_and_is_simcse_else(
+    name: str, rate: float, queue: int, dropout: float | None, repeated: float
+) -> None:
+    own, simcse = config_of(f"esimcse_{name}"), config_of("simcse")
+    model, objective = own["model"], own["model"]["objectives"]["contrastive"]["init_args"]
+    assert model.pop("views") == {"positive": [{"class_path": "RepeatTokens", "init_args": {"rate": repeated}}]}
+    keys = {"decay": 0.995, "of": "anchor", "views": False, "dropout": False, "head": "trained"}
+    assert (objective.pop("queue"), objective.pop("keys")["init_args"]) == (queue, keys)
+    encoder = name.replace("_", "-") + ("-uncased" if name.startswith("bert") else "")
+    assert model["encoder"]["init_args"].pop("dropout", None) == dropout
+    assert model["encoder"]["init_args"].pop("model_name_or_path") == encoder
+    assert model["optimizer"]["init_args"].pop("lr") == rate
+    del (
+        simcse["model"]["encoder"]["init_args"]["model_name_or_path"],
+        simcse["model"]["optimizer"]["init_args"]["lr"],
+    )
+    assert own == simcse
+
+
+def test_moco_is_simcse_with_the_settings_of_moco() -> None:
+    own, simcse = config_of("moco"), config_of("simcse")
+    objective = own["model"]["objectives"]["contrastive"]["init_args"]
+    keys = {"decay": 0.999, "of": "positive"}
+    assert (objective.pop("queue"), objective.pop("in_batch"), objective.pop("keys")["init_args"]) == (
+        65536, False, keys,
+    )  # fmt: skip
+    assert objective["loss"]["init_args"].pop("temperature") == 0.07
+    del simcse["model"]["objectives"]["contrastive"]["init_args"]["loss"]["init_args"]["temperature"]
+    assert own == simcse
+
+
 def test_dcl_is_simcse_but_for_the_loss() -> None:
     own, simcse = config_of("dcl"), config_of("simcse")
     assert own["model"]["objectives"]["contrastive"]["init_args"].pop("loss") == {

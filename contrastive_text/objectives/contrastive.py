@@ -20,7 +20,7 @@ from contrastive_text.objectives.batch_pairs import BatchPairs, gather_triples
 from contrastive_text.objectives.between import Between, named_between, read_vectors
 from contrastive_text.objectives.false_negatives import FalseNegatives
 from contrastive_text.objectives.health import health
-from contrastive_text.objectives.keys import beside, check_in_batch, check_keys, columns_alone, keys_of
+from contrastive_text.objectives.keys import check_in_batch, check_keys, columns_alone, keys_of, rows_and_columns
 from contrastive_text.objectives.momentum import Momentum
 from contrastive_text.objectives.pair_labels import PairLabels
 from contrastive_text.objectives.queue import Queue
@@ -229,13 +229,8 @@ class Contrastive(Objective):
         """
         classes = self._classes(encoded)
         vectors = read_vectors(encoded, (*self.reads, *self.takes), self.head)
-        if self.keys is None or not self.training:
-            rows = columns = self._between.triples(encoded, vectors)
-        else:
-            made = keys_of(encoded, self.keys)
-            keys = {role: made.role(role) for role in self.keys.roles if made.role_ids(role).shape[1]}
-            texts = beside(encoded, made)
-            rows, columns = (self._between.triples(texts, each) for each in (keys | vectors, vectors | keys))
+        keys = keys_of(encoded, self.keys) if self.keys is not None and self.training else None
+        rows, columns = rows_and_columns(self._between, encoded, vectors, keys)
         if self.false_negatives is not None:
             known = replace(encoded, embeddings=encoded.guides[self.false_negatives.guide])
             guided = self._between.triples(known, read_vectors(known, (*self.reads, *self.takes), head=None))

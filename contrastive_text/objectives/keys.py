@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.losses import Loss
+from contrastive_text.losses.comparisons import Triples
 from contrastive_text.objectives.between import Between
 from contrastive_text.objectives.momentum import Momentum
 from contrastive_text.objectives.pair_labels import PairLabels
@@ -29,15 +31,28 @@ def keys_of(encoded: Encoded, settings: Momentum) -> Encoded:
     return encoded.keys[settings]
 
 
-def beside(encoded: Encoded, keys: Encoded) -> Encoded:
-    """Returns a batch with the ids of texts that only the momentum network encodes; without their vectors.
+def rows_and_columns(
+    between: Between, encoded: Encoded, vectors: Mapping[Role, Tensor], keys: Encoded | None
+) -> tuple[dict[str, Triples], dict[str, Triples]]:
+    """Returns what rows and what columns are made of: the same, or columns of keys where there are any.
 
-    Example:
-        >>> from contrastive_text.core.types import ROLES, Slot
-        >>> one, other = (Encoded(torch.eye(2), (Slot(role, 0),), torch.arange(2)) for role in ROLES[:2])
-        >>> [slot.role for slot in beside(one, other).slots], beside(one, one).slots == one.slots
-        (['anchor', 'positive'], True)
+    Args:
+        between: What is compared.
+        encoded: The local batch.
+        vectors: What the loss reads of each role that the trained network has encoded, (N, slots, D).
+        keys: Of the roles of a momentum network; None for none.
     """
+    if keys is None:
+        both = between.triples(encoded, vectors)
+        return both, both
+    roles = dict.fromkeys(slot.role for slot in keys.slots)
+    keyed, own = {role: keys.role(role) for role in roles}, dict(vectors)
+    texts = _beside(encoded, keys)
+    return between.triples(texts, keyed | own), between.triples(texts, own | keyed)
+
+
+def _beside(encoded: Encoded, keys: Encoded) -> Encoded:
+    """Returns a batch with the ids of texts that only the momentum network encodes; without their vectors."""
     further = [i for i, slot in enumerate(keys.slots) if slot not in encoded.slots]
     ids = keys.text_ids.reshape(len(keys.slots), -1, *keys.text_ids.shape[1:])[further].flatten(0, 1)
     slots = (*encoded.slots, *(keys.slots[i] for i in further))

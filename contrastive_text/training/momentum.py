@@ -48,6 +48,7 @@ class MomentumNetwork(nn.Module):
         self.head = deepcopy(embedder.head, memo)
         self.own_head = deepcopy(head, memo) if settings.head == "copied" else None
         self.requires_grad_(False)
+        self._embedder = embedder._replace(encoder=self.encoder, pooler=self.pooler, head=self.head)
         # In lists, lest the trained network become a part of its copy.
         self._trained_head = [head]
         self._followed = [
@@ -100,7 +101,7 @@ class MomentumNetwork(nn.Module):
         """
         kept = [slot for slot in batch.slots if slot.role in self.settings.roles]
         read = batch.keep(kept).replace(labels=None)
-        embedder = Embedder(self.encoder, self.pooler, self.head, chunk_tokens)
+        embedder = self._embedder._replace(chunk_tokens=chunk_tokens)
         groups = embedder.groups(read)
         alters = [plan.alter_embeddings(group.batch) if self.settings.views else None for group in groups]
         (trained,) = self._trained_head
