@@ -13,6 +13,7 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture, TextTask
+from contrastive_text.heads import ProjectorHead
 from contrastive_text.objectives import Contrastive, Momentum
 from contrastive_text.training import AtomicCheckpointIO, Combine
 from contrastive_text.views import FeatureCutoff, SwapWords
@@ -42,12 +43,15 @@ def run(
     data: dict[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Tensor]:
-    """Trains with dropout, drawing views and a queue of keys, keeping every step; gives the last weights."""
+    """Trains with dropout, drawing views, running statistics and a queue of keys; gives the last weights.
+
+    Every step is kept.
+    """
     module = several.module(
         bert,
         dropout=dropout,
         combine=combine,
-        contrastive=Contrastive(task="sst", queue=20, keys=Momentum(0.9)),
+        contrastive=Contrastive(task="sst", head=ProjectorHead(last_norm=True), queue=20, keys=Momentum(0.9)),
         views={"sst": {"anchor": [SwapWords(0.3)], "positive": [FeatureCutoff(0.2)]}},
     )
     keep = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
