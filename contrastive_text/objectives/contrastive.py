@@ -252,8 +252,7 @@ class Contrastive(Objective):
         kinds = [f"other {self._between.others}", *self.loss.others] if self.in_batch else []
         parts = [f"{others} {kind}" for kind in kinds]
         parts += [f"{hard} hard negatives"] if hard else []
-        past = "past columns" if self.keys is None else f"past keys of {' and '.join(self.keys.roles)}"
-        parts += [f"{self.queue} {past}"] if self.queue else []
+        parts += [self._described_past(batch_size, hard)] if self.queue else []
         notes = [] if self.pair_labels is None else [self.pair_labels.note]
         notes += ["texts of its class are none"] if self.loss.reads_labels else []
         notes += [f"those too near by {guide} are none" for guide in self.guides]
@@ -261,6 +260,14 @@ class Contrastive(Objective):
         notes.append(f"accumulate_grad_batches adds none{', but fills the queue sooner' if self.queue else ''}")
         once = " once the queue is full" if self.queue else ""
         return f"{most}{total} per anchor{once}: {', '.join(parts)}; {'; '.join(notes)}"
+
+    def _described_past(self, batch_size: int, hard: int) -> str:
+        sides = ("anchor", "positive") if self.loss.same_side else ("positive",)
+        past, roles = "past columns", (*sides, "negative")
+        if self.keys is not None:
+            past, roles = f"past keys of {' and '.join(self.keys.roles)}", self.keys.roles
+        entering = sum(hard if role == "negative" else batch_size for role in roles)
+        return f"{self.queue} {past} (of {self.queue / max(entering, 1):.3g} batches)"
 
     def _classes(self, encoded: Encoded) -> Tensor | None:
         if self.target is None:

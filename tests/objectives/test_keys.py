@@ -249,9 +249,9 @@ def test_keys_come_as_the_head_leaves_them() -> None:
 def test_the_summary_says_what_a_row_meets() -> None:
     said = [each.describe_negatives(64, 1, 0) for each in (esimcse(queue=160), moco(queue=160))]
     assert said[0].startswith(
-        "223 per anchor once the queue is full: 63 other positives, 160 past keys of anchor;"
+        "223 per anchor once the queue is full: 63 other positives, 160 past keys of anchor (of 2.5 batches);"
     )
-    assert said[1].startswith("160 per anchor once the queue is full: 160 past keys of positive;")
+    assert said[1].startswith("160 per anchor once the queue is full: 160 past keys of positive (of 2.5 ")
 
 
 @pytest.mark.parametrize(

@@ -469,7 +469,11 @@ def test_without_a_queue_there_is_no_state() -> None:
 @pytest.mark.parametrize(
     ("loss", "hard", "said"),
     [
-        (InfoNCE(T), False, "11 per anchor once the queue is full: 3 other positives, 8 past columns; "),
+        (
+            InfoNCE(T),
+            False,
+            "11 per anchor once the queue is full: 3 other positives, 8 past columns (of 2 batches); ",
+        ),
         (InfoNCE(T), True, "15 per anchor once the queue is full: 3 other positives, 4 hard negatives, 8 past"),
         (NTXent(T), False, "14 per anchor once the queue is full: 3 other positives, 3 texts of its own side, 8"),
     ],

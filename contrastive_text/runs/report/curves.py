@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 _PLANE = ("alignment", "uniformity")
 _SCORES = ("spearman", "overall")
-_WATCHED = {"guide_agreement": "Agreement with guides", "guide_cosine": "Cosine with the guide"}
+_WATCHED = {
+    "guide_agreement": "Agreement with guides",
+    "guide_cosine": "Cosine with the guide",
+    "momentum_distance": "Distance of the momentum network",
+}
 """What is drawn of an objective's figures beside its loss, with the title."""
 
 

@@ -48,11 +48,15 @@ def test_figures_of_an_objective_are_no_losses_and_a_logged_rate_is_drawn(run: R
     assert [*charts] == ["train-loss", "lr-AdamW"]
 
 
-def test_what_a_guide_thinks_of_the_student_is_drawn_for_each_objective(run: RunRecord) -> None:
+def test_what_a_guide_thinks_of_the_student_and_what_follows_it_are_drawn_for_each_objective(
+    run: RunRecord,
+) -> None:
     share = Series(STEPS, (0.1, 0.2, 0.4, 0.5))
     figures = {"train__ranks__guide_agreement": share, "train__vectors__guide_cosine": share}
+    figures["train__c__momentum_distance"] = share
     charts = named(run, train__loss=share, train__ranks__accuracy=share, **figures)
-    assert [*charts] == ["train-loss", "train-ranks-guide_agreement", "train-vectors-guide_cosine"]
+    watched = ["train-ranks-guide_agreement", "train-vectors-guide_cosine", "train-c-momentum_distance"]
+    assert {*charts} == {"train-loss", *watched}
     assert charts["train-ranks-guide_agreement"] == "From 0.1 to 0.5 in 4 steps."
 
 
