@@ -68,6 +68,7 @@ from contrastive_text.objectives import (
     PairRegression,
     PositivesOnly,
     RankDistillation,
+    ReplacedTokens,
     SignedPairs,
     TextClassification,
     TextRegression,
@@ -154,6 +155,27 @@ class Case:
     streams: bool = True
     template: bool = False
     parts: Callable[[], dict[str, Any]] = field(default=dict)  # Any: arguments of the module
+
+
+class Filling:
+    """Stands in for a generator, which is float32, and whose largest score may be left to rounding."""
+
+    identity = "none"
+
+    def hide(self, batch: Batch, rate: float) -> Tensor:
+        """Returns ids of which some are others, by their rows' keys."""
+        keys = torch.repeat_interleave(batch.draw_keys, batch.lengths)
+        return torch.where((keys + batch.ids) % 97 < 97 * rate, 4, batch.ids)
+
+    def fill(self, batch: Batch, dropout: bool) -> Tensor:  # noqa: ARG002  # the generator's signature
+        """Returns ids of which some are others."""
+        return torch.where(batch.ids % 3 > 0, batch.ids, 5 + batch.ids * 7 % 295)
+
+
+def replaced() -> ReplacedTokens:
+    objective = ReplacedTokens("none", head_of="c")
+    vars(objective)["filling"] = Filling()
+    return objective
 
 
 def hard(how: How, learn: bool = False) -> InfoNCE:
@@ -328,6 +350,9 @@ CASES: dict[str, Case] = {
         slots=(*PAIR, ORIGINAL),
         hidden="original",
         parts=lambda: {"weights": {"mlm": 0.3}, "pooler": MaxPooler()},
+    ),
+    "replaced tokens, InfoNCE, projector": Case(
+        lambda how: {"r": replaced(), "c": Contrastive(InfoNCE(0.2, **how), head=ProjectorHead(last_norm=True))}
     ),
     "denoising decoder, InfoNCE": Case(
         lambda how: {"d": DenoisingDecoder(block=7), "c": Contrastive(InfoNCE(0.2, **how))},

@@ -75,6 +75,9 @@ def own_options(name: str, folder: Path) -> list[str]:
     if name.startswith("cs224n"):
         return task_options(name, task_files(folder))
     texts = ["--data.train", tiny.write_texts(folder / "texts.txt")]
+    if name.startswith("diffcse"):
+        generator = tiny.save_masked_lm(folder / "generator", max_position_embeddings=512)
+        return [*texts, "--model.objectives.replaced.generator", generator]
     write_guides(name, texts[1], folder)
     return [*texts, *(["--model.encoder.config", "null"] if name.startswith("clear") else [])]
 

@@ -81,6 +81,14 @@ OBJECTIVES: dict[str, dict[str, dict[str, object]]] = {
         "text": part("TextClassification", classes=2),
         "pair": part("PairClassification", classes=2, scorer=part("BilinearScorer")),
     },
+    "InfoNCE, denoising decoder": {
+        "contrastive": part("Contrastive", loss=part("InfoNCE")),
+        "decoder": part("DenoisingDecoder"),
+    },
+    "InfoNCE, replaced tokens": {
+        "contrastive": part("Contrastive", loss=part("InfoNCE")),
+        "replaced": part("ReplacedTokens", generator="generator"),
+    },
     "SupCon, pairs signed by label, PCGrad": {
         "contrastive": part("Contrastive", loss=part("SupCon"), classes=2),
         "signed": part("Contrastive", loss=part("NTXent"), pair_labels=part("SignedPairs")),
@@ -140,6 +148,9 @@ def config(combination: Combination) -> dict[str, Any]:
     objectives = dict(OBJECTIVES[combination.objectives])
     contrastive = objectives["contrastive"]
     objectives["contrastive"] = {**contrastive, "init_args": {**contrastive["init_args"], "head": thrown}}  # type: ignore[dict-item]  # a dict
+    if "replaced" in objectives:
+        named = {"generator": "generator", "head_of": "contrastive" if thrown else None}
+        objectives["replaced"] = part("ReplacedTokens", **named)
     if role is not None:
         chain = views.get(role, [])
         place = next((i for i, view in enumerate(chain) if view["class_path"] in AFTER_TOKENS), len(chain))  # type: ignore[index]  # a view is a mapping here
@@ -166,6 +177,8 @@ def senseless(combination: Combination) -> str | None:
         return "expected no view that hides tokens beside MaskTokenPooler"
     if combination.pairing == "same" and "of pairs" in combination.objectives:
         return "expected two texts for an objective that predicts their label or score"
+    if "replaced" in combination.objectives and "[DEL]" in str(VIEWS[combination.views]):
+        return "generator: expected the tokens of the encoder"  # which has one more
     return None
 
 
@@ -174,6 +187,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny encoder and a file for every pairing."""
     folder = tmp_path_factory.mktemp("combinations")
     bert = tiny.save_bert(folder / "bert", max_position_embeddings=64)
+    tiny.save_masked_lm(folder / "generator", max_position_embeddings=64)
     SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu").save_pretrained(folder / "teacher")
     long = tuple(" ".join(tiny.TEXTS[i : i + 12]) for i in range(8))
     for name, texts in (("same", tiny.TEXTS), ("neighbours", tiny.TEXTS), ("spans", long)):
@@ -195,6 +209,8 @@ def check(combination: Combination, place: Path, folder: Path, capsys: pytest.Ca
     words += ["--trainer.max_steps", "2", "--trainer.accelerator", "cpu", "--trainer.logger", "false"]
     words += ["--trainer.default_root_dir", str(folder), "--trainer.enable_progress_bar", "false"]
     words += [] if combination.pairing == "spans" else ["--data.batch_size", "8"]
+    if "replaced" in combination.objectives:
+        words += ["--model.objectives.replaced.generator", str(place / "generator")]
     if "guide" in combination.objectives:
         guides = {"teacher": part("GuideModel", folder=str(place / "teacher"))}
         words += ["--model.guides", json.dumps(guides)]

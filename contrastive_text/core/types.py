@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
+import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
@@ -289,18 +290,19 @@ class Encoded:
         """Returns a guide's vectors of a role, (N, slots of the role, Dg)."""
         return self._of(role, self.guides[name])
 
-    def tokens(self, role: Role) -> Batch:
-        """Returns the rows of a role with their token ids, slot by slot: of one that an objective names.
+    def tokens(self, *roles: Role) -> Batch:
+        """Returns the rows of roles with their token ids, slot by slot: of roles that an objective names.
 
         Raises:
             ValueError: No objective of the step says that it reads them.
         """
-        if self.batch is None or not len(rows := self.batch.by_role(role)):
+        each = [] if self.batch is None else [self.batch.by_role(role) for role in roles]
+        if self.batch is None or not all(len(rows) for rows in each):
             raise InvalidValueError(
-                f"Encoded.tokens: expected a role whose tokens an objective reads, got {role}; name it in "
-                "reads_tokens of the objective"
+                f"Encoded.tokens: expected roles whose tokens an objective reads, got {', '.join(roles)}; name "
+                "them in reads_tokens of the objective"
             )
-        return self.batch.split(rows)
+        return self.batch.split(torch.cat(each))
 
     def _of(self, role: Role, rows: Tensor) -> Tensor:
         wanted = [i for i, slot in enumerate(self.slots) if slot.role == role]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from contrastive_text.encoders.layouts import FixedLayout
 
 if TYPE_CHECKING:
     from contrastive_text.encoders.decoder import TextDecoder
+    from contrastive_text.encoders.generator import TokenGenerator
 
 
 class Encoder(nn.Module, ABC):
@@ -75,6 +77,11 @@ class Encoder(nn.Module, ABC):
         """
         return [self(batch, alter=alter, layers=layers)]
 
+    def token_vectors(self, batch: Batch, alter: Alter | None = None) -> Tensor:
+        """Returns the vectors of the last layer of all tokens, one row of the batch after another, (T, D)."""
+        blocks = self.blocks(batch, alter=alter)
+        return torch.cat([block.layers[-1][block.mask] for block in blocks])
+
     def heeds_positions(self) -> bool:
         """Whether ``Batch.positions`` change what the network gives."""
         return False
@@ -95,6 +102,24 @@ class Encoder(nn.Module, ABC):
         raise InvalidValueError(
             f"{type(self).__name__}: expected a network with a masked-language-model head, got none; use another "
             "encoder, or leave MaskedLM out"
+        )
+
+    def twin(self) -> Encoder:
+        """Returns a copy of the network with weights of its own, which begin as these; it predicts no tokens."""
+        return deepcopy(self)
+
+    def make_generator(self, name: str) -> TokenGenerator:
+        """Returns a frozen masked language model with the same vocabulary.
+
+        Args:
+            name: Hub name or local folder.
+
+        Raises:
+            ValueError: There is no such model, or one without such a head, or with other tokens.
+        """
+        raise InvalidValueError(
+            f"{type(self).__name__}: expected a TransformerEncoder, whose tokens {name} may share, got another; "
+            "leave the objective that needs it out"
         )
 
     def make_decoder(self, tied: bool) -> TextDecoder:  # noqa: ARG002  # the contract

@@ -5,7 +5,6 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
 
@@ -63,10 +62,9 @@ class TextDecoder(nn.Module):
 
         handle = self.network.model.register_forward_pre_hook(given, with_kwargs=True)
         try:
-            blocks = self.network.blocks(batch)
+            return self.network.token_vectors(batch)
         finally:
             handle.remove()
-        return torch.cat([block.layers[-1][block.mask] for block in blocks])
 
     def token_logits(self, hidden: Tensor) -> Tensor:
         """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""

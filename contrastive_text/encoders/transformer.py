@@ -19,6 +19,7 @@ from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.decoder import TextDecoder
 from contrastive_text.encoders.dropout import replace_dropouts
 from contrastive_text.encoders.embedding_hook import altered_embeddings, embedding_module
+from contrastive_text.encoders.generator import TokenGenerator
 from contrastive_text.encoders.layouts import FixedLayout, Layout, natural_positions, pad, token_mask
 from contrastive_text.encoders.loading import dropouts, load_architecture, load_model, load_pooler, load_tokenizer
 from contrastive_text.encoders.packing import ATTENTION, Packing, flash_attention, packed
@@ -256,6 +257,14 @@ class TransformerEncoder(Encoder):
         )
         encoder._why_not_packed = encoder._take_our_attention()
         return encoder
+
+    def twin(self) -> Self:
+        """Returns a copy with weights of its own; see ``Encoder.twin``."""
+        return self.around(deepcopy(self.model))
+
+    def make_generator(self, name: str) -> TokenGenerator:
+        """Returns a frozen masked language model with the same vocabulary; see ``Encoder.make_generator``."""
+        return TokenGenerator(TransformerEncoder(name), self)
 
     def make_decoder(self, tied: bool) -> TextDecoder:
         """Returns a decoder of the same architecture; see ``TextDecoder``."""

@@ -6,6 +6,7 @@ from contrastive_text.heads.base import (
     build_head,
     check_train_only,
     linear_exactly,
+    output_width,
     project_parts,
 )
 from contrastive_text.heads.mlp import FineTuningHead, MLPHead, TanhHead
@@ -23,6 +24,7 @@ __all__ = [
     "build_head",
     "check_train_only",
     "linear_exactly",
+    "output_width",
     "project_parts",
     "share_layers",
 ]

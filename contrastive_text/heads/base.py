@@ -81,6 +81,11 @@ def build_head(head: Head | None, features: int) -> int:
     if head is None:
         return features
     head.build(features)
+    return output_width(head, features)
+
+
+def output_width(head: Head, features: int) -> int:
+    """Returns the width of what a head, whose layers are made, gives for vectors of width D."""
     training = head.training
     head.eval()
     with torch.no_grad():

@@ -6,13 +6,13 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 
-import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.core.class_paths import is_own
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.specs import part_spec
+from contrastive_text.core.weights import add_weights
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.poolers import Pooler
@@ -76,12 +76,9 @@ class ModelParts:
         network = json.dumps(settings, sort_keys=True, default=str)
         digest.update(json.dumps([limits, list(map(str, layers)), vocabulary, network]).encode())
         parts = {"encoder": self.encoder, "pooler": self.pooler, "head": nn.Sequential(*layers)}
-        for name, weight in sorted(nn.ModuleDict(parts).state_dict().items()):
-            if name.startswith("encoder.token_head."):  # no vector goes through it
-                continue
-            values = weight.detach().cpu().contiguous()
-            digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
-            digest.update(values.reshape(-1).view(torch.uint8).numpy())
+        weights = nn.ModuleDict(parts).state_dict()
+        unread = "encoder.token_head."  # no vector goes through it
+        add_weights(digest, {name: weights[name] for name in weights if not name.startswith(unread)})
         return digest.hexdigest()
 
 

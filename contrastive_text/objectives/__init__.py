@@ -14,6 +14,7 @@ from contrastive_text.objectives.pair_labels import NegativesAsHard, PairLabels,
 from contrastive_text.objectives.pairs import PairClassification, PairRegression
 from contrastive_text.objectives.rank_distillation import RankDistillation
 from contrastive_text.objectives.regression import TextRegression
+from contrastive_text.objectives.replaced_tokens import ReplacedTokens
 from contrastive_text.objectives.scorers import BilinearScorer, ConcatenationScorer, CosineScorer, Scorer
 from contrastive_text.objectives.supervised import Supervised
 from contrastive_text.objectives.vector_distillation import VectorDistillation
@@ -40,6 +41,7 @@ __all__ = [
     "PairRegression",
     "PositivesOnly",
     "RankDistillation",
+    "ReplacedTokens",
     "Scorer",
     "SignedPairs",
     "Supervised",

@@ -18,6 +18,7 @@ from contrastive_text.objectives.momentum import Momentum
 
 if TYPE_CHECKING:
     from contrastive_text.encoders.embedder import Embedder
+    from contrastive_text.heads import Head
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,11 @@ class Objective(nn.Module, ABC):
         reads: The roles that every example must have.
         takes: The roles that it reads where examples have them. What no objective of a step reads or takes is
             not encoded.
-        reads_tokens: The roles whose token ids it reads (``Encoded.tokens``), whether they are encoded or not.
+        reads_tokens: The roles whose token ids it reads (``Encoded.tokens``) where there are any, encoded or not.
         view: Which of several views of each text it reads, from 1; None for all of them.
         needs_token_logits: Whether it predicts tokens, with the head of the encoder's architecture.
         predicts: Whether ``predict`` gives something to hold against the target.
+        head_of: The objective whose head it reads vectors through too (``take_head``); None for none.
         guides: Names of the module's guides whose vectors it reads, ``Encoded.guides``.
         has_negatives: Whether it pushes texts apart that don't belong together, if it compares texts at all.
         remedies: What to try where its vectors collapse, beside a lower learning rate or a larger batch.
@@ -83,6 +85,7 @@ class Objective(nn.Module, ABC):
     needs_token_logits: ClassVar[bool] = False
     predicts: bool = False
     guides: tuple[str, ...] = ()
+    head_of: str | None = None
     has_negatives: bool = True
     remedies: tuple[str, ...] = ()
     keys: Momentum | None = None
@@ -105,6 +108,12 @@ class Objective(nn.Module, ABC):
         They are trained, and are in checkpoints but not in the saved model. A run that starts from the weights of
         another calls it once more, when the encoder has them.
         """
+
+    def take_head(self, head: Head) -> None:
+        """Takes the head of the objective ``head_of``, before ``build_networks``."""
+
+    def check(self) -> None:  # most objectives read no files
+        """Checks, before the first step of a run, the files that it reads by itself."""
 
     def finish_step(self) -> None:  # most objectives carry nothing from step to step
         """Takes over what the last ``forward`` of a training step leaves for later steps.

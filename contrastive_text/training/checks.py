@@ -122,6 +122,8 @@ def check_start(
     check_strategy(trainer, combine, by_task)
     check_pairings(trainer, recipe)
     check_view_texts(by_task, trainer)
+    for objective in by_task.objectives(None).values():
+        objective.check()
     for embedder in embedders:
         check_template_bias(embedder.pooler, embedder.encoder)
     if isinstance(embedders[0].pooler, MaskTokenPooler):

@@ -75,8 +75,20 @@ class TaskParts:
 
     def build_networks(self, embedder: Embedder) -> None:
         """Makes the objectives' own networks, which begin as the encoder does; anew when it has other weights."""
-        for objective in self._objectives.values():
+        for name, objective in self._objectives.items():
+            if objective.head_of is not None:
+                objective.take_head(self._head(objective.head_of, f"model.objectives.{name}.head_of"))
             objective.build_networks(embedder)
+
+    def _head(self, name: str, place: str) -> Head:
+        heads = {other: getattr(part, "head", None) for other, part in self._objectives.items()}
+        if not isinstance(head := heads.get(name), Head):
+            there = ", ".join(other for other, its in heads.items() if its is not None) or "there is none"
+            raise InvalidValueError(
+                f"{place}: expected an objective with a head ({there}), got {name}; name another one, or leave "
+                "head_of out"
+            )
+        return head
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -142,10 +154,12 @@ class TaskParts:
 
     def _needs(self, task: str | None) -> TaskNeeds:
         parts = self.objectives(task).values()
+        read = [role for part in parts for role in part.reads]
+        read += [role for part in parts for role in part.reads_tokens if role == "original"]  # any row has it
         return TaskNeeds(
             objectives=tuple(self.objectives(task)),
             plan=self.plan(task),
-            roles=tuple(dict.fromkeys(role for part in parts for role in (*part.reads, *part.reads_tokens))),
+            roles=tuple(dict.fromkeys(read)),
             target=self._target(task),
             predicts=any(part.predicts for part in parts),
             predicts_pairs=any(part.predicts and "positive" in part.reads for part in parts),
