@@ -47,7 +47,10 @@ class InvalidTextError(InvalidValueError):
     def __init__(self, what: str, number: int, text: str = "") -> None:
         shown = f" ({text[:_QUOTED]!r})" if text else ""
         super().__init__(f"text {number}{shown}: {what}")
-        self.what, self.number = what, number
+        self.what, self.number, self.text = what, number, text
+
+    def __reduce__(self) -> tuple[type[InvalidTextError], tuple[str, int, str]]:
+        return InvalidTextError, (self.what, self.number, self.text)  # it comes from other processes too
 
     def at(self, number: int, text: str = "") -> InvalidTextError:
         """Returns the same of another number."""

@@ -32,6 +32,10 @@ def test_no_file_raises_a_built_in_error_where_an_answer_is_meant() -> None:
 @pytest.mark.parametrize("cls", ANSWERS)
 def test_an_answer_goes_from_process_to_process(cls: type[errors.ContrastiveTextError]) -> None:
     assert issubclass(cls, errors.ContrastiveTextError)
-    again = pickle.loads(pickle.dumps(cls("where: expected a, got b; do c")))
+    numbered = (7, "a text") if cls is errors.InvalidTextError else ()
+    error = cls("where: expected a, got b; do c", *numbered)
+    again = pickle.loads(pickle.dumps(error))
     assert type(again) is cls
-    assert str(again) == "where: expected a, got b; do c"
+    assert str(again) == str(error)
+    assert str(again).endswith("where: expected a, got b; do c")
+    assert vars(again) == vars(error)
