@@ -15,6 +15,7 @@ from contrastive_text.core.similarity import Similarity, similarity_matrix
 from contrastive_text.losses.base import Reduction
 from contrastive_text.losses.comparisons import Columns, Comparison, FurtherNegatives, Triples
 from contrastive_text.losses.softmax import SoftmaxLoss
+from contrastive_text.losses.streaming import is_streamed, streamed_sums
 
 Direction = Literal["query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc"]
 
@@ -148,14 +149,22 @@ class InfoNCE(SoftmaxLoss):
         sought += [positives] if "doc_to_doc" in self.directions else []
         if not sought:
             return [block]
-        reverse = self._block(local, backward, Columns.join(sought), target)
+        others = sought[0] if len(sought) == 1 else Columns.join(sought)
+        reverse = self._block(local, backward, others, target)
         return [replace(block, reverse=reverse)]
 
     def terms(self, block: Comparison) -> Tensor:
         """Returns the terms of a block, of all directions together, (R,)."""
         if block.reverse is None and not self._is_hardened:
             return self.softmax_terms(block)
-        return self.by_rows(self._joint, block)
+        if block.reverse is None or self._is_hardened:
+            return self.by_rows(self._joint, block)
+        if not is_streamed(self.streamed, block.rows, block.columns):
+            return self.by_rows(self._joint, block)
+        how = (self.temperature_now(), self.hard_negative_log_weight, self.similarity)
+        (terms, wanted), (others, sought) = (streamed_sums(each, *how) for each in (block, block.reverse))
+        # Both are sums without the pair's own logit, which the reverse may lack.
+        return torch.logaddexp(terms, others + (sought - wanted))
 
     def _joint(self, block: Comparison, temperature: Tensor | float) -> Tensor:
         """Returns the terms of one softmax over the columns of both texts of a pair, (R,)."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from contrastive_text.core.similarity import Similarity, comparable, full_precision
+from contrastive_text.losses.comparisons import Comparison
 from contrastive_text.losses.relations import Alike, Forbid
 from contrastive_text.losses.tiles import Tiling
 
@@ -73,32 +74,56 @@ def streamed_terms(
         tensor([0.3133, 0.3133])
     """
     side = _DEVICE_TILE if rows.device.type != "cpu" else _MIRRORED_TILE if rows is columns else _TILE
+    options: dict[str, Any] = {"own": own, "own_log_weight": own_log_weight, "alike": alike}  # Any: of Tiling.of
+    tiling = Tiling.of((len(rows), len(columns)), tile or side, target, forbid, **options)
     with full_precision(rows.device):
         left = comparable(rows, similarity)
-        right = left if columns is rows else comparable(columns, similarity)
-        scale = torch.as_tensor(temperature, dtype=left.dtype, device=rows.device).reciprocal().reshape(())
-        tiling = Tiling.of(
-            (len(rows), len(columns)),
-            size=tile or side,
-            target=target,
-            forbid=forbid,
-            own=own,
-            own_log_weight=own_log_weight,
-            alike=alike,
-        )
+        scale = _scale(temperature, left)
         is_bounded = similarity == "cosine" and float(scale.detach()) <= _LARGEST_SCALE[left.dtype]
         if columns is rows and tiling.ids is None and is_bounded:
             mirrored: Tensor = _Mirrored.apply(left, scale, tiling)  # type: ignore[no-untyped-call]  # torch's
             return mirrored
-        terms: Tensor = _Streamed.apply(left, right, scale, tiling)  # type: ignore[no-untyped-call]  # torch's
-        return terms
+        right = left if columns is rows else comparable(columns, similarity)
+        terms, _ = _Streamed.apply(left, right, scale, tiling)  # type: ignore[no-untyped-call]  # torch's
+        return torch.as_tensor(terms)
+
+
+def streamed_sums(
+    block: Comparison, temperature: Tensor | float, own_log_weight: float, similarity: Similarity
+) -> tuple[Tensor, Tensor]:
+    """Returns for each row of a block ``log sum_c exp(logit_c)`` less its target's logit, and that logit.
+
+    A row without a target, -1, has the whole logarithm, and a logit of 0. See ``streamed_terms``.
+
+    Returns:
+        (R,) and (R,).
+    """
+    side = _DEVICE_TILE if block.rows.device.type != "cpu" else _TILE
+    shape, own = (len(block.rows), len(block.columns)), block.own
+    tiling = Tiling.of(shape, side, block.target, block.forbid, own=own, own_log_weight=own_log_weight)
+    with full_precision(block.rows.device):
+        left = comparable(block.rows, similarity)
+        right = left if block.columns is block.rows else comparable(block.columns, similarity)
+        terms, wanted = _Streamed.apply(left, right, _scale(temperature, left), tiling)  # type: ignore[no-untyped-call]  # torch's
+    return terms, wanted
+
+
+def _scale(temperature: Tensor | float, like: Tensor) -> Tensor:
+    """Returns the inverse of a temperature, a scalar."""
+    return torch.as_tensor(temperature, dtype=like.dtype, device=like.device).reciprocal().reshape(())
 
 
 class _Streamed(torch.autograd.Function):
-    """Terms of rows against columns, with a running maximum."""
+    """Terms of rows against columns, with a running maximum, and what was wanted of each row."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, columns: Tensor, scale: Tensor, tiling: Tiling) -> Tensor:  # Any: torch's
+    def forward(
+        ctx: Any,  # Any: torch leaves it untyped
+        rows: Tensor,
+        columns: Tensor,
+        scale: Tensor,
+        tiling: Tiling,
+    ) -> tuple[Tensor, Tensor]:
         largest = rows.new_full((len(rows),), torch.finfo(rows.dtype).min)
         total, count = torch.zeros_like(largest), torch.zeros_like(largest)
         wanted = torch.full_like(largest, tiling.nothing)
@@ -114,18 +139,24 @@ class _Streamed(torch.autograd.Function):
                 torch.maximum(before, logits.amax(dim=1), out=largest[down])
                 total[down] *= (before - largest[down]).exp_()
                 total[down] += logits.sub_(largest[down].unsqueeze(1)).exp_().sum(dim=1)
+        count.clamp_(min=1.0)  # of a row without a target nothing is wanted
         ctx.save_for_backward(rows, columns, scale, largest, total, wanted, count)
         ctx.tiling = tiling
-        return total.log() + (largest - wanted / count)
+        found = wanted / count
+        return total.log() + (largest - found), found
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
+    def backward(
+        ctx: Any, gradient: Tensor, of_wanted: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
         rows, columns, scale, largest, total, wanted, count = ctx.saved_tensors
         tiling: Tiling = ctx.tiling
         grad_rows = torch.zeros_like(rows)
         grad_columns = torch.zeros_like(columns) if ctx.needs_input_grad[1] else None
-        share, part = gradient * scale / total, gradient * scale / count
+        # A row that sees nothing has a total of 0, and a gradient of 0.
+        share = gradient * scale / total.clamp(min=torch.finfo(total.dtype).tiny)
+        part = (gradient - of_wanted) * scale / count
         scratch = tiling.scratch(rows)
         with full_precision(rows.device):
             for down in tiling.down:

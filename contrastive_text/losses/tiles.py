@@ -55,7 +55,7 @@ class Tiling:
     Args:
         shape: R and C.
         size: Side of a tile.
-        target: Each row's target.
+        target: Each row's target, of those that have one.
         forbidden: Columns that rows must not see; None for none, or where ``ids`` tells.
         ids: The same by ids, with the targets, (R,), where texts repeat too often for a list; None otherwise.
         own: Each row's own hard negatives; None for none.
@@ -84,8 +84,8 @@ class Tiling:
         alike: Alike | None = None,
     ) -> Tiling:
         """Sorts by tiles what ``info_nce_terms`` and ``sup_con_terms`` take."""
-        rows = torch.arange(shape[0], device=target.device)
-        tiling = cls(shape, size, target=Places.sort(rows, target, size, shape), alike=alike)
+        (looking,) = (target >= 0).nonzero(as_tuple=True)
+        tiling = cls(shape, size, target=Places.sort(looking, target[looking], size, shape), alike=alike)
         if own is not None and own_log_weight != 0:
             row, nth = (own >= 0).nonzero(as_tuple=True)
             places = Places.sort(row, own[row, nth], size, shape)

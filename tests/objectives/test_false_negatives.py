@@ -171,7 +171,6 @@ LOSSES: dict[str, Any] = {
 def test_streamed_and_dense_are_alike_and_so_is_another_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("contrastive_text.losses.streaming._TILE", 4)
     monkeypatch.setattr("contrastive_text.losses.streaming._MIRRORED_TILE", 4)
-    monkeypatch.setattr("contrastive_text.losses.by_rows._ENTRIES", 90)
     rows = drawn(10, roles=3, kinds=10**9, seed=1)
     rows = replace(rows, target=torch.arange(10.0) % 4)
     order = torch.randperm(10, generator=torch.Generator().manual_seed(2))
