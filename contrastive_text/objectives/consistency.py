@@ -50,6 +50,8 @@ class Consistency(Objective):
 
     reads = ("anchor", "positive")
     takes = ()
+    has_negatives = False
+    remedies = ("a Contrastive objective beside Consistency",)
 
     def __init__(self, temperature: float = 0.05, head: Head | None = None, task: str | None = None) -> None:
         super().__init__(task)

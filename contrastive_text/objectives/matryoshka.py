@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 
@@ -102,6 +102,11 @@ class Matryoshka(Objective):
             )
         for width, objective in self._at_width().items():
             objective.build(width)
+
+    def check_guides(self, features: Mapping[str, int]) -> None:
+        """Checks the width of each guide, for every copy."""
+        for objective in self._at_width().values():
+            objective.check_guides(features)
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the weighted sum of the widths' terms; figures of a narrower width are ``NAME@WIDTH``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import torch
@@ -34,7 +35,7 @@ class VectorDistillation(Objective):
         task: The data set that it reads, where there are several; None for the only one.
 
     Raises:
-        ValueError: An unknown distance or a width below 1; from ``forward`` vectors of other widths.
+        ValueError: An unknown distance or a width below 1; before the first step vectors of another width.
 
     Example:
         >>> from contrastive_text.core.types import Slot
@@ -69,11 +70,24 @@ class VectorDistillation(Objective):
         self.distance = distance
         self.guide_features = guide_features
         self.map: nn.Linear | None = None
+        self._features = guide_features
 
     def build(self, features: int) -> None:
         """Makes the map, where widths differ."""
-        if self.guide_features not in (None, features):
-            self.map = nn.Linear(features, self.guide_features)
+        self._features = self.guide_features or features
+        if self._features != features:
+            self.map = nn.Linear(features, self._features)
+
+    def check_guides(self, features: Mapping[str, int]) -> None:
+        """Checks that the guide's vectors are as wide as the student's, or as the map makes them (ValueError)."""
+        self._check_width(features[self.guide])
+
+    def _check_width(self, wanted: int) -> None:
+        if self._features not in (None, wanted):
+            raise InvalidValueError(
+                "VectorDistillation.guide_features: expected the width of the vectors of "
+                f"{self.guide}, {wanted}, got {self._features}; set guide_features: {wanted}"
+            )
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the distances of the local texts.
@@ -85,11 +99,7 @@ class VectorDistillation(Objective):
         found = torch.cat([encoded.role(role).flatten(0, 1) for role in roles])
         wanted = torch.cat([encoded.role_guide(self.guide, role).flatten(0, 1) for role in roles])
         found = at_least_float32(found) if self.map is None else linear_exactly(self.map, found)
-        if found.shape != wanted.shape:
-            raise InvalidValueError(
-                f"VectorDistillation.guide_features: expected the width of the vectors of {self.guide}, "
-                f"{wanted.shape[1]}, got {found.shape[1]}; set guide_features: {wanted.shape[1]}"
-            )
+        self._check_width(wanted.shape[1])
         wanted = wanted.to(found)
         cosines = (unit_vectors(found) * unit_vectors(wanted)).sum(dim=1)
         terms = 1 - cosines if self.distance == "cosine" else (found - wanted).square().mean(dim=1)

@@ -50,11 +50,13 @@ def guide_vectors(
 
 
 def check_guided(guides: Mapping[str, Guide], objectives: Mapping[str, Objective], trainer: pl.Trainer) -> None:
-    """Checks before the first step that guides have a vector of every text, trained on or held out.
+    """Checks before the first step that guides have a vector of every text, of the width that is read.
 
     Raises:
-        ValueError: As ``Guide.check`` raises it.
+        ValueError: As ``Guide.check`` and ``Objective.check_guides`` raise it.
     """
+    for objective in objectives.values():
+        objective.check_guides({name: guides[name].features for name in objective.guides})
     data = vars(trainer).get("datamodule")
     if not guides or not isinstance(data, TextDataModule):
         return

@@ -10,7 +10,7 @@ import reference
 import torch
 
 from contrastive_text.core.types import Encoded, Slot
-from contrastive_text.objectives import VectorDistillation
+from contrastive_text.objectives import Matryoshka, VectorDistillation
 
 SLOTS = (Slot("anchor", 0), Slot("positive", 0), Slot("negative", 0), Slot("original", 0))
 ROUNDING = 1e-12  # float64, sums of some ten terms
@@ -64,10 +64,12 @@ def test_the_map_is_trained() -> None:
 def test_another_width_than_the_guides_is_refused_with_what_to_set() -> None:
     objective = VectorDistillation("teacher")
     objective.build(3)
-    with pytest.raises(
-        ValueError, match=r"expected the width of the vectors of teacher, 5, got 3; set guide_feat"
-    ):
+    said = r"guide_features: expected the width of the vectors of teacher, 5, got 3; set guide_features: 5"
+    with pytest.raises(ValueError, match=said):
         objective(encoded(3))
+    with pytest.raises(ValueError, match=said):
+        Matryoshka(objective, dims=[3]).check_guides({"teacher": 5})
+    objective.check_guides({"teacher": 3})
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from contrastive_text.data.files.streaming import TextStream
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun
 from contrastive_text.losses import NTXent
-from contrastive_text.objectives import Contrastive, FalseNegatives, Objective, Terms
+from contrastive_text.objectives import Contrastive, FalseNegatives, Objective, Terms, VectorDistillation
 from contrastive_text.pairings import Given, OneSequence, Spans
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.training import GuideFile, GuideModel
-from contrastive_text.training.guidance import check_same_guides
+from contrastive_text.training.guidance import check_guided, check_same_guides
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import FeatureCutoff, SwapWords
 
@@ -181,6 +181,20 @@ def test_names_of_guides_are_checked_when_the_module_is_built(made: dict[str, st
         ValueError, match=r"model.guides.idle: expected an objective that reads it, got c; name it"
     ):
         tiny.module(made["bert"], objectives={"c": Contrastive()}, guides={"idle": GuideFile("v.npy")})
+
+
+def test_the_width_of_a_guide_is_checked_before_the_first_step(made: dict[str, str]) -> None:
+    guides = {"file": GuideFile(made["file"])}
+    for width in (None, 24):
+        module = tiny.module(
+            made["bert"], objectives={"v": VectorDistillation("file", guide_features=width)}, guides=guides
+        )
+        trainer = tiny.trainer(Path())  # without data
+        if width is None:
+            with pytest.raises(ValueError, match="expected the width of the vectors of file, 24, got 16; set"):
+                check_guided(guides, module.objective_parts(), trainer)
+        else:
+            check_guided(guides, module.objective_parts(), trainer)
 
 
 def test_a_batch_that_a_guide_can_not_read_is_refused(made: dict[str, str]) -> None:
