@@ -566,14 +566,13 @@ def module(bert: str, **parts: Any) -> ContrastiveModule:
 def test_a_resumed_run_ends_with_the_same_weights_and_the_same_queue(
     bert: str, texts: str, tmp_path: Path
 ) -> None:
-    whole = fit(module(bert), texts, tmp_path / "whole", max_steps=8)
-    for step in (1, 5):  # before the queues are full, then at the edge of an epoch
-        resume = str(tmp_path / "whole" / f"step={step}.ckpt")
-        check_equal(whole, fit(module(bert), texts, tmp_path / str(step), max_steps=8, resume=resume))
+    whole = fit(module(bert), texts, tmp_path / "whole", max_steps=6)
+    resume = str(tmp_path / "whole" / "step=1.ckpt")  # before the queues are full; tests/resume has other steps
+    check_equal(whole, fit(module(bert), texts, tmp_path / "again", max_steps=6, resume=resume))
     emptied = torch.load(tmp_path / "whole" / "step=3.ckpt", weights_only=True)
     emptied["state_dict"] |= {name: {} for name in emptied["state_dict"] if name.endswith("_extra_state")}
     torch.save(emptied, tmp_path / "emptied.ckpt")
-    other = fit(module(bert), texts, tmp_path / "lost", max_steps=8, resume=str(tmp_path / "emptied.ckpt"))
+    other = fit(module(bert), texts, tmp_path / "lost", max_steps=6, resume=str(tmp_path / "emptied.ckpt"))
     name = next(name for name in whole if name.endswith("word_embeddings.weight"))
     assert not torch.equal(whole[name], other[name])
 
