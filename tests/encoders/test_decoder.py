@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from architectures import ROWS, encoder_of, ragged
+from covering import rest_slow
 from transformers import AutoModelForCausalLM
 
 from contrastive_text.encoders import TransformerEncoder
@@ -19,8 +20,19 @@ def decoder_of(name: str, tied: bool = True, layout: Layout = "auto") -> tuple[T
     return encoder, encoder.make_decoder(tied).double().eval()
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed"])
-@pytest.mark.parametrize("name", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    rest_slow(
+        [
+            ("bert", "packed"),
+            ("roberta", "padded"),
+            ("bert", "padded"),
+            ("roberta", "packed"),
+            ("electra", "packed"),
+        ],
+        quick=2,
+    ),
+)
 def test_scores_are_those_of_the_architectures_own_causal_model_row_by_row(name: str, layout: Layout) -> None:
     _, decoder = decoder_of(name, layout=layout)
     plain = AutoModelForCausalLM.from_config(decoder.network.model.config).double().eval()
@@ -70,7 +82,7 @@ def test_cross_attention_of_packed_rows_drops_the_one_vector_as_that_of_padded_r
     assert {round(share, 6) for share in shares.flatten().tolist()} == {0.0, 2.0}
 
 
-@pytest.mark.parametrize("name", ["distilbert", "modernbert", "qwen2"])
+@pytest.mark.parametrize("name", rest_slow(["distilbert", "modernbert", "qwen2"]))
 def test_an_architecture_that_cant_be_a_decoder_is_refused_in_words(name: str) -> None:
     with pytest.raises(ValueError, match=f"decoder with cross-attention .*, got {name}; take such an encoder"):
         decoder_of(name)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from covering import rest_slow
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -84,7 +85,7 @@ def plain_loss(module: ContrastiveModule, generator: str, batch: Batch) -> tuple
 
 @pytest.mark.parametrize(
     ("layout", "shared", "chunk_tokens"),
-    [("packed", False, None), ("padded", False, 30), ("bucketed", True, None)],
+    rest_slow([("packed", False, 30), ("bucketed", True, None), ("padded", False, None)], quick=2),
 )
 def test_loss_and_gradient_are_those_of_the_authors_steps_text_by_text(
     layout: Layout, shared: bool, chunk_tokens: int | None, bert: str, generator: str
@@ -165,7 +166,7 @@ def test_masks_and_draws_are_the_same_where_the_discriminator_is_computed_anew(b
 def fit(folder: Path, bert: str, generator: str, resume: str | None = None, **options: Any) -> ContrastiveModule:
     module = module_of(bert, generator, dropout=0.1)
     keep = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
-    trainer = tiny.trainer(folder, enable_checkpointing=True, callbacks=[keep], max_steps=3, **options)
+    trainer = tiny.trainer(folder, enable_checkpointing=True, callbacks=[keep], max_steps=2, **options)
     data = tiny.data(tiny.write_texts(folder.parent / "texts.txt"), batch_size=4)
     trainer.fit(module, data, ckpt_path=resume, weights_only=True)
     return module
@@ -196,7 +197,7 @@ def test_a_run_resumes_exactly_with_the_same_generator_and_keeps_none_of_its_net
     assert loaded.objectives["replaced"].filling is None
     # A second stage's discriminator begins as its encoder does.
     second = module_of(bert, generator)
-    load_initial_weights(second, tmp_path / "whole" / "step=3.ckpt")
+    load_initial_weights(second, tmp_path / "whole" / "step=2.ckpt")
     copied = second.objectives["replaced"].network.model.state_dict()
     assert all(torch.equal(copied[name], weight) for name, weight in module.encoder.model.state_dict().items())
 

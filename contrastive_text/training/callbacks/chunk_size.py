@@ -30,9 +30,10 @@ class ChunkSize(Callback):
     """Sets ``chunk_tokens`` of a ``ContrastiveModule`` to what the free memory holds.
 
     What a token costs is measured: the bytes that autograd saves for one row of ``max_length`` tokens, where
-    attention costs most. Gradients and the optimiser's moments, which come with the first step, are taken off
-    the free memory, and a share of it (``RESERVE``) stays free. On a GPU the chunk found is tried, and halved
-    until it fits. All processes take the smallest number among them. A resumed run keeps the checkpoint's.
+    attention costs most, and as much again for each objective with a network of its own. Gradients and the
+    optimiser's moments, which come with the first step, are taken off the free memory, and a share of it
+    (``RESERVE``) stays free. On a GPU the chunk found is tried, and halved until it fits. All processes take the
+    smallest number among them. A resumed run keeps the checkpoint's.
 
     Raises:
         ValueError: Memory that can't be asked for, or too little for a single row.
@@ -45,13 +46,15 @@ class ChunkSize(Callback):
             say(f"Chunks: {pl_module.chunk_tokens:,} tokens, as in the checkpoint")
             return
         longest = pl_module.encoder.max_length or pl_module.encoder.limit or 512
-        saved = saved_bytes(pl_module, longest)
+        # A chunk of the encoder and one of each network of an objective's own are there at once.
+        networks = 1 + sum(bool(part.reads_tokens) for part in pl_module.objective_parts().values())
+        saved = networks * saved_bytes(pl_module, longest)
         weights = [weight for weight in pl_module.parameters() if weight.requires_grad]
         # A gradient and two moments of each weight.
         held = 3 * sum(weight.numel() * weight.element_size() for weight in weights)
         free = free_bytes(pl_module.device) // _processes_here(trainer, pl_module.device)
         rows = int(((1 - RESERVE) * (free - held)) // saved)
-        while rows >= 1 and pl_module.device.type == "cuda" and not _fits(pl_module, rows, longest):
+        while rows >= 1 and pl_module.device.type == "cuda" and not _fits(pl_module, networks * rows, longest):
             rows //= 2
         rows = least_over_ranks(rows, pl_module.device)
         if rows < 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -11,6 +12,7 @@ from pytorch_lightning.callbacks import Callback
 
 from contrastive_text.cli.main import run as shell
 from contrastive_text.core.checkpoints import read_checkpoint
+from contrastive_text.objectives import DenoisingDecoder
 from contrastive_text.training.callbacks import chunk_size
 from contrastive_text.training.callbacks.chunk_size import RESERVE, ChunkSize, free_bytes, saved_bytes
 from contrastive_text.training.module import ContrastiveModule
@@ -32,8 +34,8 @@ class Calls(Callback):
         self.count += 1
 
 
-def fit(bert: str, texts: str, folder: Path) -> tuple[ContrastiveModule, int]:
-    module, calls = tiny.module(bert), Calls()
+def fit(bert: str, texts: str, folder: Path, **parts: Any) -> tuple[ContrastiveModule, int]:
+    module, calls = tiny.module(bert, **parts), Calls()
     tiny.trainer(folder, max_steps=1, callbacks=[ChunkSize(), calls]).fit(module, tiny.data(texts))
     return module, calls.count
 
@@ -71,6 +73,10 @@ def test_with_little_memory_a_chunk_holds_as_many_rows_as_are_paid_for(
     assert module.hparams["chunk_tokens"] == 2 * longest
     assert calls > 3
     assert "Chunks: 64 tokens" in capsys.readouterr().out
+    # A decoder, as deep as the encoder, has a chunk of its own in memory.
+    parts: dict[str, Any] = {"objectives": {"d": DenoisingDecoder()}}
+    given_free(monkeypatch, int(held(tiny.module(bert, **parts)) + 4.5 * row / (1 - RESERVE)))
+    assert fit(bert, texts, tmp_path, **parts)[0].chunk_tokens == 2 * longest
 
 
 def test_too_little_memory_for_a_row_is_refused(
