@@ -67,6 +67,12 @@ def _rows(found: Diagnosis, mean: bool) -> list[tuple[str, str, str, str]]:
         ("effective rank", f"{found.effective_rank:.1f}", f"1 to {most}", "directions that the vectors fill"),
         ("isotropy", f"{found.isotropy:.3f}", "0 to 1", "how evenly they are filled around the mean (IsoScore)"),
         (
+            "off-diagonal",
+            f"{found.off_diagonal:.3f}",
+            "0 to 1",
+            "correlation of features; high where they repeat",
+        ),
+        (
             "hubness",
             f"{found.hubness:.2f}",
             "0 upward",

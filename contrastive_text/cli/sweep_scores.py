@@ -31,6 +31,7 @@ _FIGURES = (
     "alignment",
     "effective_rank",
     "isotropy",
+    "off_diagonal",
     "hubness",
     "orphans",
     "spearman",

@@ -62,6 +62,7 @@ class Diagnosis:
             ``metrics.positive_pairs``.
         effective_rank: Directions that are filled, 1 to ``features``; see ``metrics.effective_rank``.
         isotropy: IsoScore, 0 to 1; see ``metrics.iso_score``.
+        off_diagonal: Correlation of two features, 0 to 1; see ``metrics.off_diagonal``.
         hubness: Skewness of the 10-occurrences; see ``metrics.hubness``.
         orphans: Share of the texts that are among no other's 10 neighbours, 0 to 1.
         spectrum: Singular values as shares of their sum, largest first; see ``metrics.spectrum``.
@@ -78,6 +79,7 @@ class Diagnosis:
     alignment: float | None
     effective_rank: float
     isotropy: float
+    off_diagonal: float
     hubness: float
     orphans: float
     spectrum: list[float]
@@ -134,6 +136,7 @@ def diagnose(
         alignment=None if scored is None else scored.alignment,
         effective_rank=float(metrics.effective_rank(vectors)),
         isotropy=float(metrics.iso_score(vectors)),
+        off_diagonal=float(metrics.off_diagonal(vectors)),
         hubness=hubs.skewness,
         orphans=hubs.orphans,
         spectrum=metrics.spectrum(vectors).tolist(),

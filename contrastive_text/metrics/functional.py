@@ -169,25 +169,25 @@ def off_diagonal(x: Tensor) -> Tensor:
     correlation 0 with all others.
 
     Args:
-        x: Vectors, (n, D), of two features at least.
+        x: Vectors, (n, D).
 
     Returns:
-        A scalar in [0, 1].
+        A scalar in [0, 1]; 0 of one feature alone.
 
     Raises:
-        ValueError: There are no vectors, or they have one feature.
+        ValueError: There are no vectors.
 
     Example:
         >>> off_diagonal(torch.tensor([[1.0, 2.0], [-1.0, -2.0], [3.0, 6.0]]))
         tensor(1.)
     """
     check_rows("off_diagonal", x, least=1)
-    if (features := x.shape[1]) < 2:
-        raise InvalidValueError(f"off_diagonal: expected vectors of two features or more, got {features}")
+    features = x.shape[1]
     centred = at_least_float32(x) - at_least_float32(x).mean(dim=0)
     unit = F.normalize(centred, dim=0, eps=EPSILON)
     squares = (unit.T @ unit).square()
-    return ((squares.sum() - squares.diagonal().sum()) / (features * (features - 1))).clamp(0, 1).sqrt()
+    mean = (squares.sum() - squares.diagonal().sum()) / max(features * (features - 1), 1)
+    return mean.clamp(0, 1).sqrt()
 
 
 def positive_pairs(target: Tensor) -> Tensor:

@@ -69,6 +69,7 @@ def test_the_figures_are_those_of_the_metrics(bert: str, pairs: Table) -> None:
     assert found.mean_cosine == pytest.approx(metrics.mean_cosine(x).item(), abs=1e-5)
     assert found.effective_rank == pytest.approx(metrics.effective_rank(x).item(), rel=1e-4)
     assert found.isotropy == pytest.approx(metrics.iso_score(x).item(), abs=1e-5)
+    assert found.off_diagonal == pytest.approx(metrics.off_diagonal(x).item(), abs=1e-4)
     assert (found.hubness, found.orphans) == pytest.approx(metrics.hubness(x), abs=1e-5)
     assert found.spectrum == pytest.approx(metrics.spectrum(x).tolist(), abs=1e-5)
     u, v = (torch.as_tensor(model.encode([str(row[side]) for row in pairs])) for side in ("anchor", "positive"))

@@ -135,9 +135,8 @@ class TestOffDiagonal:
         assert off_diagonal(normal(9, 1) @ normal(1, 4)).item() == pytest.approx(1)
         assert off_diagonal(torch.ones(9, 4)) == 0
 
-    def test_one_feature_is_refused(self):
-        with pytest.raises(ValueError, match="two features or more, got 1"):
-            off_diagonal(torch.ones(3, 1))
+    def test_one_feature_is_like_no_other(self):
+        assert off_diagonal(normal(3, 1)) == 0
 
 
 class TestAlignment:

@@ -243,6 +243,7 @@ def _figures(found: Sequence[tuple[RunRecord, Diagnosis]]) -> Html:
         ("mean cosine", [number(d.mean_cosine, ".3f") for d in each]),
         ("effective rank", [number(d.effective_rank, ".1f") for d in each]),
         ("isotropy (IsoScore)", [number(d.isotropy, ".3f") for d in each]),
+        ("correlation of features", [number(d.off_diagonal, ".3f") for d in each]),
         ("hubness (skewness)", [number(d.hubness, ".2f") for d in each]),
         ("orphans", [f"{d.orphans:.1%}" for d in each]),
     ]
