@@ -109,6 +109,10 @@ class Objective(nn.Module, ABC):
         another calls it once more, when the encoder has them.
         """
 
+    def describe_networks(self) -> str | None:
+        """Returns in words which networks of its own it has, for the run's summary; None if there are none."""
+        return None
+
     def take_head(self, head: Head) -> None:
         """Takes the head of the objective ``head_of``, before ``build_networks``."""
 

@@ -72,6 +72,13 @@ class DenoisingDecoder(Objective):
             )
         self.decoder = embedder.encoder.make_decoder(self.tied)
 
+    def describe_networks(self) -> str:
+        """Returns where the decoder's weights come from."""
+        assert self.decoder is not None
+        whose = "the encoder's weights" if self.tied else "copies of the encoder's weights"
+        head = "the checkpoint's" if self.decoder.token_head.pretrained else "which starts at random"
+        return f"a decoder with {whose}, cross-attention that starts at random and a token head, {head}"
+
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the summed cross entropy of the local texts' tokens, of a text for each of its anchors."""
         decoder = self.decoder

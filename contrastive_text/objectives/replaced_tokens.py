@@ -116,6 +116,12 @@ class ReplacedTokens(Objective):
         self.network = None if self.shared else encoder.twin()
         self.classifier = nn.Linear(encoder.features, 2)
 
+    def describe_networks(self) -> str:
+        """Returns what discriminates, and what is frozen."""
+        which = "the encoder itself" if self.shared else "a copy of the encoder"
+        mode = "with dropout" if self.generator_dropout else "without dropout"
+        return f"{which} as discriminator; {self.generator} as generator, not trained, {mode}"
+
     def check(self) -> None:
         """Reads the generator, and checks that it is that with which a resumed run began.
 

@@ -22,6 +22,7 @@ from contrastive_text.encoders.layouts import Layout
 from contrastive_text.heads import MLPHead
 from contrastive_text.objectives import DenoisingDecoder, MaskedLM, Matryoshka
 from contrastive_text.poolers import CLSPooler
+from contrastive_text.training.callbacks.run_summary import model_facts
 from contrastive_text.training.initial_weights import load_initial_weights
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, MaskTokens
@@ -171,6 +172,8 @@ def test_a_run_trains_each_weight_once_resumes_exactly_and_keeps_no_decoder(bert
     assert decoder.network.model.embeddings.word_embeddings.weight is (
         again.encoder.model.embeddings.word_embeddings.weight
     )
+    said = "tsdae: a decoder with the encoder's weights, cross-attention that starts at random and a token head, "
+    assert model_facts(module)["networks of objectives"] == f"{said}which starts at random"
     assert not [name for name, _ in module.sentence_encoder().named_parameters() if "cross" in name]
     # A second stage begins with the trained encoder, which its decoder shares or copies.
     for tied in (True, False):

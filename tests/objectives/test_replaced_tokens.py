@@ -21,6 +21,7 @@ from contrastive_text.encoders.layouts import Layout
 from contrastive_text.heads import MLPHead, ProjectorHead
 from contrastive_text.objectives import Contrastive, MaskedLM, Matryoshka, ReplacedTokens
 from contrastive_text.poolers import CLSPooler
+from contrastive_text.training.callbacks.run_summary import model_facts
 from contrastive_text.training.initial_weights import load_initial_weights
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import MaskTokens
@@ -179,6 +180,8 @@ def test_a_run_resumes_exactly_with_the_same_generator_and_keeps_none_of_its_net
     accumulated = {"accumulate_grad_batches": 2}
     module = fit(tmp_path / "whole", bert, generator, **accumulated)
     path = tmp_path / "whole" / "step=1.ckpt"
+    said = f"copy of the encoder as discriminator; {generator} as generator, not trained, without dropout"
+    assert model_facts(module)["networks of objectives"] == f"replaced: a {said}"
     again = fit(tmp_path / "again", bert, generator, resume=str(path), **accumulated)
     state = again.state_dict()
     for name, value in module.state_dict().items():

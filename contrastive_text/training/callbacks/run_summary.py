@@ -45,6 +45,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
     origin = "" if token_head is None else "the checkpoint's" if token_head.pretrained else "starts at random"
     begun = [head.pretrained for head in module.by_task.heads if isinstance(head, FineTuningHead)]
     first = "; ".join(dict.fromkeys("the checkpoint's pooler" if each else "starts at random" for each in begun))
+    networks = [f"{name}: {said}" for name, part in parts if (said := part.describe_networks())]
     layout, why = module.encoder.layout_on(module.device)
     kept = module.by_task.truncate_dim
     chunks = "whole batches" if module.chunk_tokens is None else f"chunks of {module.chunk_tokens:,} tokens"
@@ -59,6 +60,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
         "pooler": f"{describe(module.pooler)} in training, {describe(module.inference_embedder.pooler)} in use",
         "head in use": "none" if module.head is None else describe(module.head),
         **({"saved vectors": f"the first {kept} features, which are trained"} if kept is not None else {}),
+        **({"networks of objectives": "\n".join(networks)} if networks else {}),
         "objectives": "\n".join(f"{name}: {module.weights[name]:g} x {describe(part)}" for name, part in parts),
         **({"guides": describe_guides(module.guides)} if module.guides else {}),
         **module.momentum.facts(),
