@@ -25,10 +25,6 @@ def features_alike(every: Triples) -> Tensor:
     return metrics.off_diagonal(torch.cat([every.anchor, every.positive])[:, :_LOGGED_FEATURES])
 
 
-_RANKED = 32
-"""Rows and columns whose cosines are ranked to compare two models: a thousand."""
-
-
 @torch.no_grad()
 def health(local: Triples, every: Triples, offset: int, by_class: bool = False) -> dict[str, Tensor]:
     """What to watch of the compared vectors, on at most some hundred local rows.
@@ -60,7 +56,7 @@ def health(local: Triples, every: Triples, offset: int, by_class: bool = False) 
 
 
 def _by_guide(cosines: Tensor, forbid: Forbid, near: TooNear, target: Tensor) -> dict[str, Tensor]:
-    """Returns how many positives of others a guide takes from a row, and how far it agrees with the model.
+    """Returns how many positives of others a guide takes from a row, and how often both find one nearest.
 
     Args:
         cosines: Of the model, (R, C).
@@ -69,11 +65,10 @@ def _by_guide(cosines: Tensor, forbid: Forbid, near: TooNear, target: Tensor) ->
         target: (R,).
     """
     removed = forbid.mask(target) & ~replace(forbid, near=None).mask(target)
-    figures = {"removed": removed.sum(dim=1).to(cosines).mean()}
-    ours = cosines[:_RANKED, :_RANKED].flatten()
-    theirs = (near.rows[:_RANKED] @ near.columns[:_RANKED].T).flatten()
-    # Spearman's correlation; of equal cosines any order does, for a figure to watch.
-    ranks = torch.stack([each.argsort().argsort().to(cosines) for each in (ours, theirs)])
-    own, others = ranks - ranks.mean(dim=1, keepdim=True)
-    figures["guide_agreement"] = torch.cosine_similarity(own, others, dim=0)
-    return figures
+    own = target.unsqueeze(1)
+    theirs = (near.rows @ near.columns.T).scatter(1, own, -torch.inf)
+    same = cosines.scatter(1, own, -torch.inf).argmax(dim=1) == theirs.argmax(dim=1)
+    return {
+        "removed": removed.sum(dim=1).to(cosines).mean(),
+        "guide_agreement": same.to(cosines).mean(),
+    }
