@@ -178,8 +178,8 @@ def off_diagonal(x: Tensor) -> Tensor:
         ValueError: There are no vectors.
 
     Example:
-        >>> off_diagonal(torch.tensor([[1.0, 2.0], [-1.0, -2.0], [3.0, 6.0]]))
-        tensor(1.)
+        >>> round(float(off_diagonal(torch.tensor([[1.0, 2.0], [-1.0, -2.0], [3.0, 6.0]]))), 4)
+        1.0
     """
     check_rows("off_diagonal", x, least=1)
     features = x.shape[1]
