@@ -75,7 +75,7 @@ def streamed_terms(
     """
     side = _DEVICE_TILE if rows.device.type != "cpu" else _MIRRORED_TILE if rows is columns else _TILE
     options: dict[str, Any] = {"own": own, "own_log_weight": own_log_weight, "alike": alike}  # Any: of Tiling.of
-    tiling = Tiling.of((len(rows), len(columns)), tile or side, target, forbid, **options)
+    tiling = Tiling.of((len(rows), len(columns)), size=tile or side, target=target, forbid=forbid, **options)
     with full_precision(rows.device):
         left = comparable(rows, similarity)
         scale = _scale(temperature, left)
@@ -100,7 +100,8 @@ def streamed_sums(
     """
     side = _DEVICE_TILE if block.rows.device.type != "cpu" else _TILE
     shape, own = (len(block.rows), len(block.columns)), block.own
-    tiling = Tiling.of(shape, side, block.target, block.forbid, own=own, own_log_weight=own_log_weight)
+    options: dict[str, Any] = {"own": own, "own_log_weight": own_log_weight}  # Any: of Tiling.of
+    tiling = Tiling.of(shape, size=side, target=block.target, forbid=block.forbid, **options)
     with full_precision(block.rows.device):
         left = comparable(block.rows, similarity)
         right = left if block.columns is block.rows else comparable(block.columns, similarity)
