@@ -64,7 +64,7 @@ class TextsFromFile(TextView):
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder:
         ...     path = Path(folder, "back.tsv")
-        ...     _ = path.write_text("text\talternative\na big dog\ta large dog\n")
+        ...     _ = path.write_text("text\\talternative\\na big dog\\ta large dog\\n")
         ...     TextsFromFile(str(path))("a big dog", np.random.default_rng(0))
         'a large dog'
     """
