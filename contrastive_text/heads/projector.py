@@ -49,11 +49,13 @@ class WholeBatchNorm(nn.Module):
         self.register_buffer("running_variance", torch.ones(features))
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Returns the normalised rows, (..., D) -> (..., D), in at least float32."""
+        """Returns the normalised rows, (..., D) -> (..., D), as precise as the weights; without at least float32."""
         rows = at_least_float32(rows)
         mean, variance = self._moments(rows) if self.training else (self.running_mean, self.running_variance)
         normal: Tensor = (rows - mean) * (variance + EPSILON).rsqrt()
-        return normal if self.weight is None or self.bias is None else normal * self.weight + self.bias
+        if self.weight is None or self.bias is None:
+            return normal
+        return (normal * self.weight + self.bias).to(self.weight.dtype)  # the next layer's, under bf16-true too
 
     def _moments(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Returns mean and variance over all ranks, (D,) each, and lets the running ones follow."""

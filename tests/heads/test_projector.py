@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 import torch
@@ -151,6 +152,16 @@ def test_parts_of_several_slots_are_normalised_in_one_batch_or_slot_by_slot(toge
     batches = (0, 1) if together else (0,)
     mean, variance = (of(linear, dim=batches, keepdim=True) for of in (torch.mean, _biased))
     torch.testing.assert_close(found, (linear - mean) / (variance + 1e-5).sqrt(), rtol=0, atol=ROUNDING)
+
+
+def test_weights_of_bfloat16_take_each_other_s_outputs() -> None:
+    head = ProjectorHead([5, 4, 3], last_norm=True)
+    head.build(6)
+    rows = drawn(7, 6).bfloat16()
+    expected = deepcopy(head).float()(rows.float())
+    found = head.bfloat16()(rows)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.1)
 
 
 def _biased(rows: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
