@@ -65,6 +65,11 @@ class Loss(nn.Module, ABC):
         return ("texts of its own side",) if self.same_side else ()
 
     @property
+    def anchors_are_columns(self) -> bool:
+        """Whether rows are held against anchors in the block whose columns enter a queue."""
+        return self.same_side
+
+    @property
     def figures(self) -> dict[str, Tensor]:
         """What is logged of it: the temperature where it is learned."""
         return {} if self.learned is None else {"temperature": self.learned().detach().squeeze()}

@@ -131,6 +131,11 @@ class InfoNCE(SoftmaxLoss):
         """What a row sees beside other positives."""
         return tuple(_OTHERS[each] for each in self.directions if each != "query_to_doc")
 
+    @property
+    def anchors_are_columns(self) -> bool:
+        """Whether anchors look for anchors too."""
+        return "query_to_query" in self.directions
+
     def comparisons(
         self, local: Triples, every: Triples, offset: int = 0, further: FurtherNegatives | None = None
     ) -> list[Comparison]:
@@ -140,7 +145,7 @@ class InfoNCE(SoftmaxLoss):
         places = offset + torch.arange(len(local.anchor), device=every.anchor.device)
         forward, backward = local.rows()
         anchors, positives = every.sides(by_class=False)
-        sides = [positives, anchors] if "query_to_query" in self.directions else [positives]
+        sides = [positives, anchors] if self.anchors_are_columns else [positives]
         columns, own = every.columns(sides, places, further)
         block = self._block(local, forward, columns, places, own)
         sought = [anchors] if "doc_to_query" in self.directions else []

@@ -18,7 +18,7 @@ from contrastive_text.losses.relations import Joined, count_alike
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.batch_pairs import BatchPairs, gather_triples
 from contrastive_text.objectives.between import Between, named_between, read_vectors
-from contrastive_text.objectives.false_negatives import FalseNegatives
+from contrastive_text.objectives.false_negatives import FalseNegatives, check_bound
 from contrastive_text.objectives.health import health
 from contrastive_text.objectives.keys import check_in_batch, check_keys, columns_alone, keys_of, rows_and_columns
 from contrastive_text.objectives.momentum import Momentum
@@ -88,7 +88,8 @@ class Contrastive(Objective):
         ValueError: A head that isn't train-only, an unknown ``between``, labels of pairs that aren't compared
             or together with classes, classes without a loss that reads them, or such a loss without classes; a
             queue of less than 0, or with labels that don't take one; siblings that can't attract; a guide for
-            negative pairs that are rows; keys that no row meets, or rows that meet nothing.
+            negative pairs that are rows, or without a margin between views; keys that no row meets, or rows that
+            meet nothing.
 
     Example:
         >>> from contrastive_text.core.types import Slot
@@ -139,6 +140,8 @@ class Contrastive(Objective):
         check_siblings(siblings, attract)
         if siblings == "attract":
             check_attracting(self.loss, self._between, pair_labels, mask_duplicates)
+        if false_negatives is not None:
+            check_bound(false_negatives, self._between, pair_labels)
         if keys is not None:
             check_keys(keys, self._between, self.loss, queue)
             # A guide knows the texts that the trained network encodes.
@@ -178,16 +181,6 @@ class Contrastive(Objective):
                 f"Contrastive.pair_labels: expected a loss whose terms can be maximised for "
                 f"{type(self.pair_labels).__name__}, got {name}; "
                 "take NegativesAsHard, or NTXent"
-            )
-        if (
-            self.pair_labels is not None
-            and self.false_negatives is not None
-            and not self.pair_labels.takes_targets
-        ):
-            raise InvalidValueError(
-                f"Contrastive.false_negatives: expected rows that belong to positive pairs, got "
-                f"{type(self.pair_labels).__name__}, whose negative pairs are rows too: a guide's cosine of one "
-                "is no bound; take NegativesAsHard or PositivesOnly"
             )
         if self.loss.reads_labels and self.classes is None:
             raise InvalidValueError(
@@ -262,7 +255,7 @@ class Contrastive(Objective):
         return f"{most}{total} per anchor{once}: {', '.join(parts)}; {'; '.join(notes)}"
 
     def _described_past(self, batch_size: int, hard: int) -> str:
-        sides = ("anchor", "positive") if self.loss.same_side else ("positive",)
+        sides = ("anchor", "positive") if self.loss.anchors_are_columns else ("positive",)
         past, roles = "past columns", (*sides, "negative")
         if self.keys is not None:
             past, roles = f"past keys of {' and '.join(self.keys.roles)}", self.keys.roles

@@ -8,6 +8,8 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import unit_vectors
 from contrastive_text.losses.comparisons import Triples
 from contrastive_text.losses.guided import Guided
+from contrastive_text.objectives.between import Between
+from contrastive_text.objectives.pair_labels import PairLabels
 
 
 @dataclass(frozen=True)
@@ -57,3 +59,22 @@ class FalseNegatives:
         cosine = (anchor * positive).sum(dim=1)
         bound = cosine - self.absolute_margin - self.relative_margin * cosine.abs()
         return Guided(anchor, positive, None if texts.negative is None else unit_vectors(texts.negative), bound)
+
+
+def check_bound(false_negatives: FalseNegatives, between: Between, pair_labels: PairLabels | None) -> None:
+    """Checks that a guide's cosine of a pair is a bound for others.
+
+    Raises:
+        ValueError: Negative pairs are rows, or pairs are two views of a text, with a cosine of 1, and no margin.
+    """
+    if pair_labels is not None and not pair_labels.takes_targets:
+        raise InvalidValueError(
+            f"Contrastive.false_negatives: expected rows that belong to positive pairs, got "
+            f"{type(pair_labels).__name__}, whose negative pairs are rows too: a guide's cosine of one is no "
+            "bound; take NegativesAsHard or PositivesOnly"
+        )
+    if not between.is_pairs and not (false_negatives.absolute_margin or false_negatives.relative_margin):
+        raise InvalidValueError(
+            f"Contrastive.false_negatives: expected a margin for {type(between).__name__}, got none: a guide's "
+            "cosine of two views of a text is 1, which nothing is above; set absolute_margin or relative_margin"
+        )

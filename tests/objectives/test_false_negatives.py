@@ -263,3 +263,5 @@ def test_what_makes_no_sense_is_refused() -> None:
         ValueError, match=r"false_negatives: .* got SignedPairs, whose negative pairs are rows too"
     ):
         Contrastive(pair_labels=SignedPairs(), false_negatives=FalseNegatives("teacher"))
+    with pytest.raises(ValueError, match=r"false_negatives: expected a margin for BetweenViews, got none"):
+        Contrastive(between="views", false_negatives=FalseNegatives("teacher"))

@@ -476,6 +476,11 @@ def test_without_a_queue_there_is_no_state() -> None:
         ),
         (InfoNCE(T), True, "15 per anchor once the queue is full: 3 other positives, 4 hard negatives, 8 past"),
         (NTXent(T), False, "14 per anchor once the queue is full: 3 other positives, 3 texts of its own side, 8"),
+        (
+            InfoNCE(T, directions=["query_to_doc", "query_to_query"]),
+            False,
+            "14 per anchor once the queue is full: 3 other positives, 3 other anchors, 8 past columns (of 1 b",
+        ),
     ],
 )
 def test_the_summary_counts_the_columns_of_a_full_queue(loss: Loss, hard: bool, said: str) -> None:
