@@ -49,7 +49,7 @@ class WholeBatchNorm(nn.Module):
         self.register_buffer("running_variance", torch.ones(features))
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Returns the normalised rows, (..., D) -> (..., D), as precise as the weights; without at least float32."""
+        """Returns the normalised rows, (..., D) -> (..., D), in the weights' precision, or at least float32."""
         rows = at_least_float32(rows)
         mean, variance = self._moments(rows) if self.training else (self.running_mean, self.running_variance)
         normal: Tensor = (rows - mean) * (variance + EPSILON).rsqrt()

@@ -10,9 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.types import Encoded, Role
-from contrastive_text.heads import Head, output_width
+from contrastive_text.heads import Head, linear_exactly, output_width
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.between import read_vectors
 
@@ -150,8 +149,7 @@ class ReplacedTokens(Objective):
                 first = given[places].to(embeddings.dtype).unsqueeze(1)
                 return torch.cat([first, embeddings[:, 1:]], dim=1)
 
-            scores: Tensor = classifier(network.token_vectors(rows, alter=enter))
-            return at_least_float32(scores)
+            return linear_exactly(classifier, network.token_vectors(rows, alter=enter))
 
         edited = self._edited(texts, encoded)
         groups = encoded.by_groups(texts.replace(ids=edited, labels=(edited != texts.ids).long()), discriminate)

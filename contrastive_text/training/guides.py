@@ -13,7 +13,7 @@ from torch import Tensor
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import text_id
-from contrastive_text.core.similarity import full_precision
+from contrastive_text.core.similarity import at_least_float32, full_precision
 from contrastive_text.core.specs import describe
 from contrastive_text.data.preparation import TrainingData
 from contrastive_text.data.tasks import option_place
@@ -98,7 +98,7 @@ class GuideFile(Guide):
         return self.vectors.features
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Returns the vectors of a batch's texts, (S, Dg), float32.
+        """Returns the vectors of a batch's texts, (S, Dg), in at least float32.
 
         Raises:
             ValueError: A text without a vector.
@@ -111,7 +111,7 @@ class GuideFile(Guide):
                 f"{self.path}: expected a vector of every text of the batch, got none of {int((~known).sum())} "
                 f"of its {len(numbers)} rows; embed the texts that are trained on with --distinct"
             )
-        return torch.from_numpy(self.vectors.of(numbers)).to(ids.device)
+        return at_least_float32(torch.from_numpy(self.vectors.of(numbers)).to(ids.device))
 
     def check(self, data: TrainingData) -> None:
         """Looks every text up; see ``Guide.check``."""
