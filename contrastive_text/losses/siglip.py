@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contrastive_text.core.similarity import full_precision, similarity_matrix, unit_vectors
+from contrastive_text.core.similarity import similarity_matrix
 from contrastive_text.losses.base import Loss
-from contrastive_text.losses.by_rows import terms_by_rows
+from contrastive_text.losses.by_rows import block_terms
 from contrastive_text.losses.comparisons import Comparison
 from contrastive_text.losses.temperature import LearnedTemperature, check_temperature
 
@@ -61,11 +61,7 @@ class SigLIP(Loss):
         """Returns the terms of a block, (R,)."""
         assert self.learned is not None
         temperature = self.learned()
-        with full_precision(block.rows.device):
-            block = block.map(unit_vectors)
-            return terms_by_rows(
-                lambda those: self._sigmoids(block.part(those), temperature), *block.shape, self.streamed
-            )
+        return block_terms(lambda part: self._sigmoids(part, temperature), block, "cosine", self.streamed)
 
     def _sigmoids(self, block: Comparison, temperature: Tensor) -> Tensor:
         """Returns the sum of each row's cross-entropies, (R,)."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses.batch import BatchLoss, check_weights
+from contrastive_text.losses.by_rows import in_parts
 
 _FARTHEST, _POINTS = 3.0, 17
 """Where characteristic functions are compared: 17 points from 0 to 3, by symmetry those of -3 to 3."""
@@ -105,11 +104,7 @@ def epps_pulley(rows: Tensor, directions: Tensor) -> Tensor:
         torch.Size([1])
     """
     size = max(1, _BLOCK_ENTRIES // max(_POINTS * len(rows), 1))
-    parts = torch.split(directions, size, dim=1)
-    statistics: Callable[..., Tensor] = _statistics
-    if len(parts) > 1 and torch.is_grad_enabled():
-        statistics = partial(checkpoint, _statistics, use_reentrant=False, preserve_rng_state=False)
-    return torch.cat([statistics(rows, part) for part in parts])
+    return torch.cat(in_parts(partial(_statistics, rows), torch.split(directions, size, dim=1)))
 
 
 def _statistics(rows: Tensor, directions: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ from typing import Any, get_args
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.similarity import Similarity, comparable, full_precision
+from contrastive_text.core.similarity import Similarity
 from contrastive_text.losses.base import Loss, Reduction
-from contrastive_text.losses.by_rows import terms_by_rows
+from contrastive_text.losses.by_rows import block_terms
 from contrastive_text.losses.comparisons import Comparison
 from contrastive_text.losses.formulas import info_nce_terms, sup_con_terms
 from contrastive_text.losses.streaming import is_streamed, streamed_terms
@@ -80,11 +80,7 @@ class SoftmaxLoss(Loss):
         The formula gets vectors whose dot products are the similarities, and terms that need no other row.
         """
         temperature = self.temperature_now()
-        with full_precision(block.rows.device):
-            block = block.map(lambda vectors: comparable(vectors, self.similarity))
-            return terms_by_rows(
-                lambda those: formula(block.part(those), temperature), *block.shape, self.streamed
-            )
+        return block_terms(lambda part: formula(part, temperature), block, self.similarity, self.streamed)
 
     def temperature_now(self) -> Tensor | float:
         """Returns the temperature, (1,) where it is learned."""

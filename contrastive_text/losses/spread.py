@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import unit_vectors
 from contrastive_text.losses.batch import BatchLoss, check_weights
+from contrastive_text.losses.by_rows import in_parts
 
 BLOCK_ENTRIES = 2**22
 """Most entries of a matrix of cosines that is held at once."""
@@ -172,9 +171,5 @@ def pair_means(unit: Tensor, ids: Tensor, of: Callable[[Tensor], Tensor]) -> Ten
         counted = (~equal).triu_()  # row i meets the columns after it only
         return of(unit[rows] @ unit[later].T).masked_fill(~counted, 0.0).sum(dim=(1, 2)), counted.sum()
 
-    starts = range(0, len(unit), size)
-    computed: Callable[[int], tuple[Tensor, Tensor]] = block
-    if len(starts) > 1 and torch.is_grad_enabled():
-        computed = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=False)
-    sums, counts = zip(*map(computed, starts), strict=True)
+    sums, counts = zip(*in_parts(block, range(0, len(unit), size)), strict=True)
     return torch.stack(sums).sum(dim=0) / torch.stack(counts).sum().clamp(min=1)
