@@ -33,18 +33,22 @@ def choices(combination: tuple[str, ...]) -> set[Choice]:
 
 
 def covering(
-    every: Sequence[Combination], of: Callable[[tuple[str, ...]], set[Any]] = pairs
+    every: Sequence[Combination],
+    of: Callable[[tuple[str, ...]], set[Any]] = pairs,
+    cost: Callable[[Combination], float] = lambda _: 1.0,
 ) -> list[Combination]:  # Any: pairs or choices
     """Returns combinations in which every two choices meet that meet in any, chosen greedily; always the same.
 
-    With ``choices`` in the place of ``pairs`` they have every choice, whatever it meets.
+    With ``choices`` in the place of ``pairs`` they have every choice, whatever it meets. Of combinations that add
+    equally many the cheapest is taken.
     """
     numbers: dict[Any, int] = {}
     sets = [sum(1 << numbers.setdefault(found, len(numbers)) for found in of(each)) for each in every]
+    costs = [cost(each) for each in every]
     left, chosen = (1 << len(numbers)) - 1, []
     while left:
         # One bit for each pair: 5,000 combinations are searched in 2 ms.
-        best = max(range(len(every)), key=lambda i: (sets[i] & left).bit_count())
+        best = max(range(len(every)), key=lambda i: ((sets[i] & left).bit_count(), -costs[i]))
         chosen.append(every[best])
         left &= ~sets[best]
     return chosen

@@ -211,11 +211,6 @@ class Known(Guide):
         return table[batch.text_ids]
 
 
-def guided() -> dict[str, Any]:
-    """Two guides, one as wide as the encoder."""
-    return {"guides": {"teacher": Known(7), "other": Known(tiny.CONFIG["hidden_size"])}}
-
-
 def other_formulas(how: How) -> dict[str, Objective]:
     """Losses that are taken some rows at a time, their temperature learned and not, beside each other."""
     learns = {**how, "learn_temperature": True}
@@ -245,7 +240,9 @@ CASES: dict[str, Case] = {
     ),
     "other formulas, learned temperature, queue": Case(other_formulas, slots=TRIPLE),
     "NTXent, hard, siblings attract": Case(
-        lambda how: {"c": Contrastive(NTXent(0.2, **how), siblings="attract", attract="sum")}, slots=TRIPLE
+        lambda how: {"c": Contrastive(NTXent(0.2, **how), siblings="attract", attract="sum")},
+        slots=TRIPLE,
+        parts=lambda: {"pooler": LastTokenPooler()},
     ),
     "NTXent, sum, several positives, head": Case(
         lambda how: {"c": Contrastive(NTXent(0.2, "sum", **how), head=TanhHead())},
@@ -253,44 +250,39 @@ CASES: dict[str, Case] = {
         parts=lambda: {"pooler": LastTwoPooler()},
     ),
     "NTXent, between views": Case(
-        lambda how: {"c": Contrastive(NTXent(0.2, "two_sided", **how), between="views")}, slots=TWICE
-    ),
-    "SupCon": Case(lambda how: {"c": Contrastive(SupCon(0.2, **how), classes=3)}, slots=TRIPLE, classes=3),
-    "positives only": Case(
-        lambda how: {"c": Contrastive(InfoNCE(0.2, **how), pair_labels=PositivesOnly())}, classes=2
-    ),
-    "negatives as hard": Case(
-        lambda how: {"c": Contrastive(hard(how), pair_labels=NegativesAsHard())}, classes=2
-    ),
-    "signed pairs": Case(
-        lambda how: {"c": Contrastive(NTXent(0.2, **how), pair_labels=SignedPairs())}, classes=2
-    ),
-    "learned temperature": Case(
-        lambda how: {"c": Contrastive(hard(how, learn=True))},
-        slots=TRIPLE,
-        parts=lambda: {"head": MLPHead(out_features=9, train_only=False)},
-    ),
-    "NTXent, learned temperature": Case(
-        lambda how: {"c": Contrastive(NTXent(0.2, learn_temperature=True, **how))},
+        lambda how: {"c": Contrastive(NTXent(0.2, "two_sided", **how), between="views")},
+        slots=TWICE,
         parts=lambda: {"pooler": FirstLastPooler(first="block_1")},
     ),
-    "SupCon, learned temperature": Case(
-        lambda how: {"c": Contrastive(SupCon(0.2, learn_temperature=True, **how), classes=3)},
+    "SupCon": Case(lambda how: {"c": Contrastive(SupCon(0.2, **how), classes=3)}, slots=TRIPLE, classes=3),
+    "positives only, negatives as hard, signed pairs": Case(
+        lambda how: {
+            "positives": Contrastive(InfoNCE(0.2, **how), pair_labels=PositivesOnly()),
+            "hard": Contrastive(hard(how), pair_labels=NegativesAsHard()),
+            "signed": Contrastive(NTXent(0.2, **how), pair_labels=SignedPairs()),
+        },
+        classes=2,
+    ),
+    "InfoNCE, NTXent and SupCon, learned temperature": Case(
+        lambda how: {
+            "c": Contrastive(hard(how, learn=True)),
+            "ntxent": Contrastive(NTXent(0.2, learn_temperature=True, **how)),
+            "supcon": Contrastive(SupCon(0.2, learn_temperature=True, **how), classes=3),
+        },
+        slots=TRIPLE,
         classes=3,
-        parts=lambda: {"pooler": LastTokenPooler()},
+        parts=lambda: {"head": MLPHead(out_features=9, train_only=False)},
     ),
     "queue, hard, siblings attract": Case(
         lambda how: {"c": Contrastive(hard(how), queue=40, siblings="attract")}, slots=TRIPLE
     ),
-    "queue, NTXent, learned temperature": Case(
+    "queue, NTXent, learned temperature, and SupCon": Case(
         lambda how: {
             "c": Contrastive(
                 NTXent(0.2, learn_temperature=True, **how), head=ProjectorHead([12, 6], last_norm=True), queue=70
-            )
-        }
-    ),
-    "queue, SupCon": Case(
-        lambda how: {"c": Contrastive(SupCon(0.2, **how), classes=3, queue=50)},
+            ),
+            "supcon": Contrastive(SupCon(0.2, **how), classes=3, queue=50),
+        },
         classes=3,
         parts=lambda: {"pooler": WeightedMeanPooler()},
     ),
@@ -358,50 +350,31 @@ CASES: dict[str, Case] = {
         lambda how: {"d": DenoisingDecoder(block=7), "c": Contrastive(InfoNCE(0.2, **how))},
         slots=(*PAIR, ORIGINAL),
     ),
-    "classes of texts": Case(
-        lambda how: {"text": TextClassification(3, head=MLPHead(out_features=3))},  # noqa: ARG005  # as each case is called
-        classes=3,
-        streams=False,
-    ),
-    "classes of pairs": Case(
-        lambda how: {"pair": PairClassification(3, scorer=ConcatenationScorer())},  # noqa: ARG005  # as each case is called
-        classes=3,
-        streams=False,
-    ),
-    "bilinear classes of pairs, and by the cosine": Case(
+    "classes of texts and of pairs, bilinear and by the cosine": Case(
         lambda how: {  # noqa: ARG005  # as each case is called
-            "pair": PairClassification(2, scorer=BilinearScorer(), head=TanhHead()),
+            "text": TextClassification(2, head=MLPHead(out_features=2)),
+            "pair": PairClassification(2, scorer=ConcatenationScorer()),
+            "bilinear": PairClassification(2, scorer=BilinearScorer(), head=TanhHead()),
             "cosine": PairClassification(2, scorer=CosineScorer()),
         },
         classes=2,
         streams=False,
     ),
-    "scores of texts": Case(
-        lambda how: {"text": TextRegression(head=FineTuningHead(out_features=1, dropout=0.0))},  # noqa: ARG005  # as each case is called
-        classes=6,
-        streams=False,
-    ),
-    "scores": Case(lambda how: {"scores": PairRegression()}, classes=6, streams=False),  # noqa: ARG005  # as each case is called
-    "order of scores": Case(
+    "scores of texts and of pairs, and their order": Case(
         lambda how: {  # noqa: ARG005  # as each case is called
-            "scores": PairRegression(CoSENT(0.2), head=TanhHead()),
+            "text": TextRegression(head=FineTuningHead(out_features=1, dropout=0.0)),
+            "scores": PairRegression(),
+            "order": PairRegression(CoSENT(0.2), head=TanhHead()),
             "angle": PairRegression(AnglE(0.2)),
         },
         classes=6,
         streams=False,
     ),
-    "ranks of the batch as two guides have them, consistency": Case(
+    "ranks of the batch and of a row's own texts as guides have them, vectors, consistency": Case(
         lambda how: {  # noqa: ARG005  # as each case is called
             "net": RankDistillation(ListNet(0.2, 0.1), ["teacher", "other"], weights=[0.3, 0.7], head=TanhHead()),
             "mle": RankDistillation(ListMLE(0.2), ["teacher"]),
             "same": Consistency(0.2, head=TanhHead()),
-        },
-        slots=TRIPLE,
-        streams=False,
-        parts=guided,
-    ),
-    "ranks of a row's own texts as a guide has them, vectors": Case(
-        lambda how: {  # noqa: ARG005  # as each case is called
             "kl": RankDistillation(KLDivergence(0.2, 0.1), ["teacher"], among="own"),
             "margins": RankDistillation(MarginMSE(), ["other"], among="own"),
             "cosine": VectorDistillation("teacher", guide_features=7),
@@ -409,24 +382,19 @@ CASES: dict[str, Case] = {
         },
         slots=TRIPLE,
         streams=False,
-        parts=guided,
+        parts=lambda: {"guides": {"teacher": Known(7), "other": Known(tiny.CONFIG["hidden_size"])}},
     ),
-    "GIST, hard negatives": Case(
+    "GIST, hard negatives, and queue, NTXent, a guide, siblings attract": Case(
         lambda how: {
             "c": Contrastive(
                 InfoNCE(0.2, directions=["query_to_doc", "query_to_query", "doc_to_doc"], **how),
                 false_negatives=FalseNegatives("teacher", absolute_margin=0.1),
-            )
+            ),
+            "queue": Contrastive(
+                NTXent(0.2, **how), queue=60, siblings="attract", false_negatives=FalseNegatives("teacher")
+            ),
         },
         slots=TRIPLE,
-        parts=lambda: {"guides": {"teacher": Known(7)}},
-    ),
-    "queue, NTXent, a guide, siblings attract": Case(
-        lambda how: {
-            "c": Contrastive(
-                NTXent(0.2, **how), queue=60, siblings="attract", false_negatives=FalseNegatives("teacher")
-            )
-        },
         parts=lambda: {"guides": {"teacher": Known(7)}},
     ),
     "PCGrad of three": Case(several, classes=3, hidden="anchor", parts=lambda: {"combine": PCGrad()}),

@@ -49,9 +49,16 @@ OF_THREE = ("siblings", "SIGReg", "Barlow Twins")
 THREE = [
     each for each in EVERY if each.ranks == "three uneven ranks" and any(name in each.case for name in OF_THREE)
 ]
-QUICK = covering([each for each in EVERY if each.ranks in ("one process", "two uneven ranks")]) + covering(
-    THREE, choices
-)
+
+
+def cost(execution: Execution) -> float:
+    """Returns about how long an execution takes: each rank makes all calls, and chunks make more of them."""
+    return len(RANKS[execution.ranks]) * (1.6 if execution.parts == "chunked" else 1.0)
+
+
+QUICK = covering(
+    [each for each in EVERY if each.ranks in ("one process", "two uneven ranks")], cost=cost
+) + covering(THREE, choices)
 
 Weights = list[dict[str, dict[str, float]]]
 
