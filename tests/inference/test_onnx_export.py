@@ -181,7 +181,6 @@ def test_what_torch_can_not_export_is_refused_in_words(bert: str, tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
 def test_a_pooler_of_the_template_is_refused(bert: str, tmp_path: Path) -> None:
     model = SentenceEncoder(TransformerEncoder(bert), MeanPooler())
     model.pooler = MaskTokenPooler()
@@ -189,6 +188,7 @@ def test_a_pooler_of_the_template_is_refused(bert: str, tmp_path: Path) -> None:
         export_onnx(model, tmp_path / "graph")
 
 
+@pytest.mark.slow
 def test_an_opset_is_written_or_refused(bert: str, tmp_path: Path) -> None:
     import onnx
 
