@@ -186,20 +186,25 @@ def fitted(folder: Path, bert: str, **options: Any) -> dict[str, Tensor]:  # Any
     return {name: p.detach() for name, p in module.named_parameters()}
 
 
+@pytest.fixture(scope="module")
+def plain(bert: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    """The weights after a run of whole batches without options."""
+    return fitted(tmp_path_factory.mktemp("plain"), bert)
+
+
 @pytest.mark.parametrize(
     "options",
     [{}, {"gradient_clip_val": 0.05}, {"accumulate_grad_batches": 2}],
     ids=["plain", "clipped", "accumulated"],
 )
 def test_clipping_and_accumulation_in_chunks_are_those_of_whole_batches(
-    options: dict[str, Any], tmp_path: Path
+    options: dict[str, Any], plain: dict[str, Tensor], bert: str, tmp_path: Path
 ) -> None:
-    bert = tiny.save_bert(tmp_path / "bert")
-    whole, chunked = (fitted(tmp_path, bert, chunk_tokens=bound, **options) for bound in (None, 50))
+    whole = fitted(tmp_path, bert, **options) if options else plain
+    chunked = fitted(tmp_path, bert, chunk_tokens=50, **options)
     for name, value in whole.items():
         torch.testing.assert_close(chunked[name], value, rtol=0, atol=PROMISE, msg=name)
     if options:  # and the option matters
-        plain = fitted(tmp_path, bert)
         assert distance(plain, whole) > 1e-3
 
 

@@ -73,7 +73,7 @@ def test_a_run_told_to_stop_is_taken_up_there(
     def fit(name: str, *callbacks: Callback, resume: str | None = None) -> dict[str, Tensor]:
         best[name] = BestCheckpoint(str(tmp_path / name / "best"))
         callbacks = (best[name], SaveWhenStopped(), *callbacks)
-        return run(tmp_path / name, bert, tasks, steps=8, resume=resume, callbacks=callbacks, **options)
+        return run(tmp_path / name, bert, tasks, steps=6, resume=resume, callbacks=callbacks, **options)
 
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with pytest.raises(SystemExit) as left:
