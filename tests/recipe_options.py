@@ -87,7 +87,9 @@ def write_guides(name: str, texts: str, folder: Path) -> None:
     for width, guide in enumerate(config_of(name)["model"].get("guides", {}).values(), start=3):
         bert = tiny.save_bert(folder / f"teacher {width}", hidden_size=4 * width)
         teacher = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
-        EmbeddingRun(teacher, TextStream(texts, distinct=True), folder / guide["init_args"]["path"]).finish()
+        EmbeddingRun(
+            teacher, TextStream(texts, distinct=True), folder / guide["init_args"]["path"], with_ids=True
+        ).finish()
 
 
 def task_options(name: str, files: dict[str, str]) -> list[str]:

@@ -109,7 +109,7 @@ def embed(options: Embed) -> None:
         ranges=ranges,
         device=devices,
     )
-    run = EmbeddingRun(model, texts, options.output, encoding, options.restart)
+    run = EmbeddingRun(model, texts, options.output, encoding, options.restart, with_ids=options.distinct)
     complete(run, became=f"written to {options.output}")
     if encoding.is_byte:
         whose = options.ranges or f"the first {CALIBRATION:,} texts' vectors"

@@ -105,9 +105,9 @@ def describe(part: object) -> str:
     """Returns a part as one readable call.
 
     Example:
-        >>> from contrastive_text.losses import NTXent
-        >>> describe(NTXent())
-        "NTXent(temperature=0.05, reduction='mean', learn_temperature=False, streamed=None)"
+        >>> from contrastive_text.poolers import FirstLastPooler
+        >>> describe(FirstLastPooler("block_1"))
+        "FirstLastPooler(first='block_1')"
     """
     return _call(part_spec(part, type(part).__name__))
 

@@ -147,7 +147,7 @@ def test_a_stopped_search_says_what_it_keeps(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def stop(_: UnfinishedVectors) -> None:
+    def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(UnfinishedVectors, "finish", stop)

@@ -79,10 +79,15 @@ def flat(state: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Tenso
             yield f"{above}{name}", part.clone()
 
 
-def check_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+def check_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert one.keys() == other.keys()
     for name, weight in one.items():
         assert torch.equal(weight, other[name]), name
+
+
+def check_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    """Holds two runs with all that a run may carry, networks of objectives and a queue, to the same bits."""
+    check_same(one, other)
     assert {name.partition(".")[0] for name in one} >= {"encoder", "momentum", "objectives"}
     assert any(name.endswith("_extra_state.vectors") for name in one)  # the queue
 

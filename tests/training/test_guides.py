@@ -64,7 +64,7 @@ def made(teacher: SentenceEncoder, tmp_path_factory: pytest.TempPathFactory) -> 
     """Triples, the teacher's vectors of their texts, its folder, and a student."""
     folder = tmp_path_factory.mktemp("made")
     triples = tiny.write_triples(folder / "triples.jsonl")
-    EmbeddingRun(teacher, TextStream(triples, distinct=True), folder / "teacher.npy").finish()
+    EmbeddingRun(teacher, TextStream(triples, distinct=True), folder / "teacher.npy", with_ids=True).finish()
     teacher.save_pretrained(folder / "teacher")
     return {
         "triples": triples,

@@ -32,8 +32,7 @@ class EmbeddingRun:
     Blocks of texts are encoded and saved one after the other; memory holds one. On one processor, with one number
     of threads and one set of versions, the bytes at the end are the same however often the run was broken off. A
     byte for each feature needs ranges, which without any in ``encoding`` are those of the first texts' vectors;
-    they lie beside the output as ``OUT.ranges.npy``. Of a ``distinct`` stream a table of text ids comes to lie
-    there too, ``OUT.ids.npy`` (see ``TextVectors``), by which the vector of a text is found.
+    they lie beside the output as ``OUT.ranges.npy``.
 
     Args:
         model: The encoder.
@@ -41,6 +40,8 @@ class EmbeddingRun:
         path: ``.npy``, ``.tsv`` or ``.parquet``.
         encoding: None for float32 vectors as the model gives them.
         restart: Whether to throw away what an earlier run has left.
+        with_ids: Whether a table of text ids, by which the vector of a text is found (``TextVectors``), comes to
+            lie beside the output as ``OUT.ids.npy``; of a ``distinct`` stream.
 
     Raises:
         FileNotFoundError: No such file of texts, or no such folder to write to.
@@ -62,12 +63,14 @@ class EmbeddingRun:
         path: Path,
         encoding: Encoding | None = None,
         restart: bool = False,
+        with_ids: bool = False,
     ) -> None:
         check_suffix(path)
         self.model = model
         self.texts = texts
         self.path = path
         self.encoding = encoding or Encoding()
+        self.with_ids = with_ids
         if self.encoding.ranges is not None:
             if not self.encoding.is_byte:
                 raise InvalidValueError(
@@ -111,9 +114,9 @@ class EmbeddingRun:
             "ranges": ranges if self.encoding.is_byte else None,
             "prompt": self.encoding.prompt_in(self.model.prompts) or None,
             "prompt_name": None,
-            "distinct": self.texts.distinct or None,
+            "with_ids": self.with_ids or None,
         }
-        without = [name for name in ("prompt", "prompt_name", "ranges", "distinct") if made_of[name] is None]
+        without = [name for name in ("prompt", "prompt_name", "ranges", "with_ids") if made_of[name] is None]
         return {name: value for name, value in made_of.items() if name not in without}
 
     @property
@@ -152,7 +155,7 @@ class EmbeddingRun:
             self._vectors.append(vectors, before + self.model.truncated)
         if self.texts.summary is None or self.texts.summary.digest != self.summary.digest:
             raise self._changed()
-        return self._vectors.finish(table_of(self.texts) if self.texts.distinct else None)
+        return self._vectors.finish(table_of(self.texts) if self.with_ids else None)
 
     def _changed(self) -> ValueError:
         """Throws the vectors away, for nobody knows which of them are of the texts that there were."""

@@ -30,7 +30,7 @@ def triples(tmp_path: Path) -> TextStream:
 def test_each_text_of_each_column_has_the_vector_that_encode_gives(
     model: SentenceEncoder, triples: TextStream, tmp_path: Path
 ) -> None:
-    EmbeddingRun(model, triples, tmp_path / "v.npy", SMALL).finish()
+    EmbeddingRun(model, triples, tmp_path / "v.npy", SMALL, with_ids=True).finish()
     found = TextVectors(tmp_path / "v.npy")
     assert (len(found), found.features) == (21, 16)
     texts = [text for row in ROWS for text in row]
@@ -44,9 +44,9 @@ def test_each_text_of_each_column_has_the_vector_that_encode_gives(
 def test_a_run_that_was_broken_off_ends_with_the_same_table(
     model: SentenceEncoder, triples: TextStream, tmp_path: Path
 ) -> None:
-    EmbeddingRun(model, triples, tmp_path / "whole.npy", SMALL).finish()
+    EmbeddingRun(model, triples, tmp_path / "whole.npy", SMALL, with_ids=True).finish()
     killed, number = 0, 5  # then at each call of the system after it, the table's too
-    while attempt(EmbeddingRun(model, triples, tmp_path / "broken.npy", SMALL), "any", number):
+    while attempt(EmbeddingRun(model, triples, tmp_path / "broken.npy", SMALL, with_ids=True), "any", number):
         killed, number = killed + 1, 5 + killed
         assert (tmp_path / "broken.npy").exists() <= (tmp_path / "broken.npy.ids.npy").exists()
     assert killed > 3
@@ -62,11 +62,13 @@ def test_what_is_no_such_file_is_refused(model: SentenceEncoder, triples: TextSt
     write_vectors(tmp_path / "v.npy", np.ones((2, 3)))
     with pytest.raises(ValueError, match=r"expected v.npy.json beside it, got none; .*--distinct"):
         TextVectors(tmp_path / "v.npy")
-    EmbeddingRun(model, triples, tmp_path / "v.npy", SMALL).finish()
+    EmbeddingRun(model, triples, tmp_path / "v.npy", SMALL, with_ids=True).finish()
     table = tmp_path / "v.npy.ids.npy"
     table.write_bytes(table.read_bytes()[:-1] + b"x")
     with pytest.raises(ValueError, match=r"got changed ones \(.*v.npy.ids.npy: changed bytes"):
         TextVectors(tmp_path / "v.npy")
-    EmbeddingRun(model, triples, tmp_path / "v.npy", Encoding(precision="ubinary"), restart=True).finish()
+    EmbeddingRun(
+        model, triples, tmp_path / "v.npy", Encoding(precision="ubinary"), restart=True, with_ids=True
+    ).finish()
     with pytest.raises(ValueError, match="expected vectors of floating-point numbers, got uint8"):
         TextVectors(tmp_path / "v.npy")
