@@ -24,7 +24,7 @@ class TaskNeeds:
         roles: Those whose vectors or tokens its objectives read.
         target: What they read of its labels; None for nothing.
         predicts: Whether one of them predicts the labels.
-        predicts_pairs: Whether one of them predicts something of two texts.
+        two_texts: What of them makes no sense where anchor and positive are one text twice; None if nothing.
         unaltered: The names of those that have a loss without views.
         texts: Whether its batches hold the texts themselves.
     """
@@ -34,7 +34,7 @@ class TaskNeeds:
     roles: tuple[Role, ...]
     target: Target | None
     predicts: bool
-    predicts_pairs: bool
+    two_texts: str | None
     unaltered: tuple[str, ...] = ()
     texts: bool = False
 

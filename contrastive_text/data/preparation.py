@@ -276,7 +276,7 @@ def prepare(
         texts = subset(texts) if len(numbers) > mapped.MAPPED_ROWS else [texts[number] for number in numbers]
     examples = pairing(rows[0], generator(seed))
     its = needs.tasks[name]
-    slots = check_roles(pairing, examples, its.plan, its.roles, its.predicts_pairs)
+    slots = check_roles(pairing, examples, its.plan, its.roles, its.two_texts)
     return TrainingData(
         name, task, table, pairing, rows, texts, "; ".join(chosen), slots, examples_per_row=len(examples)
     )

@@ -86,7 +86,7 @@ def check_roles(
     examples: Sequence[Example],
     plan: ViewPlan,
     reads: Sequence[Role],
-    predicts_pairs: bool = False,
+    two_texts: str | None = None,
 ) -> tuple[Slot, ...]:
     """Returns the slots of a pairing's examples, and refuses views and objectives of roles that it lacks.
 
@@ -95,11 +95,11 @@ def check_roles(
         examples: What it gave of the first row.
         plan: The views.
         reads: The roles that the objectives read; that of the original, any pairing gives.
-        predicts_pairs: Whether an objective predicts something of anchor and positive.
+        two_texts: What makes no sense where anchor and positive are one text twice; None if nothing.
 
     Raises:
         ValueError: No example, a role that isn't given, ``FixedDropout`` on texts other than the anchor, or
-            pairs to predict that are one text twice.
+            one text twice where two are needed.
     """
     name = type(pairing).__name__
     if not examples:
@@ -130,10 +130,9 @@ def check_roles(
             f"FixedDropout: expected a pairing that repeats the anchor, got {name}; masks are laid over places, "
             "so take SameText"
         )
-    if predicts_pairs and all(set(each.positives) == {each.anchor} for each in examples):
+    if two_texts and all(set(each.positives) == {each.anchor} for each in examples):
         raise InvalidValueError(
-            f"pairing {name}: expected two texts for an objective that predicts their label or score, got one "
-            "text twice; set pairing: Given"
+            f"pairing {name}: expected two texts for {two_texts}, got one text twice; set pairing: Given"
         )
     for role in reads:
         if role not in {*given, "original"}:

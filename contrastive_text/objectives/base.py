@@ -134,6 +134,12 @@ class Objective(nn.Module, ABC):
         """What it reads of an example's target; None if nothing."""
         return None
 
+    @property
+    def two_texts(self) -> str | None:
+        """What of it makes no sense where anchor and positive are one text twice, in words; None if nothing."""
+        is_of_pairs = self.predicts and "positive" in self.reads
+        return "an objective that predicts their label or score" if is_of_pairs else None
+
     def predict(self, encoded: Encoded) -> Tensor:
         """Returns what a supervised objective predicts: scores of classes (N, classes), or 0 .. 1 (N,).
 

@@ -209,6 +209,12 @@ class Contrastive(Objective):
             return Classes.of(2, "Contrastive.pair_labels")
         return None if self.classes is None else Classes.of(self.classes, "Contrastive.classes")
 
+    @property
+    def two_texts(self) -> str | None:
+        """A guide without a margin: of one text twice its cosine is 1, which nothing is above."""
+        without = self.false_negatives is not None and not self.false_negatives.has_margin
+        return "false_negatives without absolute_margin or relative_margin" if without else None
+
     def build(self, features: int) -> None:
         """Makes the head's layers."""
         if self.head is not None:

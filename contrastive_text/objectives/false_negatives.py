@@ -53,6 +53,11 @@ class FalseNegatives:
                     f"FalseNegatives.{name}: expected 0 or more, got {asdict(self)[name]}; 0 is GISTEmbed's"
                 )
 
+    @property
+    def has_margin(self) -> bool:
+        """Whether candidates less near than the pair itself are left out too."""
+        return self.absolute_margin > 0 or self.relative_margin > 0
+
     def of(self, texts: Triples) -> Guided:
         """Returns what a guide knows of texts from its own vectors of them."""
         anchor, positive = unit_vectors(texts.anchor), unit_vectors(texts.positive)
@@ -73,7 +78,7 @@ def check_bound(false_negatives: FalseNegatives, between: Between, pair_labels: 
             f"{type(pair_labels).__name__}, whose negative pairs are rows too: a guide's cosine of one is no "
             "bound; take NegativesAsHard or PositivesOnly"
         )
-    if not between.is_pairs and not (false_negatives.absolute_margin or false_negatives.relative_margin):
+    if not between.is_pairs and not false_negatives.has_margin:
         raise InvalidValueError(
             f"Contrastive.false_negatives: expected a margin for {type(between).__name__}, got none: a guide's "
             "cosine of two views of a text is 1, which nothing is above; set absolute_margin or relative_margin"

@@ -89,6 +89,11 @@ class Matryoshka(Objective):
         """What the objective reads of an example's target."""
         return self.objective.target
 
+    @property
+    def two_texts(self) -> str | None:
+        """What of the objective makes no sense where anchor and positive are one text twice."""
+        return self.objective.two_texts
+
     def build(self, features: int) -> None:
         """Makes the layers of the copies, each for its width.
 

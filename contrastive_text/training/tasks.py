@@ -162,7 +162,7 @@ class TaskParts:
             roles=tuple(dict.fromkeys(read)),
             target=self._target(task),
             predicts=any(part.predicts for part in parts),
-            predicts_pairs=any(part.predicts and "positive" in part.reads for part in parts),
+            two_texts=next((part.two_texts for part in parts if part.two_texts), None),
             unaltered=tuple(
                 name
                 for name, part in self.objectives(task).items()

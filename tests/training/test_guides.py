@@ -15,7 +15,14 @@ from contrastive_text.data.files.streaming import TextStream
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun
 from contrastive_text.losses import NTXent
-from contrastive_text.objectives import Contrastive, FalseNegatives, Objective, Terms, VectorDistillation
+from contrastive_text.objectives import (
+    Contrastive,
+    FalseNegatives,
+    Matryoshka,
+    Objective,
+    Terms,
+    VectorDistillation,
+)
 from contrastive_text.pairings import Given, OneSequence, Spans
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.training import GuideFile, GuideModel
@@ -195,6 +202,21 @@ def test_the_width_of_a_guide_is_checked_before_the_first_step(made: dict[str, s
                 check_guided(guides, module.objective_parts(), trainer)
         else:
             check_guided(guides, module.objective_parts(), trainer)
+
+
+def test_a_guide_that_would_remove_nothing_of_one_text_twice_is_refused(made: dict[str, str]) -> None:
+    for margin, refused in ((0.0, True), (0.1, False)):
+        removed = FalseNegatives("file", relative_margin=margin)
+        module = module_of(made, Matryoshka(Contrastive(false_negatives=removed), dims=[16, 4]))
+        data = tiny.data([{"text": text} for text in tiny.TEXTS])
+        data.attach(module)
+        if refused:
+            with pytest.raises(
+                ValueError, match="pairing SameText: expected two texts for false_negatives without a"
+            ):
+                data.setup("fit")
+        else:
+            data.setup("fit")
 
 
 def test_a_batch_that_a_guide_can_not_read_is_refused(made: dict[str, str]) -> None:
