@@ -27,16 +27,16 @@ _WORDS = (
     "chunk",
     "oversubscribe",
 )
-_CLASS = re.compile(r"Expected a dot import path string: (?P<a>[\w.]+)|No module named '(?P<b>[\w.]+)'")
+_CLASS = re.compile(r"Expected a dot import path string: (?P<a>[\w.]+)(?P<called>\()?|No module named '(?P<b>[\w.]+)'")
 
 
 def part_classes() -> dict[str, type]:
     """Returns every class that a configuration can name without a path."""
     from contrastive_text import encoders, heads, losses, objectives, pairings, poolers, views
     from contrastive_text.data import mixture
-    from contrastive_text.training import optim
+    from contrastive_text.training import guides, optim
 
-    packages = (encoders, heads, losses, mixture, objectives, optim, pairings, poolers, views)
+    packages = (encoders, guides, heads, losses, mixture, objectives, optim, pairings, poolers, views)
     found = {
         name: value for package in packages for name, value in vars(package).items() if inspect.isclass(value)
     }
@@ -81,7 +81,9 @@ def short_answer(message: str) -> str:
                 return f"no option {key!r}: {part!r} is unknown; did you mean {near[0]!r}{owner}?"
         return f"no option {key!r} at this place; --print_config shows those of a run"
     if (match := _CLASS.search(message)) is not None:
-        name = next(group for group in match.groups() if group)
+        name = match["a"] or match["b"]
+        if match["called"]:
+            return f"{name}(...): expected a class; write class_path: {name}, and its arguments under init_args"
         if name in part_classes():
             return f"no class {name!r} for this place: it is a part of another kind; see --print_config"
         words = re.search(r"typing\.Literal\[(.+?)\]", message)

@@ -258,7 +258,7 @@ class Contrastive(Objective):
         most = "at most " if notes else ""
         notes.append(f"accumulate_grad_batches adds none{', but fills the queue sooner' if self.queue else ''}")
         once = " once the queue is full" if self.queue else ""
-        return f"{most}{total} per anchor{once}: {', '.join(parts)}; {'; '.join(notes)}"
+        return f"{most}{total:,} per anchor{once}: {', '.join(parts)}; {'; '.join(notes)}"
 
     def _described_past(self, batch_size: int, hard: int) -> str:
         sides = ("anchor", "positive") if self.loss.anchors_are_columns else ("positive",)
@@ -266,7 +266,9 @@ class Contrastive(Objective):
         if self.keys is not None:
             past, roles = f"past keys of {' and '.join(self.keys.roles)}", self.keys.roles
         entering = sum(hard if role == "negative" else batch_size for role in roles)
-        return f"{self.queue} {past} (of {self.queue / max(entering, 1):.3g} batches)"
+        batches = self.queue / max(entering, 1)
+        shown = f"{batches:.3g}" if batches < 100 else f"{batches:,.0f}"
+        return f"{self.queue:,} {past} (of {shown} batches)"
 
     def _classes(self, encoded: Encoded) -> Tensor | None:
         if self.target is None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import text_id
+from contrastive_text.core.records import shown
 from contrastive_text.core.similarity import at_least_float32, full_precision
 from contrastive_text.core.specs import describe
 from contrastive_text.data.preparation import TrainingData
@@ -131,7 +132,7 @@ class GuideFile(Guide):
                 cleaned = " It was cleaned, as clean asks:" if data.task.clean is not None else ""
                 raise InvalidValueError(
                     f"{line_of(text, data)}: expected a vector in {self.path} of every text, got none of "
-                    f"{text[:60]!r};{cleaned} embed the texts that are trained on with --distinct"
+                    f"{shown(text)};{cleaned} embed the texts that are trained on with --distinct"
                 )
 
 

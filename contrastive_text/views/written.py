@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
 from contrastive_text.core.random import text_id
+from contrastive_text.core.records import shown
 from contrastive_text.core.text_files import decoded_lines, is_blank, opened
 from contrastive_text.core.types import Vocabulary
 from contrastive_text.views.base import TextView
@@ -110,7 +111,7 @@ class TextsFromFile(TextView):
 
     def _lacking(self, text: str) -> InvalidValueError:
         return InvalidValueError(
-            f"{self.path}: expected an alternative of every text, got none of {text[:60]!r}; write one there, "
+            f"{self.path}: expected an alternative of every text, got none of {shown(text)}; write one there, "
             "put TextsFromFile first in its chain, or set missing: keep"
         )
 

@@ -38,6 +38,8 @@ FIT = ["fit", "--recipe", "simcse"]
         ([*FIT, "--model.optimizer.weight_deacy", "0.1"], "'weight_decay'"),
         ([*FIT, "--model.objectives.contrastive.loss.temprature", "0.1"], "'temperature'"),
         ([*FIT, "--model.pooler", "MeanPoler"], "did you mean MeanPooler?"),
+        ([*FIT, "--model.guides", "{a: {class_path: GuideFil}}"], "did you mean GuideFile?"),
+        ([*FIT, "--model.pooler", "MeanPooler(2)"], "class_path: MeanPooler, and its arguments under init_args"),
         ([*FIT, "--model.schedule", "LinearShedule"], "did you mean LinearSchedule?"),
         ([*FIT, "--model.objectives.contrastive.loss", "InfoNec"], "did you mean InfoNCE?"),
         ([*FIT, "--model.views", '{"positive": ["FeatureCutof"]}'], "did you mean FeatureCutoff?"),

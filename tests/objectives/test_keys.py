@@ -252,6 +252,8 @@ def test_the_summary_says_what_a_row_meets() -> None:
         "223 per anchor once the queue is full: 63 other positives, 160 past keys of anchor (of 2.5 batches);"
     )
     assert said[1].startswith("160 per anchor once the queue is full: 160 past keys of positive (of 2.5 ")
+    many = moco(queue=65536).describe_negatives(32, 1, 0)
+    assert many.startswith("65,536 per anchor once the queue is full: 65,536 past keys of positive (of 2,048 ")
 
 
 @pytest.mark.parametrize(
