@@ -27,7 +27,9 @@ _WORDS = (
     "chunk",
     "oversubscribe",
 )
-_CLASS = re.compile(r"Expected a dot import path string: (?P<a>[\w.]+)(?P<called>\()?|No module named '(?P<b>[\w.]+)'")
+_CLASS = re.compile(
+    r"Expected a dot import path string: (?P<a>[\w.]+)(?P<called>\()?|No module named '(?P<b>[\w.]+)'"
+)
 
 
 def part_classes() -> dict[str, type]:
