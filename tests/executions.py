@@ -229,19 +229,14 @@ def other_formulas(how: How) -> dict[str, Objective]:
 
 CASES: dict[str, Case] = {
     "InfoNCE": Case(lambda how: {"c": Contrastive(InfoNCE(0.2, **how))}),
-    "InfoNCE, two-sided, hard": Case(
+    "other formulas, learned temperature, queue": Case(other_formulas, slots=TRIPLE),
+    "NTXent, hard, siblings attract, and SupCon": Case(
         lambda how: {
-            "c": Contrastive(
-                InfoNCE(0.2, "two_sided", hard_negative_log_weight=0.7, **how), mask_duplicates=False
-            )
+            "c": Contrastive(NTXent(0.2, **how), siblings="attract", attract="sum"),
+            "supcon": Contrastive(SupCon(0.2, **how), classes=3),
         },
         slots=TRIPLE,
-        parts=lambda: {"pooler": CLSPooler()},
-    ),
-    "other formulas, learned temperature, queue": Case(other_formulas, slots=TRIPLE),
-    "NTXent, hard, siblings attract": Case(
-        lambda how: {"c": Contrastive(NTXent(0.2, **how), siblings="attract", attract="sum")},
-        slots=TRIPLE,
+        classes=3,
         parts=lambda: {"pooler": LastTokenPooler()},
     ),
     "NTXent, sum, several positives, head": Case(
@@ -254,12 +249,15 @@ CASES: dict[str, Case] = {
         slots=TWICE,
         parts=lambda: {"pooler": FirstLastPooler(first="block_1")},
     ),
-    "SupCon": Case(lambda how: {"c": Contrastive(SupCon(0.2, **how), classes=3)}, slots=TRIPLE, classes=3),
-    "positives only, negatives as hard, signed pairs": Case(
+    "positives only, negatives as hard, signed pairs; classes of texts and of pairs": Case(
         lambda how: {
             "positives": Contrastive(InfoNCE(0.2, **how), pair_labels=PositivesOnly()),
             "hard": Contrastive(hard(how), pair_labels=NegativesAsHard()),
             "signed": Contrastive(NTXent(0.2, **how), pair_labels=SignedPairs()),
+            "text": TextClassification(2, head=MLPHead(out_features=2)),
+            "pair": PairClassification(2, scorer=ConcatenationScorer()),
+            "bilinear": PairClassification(2, scorer=BilinearScorer(), head=TanhHead()),
+            "cosine": PairClassification(2, scorer=CosineScorer()),
         },
         classes=2,
     ),
@@ -273,8 +271,15 @@ CASES: dict[str, Case] = {
         classes=3,
         parts=lambda: {"head": MLPHead(out_features=9, train_only=False)},
     ),
-    "queue, hard, siblings attract": Case(
-        lambda how: {"c": Contrastive(hard(how), queue=40, siblings="attract")}, slots=TRIPLE
+    "queue, hard, siblings attract, and InfoNCE, two-sided": Case(
+        lambda how: {
+            "c": Contrastive(hard(how), queue=40, siblings="attract"),
+            "two-sided": Contrastive(
+                InfoNCE(0.2, "two_sided", hard_negative_log_weight=0.7, **how), mask_duplicates=False
+            ),
+        },
+        slots=TRIPLE,
+        parts=lambda: {"pooler": CLSPooler()},
     ),
     "queue, NTXent, learned temperature, and SupCon": Case(
         lambda how: {
@@ -286,18 +291,18 @@ CASES: dict[str, Case] = {
         classes=3,
         parts=lambda: {"pooler": WeightedMeanPooler()},
     ),
-    "template, queue, signed pairs": Case(
-        lambda how: {"c": Contrastive(InfoNCE(0.2, **how), pair_labels=SignedPairs(), queue=20)},
-        classes=2,
-        template=True,
-        parts=lambda: {"pooler": MaskTokenPooler(template_bias=True)},
-    ),
     "some widths, queue": Case(
         lambda how: {
             "c": Matryoshka(
                 Contrastive(NTXent(0.2, learn_temperature=True, **how), queue=30), dims=[3, 16, 8], per_step=2
             )
         }
+    ),
+    "template, queue, signed pairs": Case(
+        lambda how: {"c": Contrastive(InfoNCE(0.2, **how), pair_labels=SignedPairs(), queue=20)},
+        classes=2,
+        template=True,
+        parts=lambda: {"pooler": MaskTokenPooler(template_bias=True)},
     ),
     "alignment and uniformity, GOR, SIGReg": Case(
         lambda how: {  # noqa: ARG005  # as each case is called
@@ -349,16 +354,6 @@ CASES: dict[str, Case] = {
     "denoising decoder, InfoNCE": Case(
         lambda how: {"d": DenoisingDecoder(block=7), "c": Contrastive(InfoNCE(0.2, **how))},
         slots=(*PAIR, ORIGINAL),
-    ),
-    "classes of texts and of pairs, bilinear and by the cosine": Case(
-        lambda how: {  # noqa: ARG005  # as each case is called
-            "text": TextClassification(2, head=MLPHead(out_features=2)),
-            "pair": PairClassification(2, scorer=ConcatenationScorer()),
-            "bilinear": PairClassification(2, scorer=BilinearScorer(), head=TanhHead()),
-            "cosine": PairClassification(2, scorer=CosineScorer()),
-        },
-        classes=2,
-        streams=False,
     ),
     "scores of texts and of pairs, and their order": Case(
         lambda how: {  # noqa: ARG005  # as each case is called
@@ -574,7 +569,7 @@ def watched(module: ContrastiveModule) -> Iterator[Seen]:
     with (
         mock.patch.object(encoding, "checkpoint", wraps=encoding.checkpoint) as checkpoint,
         mock.patch.object(streaming.Tiling, "of", wraps=small) as tiled,
-        mock.patch.object(by_rows, "_ENTRIES", 30 * TILE),
+        mock.patch.object(by_rows, "_ENTRIES", 10 * TILE),
         mock.patch.object(by_rows, "checkpoint", wraps=by_rows.checkpoint) as some_rows,
     ):
         yield seen
