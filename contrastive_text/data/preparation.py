@@ -36,6 +36,9 @@ from contrastive_text.data.vocabulary import learn_vocabulary
 from contrastive_text.data.words import words_without_blanks
 from contrastive_text.pairings import Pairing, SameText
 
+_LOOKED_AT = 1_000
+"""Rows among which one has two texts, where a pairing gives any."""
+
 
 class TrainingData(NamedTuple):
     """A task that is ready to be trained on.
@@ -275,8 +278,9 @@ def prepare(
         rows = subset(rows)
         texts = subset(texts) if len(numbers) > mapped.MAPPED_ROWS else [texts[number] for number in numbers]
     examples = pairing(rows[0], generator(seed))
-    its = needs.tasks[name]
-    slots = check_roles(pairing, examples, its.plan, its.roles, its.two_texts)
+    its, few = needs.tasks[name], range(1, min(len(rows), _LOOKED_AT))
+    further = (each for number in few for each in pairing(rows[number], generator(seed)))
+    slots = check_roles(pairing, examples, its.plan, its.roles, its.two_texts, further)
     return TrainingData(
         name, task, table, pairing, rows, texts, "; ".join(chosen), slots, examples_per_row=len(examples)
     )

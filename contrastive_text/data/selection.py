@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -87,6 +87,7 @@ def check_roles(
     plan: ViewPlan,
     reads: Sequence[Role],
     two_texts: str | None = None,
+    further: Iterable[Example] = (),
 ) -> tuple[Slot, ...]:
     """Returns the slots of a pairing's examples, and refuses views and objectives of roles that it lacks.
 
@@ -96,6 +97,7 @@ def check_roles(
         plan: The views.
         reads: The roles that the objectives read; that of the original, any pairing gives.
         two_texts: What makes no sense where anchor and positive are one text twice; None if nothing.
+        further: Examples of other rows, read until one has two texts.
 
     Raises:
         ValueError: No example, a role that isn't given, ``FixedDropout`` on texts other than the anchor, or
@@ -130,7 +132,7 @@ def check_roles(
             f"FixedDropout: expected a pairing that repeats the anchor, got {name}; masks are laid over places, "
             "so take SameText"
         )
-    if two_texts and all(set(each.positives) == {each.anchor} for each in examples):
+    if two_texts and all(map(_repeats, examples)) and all(map(_repeats, further)):
         raise InvalidValueError(
             f"pairing {name}: expected two texts for {two_texts}, got one text twice; set pairing: Given"
         )
@@ -141,3 +143,8 @@ def check_roles(
                 f"pairing, or leave out the objective that compares {role}"
             )
     return slots
+
+
+def _repeats(example: Example) -> bool:
+    """Whether anchor and positives are one text."""
+    return set(example.positives) == {example.anchor}

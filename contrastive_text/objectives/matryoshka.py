@@ -128,6 +128,10 @@ class Matryoshka(Objective):
         }
         return replace(parts[drawn[0]], total=total, logs=logs)
 
+    def check(self) -> None:
+        """Checks the objective's files."""
+        self.objective.check()
+
     def finish_step(self) -> None:
         """Lets the copies take over what they keep, and goes on to the next step's draw."""
         for objective in self._at_width().values():
@@ -181,7 +185,9 @@ def _cut(encoded: Encoded, width: int) -> Encoded:
 
 def _check_objective(objective: Objective) -> None:
     name = type(objective).__name__
-    if objective.needs_token_logits or objective.reads_tokens or isinstance(objective, Matryoshka):
+    has_network = type(objective).build_networks is not Objective.build_networks
+    reads_tokens = objective.needs_token_logits or objective.reads_tokens
+    if has_network or reads_tokens or isinstance(objective, Matryoshka):
         raise InvalidValueError(
             f"Matryoshka.objective: expected an objective that reads sentence vectors, got {name}; put "
             "Contrastive or a supervised objective there"

@@ -114,6 +114,11 @@ def test_widths_are_drawn_by_the_number_of_the_step_and_go_on_where_they_stopped
     assert len(one.eval()(encoded()).logs) == 3 * len(info_nce()(encoded()).logs)
 
 
+class WithNetwork(Contrastive):
+    def build_networks(self, embedder: Any) -> None:
+        """Makes one, which nobody would make of the copies."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -130,6 +135,7 @@ def test_widths_are_drawn_by_the_number_of_the_step_and_go_on_where_they_stopped
         ({"dims": [4], "objective": PairRegression(head=MLPHead())}, "head: expected none, got MLPHead"),
         ({"dims": [4], "objective": MaskedLM()}, "reads sentence vectors, got MaskedLM"),
         ({"dims": [4], "objective": Matryoshka(Contrastive(), [2])}, "got Matryoshka"),
+        ({"dims": [4], "objective": WithNetwork()}, "got WithNetwork"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], message: str) -> None:

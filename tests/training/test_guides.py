@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,16 @@ def test_a_guide_that_would_remove_nothing_of_one_text_twice_is_refused(made: di
             ):
                 data.setup("fit")
         else:
+            data.setup("fit")
+
+
+def test_texts_of_any_early_row_may_differ_for_a_guide_without_a_margin(made: dict[str, str]) -> None:
+    module = module_of(made, Contrastive(false_negatives=FalseNegatives("file")))
+    rows = [{"anchor": text, "positive": text} for text in tiny.TEXTS[:8]]
+    for positive, alike in ((tiny.TEXTS[8], True), (tiny.TEXTS[9], False)):
+        data = tiny.data([*rows, {"anchor": tiny.TEXTS[8], "positive": positive}], pairing=Given())  # type: ignore[arg-type]  # rows
+        data.attach(module)
+        with pytest.raises(ValueError, match="got one text twice") if alike else nullcontext():
             data.setup("fit")
 
 
