@@ -315,7 +315,7 @@ PARTS = (
         for content in (
             '{"pooling_mode_cls_token": true, "pooling_mode_max_tokens": true}',
             "{}",
-            '{"pooling_mode": "weightedmean"}',
+            '{"pooling_mode": "mean_sqrt_len_tokens"}',
             '{"pooling_mode": 5}',
             '{"pooling_mode": [["mean"]]}',
             '{"pooling_mode": "mean", "include_prompt": "no"}',

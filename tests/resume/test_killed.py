@@ -16,7 +16,7 @@ import several
 import tiny
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
-from resume.runs import check_equal, run
+from resume.runs import check_same, run
 from torch import Tensor
 
 from contrastive_text.data import AllTasks, BatchRoundRobin
@@ -118,7 +118,7 @@ def test_a_killed_run_is_taken_up_where_its_last_checkpoint_is(
     epoch = {"BatchRoundRobin": 9, None: 5}.get(mixture, 3)
     last = steps[-1] if not KILLED[name].get("edge") else steps[-1] // epoch * epoch
     again = {"resume": str(folder / f"step={last}.ckpt"), "workers": workers}
-    check_equal(uninterrupted[mixture], long_run(tmp_path / "again", bert, data, mixture, **again))
+    check_same(uninterrupted[mixture], long_run(tmp_path / "again", bert, data, mixture, **again))
     assert not list(folder.glob(".*"))
     print(f"{name}: killed after step {steps[-1]}, resumed from {last}")
 
@@ -145,7 +145,7 @@ def test_a_run_that_is_sent_sigterm_is_taken_up_behind_its_step(
     steps = steps_of(folder)
     assert path.name == f"resume-step={steps[-1]}.ckpt"
     assert steps[-1] < STEPS
-    check_equal(
+    check_same(
         uninterrupted[mixture],
         long_run(tmp_path / "again", bert, data, mixture, resume=str(path), workers=workers),
     )
