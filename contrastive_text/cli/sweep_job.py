@@ -179,7 +179,9 @@ def _alone(words: Sequence[str]) -> Iterator[None]:
             torch.distributed.destroy_process_group()
         for name in os.environ.keys() - environment.keys():
             del os.environ[name]
-        os.environ.update(environment)
+        for name, value in environment.items():
+            if os.environ.get(name) != value:  # a library's thread may read one while another is set
+                os.environ[name] = value
 
 
 def check_weights(job: Job, cells: Sequence[Cell], seeds: Sequence[int]) -> None:

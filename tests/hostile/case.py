@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -27,7 +27,6 @@ class Case:
             and what was left out or cut is said. ``right``: status 0, and the stated result.
         says: Words that are printed, all of them.
         check: What else must be true of the result.
-        environment: Variables that are set while it runs.
         may_change: Inputs that the command itself has made and may replace or take away.
         slow: Whether it belongs to the slow suite.
     """
@@ -38,7 +37,6 @@ class Case:
     outcome: Outcome
     says: tuple[str, ...]
     check: Check | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
     may_change: tuple[str, ...] = ()
     slow: bool = False
 

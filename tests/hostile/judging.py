@@ -26,6 +26,8 @@ from hostile.case import Case
 
 from contrastive_text.cli import run
 
+WIDTH = "200"
+"""Columns of the terminal, as the variable ``COLUMNS`` tells them."""
 LIMIT = 10
 """Seconds that a command may take at most."""
 _MEMORY = 6 << 30
@@ -68,7 +70,7 @@ def judge(case: Case, place: Path, sound: Mapping[str, str]) -> list[str]:
             content(path, sound)
     words = filled(case.command, sound)
     before, sound_before = state(place), sound_state(sound)
-    result = shell(words, place, case.environment)
+    result = shell(words, place)
     after = state(place)
     wrong = [result.trouble] if result.trouble else []
     wrong += ["a sound file was changed"] if sound_state(sound) != sound_before else []
@@ -135,13 +137,13 @@ def sound_state(sound: Mapping[str, str]) -> dict[str, object]:
     return state(Path(sound["folder"]))
 
 
-def shell(words: list[str], place: Path, environment: Mapping[str, str] | None = None) -> Result:
+def shell(words: list[str], place: Path) -> Result:
     """Runs a command in a folder as a process of its own would, without leaving a trace in this one."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict", write_through=True)
     err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", write_through=True)
     status: object = None
     trouble = ""
-    with undisturbed(place, environment or {}), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with undisturbed(place), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             with limited():
                 status = run(words)
@@ -176,7 +178,7 @@ def limited() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def undisturbed(place: Path, environment: Mapping[str, str]) -> Iterator[None]:
+def undisturbed(place: Path) -> Iterator[None]:
     """Works in a folder, and then puts back what a command changes of a process."""
     here, path, modules, variables = os.getcwd(), [*sys.path], {*sys.modules}, dict(os.environ)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
@@ -185,7 +187,7 @@ def undisturbed(place: Path, environment: Mapping[str, str]) -> Iterator[None]:
     loggers = [logging.getLogger(), *map(logging.getLogger, ("pytorch_lightning.utilities.rank_zero",))]
     kept = [(logger, logger.level, [*logger.handlers], [*logger.filters]) for logger in loggers]
     os.chdir(place)
-    os.environ.update({"COLUMNS": "200", **environment})
+    set_variables({**variables, "COLUMNS": WIDTH})
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default")  # as in a user's shell, not as in a test
@@ -196,8 +198,7 @@ def undisturbed(place: Path, environment: Mapping[str, str]) -> Iterator[None]:
         for name in {*sys.modules} - modules:
             if _made(sys.modules[name], place):
                 del sys.modules[name]
-        os.environ.clear()
-        os.environ.update(variables)
+        set_variables(variables)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         random.setstate(states[0])
@@ -209,6 +210,18 @@ def undisturbed(place: Path, environment: Mapping[str, str]) -> Iterator[None]:
         for logger, level, had, filters in kept:
             logger.setLevel(level)
             logger.handlers[:], logger.filters[:] = had, filters
+
+
+def set_variables(variables: Mapping[str, str]) -> None:
+    """Makes these the variables of the process.
+
+    It touches only those that differ: a library's thread that reads one while another is set may end the process.
+    """
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    for name, value in variables.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 def _made(module: types.ModuleType, place: Path) -> bool:
