@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -33,12 +34,11 @@ from contrastive_text import Run, SentenceEncoder
 from contrastive_text.cli.configuration import configured
 from contrastive_text.cli.words import expand_recipes
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.sts.cosine import pair_cosines
+from contrastive_text.evaluation.sts.cosine import aggregate, pair_cosines
 from contrastive_text.evaluation.sts.data import STSPairs, find_sts
 from contrastive_text.metrics.bootstrap import PairedBootstrap, paired_bootstrap_spearman
 
 TASKS = ("STS12", "STS14", "STS15", "STS-B", "SICK-R")
-MEAN = "sts:mean"
 GEOMETRY = ("diagnose:alignment", "diagnose:uniformity", "diagnose:effective_rank")
 DEVELOPMENT = "val/spearman"
 RATES = ("3e-5", "1e-4")
@@ -154,12 +154,13 @@ class Protocol:
         def make() -> dict[str, Any]:
             development = {rate: self.sweep(name, rate, [1])[0]["figures"][DEVELOPMENT] for rate in RATES}
             rate = max(development, key=lambda each: development[each])
-            scored = [word for task in TASKS for word in ("--report", f"sts:{task}")]
-            scored += [word for figure in (MEAN, *GEOMETRY) for word in ("--report", figure)]
-            runs = self.sweep(name, rate, [1, 2, 3], *scored, "--report_data", str(self.options.sts))
+            reports = [word for figure in GEOMETRY for word in ("--report", figure)]
+            runs = self.sweep(name, rate, [1, 2, 3], *reports)
             place = self.out / name / rate
             cosines = {run["seed"]: self.cosines(place, run["seed"]) for run in runs}
             torch.save(cosines, self.out / f"{name}.pt")
+            for run in runs:
+                run["scores"] = self.scores(cosines[run["seed"]])
             for each in RATES:
                 drop_weights(self.out / name / each)
             return {"name": name, "rate": rate, "development": development, "runs": runs}
@@ -176,6 +177,11 @@ class Protocol:
         model = next(next(place.rglob(f"seed-{seed}")).rglob("modules.json")).parent
         embed = CachedEncoder(SentenceEncoder.from_pretrained(model, device="cpu"))
         return {name: pair_cosines(embed, pairs) for name, pairs in self.tasks().items()}
+
+    def scores(self, cosines: Mapping[str, torch.Tensor]) -> dict[str, float]:
+        """Returns the score of each test set, and their mean."""
+        found = {task: aggregate(cosines[task], pairs, "all")[0] for task, pairs in self.tasks().items()}
+        return {**found, "mean": statistics.mean(found.values())}
 
     def interval(self, name: str) -> str:
         """Returns a method's difference from the baseline with its interval: the mean over tasks and seeds."""
@@ -253,13 +259,13 @@ class Protocol:
         lines = [
             "# Unsupervised sentence embeddings under one protocol",
             "",
-            f"Start {named['encoder']}; sentences {named['sentences']}; teacher of RankCSE and GIST {named['teacher']}.",
+            f"Start {named['encoder']}; sentences {named['sentences']}; teacher {named['teacher']}.",
             f"75 steps of 64 texts, {self.options.precision}, three seeds. {machine()}.",
             "",
             *markdown(header, table),
             "",
             "Scores: Spearman x 100, mean ± standard deviation over seeds. Against SimCSE: the difference of the",
-            "means, with 95 % over resampled test pairs. Step: its seconds over SimCSE's, median and range of turns.",
+            "means, with 95 % over resampled test pairs. Step: its seconds over SimCSE's, median and range.",
         ]
         print("\n".join(lines))
         print(publish("protocol", lines, rows, self.configurations(), folder=self.options.results))
@@ -267,12 +273,10 @@ class Protocol:
     def cells(self, name: str, row: Mapping[str, Any]) -> list[str]:
         """Returns the cells of a finished row."""
 
-        def of(figure: str) -> list[float]:
-            return [run["figures"][figure] for run in row["runs"]]
-
-        scores = [mean_and_spread(of(figure)) for figure in (*(f"sts:{task}" for task in TASKS), MEAN)]
+        runs = row["runs"]
+        scores = [mean_and_spread([run["scores"][each] for run in runs]) for each in (*TASKS, "mean")]
         difference = "-" if name == BASELINE else self.interval(name)
-        geometry = [mean_and_spread(of(figure)) for figure in GEOMETRY]
+        geometry = [mean_and_spread([run["figures"][figure] for run in runs]) for figure in GEOMETRY]
         return [METHODS[name].said, row["rate"], *scores, difference, *geometry]
 
     def configurations(self) -> dict[str, Any]:
