@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import tiny
 
@@ -11,8 +10,7 @@ from contrastive_text.data.files.streaming import TextStream
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun
 from contrastive_text.poolers import MeanPooler
-from contrastive_text.recipes import recipe_files
-from contrastive_text.recipes.layers import merge, read_config
+from contrastive_text.recipes.layers import read_recipe
 
 SETS = {"sst": "sentiment", "quora": "paraphrase", "sts": "similarity"}
 INFERENCE = [
@@ -20,11 +18,6 @@ INFERENCE = [
     for stage in ("sup_{}", "joint_{}", "joint_{}_paper")
     for size in ("base", "large")
 ]
-
-
-def config_of(name: str) -> dict[str, Any]:  # Any: what YAML can hold
-    """A recipe's files laid over each other."""
-    return merge([read_config(file) for file in recipe_files(name)])
 
 
 def documents(folder: Path) -> str:
@@ -84,7 +77,7 @@ def own_options(name: str, folder: Path) -> list[str]:
 
 def write_guides(name: str, texts: str, folder: Path) -> None:
     """Writes the vectors of a recipe's guides under the names that it gives them, in the folder of the run."""
-    for width, guide in enumerate(config_of(name)["model"].get("guides", {}).values(), start=3):
+    for width, guide in enumerate(read_recipe(name)["model"].get("guides", {}).values(), start=3):
         bert = tiny.save_bert(folder / f"teacher {width}", hidden_size=4 * width)
         teacher = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
         EmbeddingRun(
@@ -96,7 +89,7 @@ def task_options(name: str, files: dict[str, str]) -> list[str]:
     """The files of a CS224N recipe: of one data set, or of each task, with validation where it predicts."""
     files |= {f"{short}_texts": files[task] for short, task in SETS.items()}
     words = []
-    for task, options in config_of(name)["data"]["tasks"].items():
+    for task, options in read_recipe(name)["data"]["tasks"].items():
         trained = options.get("train") != []
         scored = not task.endswith("_texts") and name != "cs224n_pretrain_3sets"
         parts = ["train"] * trained + ["validation"] * scored

@@ -17,7 +17,7 @@ import wordnet_files
 import yaml
 from covering import rest_slow
 from jsonargparse import ArgumentParser
-from recipe_options import INFERENCE, config_of, own_options
+from recipe_options import INFERENCE, own_options
 from torch import Tensor, nn
 
 from contrastive_text.cli import run
@@ -33,7 +33,8 @@ from contrastive_text.losses import CosineMSE, ListMLE, ListNet, NTXent, RankLos
 from contrastive_text.objectives import BilinearScorer
 from contrastive_text.pairings import SameText
 from contrastive_text.poolers import CLSPooler, MeanPooler
-from contrastive_text.recipes import BASE, recipe_files, recipe_names
+from contrastive_text.recipes import BASE, recipe_file, recipe_names
+from contrastive_text.recipes.layers import read_config, read_layers, read_recipe
 from contrastive_text.training import ConstantSchedule
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens
@@ -135,7 +136,7 @@ def test_a_recipe_runs_two_steps_with_a_tiny_encoder(
     assert ("val/overall" in header) == bool(predicting)
     if name.startswith("diffcse"):  # its generator is a tiny one, too
         named = module.hparams["objectives"]["replaced"]["init_args"]
-        named["generator"] = config_of(name)["model"]["objectives"]["replaced"]["init_args"]["generator"]
+        named["generator"] = read_recipe(name)["model"]["objectives"]["replaced"]["init_args"]["generator"]
     assert module.hparams == built(name).hparams  # from the shell and from Python
     assert class_paths(config["model"]) <= class_paths(module.hparams)  # one spelling in both files
     if name == "cs224n":  # the multi-task system is chosen by the mean of its scores
@@ -152,23 +153,15 @@ def class_paths(plain: Any) -> set[str]:  # Any: what YAML can hold
     return set().union(*map(class_paths, plain)) if isinstance(plain, list) else set()
 
 
-def test_a_recipe_lies_over_its_method_s() -> None:
-    for name in recipe_names():
-        files = recipe_files(name)
-        assert files[-1].stem == name
-        assert files[0].exists()
-    assert [file.stem for file in recipe_files("declutr_base")] == ["declutr", "declutr_base"]
-    assert [file.stem for file in recipe_files("simcse_sup_bert_base")][1:] == [
-        "simcse_sup",
-        "simcse_sup_bert_base",
-    ]
-    assert [file.stem for file in recipe_files("consert_sup_unsup_base")] == ["consert", "consert_sup_unsup_base"]
-
-
-def test_a_recipe_without_its_method_s_file_stands_alone() -> None:
-    assert [file.stem for file in recipe_files("sbert_nli")] == ["sbert_nli"]
-    with pytest.raises(ValueError, match=r"expected one of .*, got 'sbert'"):
-        recipe_files("sbert")
+def test_a_file_lies_over_the_recipe_that_it_names(tmp_path: Path) -> None:
+    own = [read_config(recipe_file(name)) for name in ("simcse", "simcse_sup", "simcse_sup_bert_base")]
+    assert [layer.pop("recipe", None) for layer in own] == [None, "simcse", "simcse_sup"]
+    assert read_layers(recipe_file("simcse_sup_bert_base")) == own
+    (tmp_path / "mine.yaml").write_text("recipe: simcse_sup\ndata: {batch_size: 8}\n")
+    assert read_layers(tmp_path / "mine.yaml") == [*own[:2], {"data": {"batch_size": 8}}]
+    (tmp_path / "mine.yaml").write_text("recipe: simsce\n")
+    with pytest.raises(ValueError, match=r"mine\.yaml: recipe: expected .*, got 'simsce'; did you mean simcse"):
+        read_layers(tmp_path / "mine.yaml")
 
 
 def test_the_minilm_example_lays_itself_over_the_recipe(words: list[str], tmp_path: Path) -> None:
@@ -200,18 +193,18 @@ def test_the_example_from_nothing_learns_its_vocabulary_from_the_text(words: lis
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_the_head_of_a_recipe_says_how_true_it_is_and_what_to_expect(name: str) -> None:
-    text = recipe_files(name)[-1].read_text()
+    text = recipe_file(name).read_text()
     head = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
     assert re.search(r"fidelity: (paper|code|corrected)\b", head)
     assert re.search(r"[Nn]ot reproduced here|benchmarks/results|Out of reach", head)
     assert "expect:" in head
     assert "http" in head  # where the method comes from
-    assert yaml.safe_load(text).keys() <= {"model", "trainer", "data", "seed_everything"}
+    assert yaml.safe_load(text).keys() <= {"recipe", "model", "trainer", "data", "seed_everything"}
 
 
 def test_two_masked_copies_weigh_as_the_sum_of_two_losses(built: Callable[[str], ContrastiveModule]) -> None:
     module, logits = built("clear_mlm_double_mask"), nn.Linear(4, 9)
-    assert config_of("clear_mlm_double_mask")["data"]["originals"] == 2
+    assert read_recipe("clear_mlm_double_mask")["data"]["originals"] == 2
     hidden, labels = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6)
 
     def loss(copies: slice) -> float:
@@ -229,7 +222,7 @@ def test_the_base_is_no_recipe_and_keeps_lightning_from_repeating_rows() -> None
     base = yaml.safe_load(BASE.read_text())
     assert base["trainer"]["use_distributed_sampler"] is False
     with pytest.raises(ValueError, match=r"expected one of .*, got 'base'"):
-        recipe_files("base")
+        recipe_file("base")
 
 
 # What recipes promise, by the numbers of the specification
@@ -240,7 +233,7 @@ def test_k13_consert_has_64_tokens_and_its_authors_67(vectors: dict[str, Any], t
     long = " ".join(tiny.TEXTS)
     corrected = ContrastiveModule.from_recipe("consert", bert)
     assert encoded_length(corrected, long) == 64
-    config = yaml.safe_load(recipe_files("consert")[0].read_text())
+    config = yaml.safe_load(recipe_file("consert").read_text())
     config["model"]["encoder"]["init_args"]["max_length"] = 67
     (tmp_path / "faithful.yaml").write_text(yaml.safe_dump(config))
     lengths = vectors["consert_lengths"]
@@ -285,7 +278,7 @@ def test_c11_c12_clear_predicts_the_original_and_uses_cls_without_the_projection
     ],
 )
 def test_unsupervised_simcse_has_the_settings_of_its_readme(name: str, rate: float, batch: int) -> None:
-    config = config_of(f"simcse_unsup_{name}")
+    config = read_recipe(f"simcse_unsup_{name}")
     encoder = name.replace("_", "-") + ("-uncased" if name.startswith("bert") else "")
     assert config["model"]["encoder"]["init_args"] == {"model_name_or_path": encoder, "max_length": 32}
     assert (config["model"]["optimizer"]["init_args"]["lr"], config["data"]["batch_size"]) == (rate, batch)
@@ -303,7 +296,7 @@ def test_unsupervised_simcse_has_the_settings_of_its_readme(name: str, rate: flo
 def test_esimcse_has_the_settings_of_its_script_and_is_simcse_else(
     name: str, rate: float, queue: int, dropout: float | None, repeated: float
 ) -> None:
-    own, simcse = config_of(f"esimcse_{name}"), config_of("simcse")
+    own, simcse = read_recipe(f"esimcse_{name}"), read_recipe("simcse")
     model, objective = own["model"], own["model"]["objectives"]["contrastive"]["init_args"]
     assert model.pop("views") == {"positive": [{"class_path": "RepeatTokens", "init_args": {"rate": repeated}}]}
     keys = {"decay": 0.995, "of": "anchor", "views": False, "dropout": False, "head": "trained"}
@@ -320,7 +313,7 @@ def test_esimcse_has_the_settings_of_its_script_and_is_simcse_else(
 
 
 def test_moco_is_simcse_with_the_settings_of_moco() -> None:
-    own, simcse = config_of("moco"), config_of("simcse")
+    own, simcse = read_recipe("moco"), read_recipe("simcse")
     objective = own["model"]["objectives"]["contrastive"]["init_args"]
     keys = {"decay": 0.999, "of": "positive"}
     assert (objective.pop("queue"), objective.pop("in_batch"), objective.pop("keys")["init_args"]) == (
@@ -332,7 +325,7 @@ def test_moco_is_simcse_with_the_settings_of_moco() -> None:
 
 
 def test_dcl_is_simcse_but_for_the_loss() -> None:
-    own, simcse = config_of("dcl"), config_of("simcse")
+    own, simcse = read_recipe("dcl"), read_recipe("simcse")
     assert own["model"]["objectives"]["contrastive"]["init_args"].pop("loss") == {
         "class_path": "DCL",
         "init_args": {"temperature": 0.1},
@@ -346,7 +339,7 @@ def test_dcl_is_simcse_but_for_the_loss() -> None:
     [("rankcse_listnet", ListNet(0.05, guide_temperature=0.025)), ("rankcse_listmle", ListMLE(0.05))],
 )
 def test_rankcse_has_the_settings_of_its_readme_and_one_head(name: str, loss: RankLoss, bert: str) -> None:
-    module, config = ContrastiveModule.from_recipe(name, bert), config_of(name)
+    module, config = ContrastiveModule.from_recipe(name, bert), read_recipe(name)
     contrastive, consistency, ranking = module.objective_parts().values()
     assert describe(ranking.loss) == describe(loss)
     assert (ranking.guides, ranking.weights) == (("diffcse_base", "simcse_large"), [0.33, 0.67])
@@ -370,7 +363,7 @@ def test_rankcse_has_the_settings_of_its_readme_and_one_head(name: str, loss: Ra
 def test_supervised_simcse_has_the_settings_of_its_readme(
     name: str, encoder: str, rate: float, built: Callable[[str], ContrastiveModule]
 ) -> None:
-    config = config_of(name)
+    config = read_recipe(name)
     assert config["model"]["encoder"]["init_args"] == {"model_name_or_path": encoder, "max_length": 32}
     assert config["data"] == {"batch_size": 512, "pairing": "Given"}
     assert config["trainer"]["max_epochs"] == 3
@@ -402,14 +395,14 @@ def test_sbert_reads_the_paper_s_features_of_the_last_layer_s_mean(
     assert inference.scorer.linear.in_features == 3 * module.encoder.features
     assert isinstance(module.pooler, MeanPooler) and module.inference_pooler is None
     assert (module.optimizer.lr, module.schedule.warmup_ratio) == (2e-5, 0.1)
-    assert config_of("sbert_nli")["data"]["batch_size"] == 16
+    assert read_recipe("sbert_nli")["data"]["batch_size"] == 16
 
 
 @pytest.mark.parametrize("name", INFERENCE)
 def test_consert_s_first_stages_have_the_settings_of_their_scripts(
     name: str, built: Callable[[str], ContrastiveModule]
 ) -> None:
-    module, config = built(name), config_of(name)
+    module, config = built(name), read_recipe(name)
     joint, paper = name.startswith("consert_joint"), name.endswith("_paper")
     assert module.weights == {"inference": 1.0} | ({"contrastive": 0.15} if joint else {})
     assert module.objectives["inference"].classes == NLI_CLASSES
@@ -447,7 +440,7 @@ def test_consert_s_first_stages_have_the_settings_of_their_scripts(
 def test_consert_s_second_stages_alter_one_of_two_views_of_single_texts(
     name: str, view: str, epochs: int, length: int, built: Callable[[str], ContrastiveModule]
 ) -> None:
-    module, config = built(name), config_of(name)
+    module, config = built(name), read_recipe(name)
     assert [(place, describe(part)) for place, part in module.plan.views_with_places()] == [
         ("views.positive[0]", view)
     ]
@@ -510,10 +503,10 @@ def test_m10_m11_m13_the_steps_of_an_epoch() -> None:
         "similarity": TaskSize(6041, 16),
     }
     average, batches, epochs = (
-        mixture_of(name).steps(sizes, drop_last=config_of(name)["data"]["drop_last"])
+        mixture_of(name).steps(sizes, drop_last=read_recipe(name)["data"]["drop_last"])
         for name in ("cs224n_multitask_average", "cs224n_batch_round_robin", "cs224n_epoch_round_robin")
     )
-    assert len(average) == 378 == math.ceil(6041 / config_of("cs224n")["data"]["batch_size"])
+    assert len(average) == 378 == math.ceil(6041 / read_recipe("cs224n")["data"]["batch_size"])
     assert all(list(step.parts) == list(sizes) for step in average)
     assert [list(step.parts) for step in batches] == [[task] for _ in range(378) for task in sizes]
     turns = [task for task, size in sizes.items() for _ in range(math.ceil(size.rows / 16))]
@@ -528,7 +521,7 @@ def mixture_of(name: str) -> Mixture:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--mixture", type=Mixture)
     built: Mixture = parser.instantiate(
-        parser.parse_object({"mixture": config_of(name)["data"]["mixture"]})
+        parser.parse_object({"mixture": read_recipe(name)["data"]["mixture"]})
     ).mixture
     return built
 
@@ -545,7 +538,7 @@ def test_m9_m14_pretraining_on_three_sets_signs_labelled_pairs_and_throws_its_on
     one, other, third = first_and_second_layers(module).values()
     assert all(a is b is c for a, b, c in zip(one, other, third, strict=True))
     assert module.sentence_encoder().head is None and module.optimizer.lr == 2e-5
-    sizes = {name: TaskSize(32, 16) for name in config_of("cs224n_pretrain_3sets")["data"]["tasks"]}
+    sizes = {name: TaskSize(32, 16) for name in read_recipe("cs224n_pretrain_3sets")["data"]["tasks"]}
     steps = mixture_of("cs224n_pretrain_3sets").steps(sizes, drop_last=False)
     assert [list(step.parts) for step in steps] == [
         [task] for task in ("paraphrase", "sentiment", "similarity") for _ in range(2)
@@ -553,7 +546,7 @@ def test_m9_m14_pretraining_on_three_sets_signs_labelled_pairs_and_throws_its_on
 
 
 def test_pre_training_takes_the_three_sets_in_turn_and_a_part_of_quora_s_pairs() -> None:
-    tasks = config_of("cs224n_pretrain")["data"]["tasks"]
+    tasks = read_recipe("cs224n_pretrain")["data"]["tasks"]
     sizes = {f"{name}_texts": TaskSize(32, 16) for name in ("sst", "quora", "sts")}
     assert [*tasks] == [*sizes, "paraphrase", "similarity"]
     assert [tasks[name].get("fraction") for name in sizes] == [None, 0.06, None]

@@ -17,7 +17,7 @@ from contrastive_text.cli.words import option_value, option_values, with_values
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes import BASE
-from contrastive_text.recipes.layers import Config, merge, option_over, put, read_config
+from contrastive_text.recipes.layers import Config, merge, option_over, put, read_config, read_layers
 from contrastive_text.training.run_parser import check_places, checkpoint_parts, run_parser
 from contrastive_text.training.trainer_options import answering
 
@@ -80,7 +80,7 @@ def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
         if file is not None:
             if not file:
                 raise InvalidValueError("--config: expected a YAML file, got none; name one after it")
-            layers = [*layers, read_config(file)]
+            layers += read_layers(file)
         elif word.startswith("--") or not options or len(options[-1]) == 2:
             options.append([name, value] if joined and word.startswith("--") else [word])
         else:

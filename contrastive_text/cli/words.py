@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from contrastive_text.recipes import recipe_files
+from contrastive_text.recipes import recipe_file
 
 
 def with_values(words: Sequence[str], *names: str) -> Iterator[tuple[str, str | None]]:
@@ -36,7 +36,7 @@ def option_values(words: Sequence[str], name: str) -> list[str]:
 
 
 def expand_recipes(words: Sequence[str]) -> list[str]:
-    """Puts ``--config FILE``, one or two, where ``--recipe NAME`` stands, so that what follows overrides it.
+    """Puts ``--config FILE`` where ``--recipe NAME`` stands, so that what follows overrides it.
 
     Raises:
         ValueError: An unknown recipe, or none named.
@@ -46,13 +46,9 @@ def expand_recipes(words: Sequence[str]) -> list[str]:
         >>> [Path(word).name for word in expand_recipes(["fit", "--recipe", "simcse"])]
         ['fit', '--config', 'simcse.yaml']
     """
-    expanded: list[str] = []
-    for word, recipe in with_values(words, "--recipe"):
-        if recipe is None:
-            expanded.append(word)
-        else:
-            expanded += [part for file in recipe_files(recipe) for part in ("--config", str(file))]
-    return expanded
+    each = with_values(words, "--recipe")
+    pairs = ([word] if recipe is None else ["--config", str(recipe_file(recipe))] for word, recipe in each)
+    return [word for pair in pairs for word in pair]
 
 
 def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:

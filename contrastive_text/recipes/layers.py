@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.recipes import recipe_files
+from contrastive_text.recipes import recipe_file
 from contrastive_text.recipes.yaml_files import parse_yaml, read_yaml
 
 Config: TypeAlias = dict[str, Any]  # Any: what YAML can hold
@@ -39,17 +39,36 @@ def read_config(path: str | Path) -> Config:
     return dict(content or {})
 
 
+def read_layers(path: str | Path) -> list[Config]:
+    """Reads a YAML file with the recipes under it, the lowest first.
+
+    Its line ``recipe``, if it has one, names a shipped recipe that it overrides, which may name one in its turn.
+
+    Raises:
+        ValueError: As ``read_config``; no such recipe.
+    """
+    own = read_config(path)
+    if "recipe" not in own:
+        return [own]
+    below = recipe_file(str(own.pop("recipe")), f"--config: {path}: recipe")
+    return [*read_layers(below), own]
+
+
 def read_recipe(recipe: str | Path) -> Config:
-    """Reads a recipe with those that it goes on from.
+    """Reads a recipe with those under it.
 
     Args:
         recipe: Name of a shipped recipe, or path of a YAML file.
 
     Raises:
         ValueError: No such recipe, or no such file.
+
+    Example:
+        >>> read_recipe("simcse_unsup_roberta_base")["model"]["pooler"]  # of simcse.yaml
+        'CLSPooler'
     """
     own = Path(recipe).suffix in (".yaml", ".yml")
-    return merge([read_config(file) for file in ([recipe] if own else recipe_files(str(recipe)))])
+    return merge(read_layers(recipe if own else recipe_file(str(recipe))))
 
 
 def merge(layers: Sequence[Config]) -> Config:

@@ -13,8 +13,7 @@ from contrastive_text.core.targets import Classes, Scores
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import AnglE, CoSENT, NTXent, angle_similarity
 from contrastive_text.objectives import Contrastive, NegativesAsHard, PairRegression
-from contrastive_text.recipes import recipe_files
-from contrastive_text.recipes.layers import read_config
+from contrastive_text.recipes.layers import read_recipe
 from contrastive_text.training.tasks import TaskParts
 
 ROUNDING = 1e-12
@@ -110,7 +109,7 @@ def test_the_objective_gives_vectors_and_predicts_cosines() -> None:
 
 def test_the_recipe_weighs_the_in_batch_part_as_the_authors_mean_over_all_rows() -> None:
     """Theirs: 30 x the mean over both texts of all pairs, in which those of label 0 count as 0."""
-    config = read_config(next(path for path in recipe_files("angle_nli")))
+    config = read_recipe("angle_nli")
     weights, objectives = config["model"]["weights"], config["model"]["objectives"]
     temperatures = {part["init_args"]["loss"]["init_args"]["temperature"] for part in objectives.values()}
     assert temperatures == {1 / 20}
