@@ -68,7 +68,8 @@ Role: TypeAlias = ReadPath | WrittenFile | WrittenFolder
 _RUN_PATHS = ("train", "held_out", "validation", "test", "predict", "retrieval", "retrieval_corpus", "tasks")
 RUN_READS: dict[str, Role] = {
     **dict.fromkeys((*(f"data.{part}" for part in _RUN_PATHS), "config", "init_from", "ckpt_path"), ReadPath()),
-    "model.encoder": ReadPath(model=True),
+    **dict.fromkeys(("model.encoder", "model.guides"), ReadPath(model=True)),
+    "model.views": ReadPath(),
 }
 """What a run reads, by the places of its configuration."""
 RUN_WRITES: dict[str, Role] = {

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
 from contrastive_text.core.batch import Batch
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError
 from contrastive_text.core.specs import describe
 from contrastive_text.data import TextDataModule
 from contrastive_text.objectives import Objective
@@ -44,9 +45,21 @@ def guide_vectors(
     guides: Mapping[str, Guide], batch: Batch, objectives: Iterable[Objective]
 ) -> dict[str, Tensor]:
     """Returns what objectives read of guides for the rows of a batch, each guide asked once, (S, Dg)."""
-    read = dict.fromkeys(name for objective in objectives for name in objective.guides)
-    with torch.no_grad():
-        return {name: guides[name](batch) for name in read}
+    found = {}
+    for name in dict.fromkeys(name for objective in objectives for name in objective.guides):
+        with torch.no_grad(), naming_option(name):
+            found[name] = guides[name](batch)
+    return found
+
+
+@contextmanager
+def naming_option(name: str) -> Iterator[None]:
+    """Puts ``model.guides.NAME`` before what a guide says, such as that its file isn't there."""
+    try:
+        yield
+    except ContrastiveTextError as error:
+        kind = MissingFileError if isinstance(error, MissingFileError) else InvalidValueError
+        raise kind(f"model.guides.{name}: {error}") from error
 
 
 def check_guided(guides: Mapping[str, Guide], objectives: Mapping[str, Objective], trainer: pl.Trainer) -> None:
@@ -55,8 +68,12 @@ def check_guided(guides: Mapping[str, Guide], objectives: Mapping[str, Objective
     Raises:
         ValueError: As ``Guide.check`` and ``Objective.check_guides`` raise it.
     """
+    widths = {}
+    for name, guide in guides.items():
+        with naming_option(name):
+            widths[name] = guide.features
     for objective in objectives.values():
-        objective.check_guides({name: guides[name].features for name in objective.guides})
+        objective.check_guides(widths)
     data = vars(trainer).get("datamodule")
     if not guides or not isinstance(data, TextDataModule):
         return
@@ -92,8 +109,9 @@ def check_same_guides(guides: Mapping[str, Guide], kept: Mapping[str, str], wher
 
 
 def describe_guides(guides: Mapping[str, Guide]) -> str:
-    """Returns each guide in words, with its width and its identity."""
+    """Returns each guide in words, with its width, and the identity that a resumed run expects."""
     return "\n".join(
-        f"{name}: {describe(guide)}; {guide.features} features; {guide.identity}"
+        f"{name}: {describe(guide)}; {guide.features} features; "
+        f"identity {guide.identity}, as a resumed run must have it"
         for name, guide in guides.items()
     )

@@ -299,16 +299,18 @@ class ContrastiveModule(StoredModule):
         """Returns what watches over every run, whoever made its trainer."""
         return [EndWhenDiverged(), KeepGradients(), FollowSteps(self.momentum)]
 
-    def setup(self, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
-        """Becomes float64 where that is asked for, before a checkpoint is loaded, which would be rounded."""
+    def setup(self, stage: str) -> None:
+        """Becomes float64 where that is asked for, before a checkpoint is loaded, which would be rounded.
+
+        Where it is trained, checks before the run says what it is that trainer, data and module go together
+        (``check_start``), and texts with guides.
+        """
         if self.trainer.precision == "64-true":
             self.double()
-
-    def on_fit_start(self) -> None:
-        """Checks that trainer, data and module go together (``check_start``), and texts with guides."""
-        embedders = [self.embedder, self.inference_embedder]
-        check_start(self.trainer, self.combine, self.by_task, embedders, recipe=self._recipe)
-        check_guided(self.by_task.guides, self.objective_parts(), self.trainer)
+        if stage == "fit":
+            embedders = [self.embedder, self.inference_embedder]
+            check_start(self.trainer, self.combine, self.by_task, embedders, recipe=self._recipe)
+            check_guided(self.by_task.guides, self.objective_parts(), self.trainer)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Returns the optimiser and the schedule per step; refuses a run of unknown length."""

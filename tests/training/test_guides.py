@@ -27,7 +27,8 @@ from contrastive_text.objectives import (
 from contrastive_text.pairings import Given, OneSequence, Spans
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.training import GuideFile, GuideModel
-from contrastive_text.training.guidance import check_guided, check_same_guides
+from contrastive_text.training.callbacks import RunSummary
+from contrastive_text.training.guidance import check_guided, check_same_guides, describe_guides
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import FeatureCutoff, SwapWords
 
@@ -145,8 +146,8 @@ def test_a_run_neither_trains_nor_keeps_its_guides_but_knows_them_again(
     ContrastiveModule.load_from_checkpoint(path)
 
 
-def test_a_text_without_a_vector_is_found_before_the_first_step_with_its_line(
-    made: dict[str, str], tmp_path: Path
+def test_a_text_without_a_vector_is_found_before_the_run_says_what_it_is_with_its_line(
+    made: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [(tiny.TEXTS[i], tiny.TEXTS[i + 8]) for i in range(23)] + [(tiny.TEXTS[23], "a new text")]
     file = tmp_path / "pairs.tsv"
@@ -155,7 +156,8 @@ def test_a_text_without_a_vector_is_found_before_the_first_step_with_its_line(
     with pytest.raises(
         ValueError, match=r"pairs.tsv:25: expected a vector in .*teacher.npy .* 'a new text'; embed"
     ):
-        tiny.trainer(tmp_path).fit(module, tiny.data(str(file), pairing=Given()))
+        tiny.trainer(tmp_path, callbacks=[RunSummary()]).fit(module, tiny.data(str(file), pairing=Given()))
+    assert "What makes the result" not in capsys.readouterr().out
     module = module_of(made, FollowFile())
     with pytest.raises(ValueError, match=r"list of 24 tuples:24: expected a vector in .* 'a new text'"):
         tiny.trainer(tmp_path).fit(module, tiny.data(rows, pairing=Given()))  # type: ignore[arg-type]  # rows
@@ -203,6 +205,22 @@ def test_the_width_of_a_guide_is_checked_before_the_first_step(made: dict[str, s
                 check_guided(guides, module.objective_parts(), trainer)
         else:
             check_guided(guides, module.objective_parts(), trainer)
+
+
+def test_a_guide_is_said_with_its_identity_and_one_that_is_not_there_with_its_option(
+    made: dict[str, str],
+) -> None:
+    guide = GuideFile(made["file"])
+    said = (
+        f"file: GuideFile(path={made['file']!r}); 24 features; identity {guide.identity}, as a resumed run must"
+    )
+    assert describe_guides({"file": guide}).startswith(said)
+    objectives = {"follow": FollowFile()}
+    for absent in (GuideFile("gone.npy"), GuideModel("gone/")):
+        with pytest.raises(
+            (ValueError, FileNotFoundError), match=r"model\.guides\.file: .*gone.* nothing|no such"
+        ):
+            check_guided({"file": absent}, objectives, tiny.trainer(Path()))
 
 
 def test_a_guide_that_would_remove_nothing_of_one_text_twice_is_refused(made: dict[str, str]) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 TIMES_100 = "\u00d7 100"
 """How scores are scaled."""
+_WRITTEN_OUT = 1e9
+"""Below this a number has no exponent."""
 _VOID = frozenset({"br", "col", "hr", "img", "link", "meta", "wbr"})
 
 
@@ -82,10 +84,15 @@ def missing(what: str, why: str, remedy: str) -> Note:
 
 
 def number(value: float | None, form: str) -> str:
-    """Returns a number as text, with the minus sign of print, or n/a.
+    """Returns a number as text, with the minus sign of print, and without an exponent up to a billion; or n/a.
 
     Example:
-        >>> number(3.2381, ".2f"), number(None, ".2f")
-        ('3.24', 'n/a')
+        >>> number(3.2381, ".2f"), number(4357.2, ".3g"), number(None, ".2f")
+        ('3.24', '4,357', 'n/a')
     """
-    return "n/a" if value is None else format(value, form).replace("-", "\u2212")
+    if value is None:
+        return "n/a"
+    text = format(value, form)
+    if "e+" in text and abs(value) < _WRITTEN_OUT:
+        text = f"{value:,.0f}"
+    return text.replace("-", "\u2212")

@@ -86,7 +86,7 @@ def _glance(run: RunRecord, space: Space | None) -> dict[str, str]:
         figures[f"best {monitor.removeprefix('val/')}"] = number(score, ".2f")
         figures["at step"] = f"{step:,}"
     if (losses := run.metrics.get(LOSS)) is not None:
-        figures["loss, last step"] = f"{losses.values[-1]:.3g}"
+        figures["loss, last step"] = number(losses.values[-1], ".3g")
         figures["steps"] = f"{losses.steps[-1]:,}"
     if run.diverged is not None:
         figures["loss, last step"] = f"NaN or infinite from step {run.diverged:,} on"

@@ -22,3 +22,8 @@ def test_a_note_says_what_is_missing_why_and_what_would_bring_it() -> None:
 
 def test_a_negative_number_has_the_minus_sign_of_print() -> None:
     assert number(-3.2381, ".2f") == "\u22123.24"
+
+
+def test_a_large_number_is_written_out_up_to_a_billion() -> None:
+    found = [number(each, ".3g") for each in (0.00012, 4357.2, -43572.0, 3e12)]
+    assert found == ["0.00012", "4,357", "\u221243,572", "3e+12"]
