@@ -18,10 +18,14 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from contrastive_text.core.errors import InvalidTypeError
 from contrastive_text.encoders.dropout import drop
 
 ATTENTION = "contrastive_text"
 """Name under which Transformers finds ``attention``."""
+
+_KNOWN = ("is_causal", "sliding_window", "position_ids", "encoder_hidden_states")
+"""Options of an attention layer that are read, or that are in its queries and keys already."""
 
 _packing: ContextVar[Packing | None] = ContextVar("packing", default=None)
 """What is packed in the pass that is running."""
@@ -91,6 +95,10 @@ def attention(
         attention_mask: From ``attention_mask``.
         dropout: Probability that an attention weight is dropped.
         scaling: Factor of the products; None for ``1 / sqrt(head size)``.
+        options: ``is_causal`` overrides the layer's own, and ``sliding_window`` is read; of others see Raises.
+
+    Raises:
+        TypeError: For packed rows: an option that would change the values, such as Gemma 2's ``softcap``.
 
     Returns:
         (S, L, heads, head size), and no weights.
@@ -100,8 +108,12 @@ def attention(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
-    causal = bool(vars(module).get("is_causal", False))
-    window = options.get("sliding_window")
+    # A number or tensor that isn't known changes the scores; flags ask for outputs beside them.
+    for name, value_of in options.items():
+        if name not in _KNOWN and isinstance(value_of, Tensor | float | int) and not isinstance(value_of, bool):
+            raise InvalidTypeError(f"attention: expected options that packed rows take, got {name}")
+    given, window = options.get("is_causal"), options.get("sliding_window")
+    causal = bool(vars(module).get("is_causal", False) if given is None else given)
     return packed_attention(query, key, value, packing, dropout, scaling, causal, window), None
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from contrastive_text.core.errors import first_line
+from contrastive_text.core.errors import InvalidValueError, first_line
 from contrastive_text.core.libraries import quiet
 from contrastive_text.encoders.layouts import natural_positions, pad, token_mask
 from contrastive_text.encoders.packing import ATTENTION, Packing, packed
+
+Attention: TypeAlias = Literal["causal", "bidirectional"]
 
 
 @contextmanager
@@ -102,3 +105,44 @@ def is_causal(model: PreTrainedModel) -> bool:
     forward = (output[2, -1] - output[0, -1]).abs().max()
     # Where tokens see each other both are of one size; where they don't, one is 0, or its rounding.
     return bool(backward < 1e-3 * forward)
+
+
+def set_attention(model: PreTrainedModel, attention: Attention | None) -> None:
+    """Makes each token of a network see all tokens of its row, or none after it.
+
+    Since 5.2 Transformers reads ``is_causal`` of a configuration, for rows with and without padding. Older
+    versions, and architectures with masks of their own, ignore it or obey it for some rows: so it is tried out.
+
+    Args:
+        model: The network; its configuration says so afterwards, where it wasn't so before.
+        attention: None leaves it as it is.
+
+    Raises:
+        ValueError: Another name, or a network that can't be made so.
+    """
+    if attention is None:
+        return
+    if attention not in get_args(Attention):
+        raise InvalidValueError(
+            f"encoder.attention: expected {', '.join(get_args(Attention))} or null, got {attention!r}"
+        )
+    causal = attention == "causal"
+    if is_causal(model) == causal:
+        return
+    model.config.is_causal = causal
+    if is_causal(model) != causal or not _ignores_padding(model):
+        raise InvalidValueError(
+            f"encoder.attention: expected an architecture that can be {attention}, got "
+            f"{model.config.model_type}, which has its own in this version of Transformers; leave attention out, "
+            "or take another encoder"
+        )
+
+
+def _ignores_padding(model: PreTrainedModel) -> bool:
+    """Whether a row has the same vectors with padding after it as alone; the two masks are made in two ways."""
+    ids = torch.arange(5, 10, device=model.device).expand(2, 5) % model.config.vocab_size
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], device=model.device)
+    with _trying(model), torch.compiler.set_stance("force_eager"):
+        beside = model(input_ids=ids, attention_mask=mask).last_hidden_state[1, :3]
+        alone = model(input_ids=ids[1:, :3], attention_mask=mask[1:, :3]).last_hidden_state[0]
+    return torch.allclose(beside, alone, rtol=0, atol=1e-4 * float(alone.abs().max()))

@@ -9,7 +9,7 @@ from typing import Any, Self, get_args
 import torch
 from tokenizers import AddedToken
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
@@ -23,7 +23,8 @@ from contrastive_text.encoders.generator import TokenGenerator
 from contrastive_text.encoders.layouts import FixedLayout, Layout, natural_positions, pad, token_mask
 from contrastive_text.encoders.loading import dropouts, load_architecture, load_model, load_pooler, load_tokenizer
 from contrastive_text.encoders.packing import ATTENTION, Packing, flash_attention, packed
-from contrastive_text.encoders.probes import heeds_positions, is_causal, why_not_packed
+from contrastive_text.encoders.position_tables import first_position, longest_row
+from contrastive_text.encoders.probes import Attention, heeds_positions, is_causal, set_attention, why_not_packed
 from contrastive_text.encoders.token_head import TokenHead
 
 
@@ -42,6 +43,9 @@ class TransformerEncoder(Encoder):
         max_length: Longest row in training, in tokens with special ones; None for the model's limit, which
             holds in use whatever was trained with.
         dropout: Probability for every dropout of the network; None keeps the model's own.
+        attention: Whether a token sees none after it, ``causal``, or all, ``bidirectional``, as LLM2Vec makes
+            decoders (BehnamGhader et al. 2024, https://arxiv.org/abs/2404.05961): a saved model's ``config.json``
+            then says ``is_causal: false``, which Transformers 5.2 and later read. None for the model's own.
         layout: How rows are laid out (see ``encoders.layouts``); ``auto`` takes the fastest that is right for the
             architecture on the device. The result is the same.
         compiled: Whether blocks are compiled by ``torch.compile`` for lengths of every kind; their rows are then
@@ -49,8 +53,9 @@ class TransformerEncoder(Encoder):
 
     Raises:
         ValueError: Neither or both of name and config, a model that can't be found, a checkpoint that
-            lacks weights of the encoder, a length the model can't take, or ``packed`` for an architecture that
-            has no place for another attention function, gives other values with it, or is compiled.
+            lacks weights of the encoder, a length the model can't take, an ``attention`` that the architecture
+            can't have, or ``packed`` for one that has no place for another attention function, gives other values
+            with it, or is compiled.
 
     Example:
         >>> tiny = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
@@ -67,6 +72,7 @@ class TransformerEncoder(Encoder):
         tokenizer_name_or_path: str | None = None,
         max_length: int | None = None,
         dropout: float | None = None,
+        attention: Attention | None = None,
         layout: Layout = "auto",
         compiled: bool = False,
     ) -> None:
@@ -79,12 +85,14 @@ class TransformerEncoder(Encoder):
         self.config = config
         self.tokenizer_name_or_path = tokenizer_name_or_path
         self.dropout = dropout
+        self.attention = attention
         self.layout = layout
         self.compiled = compiled
         architecture = load_architecture(model_name_or_path, self._full_config(), dropout)
         # It is loaded in eval mode, without dropout and views.
         self.model = load_model(model_name_or_path, architecture).train()
         replace_dropouts(self.model)
+        set_attention(self.model, attention)
         source = tokenizer_name_or_path or model_name_or_path
         self.tokenizer = None if source is None else load_tokenizer(source)
         if config is not None and self.tokenizer is not None and len(self.tokenizer) > architecture.vocab_size:
@@ -95,14 +103,14 @@ class TransformerEncoder(Encoder):
         self.features = int(architecture.hidden_size)
         self.vocabulary_size = int(architecture.vocab_size)
         self.dropout_in_effect = dropouts(architecture)
-        self.limit = _limit(self.model, self.tokenizer)
+        self.limit = longest_row(self.model, self.tokenizer)
         if max_length is not None and not 3 <= max_length <= (self.limit or max_length):
             raise InvalidValueError(
                 f"encoder.max_length: expected 3 to {self.limit} tokens for {type(self.model).__name__}, "
                 f"got {max_length}"
             )
         self.max_length = max_length
-        self._first_position = _first_position(self.model)
+        self._first_position = first_position(self.model)
         self.token_head: TokenHead | None = None
         self.takes_embedding_views = embedding_module(self.model) is not None
         # RoBERTa has a table of one type, and DistilBERT, MPNet and DeBERTa have none.
@@ -287,26 +295,3 @@ class TransformerEncoder(Encoder):
         if self.config is None or self.tokenizer_name_or_path is not None:
             return self.config
         return {"pad_token_id": 0, **self.config}  # where a learned vocabulary has it
-
-
-def _position_tables(model: PreTrainedModel) -> list[nn.Embedding]:
-    return [
-        module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding) and name.endswith("position_embeddings")
-    ]
-
-
-def _first_position(model: PreTrainedModel) -> int:
-    # RoBERTa and its relatives keep the rows up to the padding index of the position table for padding.
-    return max((t.padding_idx + 1 for t in _position_tables(model) if t.padding_idx is not None), default=0)
-
-
-def _limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
-    limits = [table.num_embeddings - _first_position(model) for table in _position_tables(model)]
-    if not limits and isinstance(places := model.config.to_dict().get("max_position_embeddings"), int):
-        limits = [places]
-    # Tokenizers without a limit carry a huge number as theirs.
-    if tokenizer is not None and tokenizer.model_max_length < 10**9:
-        limits.append(tokenizer.model_max_length)
-    return min(limits, default=None)

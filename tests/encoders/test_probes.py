@@ -1,0 +1,156 @@
+"""Causal models as encoders: equal to plain Transformers row by row; attention is tried out, not believed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from architectures import CONFIGS, DECODER, ROWS, SIZE, ragged
+from covering import rest_slow
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, PreTrainedModel
+
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders.layouts import Layout
+from contrastive_text.encoders.probes import Attention
+
+CPU = torch.device("cpu")
+WINDOW = 3  # shorter than most of the rows
+CAUSAL: dict[str, dict[str, Any]] = {
+    "qwen2": CONFIGS["qwen2"],
+    "llama": CONFIGS["llama"],
+    "mistral": {"model_type": "mistral", **SIZE, **DECODER, "sliding_window": None},
+    "mistral, windows": {"model_type": "mistral", **SIZE, **DECODER, "sliding_window": WINDOW},
+    "gemma": {"model_type": "gemma", **SIZE, **DECODER, "head_dim": 8},
+}
+SOFTCAP = {"model_type": "gemma2", **SIZE, **DECODER, "head_dim": 8, "sliding_window": WINDOW}
+DEFAULT = ("gemma", "bidirectional", "packed")
+PLAIN = [
+    pytest.param(name, attention, layout, marks=[] if (name, attention, layout) == DEFAULT else pytest.mark.slow)
+    for name in CAUSAL
+    for attention in ("causal", "bidirectional")
+    for layout in ("packed", "padded")
+    if (name, attention, layout) != ("mistral, windows", "bidirectional", "packed")
+]
+
+
+def encoder_of(config: dict[str, Any], **options: Any) -> TransformerEncoder:
+    """A tiny network whose weights are large enough for a token to weigh in another's vector."""
+    torch.manual_seed(0)
+    return TransformerEncoder(config={**config, "initializer_range": 0.3}, dropout=0.0, **options)
+
+
+def row_by_row(
+    config: dict[str, Any], weights: dict[str, Tensor], seen: Tensor
+) -> tuple[PreTrainedModel, Tensor]:
+    """The vectors that Transformers' own model has of each row alone, under a mask written by hand, (T, D)."""
+    # Eager attention has its softmax in float32, whatever the weights.
+    plain = AutoModel.from_config(AutoConfig.for_model(**config, attn_implementation="sdpa"))
+    plain = plain.to(next(iter(weights.values())).dtype)
+    plain.load_state_dict(weights)
+    hidden = torch.finfo(plain.dtype).min
+    rows = []
+    for row in ROWS:
+        mask = torch.zeros(len(row), len(row), dtype=plain.dtype).masked_fill(
+            ~seen[: len(row), : len(row)], hidden
+        )
+        rows.append(plain(input_ids=torch.tensor([row]), attention_mask=mask[None, None]).last_hidden_state[0])
+    return plain, torch.cat(rows)
+
+
+def seen_of(config: dict[str, Any], attention: Attention) -> Tensor:
+    """Whether the token of a row sees that of a column, as the papers say it, (40, 40)."""
+    places = torch.arange(40)
+    before = places[:, None] - places
+    window = config.get("sliding_window")
+    # Transformers counts a bidirectional window without the token itself, a causal one with it.
+    if attention == "bidirectional":
+        return before.abs() <= (window or 40)
+    return (before >= 0) & (before < (window or 40))
+
+
+@pytest.mark.parametrize(("name", "attention", "layout"), PLAIN)
+def test_vectors_and_gradients_are_those_of_plain_transformers_row_by_row(
+    name: str, attention: Attention, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tensor, "float", Tensor.double)  # Gemma's norm is in float32 whatever the weights
+    config, batch = CAUSAL[name], ragged(*ROWS)
+    encoder = encoder_of(config, attention=attention, layout=layout)
+    assert encoder.layout_on(CPU)[0] == layout
+    assert encoder.is_causal() == (attention == "causal")
+    # float32: rounding of two orders of summation; float64: below it a fault would show.
+    for dtype, vectors_within, gradients_within in ((torch.float32, 1e-5, None), (torch.float64, 1e-12, 1e-10)):
+        encoder = encoder.to(dtype)
+        weights = {key: weight.detach().clone() for key, weight in encoder.model.state_dict().items()}
+        plain, expected = row_by_row(config, weights, seen_of(config, attention))
+        reached = encoder.token_vectors(batch)
+        torch.testing.assert_close(reached, expected, rtol=0, atol=vectors_within)
+        if gradients_within is None:
+            continue
+        noise = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
+        found, wanted = (
+            dict(
+                zip(
+                    dict(model.named_parameters()),
+                    torch.autograd.grad(total, list(model.parameters())),
+                    strict=True,
+                )
+            )
+            for model, total in ((encoder.model, (reached * noise).sum()), (plain, (expected * noise).sum()))
+        )
+        assert found.keys() == wanted.keys()
+        scale = max(float(gradient.abs().max()) for gradient in wanted.values())
+        for key, gradient in wanted.items():
+            torch.testing.assert_close(found[key], gradient, rtol=0, atol=gradients_within * scale, msg=key)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", rest_slow(CAUSAL))
+def test_bidirectional_differs_from_causal_in_all_but_the_last_place(name: str) -> None:
+    vectors = [encoder_of(CAUSAL[name], attention=each).eval()(ragged(*ROWS)) for each in (None, "bidirectional")]
+    apart = (vectors[0].layers[-1] - vectors[1].layers[-1]).abs().amax(dim=2)
+    lengths = torch.tensor([len(row) for row in ROWS])
+    assert bool((apart[lengths > 1, 0] > 1e-3).all())
+    assert float(apart[2, 0]) < 1e-6  # of a row of one token there is nothing after it
+    again = encoder_of(CAUSAL[name], attention="causal")
+    assert "is_causal" not in vars(again.model.config)
+
+
+# Computed, not believed
+
+
+@pytest.mark.slow
+def test_a_bidirectional_window_that_packed_rows_count_otherwise_is_padded_with_the_reason() -> None:
+    encoder = encoder_of(CAUSAL["mistral, windows"], attention="bidirectional")
+    assert encoder.layout_on(CPU)[1].endswith("not packed, for mistral gives other values with packed rows")
+    with pytest.raises(
+        ValueError, match=r"encoder.layout: expected .* mistral gives other values .*, got packed"
+    ):
+        encoder_of(CAUSAL["mistral, windows"], attention="bidirectional", layout="packed")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("spread", rest_slow([0.02, 1.0]))
+def test_scores_that_are_capped_softly_are_not_packed_even_where_the_cap_changes_nothing(spread: float) -> None:
+    config = {**SOFTCAP, "initializer_range": spread}
+    torch.manual_seed(0)
+    encoder = TransformerEncoder(config=config).eval()
+    _, why = encoder.layout_on(CPU)
+    assert why.endswith("for gemma2 can't be called with packed rows (attention: expected options that packed "
+                        "rows take, got softcap)")  # fmt: skip
+    # Transformers' eager attention has its softmax in float32; float64 gives NaN there with padding.
+    plain = AutoModel.from_config(AutoConfig.for_model(**config)).eval()
+    plain.load_state_dict(encoder.model.state_dict())
+    expected = [plain(input_ids=torch.tensor([row])).last_hidden_state[0] for row in ROWS]
+    torch.testing.assert_close(encoder.token_vectors(ragged(*ROWS)), torch.cat(expected), rtol=0, atol=1e-5)
+
+
+def test_an_attention_that_an_architecture_ignores_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected an architecture that can be causal, got bert"):
+        encoder_of(CONFIGS["bert"], attention="causal")
+    with pytest.raises(
+        ValueError, match=r"encoder.attention: expected causal, bidirectional or null, got 'full'"
+    ):
+        encoder_of(CONFIGS["bert"], attention="full")
+    assert "is_causal" not in vars(encoder_of(CONFIGS["bert"], attention="bidirectional").model.config)
