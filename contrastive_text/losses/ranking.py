@@ -89,7 +89,7 @@ class ListNet(RankLoss):
         return -(wanted * found).sum(dim=1)
 
 
-class KLDivergence(RankLoss):
+class KLDivergence(ListNet):
     """Kullback-Leibler divergence of the student's softmax over the candidates from the guide's, times T squared.
 
     ``T^2 sum_j p_j (log p_j - log softmax(student / T)_j)`` with ``p = softmax(guide / T_guide)``. But for the
@@ -112,11 +112,7 @@ class KLDivergence(RankLoss):
     """
 
     def __init__(self, temperature: float = 0.05, guide_temperature: float = 0.05) -> None:
-        super().__init__()
-        check_temperature(temperature)
-        check_temperature(guide_temperature)
-        self.temperature = temperature
-        self.guide_temperature = guide_temperature
+        super().__init__(temperature, guide_temperature)
 
     def terms(self, student: Tensor, guide: Tensor, target: Tensor, hidden: Tensor) -> Tensor:  # noqa: ARG002  # part of the contract
         """Returns the divergence of each row, (R,)."""
