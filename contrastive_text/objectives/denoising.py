@@ -25,7 +25,9 @@ class DenoisingDecoder(Objective):
     ``DenoisingAutoEncoderLoss``): views on ``anchor`` delete words, and a decoder writes the text in ``original``
     with nothing but the anchor's one vector to look at. The decoder is a causal language model of the encoder's
     architecture with cross-attention; its weights are the encoder's, but for cross-attention and the head. It is
-    trained and thrown away. The mean runs over the tokens of all ranks, from each text's second one on.
+    trained and thrown away. The mean runs over the tokens of all ranks, from each row's second one on. Of what
+    stands around a text, a prompt or a template, the decoder reads all and predicts only the token that ends the
+    text, as it does [SEP]: the rest is the same for every text, and no vector has to say it.
 
     Cost: encoder and decoder, each with a backward pass, and logits of every token of the texts, which are made a
     block at a time and once more in the backward pass.
@@ -95,10 +97,21 @@ class DenoisingDecoder(Objective):
 
         hidden, labels = [], []
         for rows, _, states in encoded.by_groups(texts, decode):
-            followed = torch.ones_like(rows.ids, dtype=torch.bool)
-            followed[rows.lengths.cumsum(0) - 1] = False
-            hidden.append(states[followed])
-            labels.append(rows.ids.roll(-1)[followed])
+            predicted = _predicted(rows)
+            hidden.append(states[predicted.roll(-1)])
+            labels.append(rows.ids[predicted])
         total, hits, count = token_entropy(torch.cat(hidden), torch.cat(labels), decoder.token_logits, self.block)
         mean = total.detach() / max(count, 1)
         return Terms(total, count, logs={"accuracy": hits / max(count, 1), "perplexity": mean.exp()})
+
+
+def _predicted(rows: Batch) -> Tensor:
+    """Returns which tokens are predicted: a text's and the one after it, but for the first of each row, (T,)."""
+    starts, ends = rows.lengths.cumsum(0) - rows.lengths, rows.lengths.cumsum(0)
+    first, end = starts + 1, ends
+    if rows.around is not None:
+        before, after = rows.around.unbind(1)
+        first, end = starts + before.clamp(min=1), ends - (after - 1).clamp(min=0)
+    places = torch.arange(len(rows.ids), device=rows.ids.device)
+    first, end = (each.repeat_interleave(rows.lengths) for each in (first, end))
+    return (first <= places) & (places < end)

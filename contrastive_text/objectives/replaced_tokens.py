@@ -16,6 +16,8 @@ from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.between import read_vectors
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from contrastive_text.encoders import Encoder
     from contrastive_text.encoders.embedder import Embedder
     from contrastive_text.encoders.generator import TokenGenerator
@@ -53,8 +55,8 @@ class ReplacedTokens(Objective):
         task: The data set that it reads, where there are several.
 
     Raises:
-        ValueError: A rate that isn't above 0 and at most 1; when it is built, an architecture without a place for
-            the vector, or vectors of another width than its tokens'.
+        ValueError: A rate that isn't above 0 and at most 1; when it is built, an architecture or a tokenizer
+            without a place for the vector, or vectors of another width than its tokens'.
     """
 
     reads: tuple[Role, ...] = ("anchor",)
@@ -104,6 +106,12 @@ class ReplacedTokens(Objective):
             raise InvalidValueError(
                 f"ReplacedTokens: expected an architecture with an embedding module, in which a vector takes the "
                 f"first token's place, got {type(encoder).__name__} without; leave the objective out"
+            )
+        if not _begins_specially(encoder.tokenizer):
+            raise InvalidValueError(
+                "ReplacedTokens: expected a tokenizer that puts a special token before a text, whose place the "
+                f"vector takes, got {type(encoder.tokenizer).__name__}, with which it would take that of the "
+                "text's own first token; take an encoder with [CLS] or <s>, or leave the objective out"
             )
         width = self._width if head is None else output_width(head, self._width)
         if width != encoder.features:
@@ -187,3 +195,11 @@ class ReplacedTokens(Objective):
     def set_extra_state(self, state: dict[str, str | None]) -> None:
         """Notes which generator a run began with; ``check`` compares it with the one that there is."""
         self._begun = state["generator"]
+
+
+def _begins_specially(tokenizer: PreTrainedTokenizerBase | None) -> bool:
+    """Whether a special token stands before each text, as it does in every vocabulary that is learned here."""
+    if tokenizer is None:
+        return True
+    whole, bare = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (True, False))
+    return bool(whole[:1] != bare[:1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,16 +55,17 @@ def module_of(
     return ContrastiveModule(encoder, CLSPooler(), objectives=dict(objectives), **parts).double()
 
 
-def plain_loss(module: ContrastiveModule) -> Tensor:
+def plain_loss(module: ContrastiveModule, predicted: Sequence[Container[int]] = (range(1, 9),) * 3) -> Tensor:
     """Text by text, without padding, through the models of Transformers."""
     objective = module.objectives["tsdae"]
     decoder = objective.decoder
     terms = []
-    for source, text in zip(SOURCES, TEXTS, strict=True):
+    for source, text, places in zip(SOURCES, TEXTS, predicted, strict=True):
         vector = module.encoder.model(torch.tensor([source])).last_hidden_state[:, 0]
         states = decoder.network.model(torch.tensor([text[:-1]]), encoder_hidden_states=vector[:, None])
         scores = decoder.token_logits(states.last_hidden_state[0])
-        terms += [cross_entropy(scores[i], torch.tensor(text[i + 1])) for i in range(len(text) - 1)]
+        followed = [i for i in range(len(text) - 1) if i + 1 in places]
+        terms += [cross_entropy(scores[i], torch.tensor(text[i + 1])) for i in followed]
     return torch.stack(terms).mean()
 
 
@@ -99,6 +101,15 @@ def test_what_follows_a_token_and_other_texts_change_nothing_of_it() -> None:
     last = module.step_losses(batch_of(SOURCES[:1], ((*TEXTS[0][:3], 99),)))["tsdae"] * 3
     assert float((last - cut).detach()) > 0  # the first two terms are the same: the third is added
     assert module.step_losses(batch_of(((2, 3),), ((7,),)))["tsdae"] == 0  # one token has nothing to follow it
+
+
+def test_all_of_a_template_is_read_and_only_what_ends_the_text_is_predicted() -> None:
+    module = module_of()
+    around = torch.tensor([[1, 1]] * 6 + [[3, 2], [1, 1], [1, 3]])
+    predicted = [{3, 4}, {1, 2}, {1, 2}]  # places of the three texts: a token each, and what follows it
+    torch.testing.assert_close(
+        module.step_losses(batch_of().replace(around=around))["tsdae"], plain_loss(module, predicted)
+    )
 
 
 def test_several_anchors_of_a_text_each_write_it() -> None:

@@ -235,6 +235,14 @@ def test_what_makes_no_sense_with_it_is_refused(bert: str) -> None:
         Matryoshka(ReplacedTokens("generator"), dims=[16, 8])
 
 
+def test_a_tokenizer_without_a_first_special_token_is_refused(bert: str) -> None:
+    encoder = TransformerEncoder(bert)
+    assert encoder.tokenizer is not None
+    encoder.tokenizer.backend_tokenizer.post_processor = None
+    with pytest.raises(ValueError, match="a special token before a text, whose place the vector takes"):
+        ContrastiveModule(encoder, CLSPooler(), objectives={"r": ReplacedTokens("generator")})
+
+
 def test_a_generator_that_cant_be_one_is_refused_before_the_first_step(bert: str, tmp_path: Path) -> None:
     words = tiny.save_masked_lm(tmp_path / "words", texts=("another few words of its own",))
     short = tiny.save_masked_lm(tmp_path / "short", max_position_embeddings=16)
