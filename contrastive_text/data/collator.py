@@ -127,7 +127,7 @@ class Collator:
     def _frame(self, role: Role, chain_name: str | None) -> Frame:
         """Returns what stands around the texts of a role that a chain alters."""
         prompt, views = self._prompt(role), self.plan.around(chain_name)
-        # One tail a text: a view's template takes the place of the model's.
+        # One tail a text: a view's template takes the place of the model's, with what that has before the text.
         return views if prompt.after and views.after else prompt.around(views)
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:

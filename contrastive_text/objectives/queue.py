@@ -18,9 +18,11 @@ class Queue(nn.Module):
     """The last columns that rows were held against, oldest first.
 
     Cross-batch memory: Wang et al. 2020 (https://arxiv.org/abs/1912.06798), algorithm 1. The columns of a step
-    enter in the order of the loss: anchors where it compares them (NTXent, SupCon), positives, hard negatives;
-    under accumulation those of every micro-batch. They come from the encoder that is trained, so that the oldest
-    drifted most, or from one that follows it (``Momentum``).
+    enter in the order of the loss: positives, then hard negatives; anchors before positives where both sides look
+    among both (NTXent, SupCon), and after them where anchors look among anchors too (``query_to_query`` of
+    InfoNCE, whose other directions let nothing enter). Under accumulation those of every micro-batch do. They
+    come from the encoder that is trained, so that the oldest drifted most, or from one that follows it
+    (``Momentum``).
 
     ``comparisons`` puts them after the columns of a step and notes the step's own; only ``take_in`` lets those
     enter, so that a loss may be evaluated twice in a step. All ranks hold the same columns. They are no buffers:

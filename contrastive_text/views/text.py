@@ -51,12 +51,12 @@ class Prompt(TextView):
     Source: contrastive learning with two templates of Jiang et al. 2022, PromptBERT
     (https://arxiv.org/abs/2201.04337), section 4. The vector of its mask token is ``MaskTokenPooler``'s. No view
     alters the template, wherever in the chain it stands, and of a text that is too long the text is cut, never
-    the template. It stands within the model's prompt; where both have something
-    after the text, it takes the place of the model's.
+    the template.
 
     Args:
         template: A text with ``{text}`` in it once, and with ``{mask}`` where the mask token is wanted; other
-            braces stand for themselves.
+            braces stand for themselves. It stands within the model's prompt. Where both have something after the
+            text, these texts have the template alone: the model's prompt is dropped, before the text too.
         apart: Whether its two parts and the text are tokenised each by itself, as in PromptBERT's code; otherwise
             they are one string, in which a byte-level vocabulary joins a blank to the word after it.
         counted: Whether the length limit counts the template, as in SNCSE; otherwise it is the text's own, as in
