@@ -1,6 +1,6 @@
 """Metrics of sentence vectors: pure functions, and torchmetrics classes over them."""
 
-from contrastive_text.metrics.agreement import linear_cka, neighbour_overlap
+from contrastive_text.metrics.agreement import guide_agreement, linear_cka, neighbour_overlap
 from contrastive_text.metrics.bootstrap import (
     PairedBootstrap,
     holm,
@@ -61,6 +61,7 @@ __all__ = [
     "effective_rank",
     "f1",
     "further_metrics",
+    "guide_agreement",
     "holm",
     "hubness",
     "in_batch_accuracy",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.metrics.spread import neighbour_parts
+from contrastive_text.metrics.spread import nearest_parts, neighbour_parts
 
 
 def linear_cka(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
@@ -99,6 +99,35 @@ def neighbour_overlap(x: Tensor, y: Tensor, k: int = 10) -> Tensor:
     for own, other in zip(neighbour_parts(x, k), neighbour_parts(y, k), strict=True):
         shared += torch.minimum(own, other).sum(dtype=torch.float64)
     return shared / (k * len(x))
+
+
+def guide_agreement(cosines: Tensor, guide: Tensor, hidden: Tensor) -> Tensor:
+    """Returns the share of rows whose nearest column is the same by a model and by its guide.
+
+    It is ``neighbour_overlap`` with k = 1, ties included, of rows and columns. In training the columns are what
+    an objective holds rows against, but for a row's positive and texts equal to its own. Rows without a column
+    don't count. Unrelated models have one over the number of columns, so it is lower in larger batches.
+
+    Args:
+        cosines: The model's, (R, C).
+        guide: The guide's of the same texts, (R, C).
+        hidden: True where a column doesn't count for a row, (R, C).
+
+    Returns:
+        A scalar in [0, 1]; 0 where no row has a column.
+
+    Example:
+        >>> cosines = torch.tensor([[0.9, 0.8, 0.1], [0.9, 0.8, 0.1]])
+        >>> guide = torch.tensor([[0.1, 0.3, 0.2], [0.1, 0.2, 0.3]])
+        >>> guide_agreement(cosines, guide, hidden=torch.tensor([[True, False, False], [True, False, False]]))
+        tensor(0.5000)
+    """
+    some = ~hidden.all(dim=1)
+    if not hidden.shape[1]:
+        return cosines.new_zeros(())
+    own, theirs = (nearest_parts(each.masked_fill(hidden, -torch.inf), 1) for each in (cosines, guide))
+    shared = torch.minimum(own, theirs).sum(dim=1) * some
+    return shared.sum() / some.sum().clamp(min=1)
 
 
 def _check(name: str, x: Tensor, y: Tensor, least: int) -> None:

@@ -140,12 +140,17 @@ def neighbour_parts(x: Tensor, k: int) -> Iterator[Tensor]:
     is left of it.
     """
     for cosines in _to_others(x):
-        last = cosines.topk(k, dim=1).values[:, -1:]
-        rounding = 8 * torch.finfo(cosines.dtype).eps
-        nearer = cosines > last + rounding
-        tied = (cosines >= last - rounding) & ~nearer
-        places = (k - nearer.sum(dim=1, keepdim=True)) / tied.sum(dim=1, keepdim=True)
-        yield torch.where(tied, places, nearer.to(cosines.dtype))
+        yield nearest_parts(cosines, k)
+
+
+def nearest_parts(cosines: Tensor, k: int) -> Tensor:
+    """Returns how much of every column is among a row's k nearest, as ``neighbour_parts`` does, (R, C)."""
+    last = cosines.topk(k, dim=1).values[:, -1:]
+    rounding = 8 * torch.finfo(cosines.dtype).eps
+    nearer = cosines > last + rounding
+    tied = (cosines >= last - rounding) & ~nearer
+    places = (k - nearer.sum(dim=1, keepdim=True)) / tied.sum(dim=1, keepdim=True)
+    return torch.where(tied, places, nearer.to(cosines.dtype))
 
 
 def nearest_similarity(x: Tensor) -> Tensor:

@@ -22,8 +22,8 @@ class FalseNegatives:
     looks too, of its positive. Hard negatives are candidates as others are, and past columns of a queue. A row's
     positive always stays, and so do other texts that it is pulled to.
 
-    Logged are ``removed``, how many positives of others the guide takes from a row, and ``guide_agreement``, the
-    share of rows whose nearest positive of another is the guide's nearest too.
+    Logged are ``removed``, how many positives of others the guide takes from a row, and ``guide_agreement``
+    (``metrics.guide_agreement``), the share of rows whose nearest positive of another is the guide's nearest too.
 
     Differs: a text is never its own negative here, nor is an equal one, for rows know them by id. The authors'
     function leaves a text among its own candidates where the guide finds anchor and positive equal, as in

@@ -12,7 +12,7 @@ from contrastive_text.losses import cosine_similarity_matrix
 from contrastive_text.losses.comparisons import Triples
 from contrastive_text.losses.relations import Forbid, TooNear
 
-_LOGGED_ROWS = 256
+LOGGED_ROWS = 256
 """Rows that the logged figures look at: enough for two digits, and no cost beside a large batch's."""
 
 _LOGGED_FEATURES = 512
@@ -34,7 +34,7 @@ def health(local: Triples, every: Triples, offset: int, by_class: bool = False) 
     """
     if not len(every.anchor):
         return {}
-    rows = local.map(lambda each: each[:_LOGGED_ROWS])
+    rows = local.map(lambda each: each[:LOGGED_ROWS])
     anchor, positive = rows.anchor, rows.positive
     target = offset + torch.arange(len(anchor), device=anchor.device)
     _, columns = every.sides(by_class)
@@ -56,7 +56,7 @@ def health(local: Triples, every: Triples, offset: int, by_class: bool = False) 
 
 
 def _by_guide(cosines: Tensor, forbid: Forbid, near: TooNear, target: Tensor) -> dict[str, Tensor]:
-    """Returns how many positives of others a guide takes from a row, and how often both find one nearest.
+    """Returns how many positives of others a guide takes from a row, and ``metrics.guide_agreement`` on these.
 
     Args:
         cosines: Of the model, (R, C).
@@ -64,11 +64,10 @@ def _by_guide(cosines: Tensor, forbid: Forbid, near: TooNear, target: Tensor) ->
         near: What of it the guide has added.
         target: (R,).
     """
-    removed = forbid.mask(target) & ~replace(forbid, near=None).mask(target)
-    own = target.unsqueeze(1)
-    theirs = (near.rows @ near.columns.T).scatter(1, own, -torch.inf)
-    same = cosines.scatter(1, own, -torch.inf).argmax(dim=1) == theirs.argmax(dim=1)
+    equal = replace(forbid, near=None).mask(target)
+    removed = forbid.mask(target) & ~equal
+    hidden = equal.scatter(1, target.unsqueeze(1), True)
     return {
         "removed": removed.sum(dim=1).to(cosines).mean(),
-        "guide_agreement": same.to(cosines).mean(),
+        "guide_agreement": metrics.guide_agreement(cosines, near.rows @ near.columns.T, hidden),
     }

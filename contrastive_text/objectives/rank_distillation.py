@@ -14,12 +14,11 @@ from contrastive_text.core.types import Encoded
 from contrastive_text.heads import Head, build_head, check_train_only
 from contrastive_text.losses import RankLoss
 from contrastive_text.losses.by_rows import terms_by_rows
+from contrastive_text.metrics import guide_agreement
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.between import read_vectors
 from contrastive_text.objectives.candidates import Among, Candidates
-
-_LOGGED_ROWS = 256
-"""Rows that the logged figure looks at."""
+from contrastive_text.objectives.health import LOGGED_ROWS
 
 
 class RankDistillation(Objective):
@@ -31,7 +30,8 @@ class RankDistillation(Objective):
     Cosines of several guides are averaged. Above 2^22 rows times columns only the matrices of some rows are held
     at a time.
 
-    ``guide_agreement`` is logged: the share of rows whose best candidate is the guides' best too.
+    ``guide_agreement`` is logged (``metrics.guide_agreement``): the share of rows whose nearest candidate is the
+    guides' nearest too. Of the ``batch`` a row's positive is no candidate there, for any model finds it.
 
     Source: Liu et al. 2023, RankCSE (https://arxiv.org/abs/2305.16726), which adds it to ``Contrastive`` and
     ``Consistency``; the losses have their own.
@@ -108,8 +108,11 @@ class RankDistillation(Objective):
 
         rows, columns = student.shape
         found = terms_by_rows(terms, rows, columns)
-        first = slice(0, min(rows, _LOGGED_ROWS))
-        agreement = _agreement(student.cosines(first).detach(), wanted(first), student.hidden(first))
+        first = slice(0, min(rows, LOGGED_ROWS))
+        hidden = student.hidden(first)
+        if self.among == "batch":
+            hidden = hidden.scatter(1, student.target[first].unsqueeze(1), True)
+        agreement = guide_agreement(student.cosines(first).detach(), wanted(first), hidden)
         return Terms(total=found.sum(), count=rows, logs={"guide_agreement": agreement})
 
     def _candidates(self, encoded: Encoded, head: Head | None) -> Candidates:
@@ -117,15 +120,6 @@ class RankDistillation(Objective):
         if self.among == "own":
             return Candidates.of_own(encoded, vectors)
         return Candidates.of_batch(encoded, vectors, over_ranks=self.training)
-
-
-def _agreement(student: Tensor, guide: Tensor, hidden: Tensor) -> Tensor:
-    """Returns the share of rows, of those with candidates, of which both score the same one highest."""
-    some = ~hidden.all(dim=1)
-    if not hidden.numel():
-        return some.sum()
-    best, wanted = (scores.masked_fill(hidden, -torch.inf).argmax(dim=1) for scores in (student, guide))
-    return ((best == wanted) & some).sum() / some.sum().clamp(min=1)
 
 
 def _check_guides(guides: Sequence[str], weights: Sequence[float] | None) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.metrics import functional
-from contrastive_text.metrics.agreement import linear_cka, neighbour_overlap
+from contrastive_text.metrics.agreement import guide_agreement, linear_cka, neighbour_overlap
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -132,3 +132,20 @@ def test_too_few_texts_are_refused() -> None:
     for k in (0, 10):
         with pytest.raises(ValueError, match=rf"k: expected 1 to 9 neighbours of 10 texts, got {k}"):
             neighbour_overlap(draw(10, 2), draw(10, 2), k)
+
+
+# Agreement with a guide
+
+
+def test_agreement_with_a_guide_is_the_overlap_of_the_nearest_one_but_for_what_is_hidden() -> None:
+    x, y = (torch.nn.functional.normalize(draw(30, size, seed=size), dim=1) for size in (3, 4))
+    x[7], y[7] = x[9], y[9]  # equal texts share a place
+    own = torch.eye(30, dtype=torch.bool)
+    found = guide_agreement(x @ x.T, y @ y.T, own)
+    torch.testing.assert_close(found, neighbour_overlap(x, y, k=1), rtol=0, atol=1e-12)
+    assert 0 < float(found) < 1
+    assert float(guide_agreement(x @ x.T, x @ x.T, own)) == 1
+    one = ~own
+    one[0, 1] = False  # the only row with a candidate that is not itself
+    assert float(guide_agreement(x @ x.T, y @ y.T, one | own)) == 1
+    assert float(guide_agreement(x @ x.T, y @ y.T, torch.ones_like(own))) == 0

@@ -187,14 +187,26 @@ def test_some_rows_at_a_time_give_the_same_terms_and_gradient(monkeypatch: pytes
         torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
 
 
-def test_the_logged_agreement_is_of_the_best_candidates() -> None:
-    vectors = torch.eye(4)[[0, 1, 2, 0, 1, 2]] + 0.1
-    guide = vectors.clone()
-    guide[4] = guide[3]  # the second row's best is no longer its positive
-    rows = Encoded(vectors, PAIR, text_ids=torch.arange(6), guides={"teacher": guide})
-    terms = RankDistillation(ListNet(), ["teacher"])(rows)
-    assert float(terms.logs["guide_agreement"]) == pytest.approx(2 / 3)
-    assert not terms.logs["guide_agreement"].requires_grad
+def test_the_logged_agreement_is_of_the_nearest_candidates_but_for_positives_that_all_rows_have() -> None:
+    n = 20
+    rows = encoded([[*range(n)], [30, 31, 2, *range(33, 50)], [*range(60, 63), 3, *range(64, 80)]])
+    among: dict[str, list[Any]] = {
+        "batch": [[j for j in range(n, 3 * n) if j != n + i and (i, j) != (3, 2 * n + 3)] for i in range(n)],
+        "own": [[n + i, 2 * n + i] for i in range(n)],
+    }
+    among["own"][2:4] = [[2 * n + 2], [n + 3]]  # texts 2 and 3 are no candidates of themselves
+    for name, candidates in among.items():
+        agreed = 0
+        for i, those in enumerate(candidates):
+            u, v = (
+                torch.cosine_similarity(each[i], each[those], dim=1)
+                for each in (rows.embeddings, rows.guides["guide 3"])
+            )
+            agreed += int(u.argmax() == v.argmax())
+        logged = RankDistillation(ListNet(), ["guide 3"], among=name)(rows).logs["guide_agreement"]  # type: ignore[arg-type]  # one of them
+        assert float(logged) == pytest.approx(agreed / n)
+        assert 0 < agreed < n
+        assert not logged.requires_grad
 
 
 def test_the_head_is_the_students_alone() -> None:
