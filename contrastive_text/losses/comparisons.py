@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.losses.guided import Guided
+from contrastive_text.losses.guide_vectors import GuideVectors
 from contrastive_text.losses.relations import NO_ID, Alike, Forbid, Joined, TooNear, partners_among
 
 _HIDDEN_ID = -2
@@ -172,7 +172,7 @@ class Triples:
         partners: Ids of the texts that anchor and positive belong with, each other's, (N, 2), ``NO_ID`` for
             none; None where siblings are kept.
         attract: How siblings are joined with the target; None where they are hidden.
-        guided: What a guide knows of the texts; None without one.
+        guide: What a guide knows of the texts; None without one.
     """
 
     anchor: Tensor
@@ -184,7 +184,7 @@ class Triples:
     classes: Tensor | None = None
     partners: Tensor | None = None
     attract: Joined | None = None
-    guided: Guided | None = None
+    guide: GuideVectors | None = None
 
     @classmethod
     def distinct(cls, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Triples:
@@ -228,7 +228,7 @@ class Triples:
             classes=None if self.classes is None else change(self.classes),
             partners=None if self.partners is None else change(self.partners),
             attract=self.attract,
-            guided=None if self.guided is None else self.guided.map(change),
+            guide=None if self.guide is None else self.guide.map(change),
         )
 
     def with_partners(self, attract: Joined | None, paired: Tensor | None = None) -> Triples:
@@ -249,7 +249,7 @@ class Triples:
         groups = (self.classes, self.classes) if by_class else (None, None)
         if not by_class and self.partners is not None:
             groups = self.partners[:, 0], self.partners[:, 1]
-        known = (None, None) if self.guided is None else (self.guided.anchor, self.guided.positive)
+        known = (None, None) if self.guide is None else (self.guide.anchor, self.guide.positive)
         return (
             Columns(self.anchor, self.anchor_ids, groups[0], known[0]),
             Columns(self.positive, self.positive_ids, groups[1], known[1]),
@@ -259,7 +259,7 @@ class Triples:
         """Returns anchors that look for positives, and positives that look for anchors."""
         anchors, positives = self.sides(by_class=False)
         ids = torch.stack([anchors.ids, positives.ids], dim=1)
-        bound = None if self.guided is None else self.guided.bound
+        bound = None if self.guide is None else self.guide.bound
         return (
             Rows(anchors.vectors, ids, anchors.guide, bound),
             Rows(positives.vectors, ids.flip(1), positives.guide, bound),
@@ -322,7 +322,7 @@ class Triples:
         if self.negative is not None and self.negative_ids is not None:
             k = self.negative.shape[1]
             own = places.unsqueeze(1) * k + torch.arange(k, device=places.device)
-            known = None if self.guided is None else self.guided.negative
+            known = None if self.guide is None else self.guide.negative
             known = None if known is None else known.flatten(0, 1)
             columns = Columns(self.negative.flatten(0, 1), self.negative_ids.flatten(0, 1), guide=known)
             if further is not None:

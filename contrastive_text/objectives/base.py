@@ -119,7 +119,7 @@ class Objective(nn.Module, ABC):
     def check(self) -> None:  # most objectives read no files
         """Checks, before the first step of a run, the files that it reads by itself."""
 
-    def check_guides(self, features: Mapping[str, int]) -> None:  # most compare a guide's vectors with each other
+    def check_guide_widths(self, features: Mapping[str, int]) -> None:  # most compare a guide's with each other
         """Checks the width Dg of each guide that it reads, by name, before the first step (ValueError)."""
 
     def finish_step(self) -> None:  # most objectives carry nothing from step to step

@@ -20,7 +20,13 @@ from contrastive_text.objectives.batch_pairs import BatchPairs, gather_triples
 from contrastive_text.objectives.between import Between, named_between, read_vectors
 from contrastive_text.objectives.false_negatives import FalseNegatives, check_bound
 from contrastive_text.objectives.health import health
-from contrastive_text.objectives.keys import check_in_batch, check_keys, columns_alone, keys_of, rows_and_columns
+from contrastive_text.objectives.keys import (
+    check_in_batch,
+    check_keys,
+    columns_alone,
+    read_keys,
+    rows_and_columns,
+)
 from contrastive_text.objectives.momentum import Momentum
 from contrastive_text.objectives.pair_labels import PairLabels
 from contrastive_text.objectives.queue import Queue
@@ -228,13 +234,13 @@ class Contrastive(Objective):
         """
         classes = self._classes(encoded)
         vectors = read_vectors(encoded, (*self.reads, *self.takes), self.head)
-        keys = keys_of(encoded, self.keys) if self.keys is not None and self.training else None
+        keys = read_keys(encoded, self.keys) if self.keys is not None and self.training else None
         rows, columns = rows_and_columns(self._between, encoded, vectors, keys)
         if self.false_negatives is not None:
             known = replace(encoded, embeddings=encoded.guides[self.false_negatives.guide])
             guided = self._between.triples(known, read_vectors(known, (*self.reads, *self.takes), head=None))
-            knows = {name: self.false_negatives.of(each) for name, each in guided.items()}
-            columns = {name: replace(each, guided=knows[name]) for name, each in columns.items()}
+            guides = {name: self.false_negatives.of(each) for name, each in guided.items()}
+            columns = {name: replace(each, guide=guides[name]) for name, each in columns.items()}
         return Terms.added([self._terms(name, rows[name], columns[name], classes) for name in rows])
 
     def finish_step(self) -> None:
@@ -285,7 +291,7 @@ class Contrastive(Objective):
         texts = every.anchor_ids if every.anchor_ids.ndim == 1 else every.anchor_ids[:, 0]
         if not self.mask_duplicates:
             distinct = Triples.distinct(every.anchor, every.positive, every.negative)
-            every = replace(distinct, classes=every.classes, guided=every.guided)
+            every = replace(distinct, classes=every.classes, guide=every.guide)
         if self.siblings_in_effect in ("hide", "attract"):
             every = every.with_partners(
                 attract=self.attract if self.siblings == "attract" else None,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import unit_vectors
 from contrastive_text.losses.comparisons import Triples
-from contrastive_text.losses.guided import Guided
+from contrastive_text.losses.guide_vectors import GuideVectors
 from contrastive_text.objectives.between import Between
 from contrastive_text.objectives.pair_labels import PairLabels
 
@@ -58,12 +58,13 @@ class FalseNegatives:
         """Whether candidates less near than the pair itself are left out too."""
         return self.absolute_margin > 0 or self.relative_margin > 0
 
-    def of(self, texts: Triples) -> Guided:
+    def of(self, texts: Triples) -> GuideVectors:
         """Returns what a guide knows of texts from its own vectors of them."""
         anchor, positive = unit_vectors(texts.anchor), unit_vectors(texts.positive)
         cosine = (anchor * positive).sum(dim=1)
         bound = cosine - self.absolute_margin - self.relative_margin * cosine.abs()
-        return Guided(anchor, positive, None if texts.negative is None else unit_vectors(texts.negative), bound)
+        negative = None if texts.negative is None else unit_vectors(texts.negative)
+        return GuideVectors(anchor, positive, negative, bound)
 
 
 def check_bound(false_negatives: FalseNegatives, between: Between, pair_labels: PairLabels | None) -> None:

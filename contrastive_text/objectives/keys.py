@@ -17,7 +17,7 @@ from contrastive_text.objectives.momentum import Momentum
 from contrastive_text.objectives.pair_labels import PairLabels
 
 
-def keys_of(encoded: Encoded, settings: Momentum) -> Encoded:
+def read_keys(encoded: Encoded, settings: Momentum) -> Encoded:
     """Returns the keys of a batch that were made under some settings.
 
     Raises:

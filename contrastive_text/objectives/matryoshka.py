@@ -108,10 +108,10 @@ class Matryoshka(Objective):
         for width, objective in self._at_width().items():
             objective.build(width)
 
-    def check_guides(self, features: Mapping[str, int]) -> None:
+    def check_guide_widths(self, features: Mapping[str, int]) -> None:
         """Checks the width of each guide, for every copy."""
         for objective in self._at_width().values():
-            objective.check_guides(features)
+            objective.check_guide_widths(features)
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the weighted sum of the widths' terms; figures of a narrower width are ``NAME@WIDTH``."""

@@ -78,7 +78,7 @@ class VectorDistillation(Objective):
         if self._features != features:
             self.map = nn.Linear(features, self._features)
 
-    def check_guides(self, features: Mapping[str, int]) -> None:
+    def check_guide_widths(self, features: Mapping[str, int]) -> None:
         """Checks that the guide's vectors are as wide as the student's, or as the map makes them (ValueError)."""
         self._check_width(features[self.guide])
 

@@ -25,10 +25,10 @@ from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.metrics import PearsonSimilarity, SpearmanSimilarity, further_metrics
 from contrastive_text.objectives import Objective
 from contrastive_text.training.forward_pass import read_slots
-from contrastive_text.training.guidance import guide_vectors
 from contrastive_text.training.guides import Guide
 from contrastive_text.training.held_out_loss import HeldOutLosses
 from contrastive_text.training.ranked import RANK_SCORE, RankedScores
+from contrastive_text.training.run_guides import guide_vectors
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import ViewPlan
 

@@ -31,13 +31,13 @@ from contrastive_text.training.accumulation import KeepGradients
 from contrastive_text.training.checks import check_names, check_numbers, check_parts, check_start
 from contrastive_text.training.divergence import EndWhenDiverged
 from contrastive_text.training.forward_pass import encode_read
-from contrastive_text.training.guidance import check_guided
 from contrastive_text.training.guides import Guide
 from contrastive_text.training.held_out import HeldOutScores, predictions, scores_of
 from contrastive_text.training.momentum import FollowSteps, MomentumNetworks, check_momentum
 from contrastive_text.training.optim import AdamW, Combine, LinearSchedule, Optimizer, Schedule, WeightedSum
 from contrastive_text.training.optim.gradients import gradient_figures
 from contrastive_text.training.optim.schedules import ScheduledRates
+from contrastive_text.training.run_guides import check_guides_at_start
 from contrastive_text.training.stored_module import StoredModule
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import View
@@ -204,7 +204,7 @@ class ContrastiveModule(StoredModule):
         """
         parts, plan = self.by_task.objectives(task), self.by_task.plan(task)
         names, guides = names or list(parts), self.by_task.guides
-        keys = partial(self.momentum.keys_of, batch, plan, self.chunk_tokens)
+        keys = partial(self.momentum.encode_keys, batch, plan, self.chunk_tokens)
         return encode_read(batch, self.embedder, plan, parts, names, self.objective_value, guides, keys)
 
     def objective_value(self, encoded: Encoded, name: str) -> tuple[Tensor, Terms]:
@@ -310,7 +310,7 @@ class ContrastiveModule(StoredModule):
         if stage == "fit":
             embedders = [self.embedder, self.inference_embedder]
             check_start(self.trainer, self.combine, self.by_task, embedders, recipe=self._recipe)
-            check_guided(self.by_task.guides, self.objective_parts(), self.trainer)
+            check_guides_at_start(self.by_task.guides, self.objective_parts(), self.trainer)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Returns the optimiser and the schedule per step; refuses a run of unknown length."""

@@ -167,7 +167,7 @@ class MomentumNetworks(nn.ModuleDict):
         for network in self.networks.values():
             network.follow()
 
-    def keys_of(
+    def encode_keys(
         self, batch: Batch, plan: ViewPlan, chunk_tokens: int | None, names: Iterable[str]
     ) -> dict[object, Encoded]:
         """Returns the keys of a batch by the settings of each objective that will read them; in training only.

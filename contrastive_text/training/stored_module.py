@@ -15,7 +15,7 @@ from contrastive_text.data.vocabulary import wrap_tokenizer
 from contrastive_text.encoders import Encoder
 from contrastive_text.training.checks import check_resumed
 from contrastive_text.training.divergence import check_weights
-from contrastive_text.training.guidance import GUIDES, check_same_guides, identities
+from contrastive_text.training.run_guides import GUIDES, check_same_guides, identities
 from contrastive_text.training.tasks import TaskParts
 
 _TOKENIZER = "tokenizer"

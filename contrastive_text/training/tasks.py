@@ -16,8 +16,8 @@ from contrastive_text.data.tasks import ONLY
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head, build_head, share_layers
 from contrastive_text.objectives import Matryoshka, Objective
-from contrastive_text.training.guidance import check_guides
 from contrastive_text.training.guides import Guide
+from contrastive_text.training.run_guides import check_guides_read
 from contrastive_text.views import View, ViewPlan
 
 Chains: TypeAlias = Mapping[str, Sequence[View]]
@@ -50,7 +50,7 @@ class TaskParts:
         self.prompts = prompts
         self.guides = dict(guides)
         self._features = 0
-        check_guides(self.guides, self._objectives)
+        check_guides_read(self.guides, self._objectives)
 
     @property
     def views(self) -> Views:

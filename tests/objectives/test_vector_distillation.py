@@ -68,8 +68,8 @@ def test_another_width_than_the_guides_is_refused_with_what_to_set() -> None:
     with pytest.raises(ValueError, match=said):
         objective(encoded(3))
     with pytest.raises(ValueError, match=said):
-        Matryoshka(objective, dims=[3]).check_guides({"teacher": 5})
-    objective.check_guides({"teacher": 3})
+        Matryoshka(objective, dims=[3]).check_guide_widths({"teacher": 5})
+    objective.check_guide_widths({"teacher": 3})
 
 
 @pytest.mark.parametrize(

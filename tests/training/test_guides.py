@@ -28,8 +28,8 @@ from contrastive_text.pairings import Given, OneSequence, Spans
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.training import GuideFile, GuideModel
 from contrastive_text.training.callbacks import RunSummary
-from contrastive_text.training.guidance import check_guided, check_same_guides, describe_guides
 from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.training.run_guides import check_guides_at_start, check_same_guides, describe_guides
 from contrastive_text.views import FeatureCutoff, SwapWords
 
 OLD_TEXTS = tuple(f"{text} today" for text in tiny.TEXTS)
@@ -202,9 +202,9 @@ def test_the_width_of_a_guide_is_checked_before_the_first_step(made: dict[str, s
         trainer = tiny.trainer(Path())  # without data
         if width is None:
             with pytest.raises(ValueError, match="expected the width of the vectors of file, 24, got 16; set"):
-                check_guided(guides, module.objective_parts(), trainer)
+                check_guides_at_start(guides, module.objective_parts(), trainer)
         else:
-            check_guided(guides, module.objective_parts(), trainer)
+            check_guides_at_start(guides, module.objective_parts(), trainer)
 
 
 def test_a_guide_is_said_with_its_identity_and_one_that_is_not_there_with_its_option(
@@ -220,7 +220,7 @@ def test_a_guide_is_said_with_its_identity_and_one_that_is_not_there_with_its_op
         with pytest.raises(
             (ValueError, FileNotFoundError), match=r"model\.guides\.file: .*gone.* nothing|no such"
         ):
-            check_guided({"file": absent}, objectives, tiny.trainer(Path()))
+            check_guides_at_start({"file": absent}, objectives, tiny.trainer(Path()))
 
 
 def test_a_guide_that_would_remove_nothing_of_one_text_twice_is_refused(made: dict[str, str]) -> None:

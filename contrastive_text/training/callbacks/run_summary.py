@@ -22,8 +22,8 @@ from contrastive_text.inference.model_folder import folder_prompts
 from contrastive_text.objectives import Contrastive, Matryoshka, Objective
 from contrastive_text.training import Schedule
 from contrastive_text.training.callbacks.best_checkpoint import data_of, monitored
-from contrastive_text.training.guidance import describe_guides
 from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.training.run_guides import describe_guides
 
 _STARTS_FROM = "starts from"
 _LIBRARIES = ("contrastive-text", "torch", "transformers", "tokenizers", "pytorch-lightning")

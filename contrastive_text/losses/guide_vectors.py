@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Guided:
+class GuideVectors:
     """A guide's unit vectors of the texts of N examples, and the cosine above which others are no negatives.
 
     Args:
@@ -24,7 +24,7 @@ class Guided:
     negative: Tensor | None
     bound: Tensor
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Guided:
+    def map(self, change: Callable[[Tensor], Tensor]) -> GuideVectors:
         """Returns the same with every tensor changed in the same way."""
         negative = None if self.negative is None else change(self.negative)
-        return Guided(change(self.anchor), change(self.positive), negative, change(self.bound))
+        return GuideVectors(change(self.anchor), change(self.positive), negative, change(self.bound))

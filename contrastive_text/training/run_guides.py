@@ -20,7 +20,7 @@ GUIDES = "guides"
 """Where a checkpoint keeps the identities of guides."""
 
 
-def check_guides(guides: Mapping[str, Guide], objectives: Mapping[str, Objective]) -> None:
+def check_guides_read(guides: Mapping[str, Guide], objectives: Mapping[str, Objective]) -> None:
     """Checks that objectives read the guides that there are.
 
     Raises:
@@ -62,18 +62,20 @@ def naming_option(name: str) -> Iterator[None]:
         raise kind(f"model.guides.{name}: {error}") from error
 
 
-def check_guided(guides: Mapping[str, Guide], objectives: Mapping[str, Objective], trainer: pl.Trainer) -> None:
+def check_guides_at_start(
+    guides: Mapping[str, Guide], objectives: Mapping[str, Objective], trainer: pl.Trainer
+) -> None:
     """Checks before the first step that guides have a vector of every text, of the width that is read.
 
     Raises:
-        ValueError: As ``Guide.check`` and ``Objective.check_guides`` raise it.
+        ValueError: As ``Guide.check`` and ``Objective.check_guide_widths`` raise it.
     """
     widths = {}
     for name, guide in guides.items():
         with naming_option(name):
             widths[name] = guide.features
     for objective in objectives.values():
-        objective.check_guides(widths)
+        objective.check_guide_widths(widths)
     data = vars(trainer).get("datamodule")
     if not guides or not isinstance(data, TextDataModule):
         return
