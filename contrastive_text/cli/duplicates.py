@@ -9,8 +9,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from contrastive_text.cli.commands import Duplicates
 from contrastive_text.cli.embed import index_of
+from contrastive_text.cli.encoding_commands import Duplicates
 from contrastive_text.cli.tables import table_row
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields
 
-from contrastive_text.cli.commands import Mine
 from contrastive_text.cli.embed import encoder_of
+from contrastive_text.cli.encoding_commands import Mine
 from contrastive_text.cli.models import load_model, warnings_as_notes
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds

@@ -81,7 +81,7 @@ def test_the_usage_lists_every_command() -> None:
 @pytest.mark.parametrize(
     ("record", "field", "known"),
     [
-        ("EncodingCommand", "dtype", _DTYPES),
+        ("Embed", "dtype", _DTYPES),
         ("Embed", "precision", PRECISIONS),
         ("Search", "format", SEARCHED),
         ("Evaluate", "suite", [*SUITES, "glue", "mteb"]),
@@ -106,7 +106,7 @@ def test_choices_are_those_of_the_library(record: str, field: str, known: Sequen
 @pytest.mark.parametrize(
     ("record", "field", "default"),
     [
-        ("EncodingCommand", "block_size", BLOCK_SIZE),
+        ("Embed", "block_size", BLOCK_SIZE),
         ("Diagnose", "limit", LIMIT),
         *(("Mine", each.name, each.default) for each in fields(Mining)),
         ("Onnx", "opset", OPSET),

@@ -1,0 +1,33 @@
+"""Arguments and options that several commands have: each a type with the path or the help that goes with it.
+
+Nothing here imports torch; see ``commands``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from contrastive_text.cli.paths import ReadPath, WrittenFile, WrittenFolder
+from contrastive_text.core.text_files import USUAL
+
+FILES = ".txt, .tsv, .csv or .jsonl, each also .gz"
+_BOUNDS = (
+    f"of data files: line={USUAL.line} bytes, depth={USUAL.depth} levels of JSON, ratio={USUAL.ratio} bytes out "
+    "of one of a .gz; raise them for files that you trust"
+)
+Model = Annotated[str, ReadPath(model=True), "folder or hub name"]
+Texts = Annotated[str, ReadPath(), FILES]
+Column = Annotated[str | None, "column of the text, where its name isn't a usual one"]
+Output = Annotated[Path | None, WrittenFile(), "file to write to; the terminal without it"]
+Cache = Annotated[Path | None, WrittenFolder(), "folder where vectors stay for the next run"]
+Device = Annotated[str | None, "cpu, cuda, ...; the GPU if there is one"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextsCommand:
+    """The options of every command that reads files of texts and encodes them."""
+
+    bounds: Annotated[Mapping[str, int] | None, {"metavar": "NAME=N"}, _BOUNDS] = None
+    batch_size: Annotated[int, "texts that are encoded at once"] = 64
+    device: Device = None
