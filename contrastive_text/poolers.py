@@ -44,10 +44,13 @@ class Pooler(nn.Module, ABC):
         layers: The layers that ``forward`` reads, numbered as in ``Hidden``.
         template_bias: Whether the vector of each text's template alone, with the same places left free, is taken
             off the text's (see ``encoders.templates``).
+        reads_end: Whether all that it reads is the last token: training sees to it that this is the same one in
+            every row (``append_eos`` of ``TransformerEncoder``).
     """
 
     layers: tuple[int, ...] = (-1,)
     template_bias: bool = False
+    reads_end: bool = False
 
     @abstractmethod
     def forward(self, hidden: Hidden) -> Tensor:
@@ -124,8 +127,11 @@ class LastTokenPooler(Pooler):
     """Last token of the last layer, of a decoder the only one that has seen the whole text (``lasttoken``).
 
     Source: Jiang et al. 2023, PromptEOL (https://arxiv.org/abs/2307.16645), section 3.1; sentence-transformers'
-    ``lasttoken``. It is a special token where the tokenizer puts one after a text.
+    ``lasttoken``. It is a special token where the tokenizer puts one after a text; where it puts none, training
+    puts the tokenizer's end token there, unless a template ends the row.
     """
+
+    reads_end = True
 
     def forward(self, hidden: Hidden) -> Tensor:
         """Returns the vector of the last token that is not padding, (n, D)."""

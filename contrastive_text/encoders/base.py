@@ -32,6 +32,7 @@ class Encoder(nn.Module, ABC):
         max_length: Longest row in training before views, in tokens with special ones; None for ``limit``.
         limit: Longest row that the network takes; None for no limit.
         takes_embedding_views: Whether there is an embedding output that ``alter`` can reach.
+        row_end: Token that was put at the end of rows, where the tokenizer puts none; None for none.
         takes_types: Whether it reads ``Batch.types``: which of two texts of a row a token is of.
         dropout_in_effect: Dropout probabilities by name, as the run's summary prints them.
     """
@@ -41,6 +42,7 @@ class Encoder(nn.Module, ABC):
     tokenizer: PreTrainedTokenizerBase | None = None
     max_length: int | None = None
     limit: int | None = None
+    row_end: str | None = None
     takes_embedding_views: bool = False
     takes_types: bool = False
     dropout_in_effect: Mapping[str, float] = MappingProxyType({})
@@ -96,6 +98,9 @@ class Encoder(nn.Module, ABC):
             raise InvalidValueError(
                 f"{type(self).__name__}: expected views without new tokens, got {', '.join(tokens)}"
             )
+
+    def end_rows(self) -> None:  # most tokenizers do so, and one's own encoder does as it likes
+        """Lets rows end with a special token; called once, where the pooler of training reads the last token."""
 
     def build_token_head(self) -> None:
         """Makes the head that predicts tokens; called once, where an objective needs it."""

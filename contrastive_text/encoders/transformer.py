@@ -25,6 +25,7 @@ from contrastive_text.encoders.loading import dropouts, load_architecture, load_
 from contrastive_text.encoders.packing import ATTENTION, Packing, flash_attention, packed
 from contrastive_text.encoders.position_tables import first_position, longest_row
 from contrastive_text.encoders.probes import Attention, heeds_positions, is_causal, set_attention, why_not_packed
+from contrastive_text.encoders.row_ends import end_rows
 from contrastive_text.encoders.token_head import TokenHead
 
 
@@ -46,16 +47,20 @@ class TransformerEncoder(Encoder):
         attention: Whether a token sees none after it, ``causal``, or all, ``bidirectional``, as LLM2Vec makes
             decoders (BehnamGhader et al. 2024, https://arxiv.org/abs/2404.05961): a saved model's ``config.json``
             then says ``is_causal: false``, which Transformers 5.2 and later read. None for the model's own.
+        append_eos: Whether the tokenizer's end token is put after each text where it puts no special token there
+            (``encoders.row_ends``), by the saved tokenizer too. None for where ``LastTokenPooler`` is trained,
+            but for templates with something after the text, whose last token it then reads (PromptEOL).
         layout: How rows are laid out (see ``encoders.layouts``); ``auto`` takes the fastest that is right for the
-            architecture on the device. The result is the same.
+            architecture on the device. The result is the same. No row is padded on its left, whatever the
+            tokenizer's side: a token's place is its number in its row.
         compiled: Whether blocks are compiled by ``torch.compile`` for lengths of every kind; their rows are then
             padded or bucketed. It takes a minute at the start, and on a CPU nothing was gained by it.
 
     Raises:
         ValueError: Neither or both of name and config, a model that can't be found, a checkpoint that
             lacks weights of the encoder, a length the model can't take, an ``attention`` that the architecture
-            can't have, or ``packed`` for one that has no place for another attention function, gives other values
-            with it, or is compiled.
+            can't have, ``append_eos`` with a tokenizer that has no such token, or ``packed`` for an architecture
+            that has no place for another attention function, gives other values with it, or is compiled.
 
     Example:
         >>> tiny = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
@@ -73,6 +78,7 @@ class TransformerEncoder(Encoder):
         max_length: int | None = None,
         dropout: float | None = None,
         attention: Attention | None = None,
+        append_eos: bool | None = None,
         layout: Layout = "auto",
         compiled: bool = False,
     ) -> None:
@@ -86,6 +92,7 @@ class TransformerEncoder(Encoder):
         self.tokenizer_name_or_path = tokenizer_name_or_path
         self.dropout = dropout
         self.attention = attention
+        self.append_eos = append_eos
         self.layout = layout
         self.compiled = compiled
         architecture = load_architecture(model_name_or_path, self._full_config(), dropout)
@@ -100,6 +107,8 @@ class TransformerEncoder(Encoder):
                 f"encoder.config.vocab_size: expected the tokenizer's {len(self.tokenizer)} entries or more, got "
                 f"{architecture.vocab_size}"
             )
+        if append_eos:
+            self.end_rows()
         self.features = int(architecture.hidden_size)
         self.vocabulary_size = int(architecture.vocab_size)
         self.dropout_in_effect = dropouts(architecture)
@@ -247,6 +256,11 @@ class TransformerEncoder(Encoder):
             with quiet():
                 self.model.resize_token_embeddings(len(self.tokenizer))
             self.vocabulary_size = len(self.tokenizer)
+
+    def end_rows(self) -> None:
+        """Lets rows end with the end token, unless ``append_eos`` forbids it; see ``encoders.row_ends``."""
+        if self.tokenizer is not None and self.append_eos is not False:
+            self.row_end = end_rows(self.tokenizer) or self.row_end
 
     def build_token_head(self) -> None:
         """Makes the architecture's masked-language-model head, with the checkpoint's weights if it has them."""

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import normalizers
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.core.class_paths import resolve
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
@@ -122,7 +123,17 @@ def _write_network(folder: Path, parts: ModelParts) -> None:
     with quiet():
         (parts.encoder.model if head is None else head.whole).save_pretrained(folder)
     parts.encoder.tokenizer.save_pretrained(folder)
+    _write_padding(folder / "tokenizer_config.json", parts.encoder.tokenizer)
     write_json(folder / _LIMIT, {"max_seq_length": parts.max_length, "do_lower_case": False})
+
+
+def _write_padding(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Names what sentence-transformers pads with, and the right side, where tokens have their places of here."""
+    names = (tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token)
+    token = next((name for name in names if name is not None), None)
+    padding = {"padding_side": "right"} | ({} if token is None else {"pad_token": token})
+    if (tokenizer.pad_token, tokenizer.padding_side) != (token, "right"):
+        write_json(path, dict(read_record(path).values) | padding)
 
 
 def _read_network(folder: Path, class_path: str) -> tuple[TransformerEncoder, int | None]:  # noqa: ARG001

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from contrastive_text.core.batch import StepKind
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Target
+from contrastive_text.core.types import Frame
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.needs import DataNeeds, TaskNeeds
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
@@ -61,6 +62,8 @@ class TaskParts:
         """Makes what depends on the encoder: new tokens, a head that predicts tokens, heads, networks; once."""
         encoder = embedder.encoder
         encoder.add_tokens(self.new_tokens)
+        if embedder.pooler.reads_end and not self._templates_end_rows():
+            encoder.end_rows()
         if any(objective.needs_token_logits for objective in self._objectives.values()):
             encoder.build_token_head()
         self._features = features = build_head(head, encoder.features)
@@ -79,6 +82,13 @@ class TaskParts:
             if objective.head_of is not None:
                 objective.take_head(self._head(objective.head_of, f"model.objectives.{name}.head_of"))
             objective.build_networks(embedder)
+
+    def _templates_end_rows(self) -> bool:
+        """Whether prompts or views put something after texts, whose last token is then a pooler's."""
+        plans = (self.common, *self.own_plans.values())
+        around = [plan.around(name) for plan in plans for name in plan.chains]
+        around += [Frame.of(text, f"prompts.{name}") for name, text in self.prompts.named.items()]
+        return any(frame.after for frame in around)
 
     def _head(self, name: str, place: str) -> Head:
         heads = {other: getattr(part, "head", None) for other, part in self._objectives.items()}

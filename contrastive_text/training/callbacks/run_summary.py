@@ -47,7 +47,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
     first = "; ".join(dict.fromkeys("the checkpoint's pooler" if each else "starts at random" for each in begun))
     networks = [f"{name}: {said}" for name, part in parts if (said := part.describe_networks())]
     layout, why = module.encoder.layout_on(module.device)
-    kept = module.by_task.truncate_dim
+    kept, end = module.by_task.truncate_dim, module.encoder.row_end
     chunks = "whole batches" if module.chunk_tokens is None else f"chunks of {module.chunk_tokens:,} tokens"
     return {
         "encoder": f"{describe(module.encoder)}; {weights / 1e6:.1f} M weights",
@@ -57,6 +57,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
         "dropout": dropout or "none",
         "views": "\n".join(chains) or "none",
         **_prompts(module),
+        **({"end of rows": f"{end!r}, which the tokenizer puts nowhere by itself"} if end else {}),
         "pooler": f"{describe(module.pooler)} in training, {describe(module.inference_embedder.pooler)} in use",
         "head in use": "none" if module.head is None else describe(module.head),
         **({"saved vectors": f"the first {kept} features, which are trained"} if kept is not None else {}),
