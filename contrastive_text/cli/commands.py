@@ -113,6 +113,9 @@ class Diagnose(TextsCommand):
         None
     )
     pairs: Annotated[Texts | None, "scored pairs: alignment, correlation and frequency bias too"] = None
+    guide: Annotated[
+        str | None, ReadPath(model=True), "another model, or its vectors by embed --distinct: how far both agree"
+    ] = None
     format: Literal["text", "json"] = "text"
     output: Output = None
     limit: Annotated[int, "texts that are measured at most"] = 20_000

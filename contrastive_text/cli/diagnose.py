@@ -5,15 +5,19 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stdout
 
+import torch
 from rich.table import Table
 from rich.text import Text
+from torch import Tensor
 
 from contrastive_text.cli.commands import Diagnose
 from contrastive_text.cli.models import load_model
 from contrastive_text.cli.tables import print_or_write
 from contrastive_text.core.console import console
+from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs, read_rows
@@ -21,6 +25,7 @@ from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import Diagnosis
 from contrastive_text.evaluation.diagnosis import diagnose as measure
 from contrastive_text.evaluation.frequency import takes_mean
+from contrastive_text.inference.vector_files import TextVectors
 
 
 def diagnose(options: Diagnose) -> None:
@@ -35,7 +40,8 @@ def diagnose(options: Diagnose) -> None:
         model = load_model(options.model, device=options.device, pooler=options.pooler)
         embed = CachedEncoder(model, batch_size=options.batch_size, show_progress_bar=not as_json)
         texts = [str(row["text"]) for row in table]
-        found = measure(embed, texts, pairs=pairs, limit=options.limit, seed=options.seed)
+        guide = None if options.guide is None else _guide(options.guide, options)
+        found = measure(embed, texts, pairs=pairs, limit=options.limit, seed=options.seed, guide=guide)
         if embed.truncated:
             say(f"{embed.truncated:,} of {embed.encoded:,} texts were cut to {model.max_length} tokens")
     if as_json:
@@ -44,6 +50,15 @@ def diagnose(options: Diagnose) -> None:
         head = f"{options.model}: {model.pooling}, {found.texts:,} different texts of {len(texts):,}"
         said = _as_text(head, found, mean=takes_mean(model))
     print_or_write(said, options.output, "Diagnosis")
+
+
+def _guide(path: str, options: Diagnose) -> Callable[[Sequence[str]], Tensor]:
+    """Returns what gives a guide's vectors of texts: its file, or the model itself."""
+    if path.endswith(".npy"):
+        vectors = TextVectors(path)
+        return lambda texts: at_least_float32(torch.from_numpy(vectors.of_texts(texts)))
+    model = load_model(path, device=options.device)
+    return CachedEncoder(model, batch_size=options.batch_size, show_progress_bar=options.format != "json")
 
 
 def _as_text(head: str, found: Diagnosis, mean: bool) -> str:
@@ -80,6 +95,9 @@ def _rows(found: Diagnosis, mean: bool) -> list[tuple[str, str, str, str]]:
         ),
         ("orphans", orphans, "0% to 100%", "texts that are among no other's nearest neighbours"),
     ]
+    if found.guide_agreement is not None:
+        agreed = f"{found.guide_agreement:.1%}"
+        rows.append(("guide agreement", agreed, "0% to 100%", "texts of which both models find the same nearest"))
     if found.alignment is None:
         return rows
     rows.append(("alignment", f"{found.alignment:.3f}", "0 to 4", "distance of positives; lower is nearer"))

@@ -10,19 +10,26 @@ from rich.text import Text
 
 from contrastive_text.cli.configuration import configured
 from contrastive_text.cli.train import quieten
+from contrastive_text.core.batch import Batch
 from contrastive_text.core.console import console
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.specs import describe
+from contrastive_text.core.types import Encoded
 from contrastive_text.data import Collator
 from contrastive_text.data.preparation import TrainingData
 from contrastive_text.data.prompts import NO_PROMPTS
 from contrastive_text.data.words import words_without_blanks
+from contrastive_text.evaluation.guide_order import Ordered, guide_order
 from contrastive_text.evaluation.view_edits import Piece, altered_rows
+from contrastive_text.objectives import Contrastive, Matryoshka
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.run import Run
+from contrastive_text.training.run_guides import guide_vectors
 
 _SAMPLED = 200
 """Rows that are looked at for languages without blanks."""
+_NEAREST = 6
+"""Candidates of a row that a guide's order shows."""
 
 
 def views(words: list[str]) -> None:
@@ -39,12 +46,21 @@ def views(words: list[str]) -> None:
     for name, training in data.training.tasks.items():
         if data.tasks:
             screen.rule(name)
-        _show_task(screen, module, training, data.collator(name), count)
+        show_task(screen, module, training, data.collator(name), count)
 
 
-def _show_task(
+def show_task(
     screen: Console, module: ContrastiveModule, training: TrainingData, collator: Collator, count: int
 ) -> None:
+    """Prints what the views of a data set do to its first rows, and in which order guides put these.
+
+    Args:
+        screen: Where to print.
+        module: Whose views and guides.
+        training: The data set.
+        collator: Its collator.
+        count: Rows to show.
+    """
     facts = training.facts()
     for name in ("training data", "rows"):
         if name in facts:
@@ -62,12 +78,50 @@ def _show_task(
         screen.print(table)
     else:
         screen.print("views: none")
-    table = Table("", *altered.slots, show_lines=True)
+    for objective, part in module.by_task.objectives(training.name).items():
+        if part.keys is not None:
+            screen.print(f"keys of {objective}: {describe(part.keys)}", markup=False)
+    orders = _orders(module, training.name, altered.batch)
+    table = Table("", *altered.slots, *(f"by {guide}" for guide in orders), show_lines=True)
     for number, texts in enumerate(altered.examples):
-        table.add_row(str(number), *map(_marked, texts))
+        table.add_row(
+            str(number), *map(_marked, texts), *(_ordered(each[number], number) for each in orders.values())
+        )
     screen.print(table)
+    if orders:
+        screen.print("by a guide: its cosines of the anchor with the texts of these rows, nearest first")
     if collator.plan.roles:
         screen.print("[-gone-] and {+new+} mark what the text and token views changed")
+
+
+def _orders(module: ContrastiveModule, task: str, batch: Batch) -> dict[str, list[list[Ordered]]]:
+    """Returns by name in which order each guide of a task puts the candidates of each row."""
+    parts = module.by_task.objectives(task)
+    plain = {name: part.objective if isinstance(part, Matryoshka) else part for name, part in parts.items()}
+    removing = {
+        name: part.false_negatives
+        for name, part in plain.items()
+        if isinstance(part, Contrastive) and part.false_negatives is not None and "positive" in part.reads
+    }
+    orders = {
+        name: guide_order(
+            Encoded(vectors, batch.slots, batch.text_ids),
+            {objective: each for objective, each in removing.items() if each.guide == name},
+        )
+        for name, vectors in guide_vectors(module.by_task.guides, batch, parts.values()).items()
+    }
+    return {name: order for name, order in orders.items() if order is not None}
+
+
+def _ordered(candidates: Sequence[Ordered], row: int) -> Text:
+    """Returns the nearest candidates of a row, a line each; its own positive without a number."""
+    lines = [
+        f"{each.cosine:.2f} {each.role}{'' if each.row == row else f' of {each.row}'}"
+        + (f", left out by {' and '.join(each.left_out)}" if each.left_out else "")
+        for each in candidates[:_NEAREST]
+    ]
+    more = [f"and {len(candidates) - _NEAREST} more"] if len(candidates) > _NEAREST else []
+    return Text("\n".join([*lines, *more]))
 
 
 def _marked(text: Sequence[Piece]) -> Text:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -69,6 +69,8 @@ class Diagnosis:
         spearman: Correlation of cosine and gold score, times 100; None without pairs or if all have one score.
         frequency: The same without the k most frequent tokens in the mean, for several k; None where ``spearman``
             is, or for a pooler that takes no mean. See ``frequency_bias``.
+        guide_agreement: Share of the texts whose nearest other one is the same by a guide, 0 to 1; None without a
+            guide. See ``metrics.neighbour_overlap`` with k = 1, ``metrics.guide_agreement``.
         warnings: What is off, in words; empty where nothing is.
     """
 
@@ -85,6 +87,7 @@ class Diagnosis:
     spectrum: list[float]
     spearman: float | None
     frequency: list[tuple[int, float]] | None
+    guide_agreement: float | None
     warnings: list[str]
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,6 +101,7 @@ def diagnose(
     pairs: Table | None = None,
     limit: int = LIMIT,
     seed: int = 42,
+    guide: Callable[[Sequence[str]], Tensor] | None = None,
 ) -> Diagnosis:
     """Measures how texts lie in a model's space.
 
@@ -109,6 +113,7 @@ def diagnose(
         pairs: Scored pairs, as ``data.read_pairs`` gives them, for alignment and correlation.
         limit: Texts that are measured at most; of more some are drawn, and a warning says so.
         seed: Of the draw.
+        guide: Gives the vectors of another model, of any width, to hold these against.
 
     Raises:
         ValueError: Fewer than two different texts, a limit below that, a model that gives NaN, or pairs of which
@@ -142,6 +147,7 @@ def diagnose(
         spectrum=metrics.spectrum(vectors).tolist(),
         spearman=None if scored is None else scored.spearman,
         frequency=None if scored is None else scored.frequency,
+        guide_agreement=None if guide is None else float(metrics.neighbour_overlap(vectors, guide(drawn), k=1)),
         warnings=[],
     )
     said = _verdicts(diagnosis, scored, metrics.nearest_similarity(vectors))

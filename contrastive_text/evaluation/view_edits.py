@@ -93,12 +93,14 @@ class AlteredRows(NamedTuple):
         measured: On how many rows that was measured.
         slots: Name of each text of an example.
         examples: For each example its texts, in pieces.
+        batch: The rows that are shown, as training would get them.
     """
 
     rates: Sequence[tuple[str, str, str]]
     measured: int
     slots: Sequence[str]
     examples: Sequence[Sequence[Sequence[Piece]]]
+    batch: Batch
 
 
 def altered_rows(collator: Collator, encoder: Encoder, rows: Rows, count: int) -> AlteredRows:
@@ -127,6 +129,7 @@ def altered_rows(collator: Collator, encoder: Encoder, rows: Rows, count: int) -
         measured=len(keyed),
         slots=[f"{slot.role} {slot.number}" for slot in altered.slots],
         examples=[texts[example::examples] for example in range(examples)],
+        batch=altered,
     )
 
 

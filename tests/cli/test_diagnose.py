@@ -12,17 +12,21 @@ import torch
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.cli import run
+from contrastive_text.core.similarity import cosine_similarity_matrix
 from contrastive_text.data import read_pairs
-from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
 from contrastive_text.evaluation.diagnosis import diagnose
-from contrastive_text.poolers import MeanPooler
+from contrastive_text.inference.vector_files import EmbeddingRun
+from contrastive_text.poolers import CLSPooler, MeanPooler
 
 
 def test_the_table_has_every_figure_and_the_verdicts(
     files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del here
-    assert run(["diagnose", files["bert"], files["texts"], "--pairs", files["pairs"]]) == 0
+    words = ["diagnose", files["bert"], files["texts"], "--pairs", files["pairs"], "--guide", files["bert"]]
+    assert run(words) == 0
     said = capsys.readouterr().out
     model = SentenceEncoder.from_pretrained(files["bert"], pooler=MeanPooler(), device="cpu")
     found = diagnose(CachedEncoder(model), tiny.TEXTS, read_pairs(files["pairs"]))
@@ -32,6 +36,7 @@ def test_the_table_has_every_figure_and_the_verdicts(
     assert f"{found.mean_cosine:.3f}" in lines["mean cosine"]
     assert f"{found.effective_rank:.1f}" in lines["effective rank"]
     assert "1 to 16" in lines["effective rank"]
+    assert "100.0%" in lines["guide agreement"]
     assert f"{found.alignment:.3f}" in lines["alignment"]
     assert f"{found.spearman:.2f}" in lines["Spearman x 100"]
     assert found.frequency is not None
@@ -43,14 +48,23 @@ def test_the_table_has_every_figure_and_the_verdicts(
 def test_json_is_all_that_stands_on_standard_output(
     files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    del here
-    assert (
-        run(["diagnose", files["bert"], files["texts"], "--format", "json", "--limit", "20", "--seed", "3"]) == 0
-    )
+    other = SentenceEncoder.from_pretrained(files["bert"], pooler=CLSPooler(), device="cpu")
+    EmbeddingRun(other, TextStream(files["texts"], distinct=True), here / "guide.npy", with_ids=True).finish()
+    words = ["diagnose", files["bert"], files["texts"], "--format", "json", "--limit", "20", "--seed", "3"]
+    assert run([*words, "--guide", "guide.npy"]) == 0
     captured = capsys.readouterr()
     found = json.loads(captured.out)
     model = SentenceEncoder.from_pretrained(files["bert"], pooler=MeanPooler(), device="cpu")
-    assert found == diagnose(CachedEncoder(model), tiny.TEXTS, limit=20, seed=3).to_dict()
+    embed = CachedEncoder(model)
+    assert found == diagnose(embed, tiny.TEXTS, limit=20, seed=3, guide=CachedEncoder(other)).to_dict()
+    known = drawn_texts(tiny.TEXTS, 20, seed=3)
+    cosines = [
+        cosine_similarity_matrix(*2 * [coder(known)]).fill_diagonal_(-1)
+        for coder in (embed, CachedEncoder(other))
+    ]
+    same = cosines[0].argmax(dim=1) == cosines[1].argmax(dim=1)
+    assert found["guide_agreement"] == pytest.approx(float(same.double().mean()))
+    assert 0 < found["guide_agreement"] < 1
     assert len(found["spectrum"]) == 16
     assert "names no pooler" in captured.err
 

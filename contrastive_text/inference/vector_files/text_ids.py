@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.random import text_id
+from contrastive_text.core.records import shown
 from contrastive_text.data.files.streaming import TextStream
 from contrastive_text.inference.vector_files.formats import Array, ids_of, record_of
 from contrastive_text.inference.vector_files.records import VectorRecord
@@ -92,6 +94,20 @@ class TextVectors:
     def of(self, ids: Ids) -> Array:
         """Returns the vector of each id, (n, D), which must all be known."""
         return np.asarray(self._vectors[self._places[self._nearest(ids)]])
+
+    def of_texts(self, texts: Sequence[str]) -> Array:
+        """Returns the vector of each text, (n, D).
+
+        Raises:
+            ValueError: A text without one.
+        """
+        ids = np.fromiter(map(text_id, texts), np.int64, len(texts))
+        if not (known := self.knows(ids)).all():
+            raise InvalidValueError(
+                f"{self.path}: expected a vector of every text, got none of {shown(texts[int(known.argmin())])}; "
+                f"embed these texts: {_HOW}"
+            )
+        return self.of(ids)
 
     def _nearest(self, ids: Ids) -> npt.NDArray[np.intp]:
         return np.searchsorted(self._ids, ids).clip(max=len(self._ids) - 1)

@@ -1,0 +1,46 @@
+"""The command that shows what views do, where a run has guides and networks that follow."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import tiny
+import torch
+from torch import Tensor
+
+from contrastive_text.cli.views import show_task
+from contrastive_text.core.batch import Batch
+from contrastive_text.core.console import console
+from contrastive_text.objectives import Contrastive, FalseNegatives, Momentum
+from contrastive_text.pairings import Given
+from contrastive_text.training import Guide
+
+PAIRS = [("a bird", "a dog"), ("a cat", "a bird"), ("the cat", "an old cat")]
+
+
+class Lengths(Guide):
+    """Knows of a text how long it is."""
+
+    identity, features, reads_texts = "lengths", 2, True
+
+    def __call__(self, batch: Batch) -> Tensor:
+        assert batch.texts is not None
+        return torch.tensor([[1.0, len(text)] for text in batch.texts])
+
+
+def test_a_guides_order_of_the_shown_rows_and_keys_are_said(files: dict[str, str], here: Path) -> None:
+    del here  # prints wide
+    removing = FalseNegatives("teacher", absolute_margin=3.0)  # all candidates are too near
+    objectives = {"gist": Contrastive(false_negatives=removing), "moco": Contrastive(keys=Momentum())}
+    module = tiny.module(files["bert"], objectives=objectives, guides={"teacher": Lengths()})
+    data = tiny.data(PAIRS, pairing=Given(), batch_size=2, num_workers=0)  # type: ignore[arg-type]  # rows
+    data.attach(module)
+    data.setup("fit")
+    shown = io.StringIO()
+    show_task(console(file=shown), module, data.training.of(), data.collator(), count=3)
+    said = shown.getvalue()
+    assert "keys of moco: Momentum(decay=0.999, of='positive'" in said
+    assert "by teacher" in said
+    assert "positive of 2, left" in said
+    assert said.count("left out by") == 3 * 2 - 1  # the positive of row 1 is row 0's anchor
