@@ -27,7 +27,7 @@ from contrastive_text.data.preparation import TrainingSet, check_turns, learned_
 from contrastive_text.data.retrieval.files import MOST_DOCUMENTS
 from contrastive_text.data.run_tables import PARTS, RunTables
 from contrastive_text.data.steps import describe_steps
-from contrastive_text.data.tasks import ALONE, ONLY, TextTask, check_least, check_tasks
+from contrastive_text.data.tasks import ALONE, ONLY, TextTask, check_numbers, check_tasks
 from contrastive_text.data.tokenizing import single_threaded_tokenizers
 from contrastive_text.pairings import Pairing
 from contrastive_text.recipes.building import build_from_recipe
@@ -152,9 +152,7 @@ class TextDataModule(pl.LightningDataModule):
         self.originals = originals
         self.cache_dir = cache_dir
         self.bounds = bounds
-        leasts = {"batch_size": 2, "originals": 1, "eval_batch_size": 1, "num_workers": 0, "permutation_rows": 0}
-        for name, least in leasts.items():
-            check_least(name, vars(self)[name], least)
+        check_numbers(vars(self))
         check_tasks(tasks or {}, self._alone)
         # Plain data and the one instantiator that Lightning allows: the module is made again from a checkpoint.
         named = {"_instantiator": "pytorch_lightning.cli.instantiate_module"}

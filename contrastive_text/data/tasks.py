@@ -147,7 +147,7 @@ def _check_rows(where: str, task: TextTask) -> None:
     """Checks how many rows are asked for: in all, of a step and of an epoch."""
     for name, least in (("batch_size", 2), ("limit", 1), ("repeat", 1), ("join", 1)):
         if isinstance(number := vars(task)[name], int):
-            check_least(f"{where}{name}", number, least)
+            _check_least(f"{where}{name}", number, least)
     if isinstance(task.limit, str):
         share = re.fullmatch(r"(\d+(?:\.\d+)?)%", task.limit)
         if share is None or not 0 < float(share[1]) <= 100:
@@ -167,12 +167,18 @@ def _check_rows(where: str, task: TextTask) -> None:
         )
 
 
-def check_least(name: str, number: int, least: int) -> None:
-    """Checks that an option of the data is large enough.
+def check_numbers(options: Mapping[str, Any]) -> None:  # Any: of all kinds
+    """Checks that the numbers among a run's options, which are for all of its tasks, are large enough.
 
     Raises:
-        ValueError: It isn't.
+        ValueError: The first that isn't.
     """
+    leasts = {"batch_size": 2, "originals": 1, "eval_batch_size": 1, "num_workers": 0, "permutation_rows": 0}
+    for name, least in leasts.items():
+        _check_least(name, options[name], least)
+
+
+def _check_least(name: str, number: int, least: int) -> None:
     if number < least:
         raise InvalidValueError(f"data.{name}: expected {least} or more, got {number}")
 
