@@ -10,8 +10,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.losses.comparisons import Columns, Comparison, FurtherNegatives, Rows, Triples
+from contrastive_text.losses.comparisons import Columns, Comparison, FurtherNegatives, Rows
 from contrastive_text.losses.temperature import LearnedTemperature
+from contrastive_text.losses.triples import Triples
 
 Reduction = Literal["mean", "sum", "two_sided"]
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import Similarity, comparable, full_precision, similarity_matrix
 from contrastive_text.losses.base import Reduction
-from contrastive_text.losses.comparisons import Comparison, FurtherNegatives, Triples
+from contrastive_text.losses.comparisons import Comparison, FurtherNegatives
 from contrastive_text.losses.softmax import SoftmaxLoss
+from contrastive_text.losses.triples import Triples
 
 
 class DCL(SoftmaxLoss):

@@ -13,9 +13,10 @@ from torch import Tensor
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import Similarity, similarity_matrix
 from contrastive_text.losses.base import Reduction
-from contrastive_text.losses.comparisons import Columns, Comparison, FurtherNegatives, Triples
+from contrastive_text.losses.comparisons import Columns, Comparison, FurtherNegatives
 from contrastive_text.losses.softmax import SoftmaxLoss
 from contrastive_text.losses.streaming import is_streamed, streamed_sums
+from contrastive_text.losses.triples import Triples
 
 Direction = Literal["query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc"]
 

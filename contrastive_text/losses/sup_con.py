@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from contrastive_text.losses.comparisons import Comparison, Triples
+from contrastive_text.losses.comparisons import Comparison
 from contrastive_text.losses.softmax import SoftmaxLoss
+from contrastive_text.losses.triples import Triples
 
 
 class SupCon(SoftmaxLoss):

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from contrastive_text.core.distributed import gather_rows, gather_sizes, rank
 from contrastive_text.losses import Comparison, Loss
-from contrastive_text.losses.comparisons import FurtherNegatives, Triples
+from contrastive_text.losses.comparisons import FurtherNegatives
+from contrastive_text.losses.triples import Triples
 from contrastive_text.objectives.base import Terms
 from contrastive_text.objectives.queue import Queue
 

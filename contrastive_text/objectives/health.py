@@ -9,8 +9,8 @@ from torch import Tensor
 
 from contrastive_text import metrics
 from contrastive_text.losses import cosine_similarity_matrix
-from contrastive_text.losses.comparisons import Triples
 from contrastive_text.losses.relations import Forbid, TooNear
+from contrastive_text.losses.triples import Triples
 
 LOGGED_ROWS = 256
 """Rows that the logged figures look at: enough for two digits, and no cost beside a large batch's."""

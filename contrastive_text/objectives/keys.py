@@ -11,7 +11,7 @@ from torch import Tensor
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.losses import Loss
-from contrastive_text.losses.comparisons import Triples
+from contrastive_text.losses.triples import Triples
 from contrastive_text.objectives.between import Between
 from contrastive_text.objectives.momentum import Momentum
 from contrastive_text.objectives.pair_labels import PairLabels

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from contrastive_text.core.types import Role
 from contrastive_text.losses import Comparison, Loss
-from contrastive_text.losses.comparisons import Columns, FurtherNegatives, Triples
+from contrastive_text.losses.comparisons import Columns, FurtherNegatives
 from contrastive_text.losses.relations import NO_ID
+from contrastive_text.losses.triples import Triples
 
 
 class Queue(nn.Module):

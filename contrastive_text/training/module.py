@@ -28,7 +28,7 @@ from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.recipes.building import build_from_recipe
 from contrastive_text.training.accumulation import KeepGradients
-from contrastive_text.training.checks import check_names, check_numbers, check_parts, check_start
+from contrastive_text.training.checks import check_names, check_numbers, check_parts
 from contrastive_text.training.divergence import EndWhenDiverged
 from contrastive_text.training.forward_pass import encode_read
 from contrastive_text.training.guides import Guide
@@ -38,6 +38,7 @@ from contrastive_text.training.optim import AdamW, Combine, LinearSchedule, Opti
 from contrastive_text.training.optim.gradients import gradient_figures
 from contrastive_text.training.optim.schedules import ScheduledRates
 from contrastive_text.training.run_guides import check_guides_at_start
+from contrastive_text.training.start_checks import check_start
 from contrastive_text.training.stored_module import StoredModule
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import View

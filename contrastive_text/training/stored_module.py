@@ -13,9 +13,9 @@ from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.setting import SETTING, current_setting
 from contrastive_text.data.vocabulary import wrap_tokenizer
 from contrastive_text.encoders import Encoder
-from contrastive_text.training.checks import check_resumed
 from contrastive_text.training.divergence import check_weights
 from contrastive_text.training.run_guides import GUIDES, check_same_guides, identities
+from contrastive_text.training.start_checks import check_resumed
 from contrastive_text.training.tasks import TaskParts
 
 _TOKENIZER = "tokenizer"

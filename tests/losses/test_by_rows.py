@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.losses import DCL, DCLW, DebiasedNTXent, InfoNCE, Loss, SigLIP, by_rows
-from contrastive_text.losses.comparisons import Triples
+from contrastive_text.losses.triples import Triples
 
 EXACT = 1e-10
 LOSSES: dict[str, Callable[..., Loss]] = {

@@ -27,9 +27,9 @@ from contrastive_text.losses import (
     streaming,
     sup_con_terms,
 )
-from contrastive_text.losses.comparisons import Triples
 from contrastive_text.losses.streaming import is_streamed, streamed_terms
 from contrastive_text.losses.tiles import Places, Tiling
+from contrastive_text.losses.triples import Triples
 
 # The equality that is promised of every way to compute a step, in float64.
 EXACT = 1e-10

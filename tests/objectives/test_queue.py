@@ -26,7 +26,7 @@ from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
-from contrastive_text.losses.comparisons import Triples
+from contrastive_text.losses.triples import Triples
 from contrastive_text.objectives import (
     Contrastive,
     Momentum,

@@ -27,8 +27,8 @@ from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.pairings import Given
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, MeanPooler, Pooler
 from contrastive_text.training import AdamW, ConstantSchedule, Optimizer
-from contrastive_text.training.checks import causal_warning
 from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.training.start_checks import causal_warning
 from contrastive_text.views import DeleteTokens, FeatureCutoff, SwapWords, TokenView
 
 # The promise in float64: max |dg| <= 1e-10 max |g|.
