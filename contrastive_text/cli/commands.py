@@ -157,6 +157,8 @@ class Export:
 
     checkpoint: Annotated[str, ReadPath(), "a .ckpt file; or the folder of a run, for its best"]
     output: Annotated[Path, WrittenFolder(key=MODULES), "folder of the model; is made"]
+    _: KW_ONLY
+    adapters_beside: Annotated[bool, "LoRA beside the weights, in peft's format; not merged into them"] = False
 
 
 @dataclass(frozen=True)

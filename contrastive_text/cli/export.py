@@ -14,6 +14,6 @@ def export(options: Export) -> None:
     with alone_with(options.output):
         path = best_checkpoint(options.checkpoint, "checkpoint")
         module = ContrastiveModule.load_from_checkpoint(path, map_location="cpu")
-        module.sentence_encoder().save_pretrained(options.output)
+        module.sentence_encoder().save_pretrained(options.output, options.adapters_beside)
     say(f"Model of {path} saved to {options.output}. Next:")
     say(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {options.output}")

@@ -15,17 +15,15 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.class_paths import trusting
-from contrastive_text.core.errors import (
-    InvalidValueError,
-    MissingFileError,
-    first_line,
-)
+from contrastive_text.core.errors import InvalidValueError, MissingFileError, first_line
 from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.places import settled
 from contrastive_text.core.records import Record
 
 END_SIZE = 22
 """Bytes of the record that ends a zip archive; the last two are the length of the comment after it."""
+BASE = "base"
+"""Where a checkpoint keeps the identity of the weights under adapters, which it doesn't hold."""
 _END = b"PK\x05\x06"
 _MARK = b"contrastive-text sha256 "
 _SEAL_SIZE = len(_MARK) + 2 * hashlib.sha256().digest_size
@@ -149,6 +147,7 @@ class Checkpoint:
         tokenizer: A tokenizer that was learned from the corpus, as JSON; None if none was.
         best: What is known of the best checkpoint of its run.
         facts: What was printed before the first step of its run: all that makes the result.
+        base: The identity of the weights under adapters, which it doesn't hold; None without adapters.
     """
 
     path: Path
@@ -159,6 +158,7 @@ class Checkpoint:
     tokenizer: str | None
     best: BestSoFar
     facts: Mapping[str, str]
+    base: str | None = None
 
     def arguments(
         self, cls: type, place: Literal["model", "data"], without: Collection[str] = ()
@@ -234,6 +234,7 @@ def read_checkpoint(path: str | Path, to_resume: bool = False) -> Checkpoint:
         tokenizer=record.text("tokenizer", None),
         best=_best_so_far(callbacks, step),
         facts={name: facts.text(name) for name in facts},
+        base=record.text(BASE, None),
     )
 
 

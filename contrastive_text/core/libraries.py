@@ -18,6 +18,7 @@ _EXTRAS = {
     "onnxscript": ("onnxscript", "onnx"),
     "onnxruntime": ("onnxruntime", "onnx"),
     "pyarrow": ("pyarrow", "parquet"),
+    "peft": ("peft", "adapters"),
 }
 """Top module -> its distribution, and the extra that brings it."""
 

@@ -35,6 +35,7 @@ class Encoder(nn.Module, ABC):
         row_end: Token that was put at the end of rows, where the tokenizer puts none; None for none.
         takes_types: Whether it reads ``Batch.types``: which of two texts of a row a token is of.
         dropout_in_effect: Dropout probabilities by name, as the run's summary prints them.
+        base_identity: What is the same for equal weights under adapters; None where there are no adapters.
     """
 
     features: int
@@ -46,6 +47,7 @@ class Encoder(nn.Module, ABC):
     takes_embedding_views: bool = False
     takes_types: bool = False
     dropout_in_effect: Mapping[str, float] = MappingProxyType({})
+    base_identity: str | None = None
 
     @abstractmethod
     def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:
@@ -112,6 +114,10 @@ class Encoder(nn.Module, ABC):
     def twin(self) -> Encoder:
         """Returns a copy of the network with weights of its own, which begin as these; it predicts no tokens."""
         return deepcopy(self)
+
+    def base_weights(self) -> list[nn.Parameter]:
+        """Returns the weights under adapters: never trained, shared with copies, and in no checkpoint."""
+        return []
 
     def make_generator(self, name: str) -> TokenGenerator:
         """Returns a frozen masked language model with the same vocabulary.

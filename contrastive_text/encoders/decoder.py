@@ -30,11 +30,17 @@ class TextDecoder(nn.Module):
         tied: Whether all but cross-attention and head are the encoder's own weights, and not copies.
 
     Raises:
-        ValueError: An architecture without cross-attention, or without a head that predicts tokens.
+        ValueError: An architecture without cross-attention, or without a head that predicts tokens, or an encoder
+            with adapters.
     """
 
     def __init__(self, encoder: TransformerEncoder, tied: bool) -> None:
         super().__init__()
+        if encoder.adapters is not None:
+            raise InvalidValueError(
+                "encoder.adapters: expected null for a decoder that is made of the encoder's weights, got "
+                f"{type(encoder.adapters).__name__}; train all weights, or leave the objective out"
+            )
         model = _decoder_of(encoder.model)
         if tied:
             for name, weight in encoder.model.named_parameters():

@@ -27,6 +27,7 @@ from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.core.libraries import is_failure, quiet
 from contrastive_text.core.model_files import TODO, check_whole
 from contrastive_text.core.records import Record, shown
+from contrastive_text.encoders.adapter_files import NOT_BY_TRANSFORMERS, adapters_beside, merge_adapters
 
 _MODEL, _TOKENIZER = "encoder.model_name_or_path", "encoder.tokenizer_name_or_path"
 _RECORDS = (
@@ -217,11 +218,13 @@ def dropouts(architecture: PreTrainedConfig) -> dict[str, float]:
     }
 
 
-def load_model(name: str | None, architecture: PreTrainedConfig) -> PreTrainedModel:
+def load_model(
+    name: str | None, architecture: PreTrainedConfig, dtype: torch.dtype = torch.float32
+) -> PreTrainedModel:
     """Returns the network without pooler and heads; every weight of it comes from the checkpoint."""
     if name is not None:
         _check_sizes(name, architecture)
-    model, lacking, left_over = _load(AutoModel, name, architecture)
+    model, lacking, left_over = _load(AutoModel, name, architecture, dtype)
     if lacking:
         raise InvalidValueError(
             f"encoder.model_name_or_path: expected all weights of the encoder in {name}, but {len(lacking)} are "
@@ -230,6 +233,8 @@ def load_model(name: str | None, architecture: PreTrainedConfig) -> PreTrainedMo
         )
     if name is not None:
         _check_layers(name, model, left_over)
+        if adapters_beside(name):
+            merge_adapters(Path(name), model)
     return model
 
 
@@ -266,6 +271,7 @@ def _load(
     kind: type[AutoModel | AutoModelForMaskedLM],
     name: str | None,
     architecture: PreTrainedConfig,
+    dtype: torch.dtype = torch.float32,
     with_pooler: bool = False,
 ) -> tuple[PreTrainedModel, list[str], list[str]]:
     """Returns the model, its weights that the checkpoint lacks, and the checkpoint's that the model lacks."""
@@ -273,13 +279,14 @@ def _load(
     def load(**options: bool) -> tuple[PreTrainedModel, list[str], list[str]]:
         if name is None:
             fresh: PreTrainedModel = kind.from_config(  # type: ignore[no-untyped-call]  # theirs
-                architecture, dtype=torch.float32, **options
+                architecture, dtype=dtype, **options
             )
             return fresh, [], []
         model, report = kind.from_pretrained(
             name,
             config=architecture,
-            dtype=torch.float32,
+            dtype=dtype,
+            adapter_kwargs=NOT_BY_TRANSFORMERS if adapters_beside(name) else None,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused or told by name
             **options,

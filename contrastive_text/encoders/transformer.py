@@ -15,6 +15,8 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import quiet
 from contrastive_text.core.types import Alter, Hidden
+from contrastive_text.core.weights import sampled_identity
+from contrastive_text.encoders.adapters import Adapters, WeightsType, check_base, plain_name, take_out
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.decoder import TextDecoder
 from contrastive_text.encoders.dropout import replace_dropouts
@@ -32,7 +34,8 @@ from contrastive_text.encoders.token_head import TokenHead
 class TransformerEncoder(Encoder):
     """A Transformers model without its pooler and heads.
 
-    Weights are float32 whatever the checkpoint's type; mixed precision is the trainer's business. An
+    Weights are float32 whatever the checkpoint's type; mixed precision is the trainer's business. Under adapters
+    they are frozen, and no checkpoint has them: it keeps their identity, which is compared when it is loaded. An
     embedding view runs in one forward hook on the embedding module, after its LayerNorm and dropout.
 
     Args:
@@ -55,12 +58,16 @@ class TransformerEncoder(Encoder):
             tokenizer's side: a token's place is its number in its row.
         compiled: Whether blocks are compiled by ``torch.compile`` for lengths of every kind; their rows are then
             padded or bucketed. It takes a minute at the start, and on a CPU nothing was gained by it.
+        adapters: What is trained in place of the network's weights; None to train those.
+        weights_dtype: Of the weights under adapters, which are float32 themselves.
 
     Raises:
         ValueError: Neither or both of name and config, a model that can't be found, a checkpoint that
             lacks weights of the encoder, a length the model can't take, an ``attention`` that the architecture
             can't have, ``append_eos`` with a tokenizer that has no such token, or ``packed`` for an architecture
-            that has no place for another attention function, gives other values with it, or is compiled.
+            that has no place for another attention function, gives other values with it, or is compiled. Adapters
+            on weights that start at random, or a smaller type for weights that are trained.
+        ImportError: Adapters without peft.
 
     Example:
         >>> tiny = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
@@ -81,23 +88,29 @@ class TransformerEncoder(Encoder):
         append_eos: bool | None = None,
         layout: Layout = "auto",
         compiled: bool = False,
+        adapters: Adapters | None = None,
+        weights_dtype: WeightsType = "float32",
     ) -> None:
         super().__init__()
         if layout not in get_args(Layout):
             raise InvalidValueError(
                 f"encoder.layout: expected one of {', '.join(get_args(Layout))}, got {layout!r}"
             )
-        self.model_name_or_path = model_name_or_path
+        self.model_name_or_path, self.tokenizer_name_or_path = model_name_or_path, tokenizer_name_or_path
         self.config = config
-        self.tokenizer_name_or_path = tokenizer_name_or_path
         self.dropout = dropout
         self.attention = attention
         self.append_eos = append_eos
-        self.layout = layout
-        self.compiled = compiled
+        self.layout, self.compiled = layout, compiled
+        self.adapters, self.weights_dtype = adapters, weights_dtype
+        check_base(adapters, config, weights_dtype)
         architecture = load_architecture(model_name_or_path, self._full_config(), dropout)
-        # It is loaded in eval mode, without dropout and views.
-        self.model = load_model(model_name_or_path, architecture).train()
+        self.model = load_model(model_name_or_path, architecture, getattr(torch, weights_dtype))
+        self._adapted: frozenset[str] = frozenset()  # names of the adapters' weights
+        if adapters is not None:
+            self.base_identity = sampled_identity(dict(self.model.named_parameters()))
+            self._adapted = adapters.put_into(self.model)
+        self.model.train()  # it is loaded in eval mode, without dropout and views
         replace_dropouts(self.model)
         set_attention(self.model, attention)
         source = tokenizer_name_or_path or model_name_or_path
@@ -111,7 +124,7 @@ class TransformerEncoder(Encoder):
             self.end_rows()
         self.features = int(architecture.hidden_size)
         self.vocabulary_size = int(architecture.vocab_size)
-        self.dropout_in_effect = dropouts(architecture)
+        self.dropout_in_effect = dropouts(architecture) | ({"adapters": adapters.dropout} if adapters else {})
         self.limit = longest_row(self.model, self.tokenizer)
         if max_length is not None and not 3 <= max_length <= (self.limit or max_length):
             raise InvalidValueError(
@@ -251,6 +264,12 @@ class TransformerEncoder(Encoder):
         """Adds tokens to the tokenizer and the token table; a vocabulary still to be learned will have them."""
         if self.tokenizer is None or not tokens:
             return
+        lacking = [token for token in tokens if token not in self.tokenizer.get_vocab()]
+        if lacking and self.adapters is not None:
+            raise InvalidValueError(
+                "encoder.adapters: expected views without tokens of their own, for the token table is frozen, "
+                f"got {', '.join(lacking)}; leave out their mark, or train without adapters"
+            )
         self.tokenizer.add_tokens([AddedToken(token, special=True) for token in tokens], special_tokens=True)
         if len(self.tokenizer) > self.vocabulary_size:
             with quiet():
@@ -281,8 +300,27 @@ class TransformerEncoder(Encoder):
         return encoder
 
     def twin(self) -> Self:
-        """Returns a copy with weights of its own; see ``Encoder.twin``."""
-        return self.around(deepcopy(self.model))
+        """Returns a copy with weights of its own, but for those under adapters; see ``Encoder.twin``."""
+        return self.around(deepcopy(self.model, {id(weight): weight for weight in self.base_weights()}))
+
+    def base_weights(self) -> list[nn.Parameter]:
+        """Returns the weights under adapters, which are in no checkpoint; see ``Encoder.base_weights``."""
+        named = self.model.named_parameters() if self.adapters is not None else ()
+        return [weight for name, weight in named if name not in self._adapted]
+
+    def plain_state(self) -> dict[str, Tensor]:
+        """Returns the network's state without its adapters, under the names that it has without them."""
+        state = self.model.state_dict()
+        return {plain_name(name): value for name, value in state.items() if name not in self._adapted}
+
+    def without_adapters(self, merge: bool) -> Self:
+        """Returns the encoder, or a copy without its adapters; see ``adapters.take_out``."""
+        if self.adapters is None:
+            return self
+        plain = deepcopy(self, {id(self.tokenizer): self.tokenizer})
+        take_out(plain.model, merge)
+        plain.adapters, plain.base_identity, plain._adapted = None, None, frozenset()
+        return plain
 
     def make_generator(self, name: str) -> TokenGenerator:
         """Returns a frozen masked language model with the same vocabulary; see ``Encoder.make_generator``."""

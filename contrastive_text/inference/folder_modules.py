@@ -26,6 +26,7 @@ from contrastive_text.core.specs import part_spec
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders.adapter_files import write_adapters
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.loading import load_model
 from contrastive_text.inference.blocks import evaluating
@@ -89,7 +90,7 @@ def write_json(path: Path, content: object) -> None:
 
 
 def check_loadable(encoder: TransformerEncoder, where: str) -> None:
-    """Checks that an encoder's own architecture could load its weights again, as with LoRA put in it could not.
+    """Checks that an encoder's own architecture could load its weights again, as with layers put in it could not.
 
     Args:
         encoder: The encoder that is to be saved.
@@ -100,13 +101,14 @@ def check_loadable(encoder: TransformerEncoder, where: str) -> None:
     """
     with torch.device("meta"):
         fresh = load_model(None, encoder.model.config).state_dict()
-    held = {name: weight.shape for name, weight in encoder.model.state_dict().items()}
+    held = {name: weight.shape for name, weight in encoder.plain_state().items()}
     other = [name for name in {**held, **fresh} if name not in fresh or held.get(name) != fresh[name].shape]
     if other:
         raise InvalidValueError(
             f"{where}: expected an encoder with the weights of {encoder.model.config.model_type}, got others "
-            f"({', '.join(other[:3])}{', ...' * (len(other) > 3)}), which no saved folder can hold; merge "
-            "adapters such as LoRA into the weights first (in peft: merge_and_unload), or leave ExportModel out"
+            f"({', '.join(other[:3])}{', ...' * (len(other) > 3)}), which no saved folder can hold; name "
+            "adapters as encoder.adapters, merge those put in by hand (in peft: merge_and_unload), or leave "
+            "ExportModel out"
         )
 
 
@@ -119,9 +121,12 @@ def _network_of(parts: ModelParts) -> list[ModelParts]:
 
 def _write_network(folder: Path, parts: ModelParts) -> None:
     assert parts.encoder.tokenizer is not None
-    head = parts.encoder.token_head  # where it was trained, so that training can go on with it
+    plain = parts.encoder.without_adapters(merge=False)
+    head = plain.token_head  # where it was trained, so that training can go on with it
     with quiet():
-        (parts.encoder.model if head is None else head.whole).save_pretrained(folder)
+        (plain.model if head is None else head.whole).save_pretrained(folder)
+    if parts.encoder.adapters is not None:
+        write_adapters(folder, parts.encoder.model, parts.encoder.model_name_or_path)
     parts.encoder.tokenizer.save_pretrained(folder)
     _write_padding(folder / "tokenizer_config.json", parts.encoder.tokenizer)
     write_json(folder / _LIMIT, {"max_seq_length": parts.max_length, "do_lower_case": False})

@@ -72,18 +72,26 @@ def folder_prompts(model_name_or_path: str) -> Prompts:
     return prompts
 
 
-def write_folder(folder: Path, parts: ModelParts) -> None:
+def write_folder(folder: Path, parts: ModelParts, adapters_beside: bool = False) -> None:
     """Writes a folder that ``sentence_transformers.SentenceTransformer(folder)`` loads with equal vectors.
 
     An older model there is there until the newer one is written whole; see ``model_files.whole_folder``. A pooler
     that sentence-transformers can't express, or any with prompts that are more than strings before texts, is
     written under its class path: there loading fails instead of giving other vectors, here it loads.
 
+    Args:
+        folder: Its place.
+        parts: The model.
+        adapters_beside: Whether LoRA is written beside the weights as they were, in peft's format, and whoever
+            loads the folder needs peft; otherwise adapters become part of the weights.
+
     Raises:
         ValueError: An encoder without a tokenizer or with other weights than its architecture's, or a head of
             other layers than Linear and activations.
         DiskError: The folder can't be written to, or the disk is full.
     """
+    if not adapters_beside:
+        parts = replace(parts, encoder=parts.encoder.without_adapters(merge=True))
     items = [(kind, item) for kind in KINDS for item in kind.of(parts)]
     named: dict[str, Any] = {"prompts": dict(parts.prompts.named), "default_prompt_name": parts.prompts.default}
     if (

@@ -67,16 +67,12 @@ class SentenceEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder, tokenizer = usable_encoder(encoder)
-        self.pooler = pooler
-        self.head = head
-        self.normalize = normalize
+        self.pooler, self.head, self.normalize = pooler, head, normalize
         self.max_length = max_length or self.encoder.limit
         limit, length = self.encoder.limit, self.max_length
         self.tokenizer = TextTokenizer(tokenizer, length, limit and length and limit - length)
-        self.prompts = prompts
-        self.truncate_dim = truncate_dim
-        self.pooling = ""
-        self.truncated = 0
+        self.prompts, self.truncate_dim = prompts, truncate_dim
+        self.pooling, self.truncated = "", 0
         self._measured: tuple[Pooler, nn.Sequential | None, int] | None = None
         self._kept(truncate_dim)
 
@@ -345,6 +341,9 @@ class SentenceEncoder(nn.Module):
             corpus = self.encode_document(list(corpus), convert_to_tensor=True)
         return hits(torch.as_tensor(asked), torch.as_tensor(corpus), top_k)
 
-    def save_pretrained(self, path: str | Path) -> None:
-        """Saves a folder that ``from_pretrained`` and sentence-transformers load with equal vectors."""
-        write_folder(Path(path), self.parts)
+    def save_pretrained(self, path: str | Path, adapters_beside: bool = False) -> None:
+        """Saves a folder that ``from_pretrained`` and sentence-transformers load with equal vectors.
+
+        Adapters become part of the weights, or are written beside them as they were, in peft's format.
+        """
+        write_folder(Path(path), self.parts, adapters_beside)

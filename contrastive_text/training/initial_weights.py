@@ -34,6 +34,7 @@ class _Start:
         named: Its name, for messages.
         learned: As JSON, where it was learned from a corpus.
         objectives: Name of an objective -> its arguments, as a configuration has them.
+        base: Identity of the weights under its adapters; None without adapters.
     """
 
     described: str
@@ -43,6 +44,7 @@ class _Start:
     named: str
     learned: str | None = None
     objectives: Mapping[str, Any] = field(default_factory=dict)  # Any: what YAML can hold
+    base: str | None = None
 
 
 def load_initial_weights(module: ContrastiveModule, path: str | Path, keep_heads: bool = False) -> str:
@@ -76,7 +78,8 @@ def load_initial_weights(module: ContrastiveModule, path: str | Path, keep_heads
     module.by_task.build_networks(module.embedder)  # they begin as the encoder does, unless they are kept
     module.load_state_dict(kept, strict=False)
     taken = {*map(_place, given)}
-    own, theirs = (dict.fromkeys(map(_place, weights)) for weights in (module.state_dict(), start.weights))
+    kept_here = module.without_base(module.state_dict())
+    own, theirs = (dict.fromkeys(map(_place, weights)) for weights in (kept_here, start.weights))
     loaded = [_named(place) for place in own if place in taken]
     fresh = [_named(place) for place in own if place not in taken and _has_weights(module, place)]
     left = [_named(place) for place in theirs if place not in taken] + [*start.left_out]
@@ -100,11 +103,12 @@ def check_initial_weights(module: ContrastiveModule, first: ContrastiveModule, k
     """
     start = _Start(
         described="the stage before",
-        weights=_tensors(first.state_dict()),
+        weights=_tensors(first.without_base(first.state_dict())),
         left_out=(),
         tokenizer=first.encoder.tokenizer,
         named="in the stage before",
         objectives=first.hparams["objectives"] or {},
+        base=first.encoder.base_identity,
     )
     _fitting(module, start, keep_heads)
     if start.tokenizer is not None:  # else one is learned from the corpus, and comes along
@@ -113,7 +117,8 @@ def check_initial_weights(module: ContrastiveModule, first: ContrastiveModule, k
 
 def _fitting(module: ContrastiveModule, start: _Start, keep_heads: bool) -> dict[str, Tensor]:
     """Returns the weights that a module takes over, all of which it has in the same shapes."""
-    own = _tensors(module.state_dict())
+    _check_base(module, start)
+    own = _tensors(module.without_base(module.state_dict()))
     wanted = {name for name in _KEPT if _at(name, own) and _at(name, start.weights)} | {"encoder"}
     wanted |= _heads(module, own, start) if keep_heads else set()
     for place in sorted(wanted):
@@ -211,6 +216,7 @@ def _checkpoint(path: Path) -> _Start:
         named=named if read.tokenizer is None else "one learned from the corpus",
         learned=read.tokenizer,
         objectives=read.model.get("objectives") or {},
+        base=read.base,
     )
 
 
@@ -242,6 +248,19 @@ def _saved_model(path: Path, with_token_head: bool) -> _Start:
         tokenizer=parts.encoder.tokenizer,
         named=str(path),
     )
+
+
+def _check_base(module: ContrastiveModule, start: _Start) -> None:
+    own = module.encoder.base_identity
+    if own == start.base:
+        return
+    wanted, got = (f"adapters on {base}" if base else "weights without adapters" for base in (own, start.base))
+    advice = "give the encoder the adapters and the base that it had there"
+    if own is None:
+        advice = "name the run's model folder, into whose weights they are merged"
+    elif start.base is None:
+        advice = "name those weights by model.encoder.model_name_or_path: adapters begin on them"
+    raise InvalidValueError(f"{_WHERE}: expected {wanted}, got {got} in {start.described}; {advice}")
 
 
 def _check_shapes(

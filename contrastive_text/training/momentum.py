@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from copy import deepcopy
 from dataclasses import replace
@@ -42,7 +42,8 @@ class MomentumNetwork(nn.Module):
         super().__init__()
         self.settings = settings
         # What is copied together stays tied together; the tokenizer is the same.
-        memo: dict[int, Any] = {id(embedder.encoder.tokenizer): embedder.encoder.tokenizer}  # Any: as of deepcopy
+        shared = (embedder.encoder.tokenizer, *embedder.encoder.base_weights())
+        memo: dict[int, Any] = {id(each): each for each in shared}  # Any: as of deepcopy
         self.encoder = deepcopy(embedder.encoder, memo)
         self.pooler = deepcopy(embedder.pooler, memo)
         self.head = deepcopy(embedder.head, memo)
@@ -71,24 +72,27 @@ class MomentumNetwork(nn.Module):
     @torch.no_grad()
     def follow(self) -> None:
         """Takes in the trained weights, and buffers as they are."""
+        for weight, theirs in self.followed():
+            weight.lerp_(theirs, 1 - self.settings.decay)
         for copy, trained in self._followed:
-            for weight, theirs in zip(copy.parameters(), trained.parameters(), strict=True):
-                weight.lerp_(theirs, 1 - self.settings.decay)
             for buffer, at_present in zip(copy.buffers(), trained.buffers(), strict=True):
                 buffer.copy_(at_present)
 
     @torch.no_grad()
     def distance(self) -> Tensor:
         """Returns how far the copy is behind: the norm of the difference of all weights over theirs, a scalar."""
-        pairs = [
-            pair
-            for copy, trained in self._followed
-            for pair in zip(copy.parameters(), trained.parameters(), strict=True)
-        ]
+        pairs = [*self.followed()]
         behind = torch.stack([torch.linalg.vector_norm(theirs - mine) for mine, theirs in pairs])
         whole = torch.stack([torch.linalg.vector_norm(theirs) for _, theirs in pairs])
         relative: Tensor = torch.linalg.vector_norm(behind) / torch.linalg.vector_norm(whole)
         return relative
+
+    def followed(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields each weight with the one that it follows; those under adapters are the trained network's own."""
+        for copy, trained in self._followed:
+            for weight, theirs in zip(copy.parameters(), trained.parameters(), strict=True):
+                if weight is not theirs:
+                    yield weight, theirs
 
     @torch.no_grad()
     def keys(self, batch: Batch, plan: ViewPlan, chunk_tokens: int | None) -> Encoded:
@@ -147,7 +151,7 @@ class MomentumNetworks(nn.ModuleDict):
     def facts(self) -> dict[str, str]:
         """Returns what the copies cost, for the run's summary; nothing where there are none."""
         sizes = {
-            name: sum(weight.numel() for weight in network.parameters())
+            name: sum(weight.numel() for weight, _ in network.followed())
             for name, network in self.networks.items()
         }
         said = [

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pytorch_lightning as pl
 
-from contrastive_text.core.checkpoints import load_options
+from contrastive_text.core.checkpoints import BASE, load_options
+from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.setting import SETTING, current_setting
 from contrastive_text.data.vocabulary import wrap_tokenizer
@@ -19,10 +20,13 @@ from contrastive_text.training.start_checks import check_resumed
 from contrastive_text.training.tasks import TaskParts
 
 _TOKENIZER = "tokenizer"
+_T = TypeVar("_T")
 
 
 class StoredModule(pl.LightningModule):
     """Base class of the module: a checkpoint of it holds its setting and a tokenizer learned from the corpus.
+
+    Weights under adapters are not in it: their identity is.
 
     Attributes:
         encoder: The part that has the tokenizer.
@@ -58,21 +62,61 @@ class StoredModule(pl.LightningModule):
         return loaded
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Takes weights over as torch does; those of another network are a ValueError that says what differs."""
+        """Takes weights over as torch does; those of another network are a ValueError that says what differs.
+
+        Weights under adapters stay as they are where none are given.
+        """
+        if bases := self._base_names() - state_dict.keys():
+            own = self.state_dict()
+            state_dict = {**state_dict, **{name: own[name] for name in bases}}
         where = (None if self._trainer is None else self._trainer.ckpt_path) or "load_state_dict"
         with parsing(where, "the weights of a module that is built as this one", (RuntimeError,)):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)  # Any: torch's
 
+    def without_base(self, state: Mapping[str, _T]) -> dict[str, _T]:
+        """Returns a state of the module without the weights under adapters, which it is never trained on."""
+        bases = self._base_names()
+        return {name: value for name, value in state.items() if name not in bases}
+
+    def _base_names(self) -> set[str]:
+        """Returns the names of the weights under adapters: those of copies too, and of what is tied to them."""
+        if self.encoder.base_identity is None:
+            return set()
+        bases = {id(weight) for weight in self.encoder.base_weights()}
+        return {name for name, weight in self.named_parameters(remove_duplicate=False) if id(weight) in bases}
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # Any: what Lightning puts into it
-        """Checks that weights are numbers; keeps the setting, guides' identities, a learned tokenizer."""
+        """Checks that weights are numbers; keeps the setting, identities of others, a learned tokenizer.
+
+        Raises:
+            RunError: Weights under adapters that were unfrozen.
+        """
         check_weights(self.trainer, self)
+        if self.encoder.base_identity is not None:
+            if any(weight.requires_grad for weight in self.encoder.base_weights()):
+                raise RunError(
+                    "model.encoder.adapters: expected that the weights under them stay frozen, for no checkpoint "
+                    "has them, got some that are trained; unfreeze other parts, or train without adapters"
+                )
+            checkpoint["state_dict"] = self.without_base(checkpoint["state_dict"])
+            checkpoint[BASE] = self.encoder.base_identity
         checkpoint[SETTING] = current_setting(self.device)
         checkpoint[GUIDES] = identities(self.by_task.guides)
         if self._learned_tokenizer is not None:
             checkpoint[_TOKENIZER] = self._learned_tokenizer
 
     def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:  # Any: what Lightning put into it
-        """Takes the learned tokenizer back; where a run is to go on, checks that it can (``check_resumed``)."""
+        """Takes the learned tokenizer back; where a run is to go on, checks that it can (``check_resumed``).
+
+        Raises:
+            ValueError: Adapters of other weights than the encoder's.
+        """
+        if (kept := checkpoint.get(BASE)) is not None and kept != self.encoder.base_identity:
+            raise InvalidValueError(
+                "model.encoder: expected the weights on which the checkpoint's adapters were trained "
+                f"({kept}), got {self.encoder.base_identity or 'an encoder without adapters'}; no checkpoint has "
+                "them, so name them by model_name_or_path as they were"
+            )
         if self._trainer is not None and self._trainer.state.fn == "fit":
             check_resumed(checkpoint, self.trainer, self.by_task.prompts)
             check_same_guides(self.by_task.guides, checkpoint.get(GUIDES, {}), self.trainer.ckpt_path)

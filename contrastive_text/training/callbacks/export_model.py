@@ -25,16 +25,19 @@ class ExportModel(Callback):
 
     Args:
         dirpath: The folder; None for ``model`` in the run's folder.
+        adapters_beside: Whether LoRA is written beside the weights as they were, in peft's format; otherwise
+            adapters become part of the weights.
     """
 
-    def __init__(self, dirpath: str | None = None) -> None:
+    def __init__(self, dirpath: str | None = None, adapters_beside: bool = False) -> None:
         self.dirpath = dirpath
+        self.adapters_beside = adapters_beside
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Says that an encoder of a user's own gets no folder.
 
         Raises:
-            ValueError: An encoder that couldn't be loaded again, such as one with LoRA put in.
+            ValueError: An encoder that couldn't be loaded again, such as one with layers put in by hand.
         """
         if not isinstance(pl_module, ContrastiveModule):
             return
@@ -64,7 +67,7 @@ class ExportModel(Callback):
         if not isinstance(pl_module.encoder, TransformerEncoder):
             return  # said at the start
         remove_abandoned(folder.parent)
-        pl_module.sentence_encoder().save_pretrained(folder)
+        pl_module.sentence_encoder().save_pretrained(folder, self.adapters_beside)
         said = ""
         if checkpoint is not None and checkpoint.best_model_score is not None:
             said = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"

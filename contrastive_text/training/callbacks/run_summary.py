@@ -16,7 +16,7 @@ from contrastive_text.core.specs import describe
 from contrastive_text.core.terminal import say
 from contrastive_text.data import TextDataModule
 from contrastive_text.data.siblings import sibling_rows
-from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.heads import FineTuningHead
 from contrastive_text.inference.model_folder import folder_prompts
 from contrastive_text.objectives import Contrastive, Matryoshka, Objective
@@ -32,7 +32,6 @@ _LIBRARIES = ("contrastive-text", "torch", "transformers", "tokenizers", "pytorc
 
 def model_facts(module: ContrastiveModule) -> dict[str, str]:
     """Returns what a reader of the results should know of the model: parts, rates, dropout in effect."""
-    weights = sum(p.numel() for p in module.encoder.parameters())
     plans = {"": module.plan, **{f"{task}, ": plan for task, plan in module.by_task.own_plans.items()}}
     chains = [
         f"{task}{name}: {' -> '.join(map(describe, chain)) or 'unaltered'}"
@@ -50,7 +49,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
     kept, end = module.by_task.truncate_dim, module.encoder.row_end
     chunks = "whole batches" if module.chunk_tokens is None else f"chunks of {module.chunk_tokens:,} tokens"
     return {
-        "encoder": f"{describe(module.encoder)}; {weights / 1e6:.1f} M weights",
+        "encoder": f"{describe(module.encoder)}; {_weights(module.encoder)}",
         **({"token head": origin} if origin else {}),
         **({"first layer of FineTuningHead": first} if first else {}),
         "layout": f"{layout}: {why}; {chunks}",
@@ -69,6 +68,20 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
         "optimizer": f"{describe(module.optimizer)}\n{describe(module.schedule)}",
         "libraries": ", ".join(f"{name} {version(name)}" for name in _LIBRARIES),
     }
+
+
+def _weights(encoder: Encoder) -> str:
+    """Says how many weights an encoder has, and how many of them are trained, where not all are."""
+    trained, frozen = (
+        sum(weight.numel() for weight in encoder.parameters() if weight.requires_grad is each)
+        for each in (True, False)
+    )
+    said = f"{(trained + frozen) / 1e6:.1f} M weights"
+    if frozen:
+        said += f", of which {trained:,} are trained ({trained / (trained + frozen):.2%}) and {frozen:,} frozen"
+    if encoder.base_identity is not None:
+        said += f"; those under adapters are in no checkpoint: {encoder.base_identity}"
+    return said
 
 
 def _prompts(module: ContrastiveModule) -> dict[str, str]:
