@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import tiny
+from torch import Tensor, nn
 
 from contrastive_text.data.files.streaming import TextStream
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.recipes.layers import read_recipe
+from contrastive_text.training.module import ContrastiveModule
 
 SETS = {"sst": "sentiment", "quora": "paraphrase", "sts": "similarity"}
 INFERENCE = [
@@ -95,3 +98,18 @@ def task_options(name: str, files: dict[str, str]) -> list[str]:
         parts = ["train"] * trained + ["validation"] * scored
         words += [word for part in parts for word in (f"--data.tasks.{task}.{part}", files[task])]
     return words
+
+
+def first_and_second_layers(module: ContrastiveModule) -> dict[str, tuple[Tensor, Tensor]]:
+    """The weights of each task's head."""
+    return {
+        name: tuple(layer.weight for layer in part.head.network if isinstance(layer, nn.Linear))
+        for name, part in module.objectives.items()
+        if part.head is not None
+    }
+
+
+@cache
+def built(name: str, bert: str) -> ContrastiveModule:
+    """Returns a recipe's module around a tiny encoder, one for all tests that only read it."""
+    return ContrastiveModule.from_recipe(name, bert)

@@ -1,0 +1,68 @@
+"""Recipes, files and options over each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from contrastive_text.cli import run
+from contrastive_text.cli.configuration import laid_over
+from contrastive_text.cli.words import expand_recipes
+from contrastive_text.recipes import BASE, recipe_file, recipe_names
+from contrastive_text.recipes.layers import read_config, read_layers, read_recipe
+
+
+def test_a_file_lies_over_the_recipe_that_it_names(tmp_path: Path) -> None:
+    own = [read_config(recipe_file(name)) for name in ("simcse", "simcse_sup", "simcse_sup_bert_base")]
+    assert [layer.pop("recipe", None) for layer in own] == [None, "simcse", "simcse_sup"]
+    assert read_layers(recipe_file("simcse_sup_bert_base")) == own
+    (tmp_path / "mine.yaml").write_text("recipe: simcse_sup\ndata: {batch_size: 8}\n")
+    assert read_layers(tmp_path / "mine.yaml") == [*own[:2], {"data": {"batch_size": 8}}]
+    (tmp_path / "mine.yaml").write_text("recipe: simsce\n")
+    with pytest.raises(ValueError, match=r"mine\.yaml: recipe: expected .*, got 'simsce'; did you mean simcse"):
+        read_layers(tmp_path / "mine.yaml")
+
+
+def test_the_base_is_no_recipe_and_keeps_lightning_from_repeating_rows() -> None:
+    assert "base" not in recipe_names()
+    base = yaml.safe_load(BASE.read_text())
+    assert base["trainer"]["use_distributed_sampler"] is False
+    with pytest.raises(ValueError, match=r"expected one of .*, got 'base'"):
+        recipe_file("base")
+
+
+def test_parts_of_another_class_and_lists_inherit_nothing_of_a_recipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "model:\n  views:\n    anchor: [ReorderSpans]\n    original: [MaskTokens]\n"
+        "  objectives:\n    contrastive:\n      class_path: Contrastive\n"
+        "      init_args: {loss: InfoNCE}\n    mlm: MaskedLM\n"
+    )
+    words = ["--config", str(tmp_path / "mine.yaml"), "--model.schedule", "ConstantSchedule"]
+    with pytest.raises(SystemExit):
+        run(["fit", "--model.views.original", "[CropTokens]", "--recipe", "clear", *words, "--print_config"])
+    model = yaml.safe_load(capsys.readouterr().out)["model"]
+    assert set(model["views"]) == {"anchor", "original"}
+    (reorder,), (crop,) = model["views"].values()
+    assert (reorder["init_args"]["rate"], crop["init_args"]["rate"]) == (0.05, 0.1)  # DeleteTokens had 0.7
+    loss = model["objectives"]["contrastive"]["init_args"]["loss"]["init_args"]
+    assert (float(loss["temperature"]), model["schedule"]["init_args"]["warmup_steps"]) == (0.05, 0)
+    assert float(model["optimizer"]["init_args"]["lr"]) == 6e-4  # clear.yaml's
+
+
+@pytest.mark.parametrize(
+    ("option", "place", "expected"),
+    [
+        (["--model.views", '{"anchor": ["CropTokens"]}'], "views", {"anchor": ["CropTokens"]}),
+        (["--model.schedule", "ConstantSchedule"], "schedule", {"class_path": "ConstantSchedule"}),
+        (["--model.schedule=ConstantSchedule"], "schedule", {"class_path": "ConstantSchedule"}),
+        (["--model.optimizer", "AdamW"], "optimizer", read_recipe("clear")["model"]["optimizer"]),
+    ],
+)
+def test_an_option_of_another_class_inherits_nothing(option: list[str], place: str, expected: object) -> None:
+    config, left = laid_over({}, expand_recipes([*option, "--recipe", "clear"]))
+    assert config["model"][place] == expected
+    assert not left

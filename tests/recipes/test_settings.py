@@ -1,0 +1,278 @@
+"""What recipes promise: the settings of papers and codes, by the numbers of the specification."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+import yaml
+from recipe_options import INFERENCE, built
+from torch import nn
+
+from contrastive_text.core.specs import describe
+from contrastive_text.core.types import NO_LABEL, Encoded, Slot
+from contrastive_text.data import Collator, KeyedRow, TextDataModule
+from contrastive_text.data.token_rows import collate_texts
+from contrastive_text.heads import TanhHead
+from contrastive_text.losses import ListMLE, ListNet, RankLoss
+from contrastive_text.pairings import NLITriples, SameText
+from contrastive_text.poolers import CLSPooler, MeanPooler
+from contrastive_text.recipes import recipe_file
+from contrastive_text.recipes.layers import read_recipe
+from contrastive_text.training.module import ContrastiveModule
+
+NLI_CLASSES = ["contradiction", "entailment", "neutral"]
+
+
+def test_k13_consert_has_64_tokens_and_its_authors_67(vectors: dict[str, Any], tmp_path: Path) -> None:
+    bert = tiny.save_bert(tmp_path / "bert", max_position_embeddings=128)
+    long = " ".join(tiny.TEXTS)
+    corrected = ContrastiveModule.from_recipe("consert", bert)
+    assert encoded_length(corrected, long) == 64
+    config = yaml.safe_load(recipe_file("consert").read_text())
+    config["model"]["encoder"]["init_args"]["max_length"] = 67
+    (tmp_path / "faithful.yaml").write_text(yaml.safe_dump(config))
+    lengths = vectors["consert_lengths"]
+    longest = encoded_length(ContrastiveModule.from_recipe(str(tmp_path / "faithful.yaml"), bert), long)
+    assert longest == lengths["max_seq_length_64_total_positions"] == lengths["max_word_pieces_kept"] + 2
+
+
+def encoded_length(module: ContrastiveModule, text: str) -> int:
+    """Positions that a text has in training."""
+    tokenizer = module.text_tokenizer()
+    assert tokenizer is not None
+    return int(collate_texts(tokenizer, tokenizer.framed([text])).lengths.max())
+
+
+def test_c11_c12_clear_predicts_the_original_and_uses_cls_without_the_projection(tmp_path: Path) -> None:
+    bert = tiny.save_bert(tmp_path / "bert", max_position_embeddings=512)
+    module = ContrastiveModule.from_recipe("clear", bert).eval()
+    tokenizer = module.text_tokenizer()
+    assert tokenizer is not None
+    plan = module.plan
+    plan.build(tokenizer.vocabulary(plan.new_tokens))
+    mark = tokenizer.vocabulary(plan.new_tokens).added["[DEL]"]
+    rows = [KeyedRow(0, i, {"text": text}) for i, text in enumerate(tiny.TEXTS[:8])]
+    batch = Collator(tokenizer, SameText(), plan, seed=0)(rows)
+    original, anchor = (batch.split(batch.by_role(role)) for role in ("original", "anchor"))
+    assert (anchor.ids == mark).any() and not (original.ids == mark).any()
+    assert original.labels is not None and (original.labels != NO_LABEL).any()
+    plain = collate_texts(tokenizer, tokenizer.framed(tiny.TEXTS[:8]))
+    first = module.encoder(plain).layers[-1][:, 0]
+    # [CLS], which g would have changed. float32: another layout, of which some matrices have other shapes.
+    torch.testing.assert_close(module(plain), first, rtol=0, atol=1e-5)
+    assert isinstance(module.sentence_encoder().pooler, CLSPooler) and module.sentence_encoder().head is None
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "batch"),
+    [
+        ("bert_base", 3e-5, 64),
+        ("bert_large", 1e-5, 64),
+        ("roberta_base", 1e-5, 512),
+        ("roberta_large", 3e-5, 512),
+    ],
+)
+def test_unsupervised_simcse_has_the_settings_of_its_readme(name: str, rate: float, batch: int) -> None:
+    config = read_recipe(f"simcse_unsup_{name}")
+    encoder = name.replace("_", "-") + ("-uncased" if name.startswith("bert") else "")
+    assert config["model"]["encoder"]["init_args"] == {"model_name_or_path": encoder, "max_length": 32}
+    assert (config["model"]["optimizer"]["init_args"]["lr"], config["data"]["batch_size"]) == (rate, batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "queue", "dropout", "repeated"),
+    [
+        ("bert_base", 3e-5, 160, None, 0.32),
+        ("bert_large", 1e-5, 160, None, 0.32),
+        ("roberta_base", 1e-5, 160, None, 0.30),
+        ("roberta_large", 1e-5, 128, 0.15, 0.28),
+    ],
+)
+def test_esimcse_has_the_settings_of_its_script_and_is_simcse_else(
+    name: str, rate: float, queue: int, dropout: float | None, repeated: float
+) -> None:
+    own, simcse = read_recipe(f"esimcse_{name}"), read_recipe("simcse")
+    model, objective = own["model"], own["model"]["objectives"]["contrastive"]["init_args"]
+    assert model.pop("views") == {"positive": [{"class_path": "RepeatTokens", "init_args": {"rate": repeated}}]}
+    keys = {"decay": 0.995, "of": "anchor", "views": False, "dropout": False, "head": "trained"}
+    assert (objective.pop("queue"), objective.pop("keys")["init_args"]) == (queue, keys)
+    encoder = name.replace("_", "-") + ("-uncased" if name.startswith("bert") else "")
+    assert model["encoder"]["init_args"].pop("dropout", None) == dropout
+    assert model["encoder"]["init_args"].pop("model_name_or_path") == encoder
+    assert model["optimizer"]["init_args"].pop("lr") == rate
+    del (
+        simcse["model"]["encoder"]["init_args"]["model_name_or_path"],
+        simcse["model"]["optimizer"]["init_args"]["lr"],
+    )
+    assert own == simcse
+
+
+def test_moco_is_simcse_with_the_settings_of_moco() -> None:
+    own, simcse = read_recipe("moco"), read_recipe("simcse")
+    objective = own["model"]["objectives"]["contrastive"]["init_args"]
+    keys = {"decay": 0.999, "of": "positive"}
+    assert (objective.pop("queue"), objective.pop("in_batch"), objective.pop("keys")["init_args"]) == (
+        65536, False, keys,
+    )  # fmt: skip
+    assert objective["loss"]["init_args"].pop("temperature") == 0.07
+    del simcse["model"]["objectives"]["contrastive"]["init_args"]["loss"]["init_args"]["temperature"]
+    assert own == simcse
+
+
+def test_dcl_is_simcse_but_for_the_loss() -> None:
+    own, simcse = read_recipe("dcl"), read_recipe("simcse")
+    assert own["model"]["objectives"]["contrastive"]["init_args"].pop("loss") == {
+        "class_path": "DCL",
+        "init_args": {"temperature": 0.1},
+    }
+    del simcse["model"]["objectives"]["contrastive"]["init_args"]["loss"]
+    assert own == simcse
+
+
+@pytest.mark.parametrize(
+    ("name", "loss"),
+    [("rankcse_listnet", ListNet(0.05, guide_temperature=0.025)), ("rankcse_listmle", ListMLE(0.05))],
+)
+def test_rankcse_has_the_settings_of_its_readme_and_one_head(name: str, loss: RankLoss, bert: str) -> None:
+    module, config = ContrastiveModule.from_recipe(name, bert), read_recipe(name)
+    contrastive, consistency, ranking = module.objective_parts().values()
+    assert describe(ranking.loss) == describe(loss)
+    assert (ranking.guides, ranking.weights) == (("diffcse_base", "simcse_large"), [0.33, 0.67])
+    assert ranking.guides == tuple(config["model"]["guides"])
+    assert contrastive.loss.temperature == consistency.temperature == 0.05
+    assert module.weights == {"contrastive": 1.0, "consistency": 1.0, "ranking": 1.0}
+    assert (module.optimizer.lr, config["data"]["batch_size"], module.encoder.max_length) == (3e-5, 128, 32)
+    first, *others = (part.head.network[0] for part in (contrastive, consistency, ranking))
+    assert all(other is first for other in others)
+
+
+@pytest.mark.parametrize(
+    ("name", "encoder", "rate"),
+    [
+        ("simcse_sup_bert_base", "bert-base-uncased", 5e-5),
+        ("simcse_sup_bert_large", "bert-large-uncased", 1e-5),
+        ("simcse_sup_roberta_base", "roberta-base", 5e-5),
+        ("simcse_sup_roberta_large", "roberta-large", 1e-5),
+    ],
+)
+def test_supervised_simcse_has_the_settings_of_its_readme(
+    name: str, encoder: str, rate: float, bert: str
+) -> None:
+    config = read_recipe(name)
+    assert config["model"]["encoder"]["init_args"] == {"model_name_or_path": encoder, "max_length": 32}
+    assert config["data"] == {"batch_size": 512, "pairing": "Given"}
+    assert config["trainer"]["max_epochs"] == 3
+    module = built(name, bert)
+    assert (module.optimizer.lr, module.optimizer.weight_decay) == (rate, 0.0)
+    loss = module.objectives["contrastive"].loss
+    assert (loss.temperature, loss.hard_negative_log_weight) == (0.05, 0.0)
+
+
+def test_s8_supervised_simcse_keeps_its_head_for_use_and_unsupervised_does_not(bert: str) -> None:
+    kept, thrown_away = (ContrastiveModule.from_recipe(name, bert).eval() for name in ("simcse_sup", "simcse"))
+    assert isinstance(kept.head, TanhHead) and not kept.head.train_only
+    assert kept.objectives["contrastive"].head is None
+    tokenizer = kept.text_tokenizer()
+    assert tokenizer is not None
+    batch = collate_texts(tokenizer, tokenizer.framed(tiny.TEXTS[:4]))
+    (linear, _), first = kept.head.network, kept.encoder(batch).layers[-1][:, 0]
+    assert torch.allclose(kept(batch), (first @ linear.weight.T + linear.bias).tanh(), atol=1e-6)
+    assert thrown_away.head is None and thrown_away.sentence_encoder().head is None
+    assert kept.sentence_encoder().head is kept.head.network
+
+
+def test_sbert_reads_the_paper_s_features_of_the_last_layer_s_mean(
+    bert: str,
+) -> None:
+    module = built("sbert_nli", bert)
+    inference = module.objectives["inference"]
+    assert inference.classes == NLI_CLASSES
+    assert inference.scorer.linear.in_features == 3 * module.encoder.features
+    assert isinstance(module.pooler, MeanPooler) and module.inference_pooler is None
+    assert (module.optimizer.lr, module.schedule.warmup_ratio) == (2e-5, 0.1)
+    assert read_recipe("sbert_nli")["data"]["batch_size"] == 16
+
+
+@pytest.mark.parametrize("name", INFERENCE)
+def test_consert_s_first_stages_have_the_settings_of_their_scripts(name: str, bert: str) -> None:
+    module, config = built(name, bert), read_recipe(name)
+    joint, paper = name.startswith("consert_joint"), name.endswith("_paper")
+    assert module.weights == {"inference": 1.0} | ({"contrastive": 0.15} if joint else {})
+    assert module.objectives["inference"].classes == NLI_CLASSES
+    features = module.objectives["inference"].scorer.linear.in_features / module.encoder.features
+    assert features == (3 if paper else 4)
+    assert module.optimizer.lr == 2e-5 and not module.optimizer.bias_correction
+    assert set(module.encoder.dropout_in_effect.values()) == {0.0 if paper else 0.1}
+    assert module.encoder.max_length == (40 if "joint_large" in name else 64)
+    assert config["trainer"]["max_epochs"] == 1 and config["trainer"]["callbacks"] == []
+    assert config["data"]["batch_size"] == 96
+    if not joint:
+        assert not module.plan.chains
+        return
+    contrastive = module.objectives["contrastive"]
+    assert (contrastive.between, contrastive.loss.temperature, contrastive.loss.reduction) == (
+        "views", 0.1, "mean" if paper else "two_sided",
+    )  # fmt: skip
+    altered = {slot: module.plan.chain_name(slot) for slot in map(Slot, ("anchor", "positive") * 2, (0, 0, 1, 1))}
+    assert [name for name in altered.values() if name] == ["anchor_2", "positive_2"]
+    assert [describe(view) for _, view in module.plan.views_with_places()] == [
+        f"TokenCutoff(rate={0.15 if paper else 0.1}, specials=True)"
+    ] * 2
+    assert module.objectives["inference"].view == 1  # unaltered
+
+
+@pytest.mark.parametrize(
+    ("name", "view", "epochs", "length"),
+    [
+        ("consert_sup_unsup_base", "FeatureCutoff(rate=0.1)", 25, 64),
+        ("consert_sup_unsup_large", "FeatureCutoff(rate=0.1)", 10, 64),
+        ("consert_joint_unsup_base", "ShufflePositions(specials=True)", 25, 64),
+        ("consert_joint_unsup_large", "ShufflePositions(specials=True)", 10, 40),
+    ],
+)
+def test_consert_s_second_stages_alter_one_of_two_views_of_single_texts(
+    name: str, view: str, epochs: int, length: int, bert: str
+) -> None:
+    module, config = built(name, bert), read_recipe(name)
+    assert [(place, describe(part)) for place, part in module.plan.views_with_places()] == [
+        ("views.positive[0]", view)
+    ]
+    assert module.objectives["contrastive"].between == "texts"
+    assert module.weights == {"contrastive": 0.15}
+    assert (module.optimizer.lr, module.encoder.max_length) == (5e-7, length)
+    assert set(module.encoder.dropout_in_effect.values()) == {0.1}
+    assert config["trainer"]["max_epochs"] == epochs
+    assert config["trainer"]["callbacks"][0]["init_args"]["patience"] == 10
+    assert "pairing" not in config["data"]
+
+
+def test_two_masked_copies_weigh_as_the_sum_of_two_losses(bert: str) -> None:
+    module, logits = built("clear_mlm_double_mask", bert), nn.Linear(4, 9)
+    assert read_recipe("clear_mlm_double_mask")["data"]["originals"] == 2
+    hidden, labels = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6)
+
+    def loss(copies: slice) -> float:
+        read = Encoded(
+            hidden[:2], (Slot("anchor", 0),), torch.arange(2), None, hidden[copies], labels[copies], logits
+        )
+        return float(module.objective_parts()["mlm"](read).loss().detach())
+
+    both = module.weights["mlm"] * loss(slice(6))
+    assert both == pytest.approx(loss(slice(3)) + loss(slice(3, 6)), rel=1e-6)
+
+
+def test_nli_triples_take_the_place_of_given_triples(tmp_path: Path, bert: str) -> None:
+    rows = [(text, tiny.TEXTS[i + 8], "entailment") for i, text in enumerate(tiny.TEXTS[:16])]
+    rows += [(text, tiny.TEXTS[i + 16], "contradiction") for i, text in enumerate(tiny.TEXTS[:16])]
+    file = tiny.write_texts(tmp_path / "nli.tsv", ("premise\thypothesis\tlabel", *map("\t".join, rows)))
+    module = built("simcse_sup", bert)
+    data = TextDataModule.from_recipe("simcse_sup", train=file, pairing=NLITriples(), batch_size=8)
+    data.attach(module)
+    data.setup("fit")
+    batch = next(iter(data.train_dataloader()))
+    assert [slot.role for slot in batch.slots] == ["anchor", "positive", "negative"]
+    assert module.step_losses(batch)["contrastive"].isfinite()
