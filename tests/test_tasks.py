@@ -215,9 +215,9 @@ def test_absent_objectives_under_plain_ddp_are_refused_with_the_option_that_help
         data.setup("fit")
         if refused:
             with pytest.raises(ValueError, match=r"--trainer\.strategy ddp_find_unused_parameters_true"):
-                module.setup("fit")
+                module.on_fit_start()
         else:
-            module.setup("fit")
+            module.on_fit_start()
 
 
 # What makes no sense
@@ -334,7 +334,7 @@ def test_pcgrad_refuses_float16(bert: str) -> None:
     with pytest.raises(
         ValueError, match=r"trainer\.precision: expected bf16-mixed or 32-true for PCGrad, got 16"
     ):
-        module.setup("fit")
+        module.on_fit_start()
 
 
 def test_pcgrad_refuses_strategies_that_split_weights(bert: str) -> None:
@@ -343,7 +343,7 @@ def test_pcgrad_refuses_strategies_that_split_weights(bert: str) -> None:
     with pytest.raises(
         ValueError, match=r"strategy: expected auto, ddp or one of its variants, got FSDPStrategy"
     ):
-        module.setup("fit")
+        module.on_fit_start()
 
 
 @pytest.mark.parametrize("combine", [None, PCGrad()], ids=["sum", "pcgrad"])

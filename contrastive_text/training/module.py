@@ -303,15 +303,17 @@ class ContrastiveModule(StoredModule):
     def setup(self, stage: str) -> None:
         """Becomes float64 where that is asked for, before a checkpoint is loaded, which would be rounded.
 
-        Where it is trained, checks before the run says what it is that trainer, data and module go together
-        (``check_start``), and texts with guides.
+        Where it is trained, checks texts and guides before the run says what it is.
         """
         if self.trainer.precision == "64-true":
             self.double()
         if stage == "fit":
-            embedders = [self.embedder, self.inference_embedder]
-            check_start(self.trainer, self.combine, self.by_task, embedders, recipe=self._recipe)
             check_guides_at_start(self.by_task.guides, self.objective_parts(), self.trainer)
+
+    def on_fit_start(self) -> None:
+        """Checks that trainer, data and module go together (``check_start``), as a checkpoint has left them."""
+        embedders = [self.embedder, self.inference_embedder]
+        check_start(self.trainer, self.combine, self.by_task, embedders, recipe=self._recipe)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Returns the optimiser and the schedule per step; refuses a run of unknown length."""
