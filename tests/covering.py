@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import os
 import random
@@ -44,13 +45,17 @@ def covering(
     """
     numbers: dict[Any, int] = {}
     sets = [sum(1 << numbers.setdefault(found, len(numbers)) for found in of(each)) for each in every]
-    costs = [cost(each) for each in every]
     left, chosen = (1 << len(numbers)) - 1, []
+    # What one adds only becomes less: the first whose number still holds adds most. All others wait unlooked at.
+    heap = [(-found.bit_count(), cost(each), i) for i, (each, found) in enumerate(zip(every, sets, strict=True))]
+    heapq.heapify(heap)
     while left:
-        # One bit for each pair: 5,000 combinations are searched in 2 ms.
-        best = max(range(len(every)), key=lambda i: ((sets[i] & left).bit_count(), -costs[i]))
-        chosen.append(every[best])
-        left &= ~sets[best]
+        adds, costs, i = heap[0]
+        if (now := -(sets[i] & left).bit_count()) == adds:
+            chosen.append(every[i])
+            left &= ~sets[i]
+        else:
+            heapq.heapreplace(heap, (now, costs, i))
     return chosen
 
 
