@@ -210,7 +210,7 @@ def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: 
 
 def dropouts(architecture: PreTrainedConfig) -> dict[str, float]:
     """Returns the dropouts of a network without its heads: name in the configuration -> probability."""
-    heads = ("classifier", "summary", "qa_", "seq_classif", "pooler")
+    heads = ("classifier", "summary", "qa_", "seq_classif", "pooler", "layerdrop")  # and OPT's, of whole layers
     return {
         key: float(value)
         for key, value in architecture.to_dict().items()

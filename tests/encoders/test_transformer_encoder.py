@@ -269,6 +269,12 @@ def test_no_dropout_given_keeps_the_models_own() -> None:
     assert {m.p for m in encoder.model.modules() if isinstance(m, nn.Dropout)} == {0.2, 0.05}
 
 
+def test_layers_are_not_dropped_whole_by_a_dropout_that_is_given() -> None:
+    opt = {"model_type": "opt", **SIZE, "ffn_dim": 24, "word_embed_proj_dim": 16}
+    encoder = TransformerEncoder(config=opt, dropout=0.3)
+    assert (encoder.model.config.dropout, encoder.model.config.layerdrop) == (0.3, 0.0)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_sizes_are_those_of_the_architecture(name: str) -> None:
     encoder = encoder_of(name)
