@@ -56,7 +56,7 @@ def own_options(name: str, folder: Path) -> list[str]:
         if name == "declutr_one_anchor":
             short += ["--data.pairing.min_document_tokens", "64"]
         return ["--data.train", documents(folder), "--data.cache_dir", str(folder / "cache"), *short]
-    if name.startswith("simcse_sup") or name == "cs224n_pretrain_nli":
+    if name.startswith("simcse_sup") or name in ("cs224n_pretrain_nli", "prompteol"):
         return ["--data.train", tiny.write_triples(folder / "triples.jsonl")]
     if name == "gist":
         triples = ["--data.train", tiny.write_triples(folder / "triples.jsonl")]
