@@ -14,6 +14,7 @@ import torch
 from executions import CASES, Quiet, batch_of
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor, nn
+from transformers import AutoModel
 
 from contrastive_text.encoders import Adapters, LoRA, TransformerEncoder
 from contrastive_text.encoders.dropout import Dropout
@@ -149,6 +150,7 @@ def test_a_chunked_packed_step_has_the_gradient_that_the_merged_weights_have(mas
         assert (gradient - expected).abs().max() <= 1e-10 * expected.abs().max(), name
 
 
+@pytest.mark.slow
 def test_a_chunk_computed_anew_drops_what_it_dropped(masked: str) -> None:
     def both(chunk_tokens: int | None) -> dict[str, Tensor]:
         torch.manual_seed(0)
@@ -211,7 +213,7 @@ def test_adapters_go_on_only_upon_the_weights_on_which_they_were_trained(masked:
         load_initial_weights(begun, tmp_path / "plain")
 
 
-@pytest.mark.parametrize("kind", ["merged", "beside"])
+@pytest.mark.parametrize("kind", ["merged", pytest.param("beside", marks=pytest.mark.slow)])
 def test_a_folder_is_the_adapted_model(kind: str, masked: str, tmp_path: Path) -> None:
     model = module_of(masked).sentence_encoder().eval()
     expected = model.encode(tiny.TEXTS)
@@ -226,6 +228,27 @@ def test_a_folder_is_the_adapted_model(kind: str, masked: str, tmp_path: Path) -
     assert model.encode(tiny.TEXTS) == pytest.approx(expected, abs=0), "and is left as it was"
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")  # peft asks for it by its old name
+@pytest.mark.parametrize("kind", ["merged", "beside"])
+@pytest.mark.parametrize("token_head", [False, True], ids=["alone", "with token head"])
+def test_sentence_transformers_reads_the_same_vectors(
+    kind: str, token_head: bool, masked: str, tmp_path: Path
+) -> None:
+    model = (module_of(masked) if token_head else tiny_module(masked)).sentence_encoder().eval()
+    learn_something(model.encoder)
+    model.save_pretrained(tmp_path / kind, adapters_beside=kind == "beside")
+    theirs = pytest.importorskip("sentence_transformers", reason="needs the dev extra")
+    vectors = theirs.SentenceTransformer(str(tmp_path / kind), device="cpu").encode([*tiny.TEXTS])
+    assert abs(vectors - model.encode(tiny.TEXTS)).max() <= 1e-5
+    if kind == "beside":
+        bare = AutoModel.from_pretrained(masked, add_pooling_layer=False)
+        whole = peft.PeftModel.from_pretrained(bare, tmp_path / kind).merge_and_unload()
+        plain = model.encoder.without_adapters(merge=True).model.state_dict()
+        assert all(torch.allclose(weight, plain[name], atol=1e-6) for name, weight in whole.state_dict().items())
+
+
+@pytest.mark.slow
 def test_files_of_adapters_that_say_more_than_lora_are_refused(masked: str, tmp_path: Path) -> None:
     model = module_of(masked).sentence_encoder()
     model.save_pretrained(tmp_path, adapters_beside=True)
@@ -245,6 +268,7 @@ def test_files_of_adapters_that_say_more_than_lora_are_refused(masked: str, tmp_
         SentenceEncoder(other, model.pooler).save_pretrained(tmp_path / "other", adapters_beside=True)
 
 
+@pytest.mark.slow
 def test_frozen_weights_may_be_bfloat16_and_adapters_are_not(masked: str, tmp_path: Path) -> None:
     encoder = TransformerEncoder(masked, adapters=LoRA(), weights_dtype="bfloat16")
     assert encoder.base_identity == TransformerEncoder(masked, adapters=LoRA()).base_identity
