@@ -172,7 +172,7 @@ def test_collapsed_vectors_are_noted_with_the_task(
     assert "note: STS12: spearman: all 25 values of the first argument are equal" in " ".join(err.split())
 
 
-@pytest.mark.parametrize("classifier", ["torch", "sklearn"])
+@pytest.mark.parametrize("classifier", ["torch", pytest.param("sklearn", marks=pytest.mark.slow)])
 def test_the_suites_of_classifiers_get_protocol_and_classifier(
     files: dict[str, str], data: Path, said: Any, embed: CachedEncoder, classifier: str
 ) -> None:

@@ -24,6 +24,7 @@ def test_wrong_runs_are_answered(
     assert "no option --pair" in answer(["report", "nowhere", "--pair", files["pairs"]])
 
 
+@pytest.mark.slow
 def test_models_and_runs_are_points_of_one_plane(
     finished: dict[str, str], files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,7 @@ def words(tiny_words: list[str], files: dict[str, str], here: Path) -> list[str]
     return ["sweep", *chain, *reported, "--vary", "stage2.model.pooler=MeanPooler", "--seeds", "1"]
 
 
+@pytest.mark.slow
 def test_a_chain_is_trained_stage_by_stage_measured_and_taken_up_again_after_a_kill_anywhere(
     words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,6 +190,7 @@ def test_a_checkpoint_has_what_is_trained_and_a_resumed_run_its_bits(masked: str
     assert str(whole.encoder.base_identity) in said["encoder"] and "momentum" in said
 
 
+@pytest.mark.slow
 def test_adapters_go_on_only_upon_the_weights_on_which_they_were_trained(masked: str, tmp_path: Path) -> None:
     fit(tmp_path, masked, steps=1)
     file = tmp_path / "kept" / "step=1.ckpt"

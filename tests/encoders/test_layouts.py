@@ -393,6 +393,7 @@ def test_where_transformers_checkpoints_layers_the_gradient_is_the_plain_one_or_
         torch.testing.assert_close(reached[name], g, rtol=0, atol=PROMISE * scale, msg=name)
 
 
+@pytest.mark.slow
 def test_a_compiled_network_is_not_packed_and_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[bool] = []
     plain = nn.Module.compile

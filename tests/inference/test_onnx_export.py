@@ -118,6 +118,7 @@ def check(model: SentenceEncoder, folder: Path) -> None:
         np.testing.assert_allclose(run(folder, list(texts)), model.encode(texts), rtol=0, atol=ROUNDING)
 
 
+@pytest.mark.slow
 def test_every_pooler_gives_its_vectors_for_all_sizes_of_a_batch(every: SentenceEncoder, graph: Path) -> None:
     check(every, graph)
     assert every.encoder.model.training  # and still packs its rows, or the vectors above would be others
@@ -145,6 +146,7 @@ def test_head_unit_length_truncation_limit_and_types_are_in_the_files(bert: str,
     assert shapes == [9, 9]
 
 
+@pytest.mark.slow
 def test_the_files_run_without_torch(every: SentenceEncoder, graph: Path, tmp_path: Path) -> None:
     shutil.copytree(graph, tmp_path, dirs_exist_ok=True)
     program = (
@@ -250,6 +252,7 @@ def test_a_folder_that_holds_a_model_and_a_wrong_opset_are_refused_first(bert: s
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_the_files_have_a_manifest(graph: Path) -> None:
     found = list(verify(graph))
     assert {each.path.name for each in found if each.known} >= {"model.onnx", "tokenizer.json", MANIFEST}

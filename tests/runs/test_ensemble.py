@@ -152,6 +152,7 @@ def test_a_run_that_is_the_best_on_no_task_is_left_out_and_the_first_of_equals_w
     assert sorted(path.name for path in (tmp_path / "same").iterdir()) == ["ensemble.json", "member-1.ckpt"]
 
 
+@pytest.mark.slow
 def test_the_shell_builds_scores_and_predicts_task_by_task(
     files: dict[str, str], runs: dict[str, Path], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

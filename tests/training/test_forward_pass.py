@@ -10,6 +10,7 @@ import pytest
 import tiny
 import torch
 from architectures import PAIR, encoder_of, ragged
+from covering import rest_slow
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch
@@ -573,7 +574,7 @@ CHUNKED_VIEWS: dict[str, dict[str, list[View]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("layout", ["packed", "bucketed", "padded"])
+@pytest.mark.parametrize("layout", rest_slow(["packed", "bucketed", "padded"]))
 @pytest.mark.parametrize("views", CHUNKED_VIEWS)
 def test_parts_are_computed_anew_with_the_same_masks_and_draws(
     views: str, layout: Layout, monkeypatch: pytest.MonkeyPatch

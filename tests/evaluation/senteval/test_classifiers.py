@@ -253,6 +253,7 @@ def test_separable_rows_are_all_right_and_the_same_twice(classifier: Classifier)
     assert [len(outcome.gold) for outcome in first] == [600, 200, 200]  # all, a third, a third
 
 
+@pytest.mark.slow
 @ENGINES
 def test_the_same_seed_predicts_the_same_on_any_number_of_threads(classifier: Classifier) -> None:
     found = rows(count=600, features=64, apart=0.2)

@@ -325,7 +325,7 @@ def assert_within_noise(ours: np.ndarray, theirs: np.ndarray, classifier: Classi
 
 
 @needs_data
-@pytest.mark.parametrize("classifier", CLASSIFIERS.values(), ids=CLASSIFIERS)
+@pytest.mark.parametrize("classifier", rest_slow(CLASSIFIERS.values()), ids=CLASSIFIERS)
 @pytest.mark.parametrize("task", rest_slow(["TREC", "CR"]))
 def test_accuracy_is_that_of_a_logistic_regression_on_real_data(task: str, classifier: Classifier) -> None:
     found, bag = labelled(task, REAL), Bag(features=48)

@@ -98,8 +98,9 @@ def told(browser: webdriver.Chrome, script: str) -> Any:  # Any: what the script
     return browser.execute_script(script)  # type: ignore[no-untyped-call]  # selenium's
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("screen", [PHONE, DESK], ids=["phone", "desk"])
-@pytest.mark.parametrize("name", [pytest.param("page", marks=pytest.mark.slow), "page_of_two"])  # has all of both
+@pytest.mark.parametrize("name", ["page", "page_of_two"])
 def test_everything_fits_and_can_be_read(
     browser: webdriver.Chrome, request: pytest.FixtureRequest, name: str, screen: tuple[int, int, bool]
 ) -> None:
