@@ -12,7 +12,9 @@ from contrastive_text.core.disk import held
 
 OF_UNIX = ("fcntl", "resource", "termios", "pwd", "grp")
 IMPORT_ALL = f"""
-import importlib, pathlib, pkgutil, sys
+import contextlib, importlib, pkgutil, sys
+with contextlib.suppress(ImportError):
+    import psutil  # it takes what this very system has, whichever that is
 for name in {OF_UNIX}:
     sys.modules[name] = None  # as where the system has none
 import contrastive_text.inference, contrastive_text.runs
