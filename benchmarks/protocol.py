@@ -43,6 +43,8 @@ GEOMETRY = ("diagnose:alignment", "diagnose:uniformity", "diagnose:effective_ran
 DEVELOPMENT = "val/spearman"
 RATES = ("3e-5", "1e-4")
 BASELINE = "simcse"
+AT_ONCE = 4
+"""Methods that take turns with SimCSE: a process of each has some 2 GB."""
 
 
 class Method(NamedTuple):
@@ -205,8 +207,21 @@ class Protocol:
         low, high = found.interval()
         return f"{100 * found.difference:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
 
-    def steps(self) -> dict[str, list[float]]:
-        """Returns the seconds of each turn of every method, some steps each, all in turns."""
+    def steps(self) -> dict[str, dict[str, list[float]]]:
+        """Returns the seconds of each turn of every method and of SimCSE beside it.
+
+        A few methods and SimCSE take turns, then the next few: each is a process with weights of its own.
+        """
+        names = [name for name in self.options.only or METHODS if name != BASELINE]
+        found = {}
+        for first in range(0, len(names), AT_ONCE):
+            few = names[first : first + AT_ONCE]
+            seconds = self.turns([BASELINE, *few])
+            found |= {name: {"own": seconds[name], BASELINE: seconds[BASELINE]} for name in few}
+        return found
+
+    def turns(self, names: Sequence[str]) -> dict[str, list[float]]:
+        """Returns the seconds of each turn of some methods, some steps each."""
         endless = ["--trainer.max_steps", "100000", "--trainer.limit_val_batches", "0"]
         with ExitStack() as stack, TemporaryDirectory() as folder:
             place = ["--trainer.default_root_dir", folder, "--trainer.enable_progress_bar", "false"]
@@ -214,7 +229,7 @@ class Protocol:
                 name: stack.enter_context(
                     Contender(train, [*self.words(name), *endless, *place], threads=1, device="cpu")
                 )
-                for name in self.options.only or METHODS
+                for name in names
             }
             works = {name: partial(contender, self.options.steps) for name, contender in contenders.items()}
             for work in works.values():
@@ -225,14 +240,14 @@ class Protocol:
     def publish_steps(self) -> None:
         """Times the methods in turns, and writes the table."""
         seconds = self.steps()
-        ratios = {name: ratio_and_range(own, seconds[BASELINE]) for name, own in seconds.items()}
+        ratios = {name: ratio_and_range(each["own"], each[BASELINE]) for name, each in seconds.items()}
         self.ratios().write_text(json.dumps(ratios))
         table = [[METHODS[name].said, ratio] for name, ratio in ratios.items()]
         lines = ["# A training step of each method", "", f"{machine()}; {self.options.precision}."]
         lines += [f"Rounds in turns: {self.options.rounds}, of {self.options.steps} steps of 64 texts.", ""]
         lines += markdown(["", "seconds of a step, SimCSE's = 1: median, range"], table)
         print("\n".join(lines))
-        words = {name: self.words(name) for name in seconds}
+        words = {name: self.words(name) for name in [BASELINE, *seconds]}
         print(publish("protocol_steps", lines, seconds, words, folder=self.options.results))
 
     def ratios(self) -> Path:
