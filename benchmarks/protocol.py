@@ -241,7 +241,7 @@ class Protocol:
         """Times the methods in turns, and writes the table."""
         seconds = self.steps()
         ratios = {name: ratio_and_range(each["own"], each[BASELINE]) for name, each in seconds.items()}
-        self.ratios().write_text(json.dumps(ratios))
+        self.ratios().write_text(json.dumps({BASELINE: "1", **ratios}))
         table = [[METHODS[name].said, ratio] for name, ratio in ratios.items()]
         lines = ["# A training step of each method", "", f"{machine()}; {self.options.precision}."]
         lines += [f"Rounds in turns: {self.options.rounds}, of {self.options.steps} steps of 64 texts.", ""]
