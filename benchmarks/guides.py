@@ -115,6 +115,7 @@ def step_turns(encoder: str, guide: str, texts: list[str], folder: Path) -> dict
         SentenceEncoder.from_pretrained(guide, device="cpu"),
         TextStream(file, distinct=True),
         folder / "guide.npy",
+        with_ids=True,
     )
     made.finish()
     ways: dict[str, Guide | None] = {
