@@ -12,9 +12,8 @@ import argparse
 import json
 from pathlib import Path
 
-from runs import RESULTS, do, machine, publish
+from runs import RESULTS, ROOT, do, machine, publish
 
-ROOT = Path(__file__).parents[1]
 WAYS = ("none", "LoRA", "LoRA(rank=32, alpha=32)")
 RATES = ("3e-5", "1e-4", "3e-4", "1e-3")
 
@@ -29,7 +28,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "adapters")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    words = ["sweep", "--recipe", "simcse", "--config", str(Path(__file__).parent / "protocol" / "common.yaml")]
+    words = ["sweep", "--recipe", "simcse", "--config", str(ROOT / "benchmarks" / "protocol" / "common.yaml")]
     words += ["--model.encoder.model_name_or_path", str(options.encoder)]
     words += ["--data.train", str(options.sentences), "--data.validation", str(options.sts / "stsb.dev.tsv")]
     words += [

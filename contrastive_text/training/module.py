@@ -317,7 +317,6 @@ class ContrastiveModule(StoredModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Returns the optimiser and the schedule per step; refuses a run of unknown length."""
-        trained = [(name, weight) for name, weight in self.named_parameters() if weight.requires_grad]
-        optimizer = self.optimizer.build(trained)
+        optimizer = self.optimizer.build(self.named_parameters())
         rates = ScheduledRates(optimizer, self.schedule, self.trainer.estimated_stepping_batches)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
