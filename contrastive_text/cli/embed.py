@@ -21,8 +21,10 @@ from contrastive_text.inference.vector_files import (
     CALIBRATION,
     Array,
     EmbeddingRun,
+    Shard,
     VectorIndex,
     check_suffix,
+    is_begun,
     of_documents,
 )
 from contrastive_text.inference.vector_files.formats import ids_of
@@ -40,9 +42,9 @@ def encoder_of(options: EncodingCommand) -> tuple[SentenceEncoder, list[str] | N
 
 
 def index_of(options: EncodingCommand, texts: TextStream, path: Path, stays: bool = True) -> VectorIndex:
-    """Returns the index of a file of texts, made now where there is none yet; it may be for this time alone."""
+    """Returns the index of a file of texts, made now where none is begun; it may be for this time alone."""
     model, devices = encoder_of(options)
-    if options.restart or not path.exists():
+    if options.restart or not is_begun(path):
         encoding = Encoding(block_size=options.block_size, batch_size=options.batch_size, device=devices)
         run = EmbeddingRun(model, texts, path, of_documents(model, encoding), restart=options.restart)
         complete(run, stays=stays)
@@ -109,10 +111,13 @@ def embed(options: Embed) -> None:
         ranges=ranges,
         device=devices,
     )
-    run = EmbeddingRun(model, texts, options.output, encoding, options.restart, with_ids=options.distinct)
-    complete(run, became=f"written to {options.output}")
+    shard = None if options.shard is None else Shard.parse(options.shard)
+    run = EmbeddingRun(
+        model, texts, options.output, encoding, options.restart, with_ids=options.distinct, shard=shard
+    )
+    complete(run, became=f"written to {run.path}")
     if encoding.is_byte:
         whose = options.ranges or f"the first {CALIBRATION:,} texts' vectors"
         say(f"a byte's ranges are those of {whose}; they are in {run.ranges_path}")
     if options.distinct:
-        say(f"which text each vector is of is in {ids_of(options.output)}")
+        say(f"which text each vector is of is in {ids_of(run.path)}")

@@ -18,6 +18,13 @@ def _vectors(path: Path) -> Sequence[Path]:
     return files_of(path)
 
 
+def _part(path: Path, shard: str) -> Path:
+    """Returns the file of a part of the vectors."""
+    from contrastive_text.inference.vector_files import Shard  # here: it imports torch
+
+    return Shard.parse(shard).path(path)
+
+
 def _with_index(path: Path) -> Sequence[Path]:
     """Returns a table of duplicates, and the vectors that lie beside it until it is written."""
     return [path, *_vectors(path.with_name(f"{path.name}.vectors.npy"))]
@@ -48,8 +55,14 @@ class Embed(EncodingCommand):
     """Write one vector per text. Stopped or killed, the same command goes on where it was."""
 
     input: Annotated[Texts, f"{FILES}; a file of pairs gives all its texts"]
-    output: Annotated[Path, WrittenFile(_vectors), ".npy, .tsv or .parquet"]
+    output: Annotated[Path, WrittenFile(_vectors, renamed_by=("shard", _part)), ".npy, .tsv or .parquet"]
     _: KW_ONLY
+    shard: Annotated[
+        str | None,
+        {"metavar": "K/N"},
+        "only the K-th of N equal parts, from 1/N to N/N, into a file of its own (OUT-00003-of-00016.npy); what "
+        "reads OUTPUT reads all parts as one",
+    ] = None
     distinct: Annotated[bool, "each text once, with a table of text ids: a file for GuideFile"] = False
     normalize: Annotated[bool, "give vectors of unit length"] = False
     prompt_name: Annotated[str | None, "which of the model's prompts; none for its default"] = None

@@ -33,16 +33,23 @@ class WrittenFile:
     Args:
         files: Returns all files that are written for it, itself the first.
         folder_for: An option, and the word among its values with which a folder is written in place of the file.
+        renamed_by: An option, and what makes the file's name of the path and of that option's value.
     """
 
     files: Callable[[Path], Sequence[Path]] = lambda path: [path]
     folder_for: tuple[str, str] | None = None
+    renamed_by: tuple[str, Callable[[Path, str], Path]] | None = None
 
     def given(self, values: Mapping[str, object]) -> WrittenFile | WrittenFolder:
         """Returns what is written where the options have these values."""
         option, word = self.folder_for or ("", "")
         chosen = values.get(option)
-        return WrittenFolder() if isinstance(chosen, list | tuple) and word in chosen else self
+        if isinstance(chosen, list | tuple) and word in chosen:
+            return WrittenFolder()
+        option, renamed = self.renamed_by or ("", lambda path, _: path)
+        if isinstance(value := values.get(option), str):
+            return WrittenFile(lambda path: self.files(renamed(path, value)))
+        return self
 
 
 @dataclass(frozen=True, slots=True)

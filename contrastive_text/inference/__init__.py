@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from contrastive_text.inference.retrieval import retrieval_scores, retrieved
     from contrastive_text.inference.search import Hit, connected_groups, near_duplicates, top_k
     from contrastive_text.inference.sentence_encoder import SentenceEncoder
-    from contrastive_text.inference.vector_files import EmbeddingRun, VectorIndex, VectorRecord, write_vectors
+    from contrastive_text.inference.vector_files import (
+        EmbeddingRun,
+        Shard,
+        VectorIndex,
+        VectorRecord,
+        write_vectors,
+    )
 
 __all__ = [
     "Device",
@@ -34,6 +40,7 @@ __all__ = [
     "MiningRun",
     "PairTexts",
     "SentenceEncoder",
+    "Shard",
     "Space",
     "VectorIndex",
     "VectorRecord",

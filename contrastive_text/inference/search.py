@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -30,7 +30,7 @@ class Hit(NamedTuple):
     score: float
 
 
-def hits(queries: Tensor, corpus: Tensor, k: int) -> list[list[Hit]]:
+def hits(queries: Tensor, corpus: Tensor | Sequence[Tensor], k: int) -> list[list[Hit]]:
     """Returns the k nearest vectors of each query's, best first; arguments and errors are those of ``top_k``.
 
     Example:
@@ -42,7 +42,9 @@ def hits(queries: Tensor, corpus: Tensor, k: int) -> list[list[Hit]]:
 
 
 @torch.no_grad()
-def top_k(queries: Tensor, corpus: Tensor, k: int, block: int = BLOCK) -> tuple[Tensor, Tensor]:
+def top_k(
+    queries: Tensor, corpus: Tensor | Sequence[Tensor], k: int, block: int = BLOCK
+) -> tuple[Tensor, Tensor]:
     """Returns the k vectors of a corpus that are nearest to each query by cosine, exactly.
 
     Cosines are taken in float32 (float64 where both sides are) for half-precision vectors too, a tile of
@@ -52,7 +54,7 @@ def top_k(queries: Tensor, corpus: Tensor, k: int, block: int = BLOCK) -> tuple[
 
     Args:
         queries: (Q, D).
-        corpus: (C, D).
+        corpus: (C, D), or several that have its rows one after the other.
         k: Vectors for each query; all of the corpus where it has fewer.
         block: Queries, and vectors of the corpus, at once.
 
@@ -68,29 +70,32 @@ def top_k(queries: Tensor, corpus: Tensor, k: int, block: int = BLOCK) -> tuple[
         >>> scores, ids
         (tensor([[1.0000, 1.0000, 0.6000]]), tensor([[1, 2, 3]]))
     """
+    parts = [corpus] if isinstance(corpus, Tensor) else corpus
     _check("queries", queries)
-    _check("corpus", corpus)
     _at_least_one(k=k, block=block)
-    if queries.shape[1] != corpus.shape[1]:
-        raise InvalidValueError(
-            f"corpus: expected {queries.shape[1]} features, as the queries have, got {corpus.shape[1]}; "
-            "encode both with one model"
-        )
-    dtype = torch.float64 if queries.dtype == corpus.dtype == torch.float64 else torch.float32
-    width = min(k, len(corpus))
+    for part in parts:
+        _check("corpus", part)
+        if queries.shape[1] != part.shape[1]:
+            raise InvalidValueError(
+                f"corpus: expected {queries.shape[1]} features, as the queries have, got {part.shape[1]}; "
+                "encode both with one model"
+            )
+    exact = all(each.dtype == torch.float64 for each in (queries, *parts))
+    dtype = torch.float64 if exact else torch.float32
+    width = min(k, sum(map(len, parts)))
     scores, ids = [queries.new_empty(0, width, dtype=dtype)], [_ids(queries, 0, width)]
     with full_precision(queries.device):
         for _, rows in _units("queries", queries, block):
-            found = _nearest(rows.to(dtype), corpus, k, block)
+            found = _nearest(rows.to(dtype), parts, k, block)
             scores.append(found[0])
             ids.append(found[1])
     return torch.cat(scores), torch.cat(ids)
 
 
-def _nearest(queries: Tensor, corpus: Tensor, k: int, block: int) -> tuple[Tensor, Tensor]:
+def _nearest(queries: Tensor, parts: Sequence[Tensor], k: int, block: int) -> tuple[Tensor, Tensor]:
     """Returns the best of the whole corpus for some unit vectors, (Q, D)."""
     scores, ids = queries.new_empty(len(queries), 0), _ids(queries, len(queries), 0)
-    for start, columns in _units("corpus", corpus, block, device=queries.device):
+    for start, columns in _units_of(parts, block, device=queries.device):
         cosines = queries @ columns.to(queries.dtype).T
         new_scores, places = _best(cosines, k) if scores.shape[1] < k else _above(cosines, scores[:, -1:], k)
         # What was found before has lower ids and stands to the left, where a stable sort leaves it.
@@ -225,17 +230,25 @@ def connected_groups(pairs: Tensor, count: int) -> Tensor:
 
 
 def _units(
-    name: str, vectors: Tensor, block: int, device: torch.device | None = None
+    name: str, vectors: Tensor, block: int, device: torch.device | None = None, before: int = 0
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yields blocks of unit vectors, each with its start."""
+    """Yields blocks of unit vectors, each with its start, counted from a number of rows before all."""
     for start in range(0, len(vectors), block):
         units = unit_vectors(vectors[start : start + block].to(device))
         if units.sum().isnan():  # as infinity is, over its norm
-            row = start + int(units.isnan().any(dim=1).nonzero()[0])
+            row = before + start + int(units.isnan().any(dim=1).nonzero()[0])
             raise InvalidValueError(
                 f"{name}: expected finite numbers, got others in row {row}; encode that text again"
             )
-        yield start, units
+        yield before + start, units
+
+
+def _units_of(parts: Sequence[Tensor], block: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
+    """Yields blocks of unit vectors of a corpus in parts, each with its start in the whole."""
+    before = 0
+    for part in parts:
+        yield from _units("corpus", part, block, device, before)
+        before += len(part)
 
 
 def _check(name: str, vectors: Tensor) -> None:

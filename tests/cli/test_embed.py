@@ -238,6 +238,12 @@ def test_a_file_that_cannot_be_read_is_refused_before_the_model_is_loaded(
         (["--ranges", "r.npy", "--precision", "int8"], "expected smallest and largest value of 16 features"),
         (["--truncate_dim", "17"], "truncate_dim: expected 1 to 16 features, got 17"),
         (["--block_size", "0"], "block_size: expected 1 or more, got 0"),
+        (
+            ["--shard", "0/4"],
+            "shard: expected 1/N to N/N, such as 3/16 for the third of 16 parts, got 0/4; add 1",
+        ),
+        (["--shard", "1/41"], "shard 1/41: expected no more parts than there are texts, got 40 texts"),
+        (["--shard", "1/4", "--precision", "int8"], "ranges: expected some for int8 with a shard"),
     ],
 )
 def test_an_option_out_of_range_is_refused_before_any_text_is_read_for_encoding(
@@ -264,6 +270,10 @@ def test_an_option_out_of_range_is_refused_before_any_text_is_read_for_encoding(
             "another file than r.npy, got the same",
         ),
         (
+            ["in-00001-of-00002.tsv", "in.tsv", "--shard", "1/2"],
+            "in-00001-of-00002.tsv: expected another file than in-00001-of-00002.tsv, got the same",
+        ),
+        (
             ["in.tsv", "v.npy", "--device", "cuda:99"],
             "--device: expected a device of this machine, such as cpu, got",
         ),
@@ -279,7 +289,12 @@ def test_an_option_out_of_range_is_refused_before_any_text_is_read_for_encoding(
 def test_what_embed_misses_is_said_before_a_model_is_loaded(
     here: Path, answer: Answer, words: list[str], said: str
 ) -> None:
-    files = {"in.tsv": "text\none\n", "split.tsv": "text\tsplit\na\ttrain\nb\tdev\n", "other.tsv": "a\tb\n1\t2\n"}
+    files = {
+        "in.tsv": "text\none\n",
+        "in-00001-of-00002.tsv": "text\na\nb\n",
+        "split.tsv": "text\tsplit\na\ttrain\nb\tdev\n",
+        "other.tsv": "a\tb\n1\t2\n",
+    }
     for name, content in files.items():
         (here / name).write_text(content)
     (here / "linked.tsv").hardlink_to(here / "in.tsv")

@@ -51,6 +51,27 @@ def test_hits_are_those_of_the_dense_search(
     assert list(here.iterdir()) == [here / "corpus.txt"]
 
 
+def test_parts_that_embed_has_written_are_one_index(
+    files: dict[str, str], here: Path, answer: Answer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    embed = ["embed", files["texts"], "i.npy", "--model", files["bert"], "--device", "cpu"]
+    search = words_of(files, files["texts"], "--format", "json")
+    for number in (3, 1):
+        assert run([*embed, "--shard", f"{number}/3"]) == 0
+    assert f"13 vectors of 16 features written to i-0000{number}-of-00003.npy" in capsys.readouterr().out
+    assert "expected all 3 parts, got 2; run contrastive-text embed with --shard 2/3" in answer(
+        [*search, "--index", "i.npy"]
+    )
+    assert run([*embed, "--shard", "2/3"]) == 0
+    found = []
+    for options in ([], ["--index", "i.npy"]):
+        capsys.readouterr()
+        assert run([*search, *options]) == 0
+        found.append([[hit["line"] for hit in each["hits"]] for each in hits_of(capsys)])
+    assert found[0] == found[1]
+    assert not (here / "i.npy").exists()
+
+
 def test_an_index_is_made_once_and_gives_the_same_hits(
     files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

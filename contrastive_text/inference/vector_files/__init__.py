@@ -4,6 +4,7 @@ from contrastive_text.inference.vector_files.embedding import CALIBRATION, Embed
 from contrastive_text.inference.vector_files.formats import Array, check_suffix, record_of, write_vectors
 from contrastive_text.inference.vector_files.index import VectorIndex, as_tensor, index_path, of_documents
 from contrastive_text.inference.vector_files.records import VectorRecord
+from contrastive_text.inference.vector_files.shards import Shard, is_begun
 from contrastive_text.inference.vector_files.text_ids import TextVectors
 from contrastive_text.inference.vector_files.unfinished import UnfinishedVectors
 
@@ -11,6 +12,7 @@ __all__ = [
     "CALIBRATION",
     "Array",
     "EmbeddingRun",
+    "Shard",
     "TextVectors",
     "UnfinishedVectors",
     "VectorIndex",
@@ -18,6 +20,7 @@ __all__ = [
     "as_tensor",
     "check_suffix",
     "index_path",
+    "is_begun",
     "of_documents",
     "record_of",
     "write_vectors",

@@ -19,6 +19,7 @@ from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import check_ranges, value_ranges
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files.formats import Array, check_suffix, ranges_of
+from contrastive_text.inference.vector_files.shards import Shard
 from contrastive_text.inference.vector_files.text_ids import table_of
 from contrastive_text.inference.vector_files.unfinished import UnfinishedVectors
 
@@ -42,6 +43,8 @@ class EmbeddingRun:
         restart: Whether to throw away what an earlier run has left.
         with_ids: Whether a table of text ids, by which the vector of a text is found (``TextVectors``), comes to
             lie beside the output as ``OUT.ids.npy``; of a ``distinct`` stream.
+        shard: The only part of the texts to encode, into a file of its own (``shard.path(path)``); None for all.
+            Whatever reads ``path`` reads all parts as one. A byte for each feature then needs ranges.
 
     Raises:
         FileNotFoundError: No such file of texts, or no such folder to write to.
@@ -64,11 +67,14 @@ class EmbeddingRun:
         encoding: Encoding | None = None,
         restart: bool = False,
         with_ids: bool = False,
+        shard: Shard | None = None,
     ) -> None:
+        path = path if shard is None else shard.path(path)
         check_suffix(path)
         self.model = model
         self.texts = texts
         self.path = path
+        self.shard = shard
         self.encoding = encoding or Encoding()
         self.with_ids = with_ids
         if self.encoding.ranges is not None:
@@ -78,9 +84,15 @@ class EmbeddingRun:
                 )
             width = self.encoding.truncate_dim or model.truncate_dim or model.features
             check_ranges(self.encoding.ranges, width, self.encoding.precision)
+        elif self.encoding.is_byte and shard is not None:
+            raise InvalidValueError(
+                f"ranges: expected some for {self.encoding.precision} with a shard, for all parts the same, got "
+                "none; encode some 1,000 of the texts alone and give the ranges that then lie beside them"
+            )
         self.summary = texts.summary or texts.scan()
+        self._rows = range(self.summary.texts) if shard is None else shard.rows(self.summary.texts)
         setting = current_setting(self._devices()[0])
-        self._vectors = UnfinishedVectors(path, self._made_of(), self.summary.texts, restart, setting)
+        self._vectors = UnfinishedVectors(path, self._made_of(), len(self._rows), restart, setting)
 
     @property
     def done(self) -> int:
@@ -115,8 +127,10 @@ class EmbeddingRun:
             "prompt": self.encoding.prompt_in(self.model.prompts) or None,
             "prompt_name": None,
             "with_ids": self.with_ids or None,
+            "shard": None if self.shard is None else str(self.shard),
         }
-        without = [name for name in ("prompt", "prompt_name", "ranges", "with_ids") if made_of[name] is None]
+        optional = ("prompt", "prompt_name", "ranges", "with_ids", "shard")
+        without = [name for name in optional if made_of[name] is None]
         return {name: value for name, value in made_of.items() if name not in without}
 
     @property
@@ -150,12 +164,11 @@ class EmbeddingRun:
             )
         before = self.truncated
         for vectors in self._blocks(show_progress_bar):
-            if self.done + len(vectors) > self.count:
-                raise self._changed()
             self._vectors.append(vectors, before + self.model.truncated)
         if self.texts.summary is None or self.texts.summary.digest != self.summary.digest:
             raise self._changed()
-        return self._vectors.finish(table_of(self.texts) if self.with_ids else None)
+        own = islice(self.texts, self._rows.start, self._rows.stop)
+        return self._vectors.finish(table_of(own) if self.with_ids else None)
 
     def _changed(self) -> ValueError:
         """Throws the vectors away, for nobody knows which of them are of the texts that there were."""
@@ -169,7 +182,7 @@ class EmbeddingRun:
         encoding = self.encoding
         if encoding.is_byte:
             encoding = replace(encoding, ranges=self._known_ranges())
-        rest = _Rest(self.texts, self.done, self.count)
+        rest = _Rest(self.texts, self._rows[self.done :])
         return map(np.asarray, self.model.encode_blocks(rest, encoding, show_progress_bar))
 
     def _known_ranges(self) -> Array:
@@ -188,15 +201,17 @@ class EmbeddingRun:
 
 
 class _Rest:
-    """The texts after those that are done."""
+    """The texts that are not done; what follows them in the file is read too, for the digest of all."""
 
-    def __init__(self, texts: TextStream, done: int, count: int) -> None:
+    def __init__(self, texts: TextStream, rows: range) -> None:
         self._texts = texts
-        self._done = done
-        self._count = count
+        self._rows = rows
 
     def __len__(self) -> int:
-        return self._count - self._done
+        return len(self._rows)
 
     def __iter__(self) -> Iterator[str]:
-        return islice(self._texts, self._done, None)
+        texts = iter(self._texts)
+        yield from islice(texts, self._rows.start, self._rows.stop)
+        for _ in texts:
+            pass

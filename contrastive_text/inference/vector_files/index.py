@@ -19,8 +19,8 @@ from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.search import Hit, hits
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files.embedding import EmbeddingRun
-from contrastive_text.inference.vector_files.formats import Array, check_suffix, record_of
-from contrastive_text.inference.vector_files.records import VectorRecord
+from contrastive_text.inference.vector_files.formats import Array, check_suffix
+from contrastive_text.inference.vector_files.shards import check_written, is_begun, records_of
 from contrastive_text.inference.vector_files.unfinished import differences
 
 _ANEW = "delete it to have it made anew, or name another file"
@@ -30,11 +30,13 @@ class VectorIndex:
     """The vectors of a corpus with the model that made them; a memory-mapped file, read as it is searched.
 
     Its file is what ``contrastive-text embed`` writes as ``.npy``, with the record beside it that names model and
-    texts. A corpus that comes as a list of texts needs no file: ``SentenceEncoder.search``.
+    texts; or several such files are its parts, as ``embed --shard`` writes them. A corpus that comes as a list of
+    texts needs no file: ``SentenceEncoder.search``.
 
     Args:
         model: Encodes the queries.
-        vectors: (C, D), float32, of the corpus, in its order; as many features as the model's, or fewer.
+        parts: (C, D), float32, of the corpus, in its order; as many features as the model's, or fewer. Of several
+            arrays each has some of the rows.
 
     Raises:
         ValueError: Vectors that no query of the model can be compared with.
@@ -46,18 +48,24 @@ class VectorIndex:
         [[Hit(corpus_id=17, score=0.83)]]
     """
 
-    def __init__(self, model: SentenceEncoder, vectors: Array) -> None:
-        width = vectors.shape[1] if vectors.ndim == 2 else 0
-        if not 0 < width <= model.features or vectors.dtype != np.float32:
-            raise InvalidValueError(
-                f"VectorIndex: expected float32 of 1 to {model.features} features, got {vectors.dtype} of "
-                f"{vectors.shape}; give vectors of this model"
-            )
+    def __init__(self, model: SentenceEncoder, *parts: Array) -> None:
+        for vectors in parts:
+            width = vectors.shape[1] if vectors.ndim == 2 else 0
+            if not 0 < width <= model.features or vectors.dtype != np.float32:
+                raise InvalidValueError(
+                    f"VectorIndex: expected float32 of 1 to {model.features} features, got {vectors.dtype} of "
+                    f"{vectors.shape}; give vectors of this model"
+                )
         self.model = model
-        self.vectors = vectors
+        self.parts = parts
 
     def __len__(self) -> int:
-        return len(self.vectors)
+        return sum(map(len, self.parts))
+
+    @property
+    def vectors(self) -> Array:
+        """All of them, (C, D): the mapped file; of several parts a copy in memory."""
+        return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
 
     @classmethod
     def build(
@@ -89,45 +97,35 @@ class VectorIndex:
         """Maps the file of an index into memory, once its bytes are known to be those that were written.
 
         Up to a gigabyte is read for that, which takes a second; of a larger file the size, the first and the last
-        block and some between.
+        block and some between. Where there is no such file, but its parts, these are the index.
 
         Raises:
-            FileNotFoundError: No such file.
+            FileNotFoundError: No such file, nor a part of it.
             ValueError: A file without a record, changed since it was written, of another model or another corpus,
-                of another prompt than the model has for documents, or of fewer bits.
+                of another prompt than the model has for documents, or of fewer bits. Parts that lack, or of
+                several divisions.
         """
         place = index_path(path)
-        if not place.exists():
+        if not is_begun(place):
             raise MissingFileError(f"{place}: expected an index, got nothing there; build it first")
-        record = record_of(place)
-        if not record.exists():
-            raise InvalidValueError(
-                f"{place}: expected {record.name} beside it, which says of what it was made, got none; {_ANEW}"
-            )
+        records = records_of(place, _ANEW)
         texts = corpus if isinstance(corpus, TextStream) else TextStream(corpus)
         summary = texts.summary or texts.scan()
         prompt = model.prompts.of_kind(DOCUMENT)
-        asked = {
+        asked: dict[str, object] = {
             "model": model.identity,
             "texts": summary.digest,
             "precision": "float32",
             "prompt": prompt or None,
         }
-        kept = VectorRecord.read(place, _ANEW)
-        if said := differences({name: kept.made_of.get(name) for name in asked}, asked):
-            raise InvalidValueError(
-                f"{place}: expected an index of this model and these texts, got {said}; {_ANEW}"
-            )
-        if damage := kept.damage(place):
-            raise InvalidValueError(
-                f"{place}: expected the vectors as they were written, got changed ones ({'; '.join(damage)}); "
-                f"{_ANEW}"
-            )
-        try:
-            vectors = np.load(place, mmap_mode="r")
-        except (ValueError, EOFError) as error:  # a record that was made for it
-            raise InvalidValueError(f"{place}: expected an array, got none ({error}); {_ANEW}") from error
-        return cls(model, vectors)
+        for file, record in records.items():
+            asked["shard"] = None if file == place else record.made_of.get("shard")  # a part alone is no index
+            if said := differences({name: record.made_of.get(name) for name in asked}, asked):
+                raise InvalidValueError(
+                    f"{file}: expected an index of this model and these texts, got {said}; {_ANEW}"
+                )
+        check_written(records, _ANEW)
+        return cls(model, *map(_mapped, records))
 
     def search(self, queries: str | Sequence[str], top_k: int = 5, batch_size: int = 64) -> list[list[Hit]]:
         """Finds the nearest texts of the corpus by cosine, exactly.
@@ -144,9 +142,17 @@ class VectorIndex:
             [queries] if isinstance(queries, str) else list(queries),
             batch_size=batch_size,
             convert_to_tensor=True,
-            truncate_dim=self.vectors.shape[1],
+            truncate_dim=self.parts[0].shape[1],
         )
-        return hits(torch.as_tensor(asked), as_tensor(self.vectors), top_k)
+        return hits(torch.as_tensor(asked), [as_tensor(part) for part in self.parts], top_k)
+
+
+def _mapped(path: Path) -> Array:
+    try:
+        vectors: Array = np.load(path, mmap_mode="r")
+    except (ValueError, EOFError) as error:  # a record that was made for it
+        raise InvalidValueError(f"{path}: expected an array, got none ({error}); {_ANEW}") from error
+    return vectors
 
 
 def of_documents(model: SentenceEncoder, encoding: Encoding) -> Encoding:
