@@ -26,7 +26,7 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import rank, sum_over_ranks, world_size
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL, Role, Slot
-from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders import TransformerEncoder, layer_checkpoints
 from contrastive_text.heads import FineTuningHead, MLPHead, ProjectorHead, TanhHead
 from contrastive_text.losses import (
     DCL,
@@ -145,6 +145,7 @@ class Case:
         hidden: Role of which some tokens are hidden.
         streams: Whether there is a loss that can be streamed.
         template: Whether a mask token stands in each text, one before the last token.
+        layers_anew: Whether layers are computed anew in the backward pass, but for the plain execution.
         parts: Other arguments of the module.
     """
 
@@ -154,6 +155,7 @@ class Case:
     hidden: Role | None = None
     streams: bool = True
     template: bool = False
+    layers_anew: bool = False
     parts: Callable[[], dict[str, Any]] = field(default=dict)  # Any: arguments of the module
 
 
@@ -247,6 +249,7 @@ CASES: dict[str, Case] = {
     "NTXent, between views": Case(
         lambda how: {"c": Contrastive(NTXent(0.2, "two_sided", **how), between="views")},
         slots=TWICE,
+        layers_anew=True,
         parts=lambda: {"pooler": FirstLastPooler(first="block_1")},
     ),
     "positives only, negatives as hard, signed pairs; classes of texts and of pairs": Case(
@@ -296,7 +299,8 @@ CASES: dict[str, Case] = {
             "c": Matryoshka(
                 Contrastive(NTXent(0.2, learn_temperature=True, **how), queue=30), dims=[3, 16, 8], per_step=2
             )
-        }
+        },
+        layers_anew=True,
     ),
     "template, queue, signed pairs": Case(
         lambda how: {"c": Contrastive(InfoNCE(0.2, **how), pair_labels=SignedPairs(), queue=20)},
@@ -354,6 +358,7 @@ CASES: dict[str, Case] = {
     "denoising decoder, InfoNCE": Case(
         lambda how: {"d": DenoisingDecoder(block=7), "c": Contrastive(InfoNCE(0.2, **how))},
         slots=(*PAIR, ORIGINAL),
+        layers_anew=True,
     ),
     "scores of texts and of pairs, and their order": Case(
         lambda how: {  # noqa: ARG005  # as each case is called
@@ -392,7 +397,9 @@ CASES: dict[str, Case] = {
         slots=TRIPLE,
         parts=lambda: {"guides": {"teacher": Known(7)}},
     ),
-    "PCGrad of three": Case(several, classes=3, hidden="anchor", parts=lambda: {"combine": PCGrad()}),
+    "PCGrad of three": Case(
+        several, classes=3, hidden="anchor", layers_anew=True, parts=lambda: {"combine": PCGrad()}
+    ),
     "learned weights of three": Case(
         several, classes=3, hidden="anchor", parts=lambda: {"combine": Uncertainty(), "log_gradients": STEPS}
     ),
@@ -471,7 +478,12 @@ def module_of(execution: Execution) -> Quiet:
     case = CASES[execution.case]
     torch.manual_seed(0)
     config = {**tiny.CONFIG, "initializer_range": 0.3}
-    encoder = TransformerEncoder(config=config, dropout=0.0, layout=execution.layout)  # type: ignore[arg-type]  # one of them
+    encoder = TransformerEncoder(
+        config=config,
+        dropout=0.0,
+        layout=execution.layout,  # type: ignore[arg-type]  # one of them
+        gradient_checkpointing=case.layers_anew and execution != execution.plain,
+    )
     objectives = case.objectives({"streamed": execution.form == "streamed"})
     views = chains(case, execution.views, followed=next(iter(objectives)))
     if case.template:
@@ -537,6 +549,7 @@ class Seen:
         masks: Whether each came with a mask of padding.
         padding: Places of padding in all of them.
         checkpoints: Parts whose activations were thrown away.
+        layers: Calls of layers whose activations were.
         tiled: Comparisons that were computed in tiles, and parts of rows that were.
     """
 
@@ -544,6 +557,7 @@ class Seen:
     masks: list[bool] = field(default_factory=list)
     padding: int = 0
     checkpoints: int = 0
+    layers: int = 0
     tiled: int = 0
 
 
@@ -568,6 +582,7 @@ def watched(module: ContrastiveModule) -> Iterator[Seen]:
 
     with (
         mock.patch.object(encoding, "checkpoint", wraps=encoding.checkpoint) as checkpoint,
+        mock.patch.object(layer_checkpoints, "checkpoint", wraps=layer_checkpoints.checkpoint) as layers,
         mock.patch.object(streaming.Tiling, "of", wraps=small) as tiled,
         mock.patch.object(by_rows, "_ENTRIES", 10 * TILE),
         mock.patch.object(by_rows, "checkpoint", wraps=by_rows.checkpoint) as some_rows,
@@ -576,6 +591,7 @@ def watched(module: ContrastiveModule) -> Iterator[Seen]:
     handle.remove()
     # Of the encoder: networks of objectives have groups of their own.
     seen.checkpoints = sum(call.args[0].func.__name__ == "encode" for call in checkpoint.call_args_list)
+    seen.layers = layers.call_count
     seen.tiled = tiled.call_count + some_rows.call_count
 
 

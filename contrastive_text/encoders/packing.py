@@ -66,13 +66,24 @@ class Packing(NamedTuple):
 
 
 @contextmanager
-def packed(packing: Packing) -> Iterator[None]:
-    """Makes ``attention`` take what passes through a network for packed rows."""
+def packed(packing: Packing | None) -> Iterator[None]:
+    """Makes ``attention`` take what passes through a network for packed rows; for padded ones with None."""
     token = _packing.set(packing)
     try:
         yield
     finally:
         _packing.reset(token)
+
+
+def in_packing_of_now(layer: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Returns a function that takes rows as they are packed now, whenever it is called."""
+    packing = _packing.get()
+
+    def run(*inputs: Tensor) -> Tensor:
+        with packed(packing):
+            return layer(*inputs)
+
+    return run
 
 
 def attention(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any, Self, get_args
+from inspect import signature
+from typing import Any, Self
 
 import torch
 from tokenizers import AddedToken
@@ -22,11 +23,13 @@ from contrastive_text.encoders.decoder import TextDecoder
 from contrastive_text.encoders.dropout import replace_dropouts
 from contrastive_text.encoders.embedding_hook import altered_embeddings, embedding_module
 from contrastive_text.encoders.generator import TokenGenerator
+from contrastive_text.encoders.layer_checkpoints import checkpoint_layers
+from contrastive_text.encoders.layout_choice import LayoutChoice
 from contrastive_text.encoders.layouts import FixedLayout, Layout, natural_positions, pad, token_mask
 from contrastive_text.encoders.loading import dropouts, load_architecture, load_model, load_pooler, load_tokenizer
-from contrastive_text.encoders.packing import ATTENTION, Packing, flash_attention, packed
+from contrastive_text.encoders.packing import Packing, packed
 from contrastive_text.encoders.position_tables import first_position, longest_row
-from contrastive_text.encoders.probes import Attention, heeds_positions, is_causal, set_attention, why_not_packed
+from contrastive_text.encoders.probes import Attention, heeds_positions, is_causal, set_attention
 from contrastive_text.encoders.row_ends import end_rows
 from contrastive_text.encoders.token_head import TokenHead
 
@@ -58,6 +61,9 @@ class TransformerEncoder(Encoder):
             tokenizer's side: a token's place is its number in its row.
         compiled: Whether blocks are compiled by ``torch.compile`` for lengths of every kind; their rows are then
             padded or bucketed. It takes a minute at the start, and on a CPU nothing was gained by it.
+        gradient_checkpointing: Whether a layer keeps its input alone and is computed anew in the backward pass,
+            with the same gradient in a third more time. The name is that of Transformers' training arguments.
+            ``chunk_tokens`` bounds memory by tokens, this by layers; one may have both.
         adapters: What is trained in place of the network's weights; None to train those.
         weights_dtype: Of the weights under adapters, which are float32 themselves.
 
@@ -65,8 +71,9 @@ class TransformerEncoder(Encoder):
         ValueError: Neither or both of name and config, a model that can't be found, a checkpoint that
             lacks weights of the encoder, a length the model can't take, an ``attention`` that the architecture
             can't have, ``append_eos`` with a tokenizer that has no such token, or ``packed`` for an architecture
-            that has no place for another attention function, gives other values with it, or is compiled. Adapters
-            on weights that start at random, or a smaller type for weights that are trained.
+            that has no place for another attention function, gives other values with it, or is compiled.
+            ``gradient_checkpointing`` of a compiled network, or of layers that Transformers can't compute anew.
+            Adapters on weights that start at random, or a smaller type for weights that are trained.
         ImportError: Adapters without peft.
 
     Example:
@@ -88,20 +95,23 @@ class TransformerEncoder(Encoder):
         append_eos: bool | None = None,
         layout: Layout = "auto",
         compiled: bool = False,
+        gradient_checkpointing: bool = False,
         adapters: Adapters | None = None,
         weights_dtype: WeightsType = "float32",
     ) -> None:
         super().__init__()
-        if layout not in get_args(Layout):
-            raise InvalidValueError(
-                f"encoder.layout: expected one of {', '.join(get_args(Layout))}, got {layout!r}"
-            )
         self.model_name_or_path, self.tokenizer_name_or_path = model_name_or_path, tokenizer_name_or_path
         self.config = config
         self.dropout = dropout
         self.attention = attention
         self.append_eos = append_eos
         self.layout, self.compiled = layout, compiled
+        if compiled and gradient_checkpointing:
+            raise InvalidValueError(
+                "encoder.gradient_checkpointing: expected false for a compiled network, which chooses by "
+                "itself what to compute anew, got true; leave one of the two out"
+            )
+        self.gradient_checkpointing = gradient_checkpointing
         self.adapters, self.weights_dtype = adapters, weights_dtype
         check_base(adapters, config, weights_dtype)
         architecture = load_architecture(model_name_or_path, self._full_config(), dropout)
@@ -137,54 +147,20 @@ class TransformerEncoder(Encoder):
         self.takes_embedding_views = embedding_module(self.model) is not None
         # RoBERTa has a table of one type, and DistilBERT, MPNet and DeBERTa have none.
         self.takes_types = architecture.to_dict().get("type_vocab_size", 0) > 1
-        self._why_not_packed = self._take_our_attention()
+        self._choice = self._lay_out()
         if compiled:
             for block in next(part for part in self.model.modules() if isinstance(part, nn.ModuleList)):
                 block.compile(dynamic=True)
 
-    def _take_our_attention(self) -> str | None:
-        """Sets our attention where rows may be packed; returns why they may not, or None."""
-        if self.layout not in ("auto", "packed"):
-            return "another was asked for"
-        reason = (
-            "a compiled network takes no packed rows"
-            if self.compiled
-            else why_not_packed(self.model, self.limit, self._first_position)
-        )
-        if self.layout == "packed" and reason:
-            raise InvalidValueError(
-                f"encoder.layout: expected bucketed, padded or auto, for {reason}, got packed"
-            )
-        if reason is None:
-            with quiet():
-                self.model.set_attn_implementation(ATTENTION)
-        return reason
+    def _lay_out(self) -> LayoutChoice:
+        """Prepares the network for its rows: what its layers keep, and its attention."""
+        if self.gradient_checkpointing:
+            checkpoint_layers(self.model)
+        return LayoutChoice.of(self.model, self.layout, self.compiled, self.limit, self._first_position)
 
     def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
-        """Returns the layout of its rows on a device, and why.
-
-        Raises:
-            ValueError: ``packed``, and layers are checkpointed: they are computed anew without the packing.
-        """
-        checkpointed = any(vars(part).get("gradient_checkpointing") for part in self.model.modules())
-        if self.layout == "packed" and checkpointed:
-            raise InvalidValueError(
-                "encoder.layout: expected auto, bucketed or padded, for layers are checkpointed, whose gradient "
-                "would be another, got packed; or set model.chunk_tokens instead of checkpointing them"
-            )
-        if self.layout != "auto":
-            return self.layout, "as asked for"
-        reason = self._why_not_packed
-        if checkpointed:
-            reason = "layers are checkpointed: chunk_tokens does that better"
-        if reason:
-            layout, why = super().layout_on(device)
-            return layout, f"{why}; not packed, for {reason}"
-        if device.type == "cpu":
-            return "packed", "the fastest on a CPU: no padding in any layer"
-        if flash_attention() is not None:
-            return "packed", "flash_attn is installed; it takes half precision"
-        return "padded", "one block of rows for a GPU; with flash_attn installed it would be packed"
+        """Returns the layout of its rows on a device, and why; see ``LayoutChoice.on``."""
+        return self._choice.on(device, self.model, super().layout_on)
 
     def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:
         """Encodes the rows and gives them right-padded to the longest; see ``Encoder.forward``."""
@@ -243,7 +219,9 @@ class TransformerEncoder(Encoder):
     ) -> dict[int, Tensor]:
         """Calls the network with the alteration in place, and gives the layers asked for."""
         with altered_embeddings(self.model, alter, mask):
-            output = self.model(**inputs, output_hidden_states=layers != (-1,))
+            # Decoders would keep keys and values of all layers for tokens to come.
+            options = {"use_cache": False} if "use_cache" in signature(self.model.forward).parameters else {}
+            output = self.model(**inputs, **options, output_hidden_states=layers != (-1,))
         if layers == (-1,):
             return {-1: output.last_hidden_state}
         return {layer: output.hidden_states[layer] for layer in layers}
@@ -296,7 +274,7 @@ class TransformerEncoder(Encoder):
         encoder = deepcopy(
             self, {id(part): other for part, other in zip(kept, (kept[0], None, model), strict=True)}
         )
-        encoder._why_not_packed = encoder._take_our_attention()
+        encoder._choice = encoder._lay_out()
         return encoder
 
     def twin(self) -> Self:

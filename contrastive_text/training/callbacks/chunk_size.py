@@ -15,6 +15,7 @@ from contrastive_text.core.distributed import least_over_ranks
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.core.types import Slot
+from contrastive_text.encoders.layer_checkpoints import one_layer_kept
 from contrastive_text.training.module import ContrastiveModule
 
 RESERVE = 0.4
@@ -70,7 +71,10 @@ class ChunkSize(Callback):
 
 
 def saved_bytes(module: ContrastiveModule, tokens: int) -> int:
-    """Returns the bytes that autograd saves to encode and pool one row of that many tokens."""
+    """Returns the bytes that autograd saves to encode and pool one row of that many tokens.
+
+    Of checkpointed layers that is the input of each, and all of one: the backward pass has one of them at a time.
+    """
     storages: dict[int, int] = {}
     weights = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
 
@@ -81,7 +85,7 @@ def saved_bytes(module: ContrastiveModule, tokens: int) -> int:
         return saved
 
     kept: list[Tensor] = []  # as long as it lives, no storage's place is taken by another
-    with saved_tensors_hooks(count, lambda saved: saved):
+    with one_layer_kept(module.encoder), saved_tensors_hooks(count, lambda saved: saved):
         kept.append(_encoded(module, rows=1, tokens=tokens))
     return sum(storages.values())
 

@@ -12,6 +12,7 @@ from pytorch_lightning.callbacks import Callback
 
 from contrastive_text.cli.main import run as shell
 from contrastive_text.core.checkpoints import read_checkpoint
+from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.objectives import DenoisingDecoder
 from contrastive_text.training.callbacks import chunk_size
 from contrastive_text.training.callbacks.chunk_size import RESERVE, ChunkSize, free_bytes, saved_bytes
@@ -96,6 +97,18 @@ def test_what_is_saved_grows_with_the_tokens_and_leaves_the_weights_out(
     # Of each token: some ten vectors of 16 floats and two of 32 in each of two blocks, and attention's weights.
     assert 4 * short <= long < 8 * short
     assert 32 * 4 * 16 * 10 < long < 32 * 4 * 16 * 100
+
+
+def test_of_checkpointed_layers_an_input_each_is_saved_and_all_of_one(tmp_path: Path) -> None:
+    def saved(layers: int, anew: bool) -> int:
+        config = {**tiny.CONFIG, "num_hidden_layers": layers}
+        module = ContrastiveModule(TransformerEncoder(config=config, gradient_checkpointing=anew))
+        module.trainer = tiny.trainer(tmp_path)
+        return saved_bytes(module, 32)
+
+    assert saved(1, anew=True) == saved(1, anew=False)
+    assert saved(6, anew=True) == saved(1, anew=True) + 5 * 32 * tiny.CONFIG["hidden_size"] * 4
+    assert saved(6, anew=True) < saved(6, anew=False) / 3
 
 
 def test_the_free_memory_of_this_machine_is_a_sensible_number() -> None:
