@@ -21,9 +21,10 @@ import tiny
 import torch
 from processes import free_ports, means, meeting, start_all
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 
 from contrastive_text.core.batch import Batch
-from contrastive_text.core.distributed import rank, sum_over_ranks, world_size
+from contrastive_text.core.distributed import rank, split_as, sum_over_ranks, whole, world_size
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL, Role, Slot
 from contrastive_text.encoders import TransformerEncoder, layer_checkpoints
@@ -88,6 +89,7 @@ from contrastive_text.poolers import (
 from contrastive_text.training import Guide, PCGrad, Uncertainty
 from contrastive_text.training import forward_pass as encoding
 from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.training.split_weights import average_gradients, split_weights
 from contrastive_text.views import (
     Adversarial,
     EmbeddingDropout,
@@ -626,16 +628,23 @@ def mean_gradients(parameters: dict[str, torch.nn.Parameter]) -> dict[str, Tenso
     return {name: mean for name, mean, some in zip(own, averaged, (anywhere > 0).tolist(), strict=True) if some}
 
 
-def execute(execution: Execution) -> Found:
-    """Takes some steps down the gradient, on this rank's part of each batch."""
+def execute(execution: Execution, module: Quiet | None = None, split: bool = False) -> Found:
+    """Takes some steps down the gradient, on this rank's part of each batch.
+
+    Args:
+        execution: What is executed.
+        module: Its module; None for ``module_of``.
+        split: Whether the weights are split over the ranks.
+    """
     case = CASES[execution.case]
-    module = module_of(execution)
-    split = RANKS[execution.ranks]
-    assert len(split) == world_size()
-    examples = slice(sum(split[: rank()]), sum(split[: rank() + 1]))
+    module = module or module_of(execution)
+    ranks = RANKS[execution.ranks]
+    assert len(ranks) == world_size()
+    examples = slice(sum(ranks[: rank()]), sum(ranks[: rank() + 1]))
+    start = {name: p.detach().clone() for name, p in module.named_parameters()}
+    numbers = split_weights(module, init_device_mesh("cpu", (len(ranks),))) if split else []
     parameters = dict(module.named_parameters())
     optimizer = torch.optim.SGD(parameters.values(), lr=0.05, momentum=0.9)
-    start = {name: p.detach().clone() for name, p in parameters.items()}
     found: Found | None = None
     for step in range(STEPS):
         batch = part_of(batch_of(case, execution.views, step), examples)
@@ -647,18 +656,23 @@ def execute(execution: Execution) -> Found:
         with watched(module) as seen:
             loss = module.training_step(batch, step)
             loss.backward()
-        gradients = mean_gradients(parameters)
+        if split:
+            average_gradients(numbers)
+            module.reshard()
+            gradients = {name: whole(p.grad) for name, p in parameters.items() if p.grad is not None}
+        else:
+            gradients = mean_gradients(parameters)
         if found is None:
             figures = {"loss": sum_over_ranks(loss.detach()) / world_size()}
             figures |= {name: value for name, value in module.shown.items() if "gradient/" in name}
             copies = {name: value.clone() for name, value in gradients.items()}
             found = Found(figures, copies, start, {}, seen, (len(read), tokens), queued=0)
         for name, gradient in gradients.items():
-            parameters[name].grad = gradient
+            parameters[name].grad = split_as(gradient, parameters[name])
         optimizer.step()
         module.momentum.follow()
     assert found is not None
-    found.weights = {name: p.detach() for name, p in parameters.items()}
+    found.weights = {name: whole(p.detach()) for name, p in parameters.items()}
     found.queued = sum(part.filled for part in module.modules() if isinstance(part, Queue))
     return found
 

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 
 def is_distributed() -> bool:
@@ -83,9 +84,35 @@ def least_over_ranks(value: int, device: torch.device) -> int:
     return int(least)
 
 
+def most_over_ranks(values: list[int], device: torch.device) -> list[int]:
+    """Returns the largest of all ranks' values, number by number."""
+    if not is_distributed():
+        return values
+    most = torch.tensor(values, device=device)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    return [int(each) for each in most.tolist()]
+
+
 def sum_over_ranks(value: Tensor) -> Tensor:
     """Returns the sum of a value over all ranks, without a gradient."""
     total = value.detach().clone()
     if is_distributed():
         dist.all_reduce(total)
     return total
+
+
+def whole(value: Tensor) -> Tensor:
+    """Returns all of a tensor of which each rank holds a part; all ranks have to ask. Any other is itself."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def own_part(value: Tensor) -> Tensor:
+    """Returns this rank's part of a tensor that is split over ranks, in the same memory; any other is itself."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def split_as(value: Tensor, like: Tensor) -> Tensor:
+    """Returns this rank's part of a tensor that all ranks have whole, split as another one is, or not at all."""
+    if not isinstance(like, DTensor) or isinstance(value, DTensor) or value.shape != like.shape:
+        return value
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

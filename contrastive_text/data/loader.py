@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytorch_lightning as pl
@@ -20,7 +21,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.collator import KeyedRow
 from contrastive_text.data.orders import PERMUTATION_ROWS
 from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, Rows, RowsInOrder
-from contrastive_text.data.steps import Step, TaskSize, consecutive_steps
+from contrastive_text.data.steps import Step, Steps
 
 
 class ResumableLoader(DataLoader[KeyedRow]):
@@ -111,8 +112,14 @@ def epoch_loader(
 def loader_in_order(
     name: str, rows: Rows, batch_size: int, collate: Callable[[Sequence[KeyedRow]], Batch | StepBatch]
 ) -> ResumableLoader:
-    """Returns batches of so many rows a rank in the order of the file, the last one smaller."""
-    steps = consecutive_steps({name: TaskSize(len(rows), batch_size * world_size())}, drop_last=False)
+    """Returns batches of so many rows a rank in the order of the file, the last one smaller.
+
+    All ranks have as many: rows at the end that aren't one for each of them join the batch before.
+    """
+    bounds = [*range(0, len(rows), batch_size * world_size()), len(rows)]
+    if len(bounds) > 2 and bounds[-1] - bounds[-2] < world_size():
+        del bounds[-2]
+    steps = Steps.of([Step({name: part}) for part in pairwise(bounds)])
     return epoch_loader({name: rows}, steps, collate, seed=0, shuffle=False)
 
 

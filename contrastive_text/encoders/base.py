@@ -36,6 +36,7 @@ class Encoder(nn.Module, ABC):
         takes_types: Whether it reads ``Batch.types``: which of two texts of a row a token is of.
         dropout_in_effect: Dropout probabilities by name, as the run's summary prints them.
         base_identity: What is the same for equal weights under adapters; None where there are no adapters.
+        in_lockstep: Whether all ranks must run it equally often, because each holds a part of its weights.
     """
 
     features: int
@@ -48,6 +49,7 @@ class Encoder(nn.Module, ABC):
     takes_types: bool = False
     dropout_in_effect: Mapping[str, float] = MappingProxyType({})
     base_identity: str | None = None
+    in_lockstep: bool = False
 
     @abstractmethod
     def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:

@@ -14,7 +14,7 @@ from contrastive_text.core.errors import InvalidTextError
 from contrastive_text.core.random import seed_torch
 from contrastive_text.core.types import NO_LABEL, Alter, Hidden
 from contrastive_text.encoders.base import Encoder
-from contrastive_text.encoders.layouts import split_rows
+from contrastive_text.encoders.layouts import in_lockstep, split_rows
 from contrastive_text.encoders.templates import with_templates
 from contrastive_text.poolers import Pooler
 
@@ -49,9 +49,14 @@ class Embedder(NamedTuple):
     chunk_tokens: int | None = None
 
     def groups(self, batch: Batch) -> list[RowGroup]:
-        """Splits a batch as the encoder's layout and the bound on tokens want it, long rows first."""
+        """Splits a batch as the encoder's layout and the bound on tokens want it, long rows first.
+
+        Where ranks hold parts of the encoder's weights, all of them make as many groups (``in_lockstep``).
+        """
         layout, _ = self.encoder.layout_on(batch.lengths.device)
         split = split_rows(batch.lengths, layout, self.chunk_tokens)
+        if self.encoder.in_lockstep:
+            split = in_lockstep(split)
         return [RowGroup(batch.split(rows), rows, masks=number) for number, rows in enumerate(split)]
 
     def encode(

@@ -16,6 +16,8 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from contrastive_text.core.distributed import most_over_ranks
+
 FixedLayout: TypeAlias = Literal["packed", "bucketed", "padded"]
 Layout: TypeAlias = Literal["auto", "packed", "bucketed", "padded"]
 
@@ -86,3 +88,27 @@ def split_rows(lengths: Tensor, layout: FixedLayout, chunk_tokens: int | None) -
         rows, tokens, longest = rows + 1, grown, max(longest, length)
         counts[-1] = rows
     return list(torch.split(order, counts))
+
+
+def in_lockstep(parts: list[Tensor]) -> list[Tensor]:
+    """Returns the same rows in as many parts as every other rank has.
+
+    That is as many as the rank with the most of them needs: others halve their largest parts. Where a rank has
+    fewer rows than that, the others have as many parts as it has rows, and join their smallest ones.
+
+    Args:
+        parts: Rows that go through the network together, long ones first.
+
+    Example:
+        >>> [part.tolist() for part in in_lockstep([torch.tensor([2, 0, 1])])]  # one process
+        [[2, 0, 1]]
+    """
+    rows = sum(map(len, parts))
+    needed, fewest = most_over_ranks([len(parts), -rows], parts[0].device)
+    count, split = min(needed, -fewest), list(parts)
+    while len(split) < count:
+        largest = max(range(len(split)), key=lambda number: len(split[number]))
+        split[largest : largest + 1] = split[largest].tensor_split(2)
+    while len(split) > count:
+        split[-2:] = [torch.cat(split[-2:])]
+    return split

@@ -8,8 +8,9 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
-from contrastive_text.core.distributed import sum_over_ranks, world_size
+from contrastive_text.core.distributed import split_as, sum_over_ranks, whole, world_size
 from contrastive_text.core.errors import InvalidValueError
 
 _KEY = "accumulated"
@@ -79,7 +80,7 @@ class KeepGradients(Callback):
             )
         for name, parameter in pl_module.named_parameters():
             if name in saved["gradients"]:
-                parameter.grad = saved["gradients"][name].to(parameter)
+                parameter.grad = split_as(saved["gradients"][name].to(parameter.device, parameter.dtype), parameter)
 
 
 @torch.no_grad()
@@ -91,5 +92,6 @@ def _average_gradients(module: pl.LightningModule) -> dict[str, Tensor]:
         anywhere = sum_over_ranks(here).bool().tolist()
         for parameter in (p for p, some in zip(trained.values(), anywhere, strict=True) if some):
             own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = sum_over_ranks(own) / world_size()
-    return {name: p.grad for name, p in trained.items() if p.grad is not None}
+            # Of split weights it is reduced with every backward pass.
+            parameter.grad = own if isinstance(own, DTensor) else sum_over_ranks(own) / world_size()
+    return {name: whole(p.grad) for name, p in trained.items() if p.grad is not None}

@@ -12,6 +12,7 @@ import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from torch import Tensor, nn
 
+from contrastive_text.core.distributed import own_part
 from contrastive_text.core.errors import RunError
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
 
@@ -80,7 +81,7 @@ def check_weights(trainer: pl.Trainer, module: nn.Module) -> None:
     Raises:
         RunError: A parameter that is NaN or infinite, or a buffer that is NaN.
     """
-    sound = [parameter.isfinite().all() for parameter in module.parameters()]
+    sound = [own_part(parameter).isfinite().all() for parameter in module.parameters()]
     sound += [~buffer.isnan().any() for buffer in module.buffers()]
     finite = not sound or bool(torch.stack([each.to(sound[0].device) for each in sound]).all())
     if not trainer.strategy.reduce_boolean_decision(finite, all=True):

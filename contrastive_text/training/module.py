@@ -8,6 +8,7 @@ from typing import Self
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.utilities import rank_zero_warn
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
@@ -38,7 +39,7 @@ from contrastive_text.training.optim import AdamW, Combine, LinearSchedule, Opti
 from contrastive_text.training.optim.gradients import gradient_figures
 from contrastive_text.training.optim.schedules import ScheduledRates
 from contrastive_text.training.run_guides import check_guides_at_start
-from contrastive_text.training.start_checks import check_start
+from contrastive_text.training.start_checks import causal_warning, check_split, check_start
 from contrastive_text.training.stored_module import StoredModule
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import View
@@ -303,12 +304,16 @@ class ContrastiveModule(StoredModule):
     def setup(self, stage: str) -> None:
         """Becomes float64 where that is asked for, before a checkpoint is loaded, which would be rounded.
 
-        Where it is trained, checks texts and guides before the run says what it is.
+        Where it is trained, checks texts and guides before the run says what it is, and whether its weights can be
+        split; a pooler that takes tokens too early is warned of.
         """
         if self.trainer.precision == "64-true":
             self.double()
         if stage == "fit":
             check_guides_at_start(self.by_task.guides, self.objective_parts(), self.trainer)
+            check_split(self.trainer, self.combine, self.log_gradients, self.encoder)
+            if message := causal_warning(self.encoder, [self.pooler, self.inference_embedder.pooler]):
+                rank_zero_warn(message)
 
     def on_fit_start(self) -> None:
         """Checks that trainer, data and module go together (``check_start``), as a checkpoint has left them."""

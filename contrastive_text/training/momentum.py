@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from contrastive_text.core.batch import Batch
-from contrastive_text.core.distributed import rank
+from contrastive_text.core.distributed import rank, whole
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, seed_torch
 from contrastive_text.core.types import Encoded
@@ -82,9 +82,9 @@ class MomentumNetwork(nn.Module):
     def distance(self) -> Tensor:
         """Returns how far the copy is behind: the norm of the difference of all weights over theirs, a scalar."""
         pairs = [*self.followed()]
-        behind = torch.stack([torch.linalg.vector_norm(theirs - mine) for mine, theirs in pairs])
-        whole = torch.stack([torch.linalg.vector_norm(theirs) for _, theirs in pairs])
-        relative: Tensor = torch.linalg.vector_norm(behind) / torch.linalg.vector_norm(whole)
+        behind = torch.stack([whole(torch.linalg.vector_norm(theirs - mine)) for mine, theirs in pairs])
+        norms = torch.stack([whole(torch.linalg.vector_norm(theirs)) for _, theirs in pairs])
+        relative: Tensor = torch.linalg.vector_norm(behind) / torch.linalg.vector_norm(norms)
         return relative
 
     def followed(self) -> Iterator[tuple[Tensor, Tensor]]:

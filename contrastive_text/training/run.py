@@ -199,11 +199,16 @@ class Run:
         """The trained model with the best weights, after ``fit``.
 
         Raises:
-            RuntimeError: Before ``fit``.
+            RuntimeError: Before ``fit``, or with split weights.
             TypeError: An encoder that isn't a ``TransformerEncoder``.
         """
         if not self._trained:
             raise RunError("Run.model: expected a trained run, got one before fit; call run.fit() first")
+        if self.module.is_split:
+            raise RunError(
+                "Run.model: expected whole weights, got weights split by fsdp2; load the folder that the run has "
+                "saved, with SentenceEncoder.from_pretrained"
+            )
         return self.module.sentence_encoder()
 
 

@@ -17,7 +17,7 @@ from contrastive_text.data import TextDataModule
 from contrastive_text.data.loader import check_own_batches
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.tasks import ONLY
-from contrastive_text.encoders import Encoder
+from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.templates import check_template_bias
 from contrastive_text.pairings import SameText
@@ -31,6 +31,7 @@ from contrastive_text.poolers import (
 )
 from contrastive_text.recipes.layers import read_recipe
 from contrastive_text.training.optim import Combine, PCGrad
+from contrastive_text.training.strategies import FSDP2Strategy
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.training.view_texts import check_view_texts
 from contrastive_text.views import TokenView, ViewPlan
@@ -43,7 +44,7 @@ def check_start(
     embedders: Sequence[Embedder],
     recipe: str | None,
 ) -> None:
-    """Checks that trainer, data and module go together; a pooler that takes tokens too early is warned of.
+    """Checks that trainer, data and module go together.
 
     Raises:
         ValueError: As one of the checks that it calls raises it.
@@ -57,8 +58,6 @@ def check_start(
         check_template_bias(embedder.pooler, embedder.encoder)
     if isinstance(embedders[0].pooler, MaskTokenPooler):
         _check_mask_tokens([by_task.common, *by_task.own_plans.values()])
-    if message := causal_warning(embedders[0].encoder, [embedder.pooler for embedder in embedders]):
-        rank_zero_warn(message)
 
 
 def _check_mask_tokens(plans: Sequence[ViewPlan]) -> None:
@@ -95,11 +94,11 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
             "float16 loses the small entries of the single gradients"
         )
     strategy = trainer.strategy
-    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy):
+    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy | FSDP2Strategy):
         raise InvalidValueError(
-            f"trainer.strategy: expected auto, ddp or one of its variants, got {type(strategy).__name__}; a "
-            "step calls the encoder group by group and outside of forward, where strategies that split weights "
-            "don't gather them; bound memory with --chunk auto instead"
+            f"trainer.strategy: expected auto, ddp or one of its variants, or fsdp2, got {type(strategy).__name__}; "
+            "a step calls the encoder group by group and outside of forward, where other strategies that split "
+            "weights don't gather them; give --trainer.strategy fsdp2"
         )
     options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
     data = vars(trainer).get("datamodule")
@@ -110,6 +109,30 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
             "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"
         )
     check_own_batches(trainer, "fit")
+
+
+def check_split(trainer: pl.Trainer, combine: Combine, log_gradients: int, encoder: Encoder) -> None:
+    """Checks that a module's weights can be split, where the strategy is to.
+
+    Raises:
+        ValueError: Gradients of single objectives are wanted, or blocks are compiled.
+    """
+    if not isinstance(trainer.strategy, FSDP2Strategy):
+        return
+    wanted = {
+        "model.combine": (isinstance(combine, PCGrad), "no PCGrad", "PCGrad", "take WeightedSum"),
+        "model.log_gradients": (bool(log_gradients), "0", str(log_gradients), "log them in a run on one GPU"),
+    }
+    for place, (given, expected, got, advice) in wanted.items():
+        if given:
+            raise InvalidValueError(
+                f"{place}: expected {expected} with fsdp2, which adds the gradients of all objectives up before "
+                f"any rank has its part, got {got}; {advice}, or --trainer.strategy ddp"
+            )
+    if isinstance(encoder, TransformerEncoder) and encoder.compiled:
+        raise InvalidValueError(
+            "encoder.compiled: expected false with fsdp2, with which it has not been tried, got true; drop it"
+        )
 
 
 def check_pairings(trainer: pl.Trainer, recipe: str | None) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import pytorch_lightning as pl
-
 from contrastive_text.core.checkpoints import BASE, load_options
+from contrastive_text.core.distributed import split_as
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.setting import SETTING, current_setting
@@ -16,6 +15,7 @@ from contrastive_text.data.vocabulary import wrap_tokenizer
 from contrastive_text.encoders import Encoder
 from contrastive_text.training.divergence import check_weights
 from contrastive_text.training.run_guides import GUIDES, check_same_guides, identities
+from contrastive_text.training.split_module import SplitModule
 from contrastive_text.training.start_checks import check_resumed
 from contrastive_text.training.tasks import TaskParts
 
@@ -23,7 +23,7 @@ _TOKENIZER = "tokenizer"
 _T = TypeVar("_T")
 
 
-class StoredModule(pl.LightningModule):
+class StoredModule(SplitModule):
     """Base class of the module: a checkpoint of it holds its setting and a tokenizer learned from the corpus.
 
     Weights under adapters are not in it: their identity is.
@@ -64,11 +64,11 @@ class StoredModule(pl.LightningModule):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Takes weights over as torch does; those of another network are a ValueError that says what differs.
 
-        Weights under adapters stay as they are where none are given.
+        Weights under adapters stay as they are where none are given; of split weights each rank takes its part.
         """
-        if bases := self._base_names() - state_dict.keys():
-            own = self.state_dict()
-            state_dict = {**state_dict, **{name: own[name] for name in bases}}
+        bases, own = self._base_names() - state_dict.keys(), self.state_dict()
+        state_dict = {name: split_as(value, own.get(name, value)) for name, value in state_dict.items()}
+        state_dict |= {name: own[name] for name in bases}
         where = (None if self._trainer is None else self._trainer.ckpt_path) or "load_state_dict"
         with parsing(where, "the weights of a module that is built as this one", (RuntimeError,)):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)  # Any: torch's

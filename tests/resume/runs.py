@@ -12,6 +12,7 @@ import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
+from contrastive_text.core.distributed import whole
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture, TextTask
 from contrastive_text.heads import ProjectorHead
 from contrastive_text.objectives import Contrastive, Momentum
@@ -71,12 +72,12 @@ def run(
 
 
 def flat(state: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yields copies of all tensors with their names, those of extra state too."""
+    """Yields copies of all tensors with their names, those of extra state too, and whole ones of split weights."""
     for name, part in state.items():
         if isinstance(part, Mapping):
             yield from flat(part, f"{above}{name}.")
         elif isinstance(part, Tensor):
-            yield f"{above}{name}", part.clone()
+            yield f"{above}{name}", whole(part).clone()
 
 
 def check_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:

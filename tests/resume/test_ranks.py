@@ -37,8 +37,8 @@ def exact(folder: Path, bert: str, tasks: dict[str, TextTask], **options: Any) -
     return run(folder, bert, several.fewer(tasks), **fixed, **options)
 
 
-def become_rank(number: int, port: int) -> None:
-    """Makes this process one of two ranks, as far as Lightning asks."""
+def become_rank(number: int, port: int, world: int = 2) -> None:
+    """Makes this process one of some ranks, as far as Lightning asks."""
     # Forked before the mark above holds.
     warnings.filterwarnings("ignore", "The dirpath has changed")
     torch.set_num_threads(1)
@@ -47,14 +47,14 @@ def become_rank(number: int, port: int) -> None:
         "NODE_RANK": 0,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
-        "WORLD_SIZE": 2,
+        "WORLD_SIZE": world,
     }
     os.environ |= {name: str(value) for name, value in place.items()}
 
 
-def start_ranks(function: Any, *words: str) -> None:
-    """Runs a function of the rank, a port and some words in two processes."""
-    start_all(function, 2, *free_ports(1), *words)
+def start_ranks(function: Any, *words: object, world: int = 2) -> None:
+    """Runs a function of the rank, a port and some words in some processes."""
+    start_all(function, world, *free_ports(1), *words)
 
 
 def rank_of_two(number: int, port: int, bert: str, folder: str, resume: str) -> None:
@@ -137,3 +137,34 @@ def test_two_ranks_keep_the_gradient_of_a_begun_step_and_end_together(bert: str,
     assert len(each) == 4
     for other in each[1:]:
         check_equal(each[0], other)
+
+
+def split_ranks(number: int, port: int, bert: str, folder: str, runs: list[tuple[str, str | None]]) -> None:
+    """One of some ranks with split weights: runs from the start or from a checkpoint."""
+    world = int(runs[0][0].split()[-1])
+    become_rank(number, port, world)
+    tasks = several.write_tasks(Path(folder) / f"data{number}")
+    for name, start in runs:
+        weights = exact(Path(folder) / name, bert, tasks, resume=start, devices=world, strategy="fsdp2")
+        torch.save(weights, Path(folder) / f"{name} of {number}.pt")
+
+
+@pytest.mark.slow  # five processes import torch and Lightning
+def test_split_weights_go_on_over_other_ranks_and_unsplit(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    whole = exact(tmp_path / "one", bert, tasks)
+    alone, of_two = str(tmp_path / "one" / "step=4.ckpt"), str(tmp_path / "split 2" / "step=4.ckpt")
+    start_ranks(split_ranks, bert, str(tmp_path), [("split 2", None), ("1 then split 2", alone)])
+    start_ranks(split_ranks, bert, str(tmp_path), [("split 2 then split 3", of_two)], world=3)
+    reached = {"split 2 then 1": exact(tmp_path / "split 2 then 1", bert, tasks, resume=of_two)}
+    for name in ("split 2", "1 then split 2", "split 2 then split 3"):
+        each = [torch.load(path, weights_only=True) for path in sorted(tmp_path.glob(f"{name} of *.pt"))]
+        assert len(each) == int(name[-1])
+        for other in each[1:]:
+            check_equal(each[0], other)
+        reached[name] = each[0]
+    for name, found in reached.items():
+        assert found.keys() == whole.keys()
+        for weight, value in whole.items():
+            assert float((found[weight] - value).abs().max()) <= TOLERANCE, (name, weight)

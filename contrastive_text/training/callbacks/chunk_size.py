@@ -46,6 +46,11 @@ class ChunkSize(Callback):
         if trainer.ckpt_path is not None and pl_module.chunk_tokens is not None:
             say(f"Chunks: {pl_module.chunk_tokens:,} tokens, as in the checkpoint")
             return
+        if pl_module.is_split:
+            raise InvalidValueError(
+                "chunk: expected a number of tokens with fsdp2, for the weights on which it is measured are split, "
+                "got auto; give --chunk N, and a smaller N where memory runs out"
+            )
         longest = pl_module.encoder.max_length or pl_module.encoder.limit or 512
         # A chunk of the encoder and one of each network of an objective's own are there at once.
         networks = 1 + sum(bool(part.reads_tokens) for part in pl_module.objective_parts().values())

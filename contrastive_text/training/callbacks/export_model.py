@@ -10,6 +10,7 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
 from contrastive_text.core.checkpoints import verify_checkpoint
 from contrastive_text.core.console import console
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.temporaries import remove_abandoned
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.folder_modules import check_loadable
@@ -37,10 +38,16 @@ class ExportModel(Callback):
         """Says that an encoder of a user's own gets no folder.
 
         Raises:
-            ValueError: An encoder that couldn't be loaded again, such as one with layers put in by hand.
+            ValueError: An encoder that couldn't be loaded again, such as one with layers put in by hand; or split
+                weights without a checkpoint.
         """
         if not isinstance(pl_module, ContrastiveModule):
             return
+        if pl_module.is_split and not trainer.checkpoint_callbacks:
+            raise InvalidValueError(
+                "export: expected a checkpoint beside it where weights are split (fsdp2), for it is made of one, "
+                "got a run without; leave out --trainer.enable_checkpointing false, or the export"
+            )
         if isinstance(pl_module.encoder, TransformerEncoder):
             check_loadable(pl_module.encoder, where="ExportModel")
         elif trainer.is_global_zero:
@@ -60,6 +67,7 @@ class ExportModel(Callback):
             verify_checkpoint(best)
             state = torch.load(best, map_location=pl_module.device, weights_only=True)["state_dict"]
             pl_module.load_state_dict(state)
+            del state
         # All ranks ask for the run's folder.
         folder = Path(self.dirpath or Path(trainer.log_dir or trainer.default_root_dir) / "model")
         if not trainer.is_global_zero or not isinstance(pl_module, ContrastiveModule):
@@ -67,6 +75,8 @@ class ExportModel(Callback):
         if not isinstance(pl_module.encoder, TransformerEncoder):
             return  # said at the start
         remove_abandoned(folder.parent)
+        if pl_module.is_split:
+            pl_module = pl_module.unsplit_class().load_from_checkpoint(best, map_location="cpu")
         pl_module.sentence_encoder().save_pretrained(folder, self.adapters_beside)
         said = ""
         if checkpoint is not None and checkpoint.best_model_score is not None:
