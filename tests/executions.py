@@ -475,16 +475,16 @@ def chains(case: Case, views: str, followed: str) -> dict[str, list[View]]:
     return found
 
 
-def module_of(execution: Execution) -> Quiet:
-    """Returns the module of an execution, in float64; without chunks."""
+def module_of(execution: Execution, **options: Any) -> Quiet:
+    """Returns the module of an execution, in float64; without chunks. Options are the encoder's."""
     case = CASES[execution.case]
     torch.manual_seed(0)
-    config = {**tiny.CONFIG, "initializer_range": 0.3}
+    own = options or {"config": {**tiny.CONFIG, "initializer_range": 0.3}}
     encoder = TransformerEncoder(
-        config=config,
         dropout=0.0,
         layout=execution.layout,  # type: ignore[arg-type]  # one of them
         gradient_checkpointing=case.layers_anew and execution != execution.plain,
+        **own,
     )
     objectives = case.objectives({"streamed": execution.form == "streamed"})
     views = chains(case, execution.views, followed=next(iter(objectives)))
@@ -650,8 +650,10 @@ def execute(execution: Execution, module: Quiet | None = None, split: bool = Fal
         batch = part_of(batch_of(case, execution.views, step), examples)
         read = encoding.read_slots(batch, module.plan, list(module.objective_parts().values()))
         tokens = int(read.lengths.sum())
-        # Three parts or more on every rank, each with a bound of its own.
-        module.chunk_tokens = int(0.4 * tokens) if execution.parts == "chunked" else None
+        # Three parts or more on every rank, each with a bound of its own; of split weights all have one bound, and
+        # so other numbers of parts.
+        bound = 50 if split else int(0.4 * tokens)
+        module.chunk_tokens = bound if execution.parts == "chunked" else None
         optimizer.zero_grad()
         with watched(module) as seen:
             loss = module.training_step(batch, step)

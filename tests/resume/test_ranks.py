@@ -17,6 +17,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.strategies import DDPStrategy
 from resume.runs import KeepValidated, check_equal, flat, run
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from contrastive_text.core.errors import RunError
 from contrastive_text.data import BatchRoundRobin, TextTask
@@ -139,13 +140,21 @@ def test_two_ranks_keep_the_gradient_of_a_begun_step_and_end_together(bert: str,
         check_equal(each[0], other)
 
 
+class AreSplit(Callback):
+    """Sees to it that weights are split."""
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *rest: Any) -> None:  # noqa: ARG002  # Lightning's
+        split = [isinstance(weight, DTensor) for weight in pl_module.encoder.model.encoder.parameters()]
+        assert split and all(split)
+
+
 def split_ranks(number: int, port: int, bert: str, folder: str, runs: list[tuple[str, str | None]]) -> None:
     """One of some ranks with split weights: runs from the start or from a checkpoint."""
     world = int(runs[0][0].split()[-1])
     become_rank(number, port, world)
     tasks = several.write_tasks(Path(folder) / f"data{number}")
     for name, start in runs:
-        weights = exact(Path(folder) / name, bert, tasks, resume=start, devices=world, strategy="fsdp2")
+        weights = exact(Path(folder) / name, bert, tasks, resume=start, devices=world, strategy="fsdp2", callbacks=(AreSplit(),))
         torch.save(weights, Path(folder) / f"{name} of {number}.pt")
 
 
@@ -155,15 +164,17 @@ def test_split_weights_go_on_over_other_ranks_and_unsplit(
 ) -> None:
     whole = exact(tmp_path / "one", bert, tasks)
     alone, of_two = str(tmp_path / "one" / "step=4.ckpt"), str(tmp_path / "split 2" / "step=4.ckpt")
-    start_ranks(split_ranks, bert, str(tmp_path), [("split 2", None), ("1 then split 2", alone)])
+    runs = [("split 2", None), ("1 then split 2", alone), ("again split 2", of_two)]
+    start_ranks(split_ranks, bert, str(tmp_path), runs)
     start_ranks(split_ranks, bert, str(tmp_path), [("split 2 then split 3", of_two)], world=3)
     reached = {"split 2 then 1": exact(tmp_path / "split 2 then 1", bert, tasks, resume=of_two)}
-    for name in ("split 2", "1 then split 2", "split 2 then split 3"):
+    for name in (*(name for name, _ in runs), "split 2 then split 3"):
         each = [torch.load(path, weights_only=True) for path in sorted(tmp_path.glob(f"{name} of *.pt"))]
         assert len(each) == int(name[-1])
         for other in each[1:]:
             check_equal(each[0], other)
         reached[name] = each[0]
+    check_equal(reached["split 2"], reached["again split 2"])  # to the last bit
     for name, found in reached.items():
         assert found.keys() == whole.keys()
         for weight, value in whole.items():

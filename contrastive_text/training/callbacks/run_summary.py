@@ -116,6 +116,7 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
     merged = trainer.accumulate_grad_batches > 1 and len(data.training.step_kinds()) > 1
     joined = any(task.pairing.joins for task in data.training.tasks.values())
     types = "of which text a token is" if module.encoder.takes_types else "not read: the encoder has none"
+    parts = ", each with a part of every weight" if module.is_split else ""
     turns = ", so that turns of the mixture share an optimiser step" if merged else ""
     return {
         "negatives": "\n".join(negatives) or "none",
@@ -123,7 +124,7 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
         **({"token types": types} if joined else {}),
         "validated": f"{validated}; {monitored(data)}" if data.tables.validated else "never",
         "step": (
-            f"{rows} over {world_size()} process{'es' if world_size() > 1 else ''}, "
+            f"{rows} over {world_size()} process{'es' if world_size() > 1 else ''}{parts}, "
             f"accumulated over {trainer.accumulate_grad_batches}{turns}; gradient norm clipped at "
             f"{trainer.gradient_clip_val}; precision {trainer.precision}"
         ),
