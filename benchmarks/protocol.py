@@ -7,15 +7,16 @@ A method is a file of ``benchmarks/protocol`` over ``common.yaml`` there and the
 texts. It gets the better of two rates on STS-B's development set, before any test set is looked at; that run is
 its first seed. Then come two more seeds, and the test sets are scored: STS12, STS14, STS15, STS-B and SICK-R.
 Each difference from SimCSE has a 95 % interval over resampled test pairs, the same ones for both, means over
-seeds on either side. Finished runs are kept in ``--out`` and not repeated; after each method the table of all
-that are there is written. ``steps`` times the training step of each method beside the others', in turns: its last
-result is a column of the table.
+seeds on either side. Finished runs are kept in ``--out`` and not repeated, nor are rows of an earlier result, a
+JSON file that ``--earlier`` names; after each method the table of all that are there is written. ``steps`` times
+the training step of each method beside the others', in turns: its last result is a column of the table.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -169,6 +170,11 @@ class Protocol:
 
         return keep(self.out / f"{name}.row", make)
 
+    def take_over(self, earlier: Path) -> None:
+        """Takes the rows of an earlier result over, where there are none of these methods."""
+        for row in json.loads(earlier.read_text())["rows"]:
+            keep(self.out / f"{row['name']}.row", partial(dict[str, Any], row))
+
     def tasks(self) -> dict[str, STSPairs]:
         """Returns the scored pairs of the test sets."""
         found = find_sts(self.options.sts)
@@ -187,7 +193,11 @@ class Protocol:
 
     def interval(self, name: str) -> str:
         """Returns a method's difference from the baseline with its interval: the mean over tasks and seeds."""
-        ours, theirs = (torch.load(self.out / f"{each}.pt") for each in (name, BASELINE))
+        kept = self.out / f"{BASELINE}.pt"
+        if not kept.exists():  # its row was taken over from a result, which has scores alone
+            shutil.rmtree(self.out / f"{BASELINE}.row")
+            self.row(BASELINE)
+        ours, theirs = torch.load(self.out / f"{name}.pt"), torch.load(kept)
         each_task = [
             PairedBootstrap.mean(
                 [
@@ -268,8 +278,10 @@ class Protocol:
                 table.append([method.said, f"not run: `{asked} ...`", *[""] * (len(header) - 2)])
                 continue
             row = self.row(name)
+            row.setdefault("against", "-" if name == BASELINE else self.interval(name))
+            row.setdefault("step", ratios.get(name, "not run"))
             rows.append(row)
-            table.append([*self.cells(name, row), ratios.get(name, "not run")])
+            table.append([*self.cells(name, row), row["step"]])
         named = {name: vars(self.options)[name].name for name in ("encoder", "sentences", "teacher")}
         lines = [
             "# Unsupervised sentence embeddings under one protocol",
@@ -290,9 +302,8 @@ class Protocol:
 
         runs = row["runs"]
         scores = [mean_and_spread([run["scores"][each] for run in runs]) for each in (*TASKS, "mean")]
-        difference = "-" if name == BASELINE else self.interval(name)
         geometry = [mean_and_spread([run["figures"][figure] for run in runs]) for figure in GEOMETRY]
-        return [METHODS[name].said, row["rate"], *scores, difference, *geometry]
+        return [METHODS[name].said, row["rate"], *scores, row["against"], *geometry]
 
     def configurations(self) -> dict[str, Any]:
         """Returns the plans of all sweeps, by method and rate."""
@@ -307,6 +318,7 @@ def main() -> None:
     for name in ("encoder", "teacher", "sentences", "sts"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--only", nargs="*", choices=METHODS, help="methods; none for the table alone")
+    parser.add_argument("--earlier", type=Path, help="JSON of a result whose rows are taken over")
     parser.add_argument("--precision", default="32-true", help="bf16-mixed where the processor is faster by it")
     parser.add_argument("--resamples", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=10, help="of steps")
@@ -319,6 +331,8 @@ def main() -> None:
     if options.what == "steps":
         protocol.publish_steps()
         return
+    if options.earlier is not None:
+        protocol.take_over(options.earlier)
     methods = list(METHODS) if options.only is None else options.only
     for name in methods:
         protocol.row(name)

@@ -148,6 +148,7 @@ class Case:
         streams: Whether there is a loss that can be streamed.
         template: Whether a mask token stands in each text, one before the last token.
         layers_anew: Whether layers are computed anew in the backward pass, but for the plain execution.
+        prompted: Whether the first token of each text is of a prompt, which poolers leave out.
         parts: Other arguments of the module.
     """
 
@@ -158,6 +159,7 @@ class Case:
     streams: bool = True
     template: bool = False
     layers_anew: bool = False
+    prompted: bool = False
     parts: Callable[[], dict[str, Any]] = field(default=dict)  # Any: arguments of the module
 
 
@@ -530,6 +532,7 @@ def batch_of(case: Case, views: str, step: int) -> Batch:
         seed=step,
         positions=positions,
         labels=labels,
+        unpooled=torch.ones(rows, dtype=torch.long) if case.prompted else None,
         around=torch.tensor([[1, 2]]).expand(rows, 2) if case.template else None,
         target=torch.randint(case.classes, (EXAMPLES,), generator=noise).double() if case.classes else None,
     )
@@ -650,8 +653,8 @@ def execute(execution: Execution, module: Quiet | None = None, split: bool = Fal
         batch = part_of(batch_of(case, execution.views, step), examples)
         read = encoding.read_slots(batch, module.plan, list(module.objective_parts().values()))
         tokens = int(read.lengths.sum())
-        # Three parts or more on every rank, each with a bound of its own; of split weights all have one bound, and
-        # so other numbers of parts.
+        # Three parts or more on every rank, each with a bound of its own; with split weights all have one bound,
+        # and so other numbers of parts.
         bound = 50 if split else int(0.4 * tokens)
         module.chunk_tokens = bound if execution.parts == "chunked" else None
         optimizer.zero_grad()

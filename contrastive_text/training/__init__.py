@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         WeightedSum,
     )
     from contrastive_text.training.run import Run
+    from contrastive_text.training.strategies import FSDP2Strategy
 
 __all__ = [
     "AdamW",
@@ -47,6 +48,7 @@ __all__ = [
     "CosineSchedule",
     "EndWhenDiverged",
     "ExportModel",
+    "FSDP2Strategy",
     "Guide",
     "GuideFile",
     "GuideModel",

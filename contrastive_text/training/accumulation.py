@@ -80,7 +80,9 @@ class KeepGradients(Callback):
             )
         for name, parameter in pl_module.named_parameters():
             if name in saved["gradients"]:
-                parameter.grad = split_as(saved["gradients"][name].to(parameter.device, parameter.dtype), parameter)
+                parameter.grad = split_as(
+                    saved["gradients"][name].to(parameter.device, parameter.dtype), parameter
+                )
 
 
 @torch.no_grad()

@@ -304,7 +304,7 @@ class ContrastiveModule(StoredModule):
     def setup(self, stage: str) -> None:
         """Becomes float64 where that is asked for, before a checkpoint is loaded, which would be rounded.
 
-        Where it is trained, checks texts and guides before the run says what it is, and whether its weights can be
+        Where it is trained, checks before the run says what it is: texts, guides, and whether its weights can be
         split; a pooler that takes tokens too early is warned of.
         """
         if self.trainer.precision == "64-true":

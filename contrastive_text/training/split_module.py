@@ -28,7 +28,8 @@ class SplitModule(pl.LightningModule):
     @classmethod
     def unsplit_class(cls) -> type[Self]:
         """Returns the class that it had before its weights were split."""
-        return next(each for each in cls.__mro__ if not issubclass(each, FSDPModule))
+        found: type[Self] = next(each for each in cls.__mro__ if not issubclass(each, FSDPModule))  # type: ignore[assignment]  # its base
+        return found
 
     def configure_model(self) -> None:
         """Splits the weights, once."""

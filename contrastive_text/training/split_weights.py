@@ -1,4 +1,4 @@
-"""Weights split over ranks by FSDP2: each rank holds a part of every matrix, and a block is whole while it runs."""
+"""Weights split over ranks by FSDP2: each has a part of every matrix, and a block is whole while it runs."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def average_gradients(weights: Iterable[nn.Parameter]) -> None:
         return
     gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in trained]
     given = [torch.full_like(each, float(each.grad is not None)) for each in trained]
-    summed = sum_over_ranks(torch.stack([*gradients, *given])).unflatten(0, (2, -1))
-    for weight, gradient, count in zip(trained, *summed, strict=True):
+    sums, counts = sum_over_ranks(torch.stack([*gradients, *given])).chunk(2)
+    for weight, gradient, count in zip(trained, sums, counts, strict=True):
         weight.grad = gradient / world_size() if count else None
 
 
@@ -119,4 +119,6 @@ def clip_gradients(weights: Iterable[nn.Parameter], most: float, algorithm: str 
 
 def _squares(tensors: Iterable[Tensor], like: Tensor) -> Tensor:
     """Returns the sum of all squares, a scalar."""
-    return sum((each.square().sum() for each in tensors), start=torch.zeros((), dtype=like.dtype, device=like.device))
+    return sum(
+        (each.square().sum() for each in tensors), start=torch.zeros((), dtype=like.dtype, device=like.device)
+    )

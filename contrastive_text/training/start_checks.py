@@ -96,9 +96,9 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
     strategy = trainer.strategy
     if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy | FSDP2Strategy):
         raise InvalidValueError(
-            f"trainer.strategy: expected auto, ddp or one of its variants, or fsdp2, got {type(strategy).__name__}; "
-            "a step calls the encoder group by group and outside of forward, where other strategies that split "
-            "weights don't gather them; give --trainer.strategy fsdp2"
+            "trainer.strategy: expected auto, ddp or one of its variants, or fsdp2, got "
+            f"{type(strategy).__name__}; a step calls the encoder group by group and outside of forward, where "
+            "other strategies that split weights don't gather them; give --trainer.strategy fsdp2"
         )
     options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
     data = vars(trainer).get("datamodule")

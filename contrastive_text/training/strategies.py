@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytorch_lightning as pl
-from lightning_fabric.plugins.collectives.torch_collective import default_pg_timeout
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from pytorch_lightning.strategies import ModelParallelStrategy, StrategyRegistry
 from pytorch_lightning.strategies.strategy import Strategy
 from torch import Tensor
+from torch.distributed.constants import default_pg_timeout
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
@@ -32,18 +32,18 @@ class FSDP2Strategy(ModelParallelStrategy):
 
     Args:
         process_group_backend: As torch names it; None for the device's usual one.
-        timeout: How long ranks wait for one another.
+        timeout: How long ranks wait for one another; None for torch's half an hour.
 
     Example:
         >>> pl.Trainer(strategy="fsdp2", accelerator="cpu", logger=False, enable_checkpointing=False).precision
         '32-true'
     """
 
-    def __init__(
-        self, process_group_backend: str | None = None, timeout: timedelta | None = default_pg_timeout
-    ) -> None:
+    def __init__(self, process_group_backend: str | None = None, timeout: timedelta | None = None) -> None:
         super().__init__(
-            save_distributed_checkpoint=False, process_group_backend=process_group_backend, timeout=timeout
+            save_distributed_checkpoint=False,
+            process_group_backend=process_group_backend,
+            timeout=timeout or default_pg_timeout,
         )
 
     def setup_environment(self) -> None:

@@ -72,7 +72,7 @@ def run(
 
 
 def flat(state: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yields copies of all tensors with their names, those of extra state too, and whole ones of split weights."""
+    """Yields copies of all tensors with their names, those of extra state too; of split weights whole ones."""
     for name, part in state.items():
         if isinstance(part, Mapping):
             yield from flat(part, f"{above}{name}.")

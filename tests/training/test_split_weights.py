@@ -135,7 +135,10 @@ def on_two_ranks(number: int) -> dict[str, Any]:
         assert torch.cat(parts).tolist() == list(range(sum(sizes[number])))
         found["parts"].append([len(part) for part in parts])
     mesh = init_device_mesh("cpu", (2,))
-    split, alone = nn.Parameter(distribute_tensor(torch.zeros(5), mesh, [Shard(0)])), nn.Parameter(torch.zeros(()))
+    split, alone = (
+        nn.Parameter(distribute_tensor(torch.zeros(5), mesh, [Shard(0)])),
+        nn.Parameter(torch.zeros(())),
+    )
     gradient = torch.arange(5.0) - 1
     split.grad, alone.grad = distribute_tensor(gradient, mesh, [Shard(0)]), torch.tensor(7.0) if number else None
     average_gradients([alone, nn.Parameter(torch.zeros(()))])

@@ -48,8 +48,8 @@ class ChunkSize(Callback):
             return
         if pl_module.is_split:
             raise InvalidValueError(
-                "chunk: expected a number of tokens with fsdp2, for the weights on which it is measured are split, "
-                "got auto; give --chunk N, and a smaller N where memory runs out"
+                "chunk: expected a number of tokens with fsdp2, for it is measured on whole weights, got "
+                "auto; give --chunk N, and a smaller N where memory runs out"
             )
         longest = pl_module.encoder.max_length or pl_module.encoder.limit or 512
         # A chunk of the encoder and one of each network of an objective's own are there at once.
