@@ -115,7 +115,8 @@ def fit_ours(job: Job, turn: Turn, ended: Callable[[Any, Any], None], **options:
             ended(trainer, batch)
 
     settings = dict(job.options)
-    encoder = {name: settings.pop(name) for name in ("layout", "dropout") if name in settings}
+    of_encoder = ("layout", "dropout", "adapters", "weights_dtype", "gradient_checkpointing")
+    encoder = {name: settings.pop(name) for name in of_encoder if name in settings}
     module = ContrastiveModule(
         TransformerEncoder(job.encoder, max_length=job.max_length, **encoder),
         MeanPooler(),

@@ -12,13 +12,35 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import tiny
 import torch
+from covering import rest_slow
+from decoders import save_decoder
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel
 
+from contrastive_text.encoders import LoRA, TransformerEncoder
+from contrastive_text.training.callbacks.chunk_size import saved_bytes
+from contrastive_text.training.module import ContrastiveModule
+
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-SCRIPTS = ("timing", "train_step", "memory", "encode", "scaling", "sts", "transfer", "embed", "papers", "runs")
+SCRIPTS = (
+    "timing",
+    "train_step",
+    "memory",
+    "encode",
+    "scaling",
+    "sts",
+    "transfer",
+    "embed",
+    "papers",
+    "runs",
+    "depth",
+)
+
+
+WAYS = [("all", "float32"), ("LoRA", "bfloat16"), ("LoRA", "float32"), ("all", "bfloat16")]
 
 
 @pytest.fixture
@@ -54,6 +76,33 @@ def test_a_result_holds_the_configuration_of_its_runs_without_the_folders_of_a_m
     assert kept["configuration"] == {
         f"any/{seed}/version_0": {"seed_everything": seed, "data": {"train": ["texts.txt"]}} for seed in (1, 2)
     }
+
+
+@pytest.mark.parametrize(("trained", "dtype"), rest_slow(WAYS, quick=1))
+def test_a_decoder_keeps_as_many_bytes_as_the_formula_says(
+    trained: str, dtype: str, scripts: dict[str, ModuleType], tmp_path: Path
+) -> None:
+    depth, tokens = scripts["decoder_memory"], 32
+    sizes = depth.Sizes(layers=5, features=128, inner=320, queries=128, keys=64, vocabulary=400)
+    changes = {"num_hidden_layers": 5, "hidden_size": 128, "intermediate_size": 320}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+    folder = save_decoder(tmp_path, "llama", **changes, **heads)
+    for anew in (False, True):
+        adapters = {"adapters": LoRA(rank=4), "weights_dtype": dtype} if trained == "LoRA" else {}
+        encoder = TransformerEncoder(folder, gradient_checkpointing=anew, **adapters)
+        module = ContrastiveModule(encoder)
+        module.trainer = tiny.trainer(tmp_path)
+        if trained == "all":
+            module.to(getattr(torch, dtype))
+        way = depth.Way(trained, dtype, layers_anew=anew)
+        said = depth.predicted(sizes, way, tokens, rank=4)
+        weights = {weight.data_ptr(): weight.nbytes for weight in encoder.parameters()}
+        assert sum(weights.values()) == said.weights
+        states = 3 * sum(weight.nbytes for weight in encoder.parameters() if weight.requires_grad)
+        assert states == said.states
+        # Not in the formula: what attention keeps of each head, means, places of tokens; and of the first layer
+        # frozen embeddings want no gradient.
+        assert saved_bytes(module, tokens) == pytest.approx(said.kept, rel=0.03 if not anew else 0.06)
 
 
 def test_forward_flops_are_those_that_torch_counts(scripts: dict[str, ModuleType]) -> None:
