@@ -27,6 +27,8 @@ def answer(error: BaseException) -> str | None:
     if _out_of_memory(error):
         got = " ".join(str(error).split(". ")[0].split())
         return f"memory: expected more, got {got}; make batches smaller, or train with --chunk auto"
+    if "/gloo/transport/" in str(error):  # its own class is RuntimeError alone
+        return "processes: expected all of the run to live, got one that has ended; what it said before is why"
     return constructor_answer(str(error), error.__cause__)
 
 

@@ -58,6 +58,8 @@ def configured(
         check_places(layer)
     with answering():
         parsed = parser.parse_args([*(["--config", json.dumps(config)] if config else []), *options])
+    if command != "fit":
+        parsed["folder"] = None  # a file may have it, and it is of the run that trained
     paths = RUN_READS | RUN_WRITES if command == "fit" else RUN_READS
     check_paths(paths, {**parsed.as_dict(), "config": option_values(words, "--config")})
     return parser, parsed

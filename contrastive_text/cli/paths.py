@@ -80,6 +80,7 @@ RUN_READS: dict[str, Role] = {
 }
 """What a run reads, by the places of its configuration."""
 RUN_WRITES: dict[str, Role] = {
+    "folder": WrittenFolder(all_new=True),  # what a run may go on with there is checked by itself
     "export.dirpath": WrittenFolder(key=MODULES),
     "checkpoint.dirpath": WrittenFolder(),
     "trainer.default_root_dir": WrittenFolder(all_new=True),

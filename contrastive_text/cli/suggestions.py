@@ -21,6 +21,7 @@ _WORDS = (
     "trainer",
     "config",
     "recipe",
+    "folder",
     "ckpt_path",
     "init_from",
     "keep_heads",

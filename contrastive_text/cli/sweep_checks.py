@@ -27,6 +27,7 @@ _OURS = {
     "seed_everything": "--seeds",
     "data.seed": "--seeds",
     "trainer.default_root_dir": "--output",
+    "folder": "--output",
     "export.dirpath": "--keep_weights, which keeps the model of each run in its own folder",
     "checkpoint.dirpath": "--keep_weights, which keeps the checkpoints of each run in its own folder",
     "ckpt_path": "--init_from, for each run starts anew",

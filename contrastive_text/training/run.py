@@ -24,13 +24,17 @@ from contrastive_text.data.files.given import given_sources, handed
 from contrastive_text.encoders import Encoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.recipes.layers import lay, merge, read_recipe
+from contrastive_text.recipes.yaml_files import parse_yaml
 from contrastive_text.training.callbacks import RunSummary
 from contrastive_text.training.callbacks.chunk_size import ChunkSize
 from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
 from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
 from contrastive_text.training.initial_weights import load_initial_weights
+from contrastive_text.training.latest_checkpoint import FINISHED
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.training.run_folders import OwnFolders, RunLogger, remove_leftovers
+from contrastive_text.training.named_folder import NamedFolder, check_options
+from contrastive_text.training.run_folders import OwnFolders, remove_leftovers
+from contrastive_text.training.run_log import LogInCheckpoints, RunLogger
 from contrastive_text.training.run_parser import PLACES, VALUES, check_places, checkpoint_parts, run_parser
 from contrastive_text.training.trainer_options import answering, check_processes, check_seed, check_trainer
 
@@ -80,10 +84,11 @@ class Run:
             if seed is not False:
                 config["seed_everything"] = pl.seed_everything(None if seed is True else seed, workers=True)
             self._parts = parser.instantiate_classes(config)
-            self._summary = RunSummary()
+            self._summary, self._folders = RunSummary(), OwnFolders()
             self.module: ContrastiveModule = self._parts["model"]
             self.data: TextDataModule = self._parts["data"]
-            self.trainer = self._build_trainer(SaveConfigCallback(parser, config, overwrite=True))
+            self._save_config = SaveConfigCallback(parser, config, overwrite=True)
+            self.trainer = self._build_trainer()
         self._command = _resuming(config)
         self._trained = False
 
@@ -102,8 +107,8 @@ class Run:
             encoder: Folder or hub name in place of the recipe's; or an encoder.
             config: Dotted name -> value, as the shell's options have them: ``{"model.optimizer.lr": 3e-5}``.
             options: Arguments of ``TextDataModule``, ``ContrastiveModule`` and ``pl.Trainer`` by their names, and
-                ``seed``, ``chunk``, ``init_from``, ``keep_heads`` and ``ckpt_path``. Values may be parts, which
-                are written into the configuration.
+                ``seed``, ``folder``, ``chunk``, ``init_from``, ``keep_heads`` and ``ckpt_path``. Values may be
+                parts, which are written into the configuration.
 
         Raises:
             ValueError: No such recipe, an unknown name, or a value that its place doesn't take.
@@ -137,16 +142,19 @@ class Run:
         with parsing("Run"), handed(given):
             return cls(parser, parser.parse_args(["--config", json.dumps(merged)]))  # as the shell reads it
 
-    def _build_trainer(self, save_config: SaveConfigCallback) -> pl.Trainer:
+    def _build_trainer(self) -> pl.Trainer:
         parts, options = self._parts, self._parts["trainer"].as_dict()
-        if options["logger"] is None:
+        if (named := parts["folder"]) is not None:
+            options["logger"] = [_logger_of(Path(named)), *_further(options["logger"])]
+            options["default_root_dir"] = named
+        elif options["logger"] is None:
             options["logger"] = RunLogger(save_dir=options["default_root_dir"] or RUNS, name="")
         own = options["callbacks"] or []
         options["callbacks"] = [
             *(own if isinstance(own, list) else [own]),
             *(parts[place] for place in ("checkpoint", "export", "resumable")),
-            *(self._summary, CollapseDoctor(), OwnFolders()),
-            *([] if options["fast_dev_run"] else [save_config]),
+            *(self._summary, CollapseDoctor(), self._folders, LogInCheckpoints()),
+            *([] if options["fast_dev_run"] else [self._save_config]),
         ]
         with answering(building=True):
             trainer = pl.Trainer(**options)
@@ -164,8 +172,12 @@ class Run:
             RuntimeError: A loss that is no number any more.
         """
         parts = self._parts
+        check_options(parts["folder"], self._parts["trainer"].as_dict())
+        if parts["folder"] is not None and not self._goes_on(Path(parts["folder"])):
+            return
         remove_leftovers(self.trainer)
         parts["resumable"].command = self._command
+        parts["resumable"].requeues = parts["folder"] is not None
         if parts["chunk"] == "auto":
             vars(self.trainer)["callbacks"].insert(0, ChunkSize())  # before the summary, which prints it
         elif parts["chunk"] is not None:
@@ -182,9 +194,26 @@ class Run:
             raise InvalidValueError(
                 "--keep_heads: expected it with --init_from, got it alone; name the run whose heads to keep"
             )
+        self._folders.resumes = parts["ckpt_path"]
         self.call(pl.Trainer.fit)
+        if parts["folder"] is not None and self.trainer.is_global_zero:
+            Path(parts["folder"], FINISHED).touch()
         parts["ckpt_path"] = None  # from here on the weights are the run's own
         self._trained = True
+
+    def _goes_on(self, folder: Path) -> bool:
+        """Takes up the run of a named folder, if it has begun; tells whether there is anything left to do."""
+        written = self._save_config.parser.dump(self._save_config.config, skip_none=False)
+        named = NamedFolder(folder, parse_yaml(written, "Run"))
+        if self.trainer.is_global_zero:
+            named.tell()
+        if named.checkpoint is not None:
+            taken = {"ckpt_path": str(named.checkpoint.path), "weights_only": True, "init_from": None}
+            for name, value in taken.items():
+                self._parts[name] = value
+            self._folders.log_end = named.log_end
+            vars(self.trainer)["callbacks"].remove(self._save_config)  # that of its first start is there
+        return named.finished is None
 
     def call(self, method: Callable[..., T]) -> T:
         """Calls a method of the trainer, such as ``pl.Trainer.test``, with module, data and its own options."""
@@ -225,6 +254,16 @@ def _place_of(name: str) -> str:
             "as in config={'checkpoint.monitor': 'val/overall'}"
         )
     return f"{owner[name]}.{name}"
+
+
+def _logger_of(folder: Path) -> RunLogger:
+    """Returns what logs to a folder of that name, and not to one inside of it."""
+    return RunLogger(save_dir=folder.parent, name="", version=folder.name)
+
+
+def _further(loggers: object) -> list[Any]:  # Any: what a user configures
+    """Returns the loggers beside the run's own."""
+    return list(loggers) if isinstance(loggers, list) else [loggers] if loggers not in (None, True, False) else []
 
 
 def _resuming(config: Namespace) -> str:

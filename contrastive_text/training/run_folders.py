@@ -12,7 +12,6 @@ from pathlib import Path
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
-from pytorch_lightning.utilities import rank_zero_only
 
 from contrastive_text.core.disk import held
 from contrastive_text.core.errors import ContrastiveTextError, DiskError, RunError
@@ -20,6 +19,9 @@ from contrastive_text.core.temporaries import remove_abandoned
 from contrastive_text.core.terminal import say
 from contrastive_text.training.callbacks import ExportModel
 from contrastive_text.training.checkpoint_io import local_path
+from contrastive_text.training.run_log import RunLogger
+from contrastive_text.training.shared_folders import check_same_checkpoint, check_shared
+from contrastive_text.training.writable import check_writable
 
 _COPIES = 4
 """Sizes of the weights that a run needs: of a checkpoint with two moments of AdamW, and of the exported model."""
@@ -29,11 +31,23 @@ class OwnFolders(Callback):
     """Holds the folders that a run writes to until it ends, after looking whether they can be written to.
 
     Two runs that write to one folder would replace each other's checkpoints, and each would export what the other
-    has kept. A folder that can't be made or has no room is told before the first step.
+    has kept. A folder that can't be made or has no room is told before the first step, and so is one that not all
+    machines see.
+
+    Attributes:
+        resumes: The checkpoint that the run goes on from; None to begin.
+        log_end: Rows of the log that is there already, and the step, at that checkpoint.
     """
 
     def __init__(self) -> None:
+        self.resumes: str | None = None
+        self.log_end = (0, 0)
         self._held = ExitStack()
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
+        """Looks whether all processes go on from the same, before they read it."""
+        if stage == "fit" and trainer.world_size > 1:
+            check_same_checkpoint(trainer, self.resumes)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Looks and takes hold, on the first rank for all.
@@ -48,17 +62,22 @@ class OwnFolders(Callback):
             try:
                 size = sum(p.numel() * p.element_size() for p in pl_module.parameters())
                 self._take(_folders(trainer, own), size)
+                for logger in trainer.loggers:
+                    if isinstance(logger, RunLogger):
+                        logger.experiment.keep(*self.log_end)
             except ContrastiveTextError as error:
                 refused = error
         said = trainer.strategy.broadcast(None if refused is None else str(refused))
         if said is not None:
             self._held.close()
             raise refused or RunError(said)
+        if trainer.num_nodes > 1:
+            check_shared(trainer, _of_checkpoints(trainer, own))
 
     def _take(self, folders: Iterable[tuple[Path, str]], size: int) -> None:
         taken: set[Path] = set()
         for folder, where in folders:
-            _check_writable(folder, where)
+            check_writable(folder, where)
             real = Path(os.path.realpath(folder))  # two names of one folder exclude each other
             if real in taken:
                 continue
@@ -98,40 +117,11 @@ def _folders(trainer: pl.Trainer, own: Path) -> Iterator[tuple[Path, str]]:
                 yield place.absolute(), "checkpoint.dirpath"
 
 
-def _check_writable(folder: Path, where: str) -> None:
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        if os.path.lexists(folder) and not folder.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(folder))
-        if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
-    except OSError as error:
-        raise DiskError(
-            error.errno or errno.EIO,
-            f"{where}: expected a folder that can be written to, got {folder}: {error.strerror or error}; name "
-            "another, or move away what is there",
-        ) from error
-
-
-class RunLogger(CSVLogger):
-    """Logs to a folder ``version_N`` that no other process has got.
-
-    Differs: Lightning looks for the first free number, and two runs that start together find the same.
-    """
-
-    def _get_next_version(self) -> int:
-        number: int = super()._get_next_version()
-        while vars(rank_zero_only)["rank"] == 0:  # set by Lightning, undeclared
-            try:
-                Path(self.root_dir, f"version_{number}").mkdir(parents=True)
-                break
-            except FileExistsError:
-                _check_writable(Path(self.root_dir), "trainer.default_root_dir")
-                number += 1
-            except OSError:
-                _check_writable(Path(self.root_dir, "version"), "trainer.default_root_dir")
-                raise
-        return number
+def _of_checkpoints(trainer: pl.Trainer, own: Path) -> list[Path]:
+    """Returns the folders that all machines read from: the run's, and that of its best checkpoint."""
+    best = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
+    places = [own, *(local_path(callback.dirpath) for callback in best if callback.dirpath)]
+    return [place for place in places if place is not None]
 
 
 def remove_leftovers(trainer: pl.Trainer) -> None:

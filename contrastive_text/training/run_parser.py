@@ -31,7 +31,10 @@ PLACES = {
     "resumable": SaveWhenStopped,
 }
 """Places of a configuration that hold the arguments of a class."""
-VALUES = ("seed_everything", "init_from", "keep_heads", "chunk", "oversubscribe", "ckpt_path", "weights_only")
+VALUES = (
+    *("seed_everything", "folder", "init_from", "keep_heads", "chunk", "oversubscribe", "ckpt_path"),
+    "weights_only",
+)
 """What stands beside them: a plain value each."""
 _METHODS = ("fit", "validate", "test", "predict")
 """Methods of the trainer that a run calls."""
@@ -71,6 +74,12 @@ def _built(command: str, kind: type[LightningArgumentParser]) -> LightningArgume
             PLACES[place], place, fail_untyped=False, instantiate=place != "trainer", sub_configs=True
         )
     parser.link_arguments("seed_everything", "data.seed")
+    parser.add_argument(
+        "--folder",
+        type=str | None,
+        default=None,
+        help="fit: the run's folder in place of runs/version_N; the same command goes on with the run there",
+    )
     parser.add_argument(
         "--init_from",
         type=str | None,

@@ -65,6 +65,13 @@ def check_trainer(trainer: pl.Trainer) -> None:
     Raises:
         ValueError: Such an option.
     """
+    # The strategy's own count is what was started, whatever the options say.
+    if (started := _started()) not in (None, trainer.num_devices * trainer.num_nodes):
+        raise InvalidValueError(
+            f"trainer.devices, trainer.num_nodes: expected {started} processes, as many as were started, got "
+            f"{trainer.num_devices} on each of {trainer.num_nodes} machines; give their numbers, and "
+            "--trainer.strategy ddp"
+        )
     steps, clip, epochs = (
         trainer.accumulate_grad_batches,
         trainer.gradient_clip_val,
@@ -82,6 +89,16 @@ def check_trainer(trainer: pl.Trainer) -> None:
         raise InvalidValueError(
             f"trainer.gradient_clip_val: expected a number from 0, got {clip}; set null for no clipping"
         )
+
+
+def _started() -> int | None:
+    """Returns how many processes torchrun or srun has started; None where the Trainer starts its own.
+
+    A script in an allocation of SLURM is one process, whatever tasks it was given.
+    """
+    name = "WORLD_SIZE" if "TORCHELASTIC_RUN_ID" in os.environ else "SLURM_STEP_NUM_TASKS"
+    count = os.environ.get(name, "")
+    return int(count) if count.isdecimal() else None
 
 
 def check_processes(devices: object, accelerator: object, workers: int, oversubscribe: bool) -> None:

@@ -20,7 +20,8 @@ from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.data import TextDataModule
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.training.run_folders import OwnFolders, RunLogger
+from contrastive_text.training.run_folders import OwnFolders
+from contrastive_text.training.run_log import RunLogger
 
 
 class Killed(Exception):

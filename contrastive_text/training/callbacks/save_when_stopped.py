@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -12,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import pytorch_lightning as pl
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
@@ -29,14 +32,19 @@ class SaveWhenStopped(Callback):
     the signal kills, lest a scheduler take the run for a finished one. A second Ctrl-C kills at once. A
     run in its last step is finished. Ranks agree after each step on where to stop.
 
+    On SLURM the signal with which Lightning requeues a job (SIGUSR1) does the same; then the first rank has a run
+    with a named folder requeued, where it goes on.
+
     Differs: Lightning ends without a checkpoint and with status 0, may leave a validation half done, and tells
-    other ranks from within the signal's handler. Its requeueing on SLURM, by another signal, is as it was.
+    other ranks from within the signal's handler. To requeue a job it saves from within the handler too, wherever
+    each rank is in its step.
 
     Args:
         minutes: Between two checkpoints against a kill, of which the older one goes; None for none of them.
 
     Attributes:
         command: What resumes the run when its folder is put after it; None to name ``Trainer.fit``.
+        requeues: Whether the same command, started again by SLURM, goes on with the run.
         saved: The checkpoint that is there to resume this run from; None while there is none.
     """
 
@@ -47,9 +55,11 @@ class SaveWhenStopped(Callback):
             )
         self.minutes = minutes
         self.command: str | None = None
+        self.requeues = False
         self._written = 0.0
         self._postponed = False
         self._signal: int | None = None
+        self._requeue_signal: int | None = None
         self._speaks = True
         self._stopping = False
         self._before = 0
@@ -61,7 +71,11 @@ class SaveWhenStopped(Callback):
         vars(trainer)["callbacks"] = [other for other in callbacks if other is not self] + [self]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Takes the two signals over; Lightning gives them back after the training."""
+        """Takes the signals over; Lightning gives them back after the training."""
+        environment = trainer._accelerator_connector.cluster_environment  # nothing public has it on one device
+        self._requeue_signal = None
+        if isinstance(environment, SLURMEnvironment) and environment.auto_requeue:
+            self._requeue_signal = environment.requeue_signal
         self._signal = signal.SIGTERM if trainer.received_sigterm else None
         self._speaks, self._stopping, self.saved = trainer.is_global_zero, False, None
         self._written, self._postponed = time.monotonic(), False
@@ -69,6 +83,8 @@ class SaveWhenStopped(Callback):
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._note)
             signal.signal(signal.SIGINT, self._note)
+            if self._requeue_signal is not None:
+                signal.signal(self._requeue_signal, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # Python's signature
         again = ""
@@ -147,6 +163,20 @@ class SaveWhenStopped(Callback):
             run = str(self.saved.parent)
             said = call if self.command is None else f"{self.command} {shlex.quote(run)}"
             say(f"Stopped after step {trainer.global_step:,}. To go on exactly there:\n  {said}")
+            if self.requeues and self._signal is not None and self._signal == self._requeue_signal:
+                _requeue()
+
+
+def _requeue() -> None:
+    """Has SLURM start the job again."""
+    command = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
+        say(f"Not requeued: {shlex.join(command)}: {reason}", file=sys.stderr)
+    else:
+        say(f"Requeued: {shlex.join(command)} {said.stdout.strip()}".rstrip())
 
 
 def _let_lightning_stop(trainer: pl.Trainer, wanted: bool) -> None:
