@@ -212,6 +212,8 @@ class Run:
             for name, value in taken.items():
                 self._parts[name] = value
             self._folders.log_end = named.log_end
+            if self._parts["chunk"] == "auto":
+                self.module.set_chunk_tokens(named.checkpoint.model.get("chunk_tokens"))  # what was measured then
             vars(self.trainer)["callbacks"].remove(self._save_config)  # that of its first start is there
         return named.finished is None
 

@@ -82,8 +82,8 @@ class LogRows(ExperimentWriter):
             step: Its step; Lightning logs the figures of that step after it, under the number before.
         """
         names, rows = self._read()
-        late = takewhile(lambda row: (row["step"] or "").isdecimal() and int(row["step"]) < step, rows[count:])
-        kept = [*rows[:count], *late]
+        late = takewhile(lambda row: None not in row.values() and int(row["step"]) < step, rows[count:])
+        kept = [*rows[:count], *late]  # a kill may have left half a row
         if len(rows) > len(kept):
             self._write(names, kept)
         self.count = len(kept)
