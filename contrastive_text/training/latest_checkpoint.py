@@ -22,7 +22,7 @@ def model_of(folder: Path, config: Mapping[str, object]) -> str | None:
     A folder of models elsewhere may hold another run's: then a run counts as finished if its own folder says so.
     """
     model = _place(config, "export") or folder / "model"
-    saved = _lies_in(folder, model) and (model / MODULES).is_file() and not any(_resumable(folder))
+    saved = _lies_in(folder, model) and (model / MODULES).is_file() and not resumable_in(folder)
     if not saved and not (folder / FINISHED).is_file():
         return None
     best = sorted((_place(config, "checkpoint") or folder / "checkpoints").glob("*.ckpt"))
@@ -45,7 +45,7 @@ def latest_checkpoint(
         ValueError: There are damaged ones alone.
     """
     kept = _place(config, "checkpoint") or folder / "checkpoints"
-    resumable, best = sorted(_resumable(folder)), sorted(kept.glob("*.ckpt"))
+    resumable, best = resumable_in(folder), sorted(kept.glob("*.ckpt"))
     if not _lies_in(folder, kept):
         begun = (folder / CONFIG).stat().st_mtime  # a former run may have had a folder of the same name
         best = [path for path in best if path.stat().st_mtime >= begun]
@@ -71,8 +71,9 @@ def kept_elsewhere(folder: Path, config: Mapping[str, object]) -> Path | None:
     return None if _lies_in(folder, kept) else kept
 
 
-def _resumable(folder: Path) -> Iterable[Path]:
-    return folder.glob("resume-step=*.ckpt")
+def resumable_in(folder: Path) -> list[Path]:
+    """Returns the checkpoints that a run has left to be resumed from."""
+    return sorted(folder.glob("resume-step=*.ckpt"))
 
 
 def _read(paths: Iterable[Path]) -> tuple[list[Checkpoint], list[str]]:

@@ -30,7 +30,7 @@ from contrastive_text.training.callbacks.chunk_size import ChunkSize
 from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
 from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
 from contrastive_text.training.initial_weights import load_initial_weights
-from contrastive_text.training.latest_checkpoint import FINISHED
+from contrastive_text.training.latest_checkpoint import FINISHED, resumable_in
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.named_folder import NamedFolder, check_options
 from contrastive_text.training.run_folders import OwnFolders, remove_leftovers
@@ -212,6 +212,7 @@ class Run:
             for name, value in taken.items():
                 self._parts[name] = value
             self._folders.log_end = named.log_end
+            self._parts["resumable"].former = resumable_in(folder)
             if self._parts["chunk"] == "auto":
                 self.module.set_chunk_tokens(named.checkpoint.model.get("chunk_tokens"))  # what was measured then
             vars(self.trainer)["callbacks"].remove(self._save_config)  # that of its first start is there

@@ -98,6 +98,7 @@ def test_the_same_command_goes_on_where_slurm_stopped_it(
     whole, mine = weights(here / "whole"), weights(here / "mine")
     assert all(torch.equal(whole[name], mine[name]) for name in whole)
     assert (here / "mine" / "metrics.csv").read_bytes() == (here / "whole" / "metrics.csv").read_bytes()
+    assert not list((here / "mine").glob("resume*"))
     assert shell([*words, "--folder", "mine"]) == 0
     assert "Finished before: mine, whose model is mine/model" in capfd.readouterr().out
 

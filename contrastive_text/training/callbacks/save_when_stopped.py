@@ -45,6 +45,7 @@ class SaveWhenStopped(Callback):
     Attributes:
         command: What resumes the run when its folder is put after it; None to name ``Trainer.fit``.
         requeues: Whether the same command, started again by SLURM, goes on with the run.
+        former: Such checkpoints that this run has left when it was stopped, which go when there is a newer one.
         saved: The checkpoint that is there to resume this run from; None while there is none.
     """
 
@@ -56,6 +57,7 @@ class SaveWhenStopped(Callback):
         self.minutes = minutes
         self.command: str | None = None
         self.requeues = False
+        self.former: list[Path] = []
         self._written = 0.0
         self._postponed = False
         self._signal: int | None = None
@@ -138,18 +140,21 @@ class SaveWhenStopped(Callback):
 
     def _save(self, trainer: pl.Trainer) -> None:
         folder = Path(trainer.log_dir or trainer.default_root_dir)  # all ranks ask
-        former, path = self.saved, folder / f"resume-step={trainer.global_step}.ckpt"
+        path = folder / f"resume-step={trainer.global_step}.ckpt"
         trainer.save_checkpoint(path, weights_only=False)
+        self._drop_all(trainer, but=path)
         self.saved = path
-        if former not in (None, self.saved):
-            trainer.strategy.remove_checkpoint(former)
         self._written = time.monotonic()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
         """Drops the checkpoint of a run that came to its end."""
-        if self.saved is not None:
-            trainer.strategy.remove_checkpoint(self.saved)
-            self.saved = None
+        self._drop_all(trainer)
+
+    def _drop_all(self, trainer: pl.Trainer, but: Path | None = None) -> None:
+        for path in (*self.former, self.saved):
+            if path not in (None, but):
+                trainer.strategy.remove_checkpoint(path)
+        self.saved, self.former = None, []
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
         """Says how to go on, and gives the process its status."""
