@@ -60,6 +60,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return dict(read_checkpoint(best_checkpoint(folder, "test")).weights)
 
 
+@pytest.mark.slow  # four runs
 def test_the_same_command_goes_on_where_slurm_stopped_it(
     tiny_words: list[str],
     here: Path,
