@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from contrastive_text.core.lazy_imports import importing
 
 if TYPE_CHECKING:
+    from contrastive_text.inference.batches import BatchEncoder
     from contrastive_text.inference.device_pool import map_on_devices
     from contrastive_text.inference.encoding import Device, Encoding
     from contrastive_text.inference.mining import Mined, Mining, MiningReport, MiningRun, PairTexts, Space, mine
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "BatchEncoder",
     "Device",
     "EmbeddingRun",
     "Encoding",

@@ -1,0 +1,116 @@
+"""Vectors of a column of texts, batch by batch of a table that another engine reads, such as Ray Data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.libraries import require
+from contrastive_text.inference.encoding import Encoding
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.vector_files import Array
+
+
+class BatchEncoder:
+    """Gives each batch of a table a column with the vectors of its texts: a worker of an engine that has many.
+
+    The model is loaded when the worker is made, once, onto the GPU that the engine shows it, else the CPU. Rows
+    keep their order, and none is left out: a text of blanks is encoded too, where ``contrastive-text embed`` has
+    no vector of it. Vectors are those of ``SentenceEncoder.encode`` but for the last bits, which depend on the
+    texts of a batch.
+
+    Args:
+        model: Folder or hub name, as for ``SentenceEncoder.from_pretrained``.
+        column: Of the texts.
+        output: Of the vectors, a new one.
+        encoding: Prompt, number of features, precision; None for float32 vectors as the model gives them.
+        dtype: Of the model's weights.
+
+    Raises:
+        ValueError: No such model, options that don't fit it, or several devices.
+
+    Example:
+        >>> import ray  # doctest: +SKIP
+        >>> texts = ray.data.read_parquet("texts/")  # doctest: +SKIP
+        >>> vectors = texts.map_batches(  # doctest: +SKIP
+        ...     BatchEncoder, fn_constructor_kwargs={"model": "my-model"}, batch_format="pyarrow",
+        ...     batch_size=4096, num_gpus=1, compute=ray.data.ActorPoolStrategy(size=8),
+        ... )
+    """
+
+    def __init__(
+        self,
+        model: str,
+        column: str = "text",
+        output: str = "embedding",
+        encoding: Encoding | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.encoding = encoding or Encoding()
+        if self.encoding.devices is not None:
+            raise InvalidValueError(
+                f"BatchEncoder.encoding.device: expected one device, got {list(self.encoding.devices)}; have the "
+                "engine start a worker for each"
+            )
+        self.column = column
+        self.output = output
+        self.model = SentenceEncoder.from_pretrained(model, dtype=dtype)
+        self._none = self.model.encode(
+            [],
+            truncate_dim=self.encoding.truncate_dim,
+            precision=self.encoding.precision,
+            ranges=self.encoding.ranges,
+        )
+
+    def __call__(self, batch: Any) -> Any:  # Any: pyarrow has no types
+        """Returns a batch with the column of vectors after the others, a list of fixed size in a table of Arrow.
+
+        Args:
+            batch: Name -> array of n values, or a ``pyarrow.Table`` of n rows.
+
+        Returns:
+            The same kind; the batch itself is as it was.
+
+        Raises:
+            TypeError: A batch of another kind, or something that is no text.
+            ValueError: No column of texts, or already one of vectors.
+        """
+        if isinstance(batch, Mapping):
+            self._check(list(batch))
+            return {**batch, self.output: self._vectors(list(batch[self.column]))}
+        pyarrow = require("pyarrow", "BatchEncoder")
+        if not isinstance(batch, pyarrow.Table):
+            raise InvalidTypeError(
+                f"BatchEncoder: expected a mapping of arrays or a table of Arrow, got {type(batch).__name__}; "
+                'have the engine give one, in Ray Data by batch_format="pyarrow"'
+            )
+        self._check(batch.column_names)
+        vectors = self._vectors(batch[self.column].to_pylist())
+        flat = pyarrow.array(vectors.ravel())
+        return batch.append_column(self.output, pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1]))
+
+    def _check(self, columns: list[str]) -> None:
+        if self.column not in columns:
+            raise InvalidValueError(
+                f"BatchEncoder.column: expected one of {', '.join(columns)}, got {self.column!r}; name that of "
+                "the texts"
+            )
+        if self.output in columns:
+            raise InvalidValueError(
+                f"BatchEncoder.output: expected the name of a new column, got {self.output!r}, which is there; "
+                "name another"
+            )
+
+    def _vectors(self, texts: list[str]) -> Array:
+        for row, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise InvalidTypeError(
+                    f"BatchEncoder: expected texts in column {self.column!r}, got {type(text).__name__} in row "
+                    f"{row} of a batch; leave such rows out first"
+                )
+        blocks = [np.asarray(block) for block in self.model.encode_blocks(texts, self.encoding)]
+        return np.concatenate([np.asarray(self._none), *blocks])

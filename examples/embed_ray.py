@@ -1,0 +1,172 @@
+"""Vectors of Parquet files on many machines, by Ray Data: each file of IN with one more column in OUT.
+
+    python embed_ray.py IN OUT --model my-model --workers 8 --gpus 1
+
+A file of OUT is there whole or not at all. Killed, the same command goes on with the files that aren't there yet.
+IN and OUT are folders that all machines see. Needs pip install 'contrastive-text[ray]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import ray
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from contrastive_text.core.disk import alone_with, replacing
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, cause_of
+from contrastive_text.core.temporaries import remove_abandoned
+from contrastive_text.inference import BatchEncoder
+
+KEY = b"contrastive_text"
+"""Of what a file was made, in its metadata."""
+
+
+class FileEncoder:
+    """A worker: encodes file after file with a model that it loads once."""
+
+    rows = 4096  # that are read, encoded and written together
+
+    def __init__(self, model: str, column: str, identity: str | None) -> None:
+        self.model = model
+        self.column = column
+        self.identity = identity
+        self.encode: BatchEncoder | None = None
+
+    def loaded(self) -> BatchEncoder:
+        """Returns the encoder, loaded for the first file: an error then reaches the one who started this."""
+        if self.encode is None:
+            self.encode = BatchEncoder(self.model, self.column)
+        if self.identity not in (None, self.encode.model.identity):
+            raise InvalidValueError(
+                f"{self.model}: expected the model of the files that are there, got another; name another folder "
+                "for this one's"
+            )
+        return self.encode
+
+    def __call__(self, batch: dict) -> dict:
+        """Encodes the files of a batch, of which there is one; gives its number of rows."""
+        (source,), (target,) = (map(Path, batch[name]) for name in ("source", "target"))
+        encode = self.loaded()
+        made_of = {"model": encode.model.identity, "column": self.column, "bytes": source.stat().st_size}
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(target.parent)
+        with pyarrow.parquet.ParquetFile(source) as parquet, replacing(target) as file:
+            schema = encode(parquet.schema_arrow.empty_table()).schema
+            schema = schema.with_metadata({**(schema.metadata or {}), KEY: json.dumps(made_of).encode()})
+            with pyarrow.parquet.ParquetWriter(file, schema) as writer:
+                for rows in parquet.iter_batches(self.rows):
+                    writer.write_table(encode(pyarrow.Table.from_batches([rows])))
+        return {"rows": [parquet.metadata.num_rows]}
+
+
+def files_of(source: Path, target: Path, column: str) -> dict[Path, Path]:
+    """Returns the files to read, which all have the column, each with the one to write."""
+    if target.resolve().is_relative_to(source.resolve()):
+        raise InvalidValueError(f"{target}: expected a folder outside of {source}, which is read; name another")
+    files = {path: target / path.relative_to(source) for path in sorted(source.rglob("*.parquet"))}
+    if not files:
+        raise InvalidValueError(f"{source}: expected a folder with files .parquet, got none; check its name")
+    for path in files:
+        if column not in (names := pyarrow.parquet.read_schema(path).names):
+            raise InvalidValueError(f"{path}: expected a column {column!r}, got {', '.join(names)}; see --column")
+    return files
+
+
+def check_written(source: Path, target: Path, column: str) -> str:
+    """Returns the model of a file that is there, once it is known to be made of the one that is read."""
+    written = pyarrow.parquet.read_metadata(target)
+    made_of = json.loads((written.metadata or {}).get(KEY, b"{}"))
+    known = (made_of.get("column"), made_of.get("bytes"), written.num_rows)
+    asked = (column, source.stat().st_size, pyarrow.parquet.read_metadata(source).num_rows)
+    if known != asked:
+        raise InvalidValueError(
+            f"{target}: expected a file made of {source} (column, bytes, rows: {asked}), got another ({known}); "
+            "delete it"
+        )
+    return str(made_of["model"])
+
+
+def embed(options: argparse.Namespace, worker: type[FileEncoder]) -> None:
+    """Encodes the files that aren't there yet, on a cluster that is there or on this machine."""
+    files = files_of(options.source, options.target, options.column)
+    models = {check_written(*each, options.column) for each in files.items() if each[1].exists()}
+    if len(models) > 1:
+        raise InvalidValueError(f"{options.target}: expected files of one model, got several; delete the others")
+    left = [{"source": str(each), "target": str(target)} for each, target in files.items() if not target.exists()]
+    print(f"{len(files) - len(left):,} of {len(files):,} files are there", flush=True)
+    if not left:
+        return
+    start(options)
+    workers = ray.data.ActorPoolStrategy(size=min(options.workers, len(left)))
+    done = ray.data.from_items(left, override_num_blocks=len(left)).map_batches(
+        worker,
+        fn_constructor_args=[options.model, options.column, *(models or {None})],
+        batch_size=1,
+        compute=workers,
+        num_cpus=options.cpus,
+        num_gpus=options.gpus or None,
+    )
+    rows = sum(pyarrow.parquet.read_metadata(each["source"]).num_rows for each in left)
+    columns = TextColumn("Encoding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns) as bar:
+        task = bar.add_task("Encoding", total=rows)
+        for file in done.iter_batches(batch_size=None):
+            bar.advance(task, int(file["rows"].sum()))
+    print(f"{rows:,} rows of {len(left):,} files written to {options.target}")
+
+
+def start(options: argparse.Namespace) -> None:
+    """Joins a cluster, or starts Ray on this machine alone."""
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    if ray.is_initialized():
+        return
+    if options.address is not None:
+        ray.init(address=options.address)
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(
+        address="local",
+        num_cpus=max(os.cpu_count() or 1, options.workers * options.cpus),
+        include_dashboard=False,
+        object_store_memory=100 * 2**20,  # of names of files
+        _node_ip_address="127.0.0.1",
+    )
+
+
+def main(words: list[str] | None = None, worker: type[FileEncoder] = FileEncoder) -> int:
+    """Reads the options and encodes; gives the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", metavar="IN", type=Path)
+    parser.add_argument("target", metavar="OUT", type=Path)
+    parser.add_argument("--model", required=True, help="folder, which all machines see, or hub name")
+    parser.add_argument("--column", default="text", help="of the texts")
+    parser.add_argument("--workers", type=int, default=1, help="processes, each with the model")
+    parser.add_argument("--cpus", type=int, default=1, help="of each of them")
+    parser.add_argument("--gpus", type=float, default=0, help="of each of them")
+    parser.add_argument(
+        "--address", default=os.environ.get("RAY_ADDRESS"), help="of a cluster, or auto; this machine without"
+    )
+    options = parser.parse_args(words)
+    options.source, options.target = options.source.resolve(), options.target.resolve()  # as workers see them
+    options.model = str(Path(options.model).resolve()) if Path(options.model).exists() else options.model
+    try:
+        options.target.mkdir(parents=True, exist_ok=True)
+        with alone_with(options.target):
+            embed(options, worker)
+    except Exception as error:
+        if (said := cause_of(error, ContrastiveTextError)) is None:
+            raise
+        print(f"error: {said}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

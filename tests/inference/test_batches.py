@@ -1,0 +1,65 @@
+"""Batches of a table get the vectors that ``encode`` gives, in arrays and in Arrow's tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tiny
+
+from contrastive_text.inference import BatchEncoder, Encoding, SentenceEncoder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    bert = tmp_path_factory.mktemp("batches") / "bert"
+    with pytest.warns(UserWarning, match="names no pooler"):
+        SentenceEncoder.from_pretrained(tiny.save_bert(bert)).save_pretrained(bert.with_name("model"))
+    return str(bert.with_name("model"))
+
+
+def arrays(count: int = 5) -> dict[str, np.ndarray]:
+    return {"id": np.arange(count), "text": np.array(tiny.TEXTS[:count], dtype=object)}
+
+
+def test_each_row_of_a_batch_keeps_its_values_and_gets_its_vector(folder: str) -> None:
+    encode = BatchEncoder(folder)
+    expected = SentenceEncoder.from_pretrained(folder).encode(tiny.TEXTS[:5])
+    batch = arrays()
+    found = encode(batch)
+    assert list(batch) == ["id", "text"]
+    assert found["id"].tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(found["embedding"], expected, atol=1e-6)
+
+
+def test_a_table_of_arrow_gets_lists_of_fixed_size_and_an_empty_one_the_same_columns(folder: str) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    encode = BatchEncoder(folder, output="vector", encoding=Encoding(truncate_dim=5, normalize_embeddings=True))
+    table = pyarrow.table({"id": range(5), "text": tiny.TEXTS[:5]})
+    found = encode(table)
+    assert table.column_names == ["id", "text"]
+    assert found.schema.field("vector").type == pyarrow.list_(pyarrow.float32(), 5)
+    vectors = np.array(found["vector"].to_pylist())
+    np.testing.assert_allclose(vectors, encode(arrays())["vector"], atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert encode(table.slice(0, 0)).schema == found.schema
+    assert len(encode(table.slice(0, 0))) == 0
+
+
+def test_no_row_is_left_out_for_its_text(folder: str) -> None:
+    batch = {"text": np.array(["a bird", "", " "], dtype=object)}
+    assert BatchEncoder(folder)(batch)["embedding"].shape == (3, 16)
+
+
+def test_what_is_no_batch_of_texts_is_refused(folder: str) -> None:
+    with pytest.raises(ValueError, match=r"BatchEncoder\.column: expected one of id, text, got 'body'"):
+        BatchEncoder(folder, column="body")(arrays())
+    with pytest.raises(ValueError, match=r"BatchEncoder\.output: expected the name of a new column, got 'id'"):
+        BatchEncoder(folder, output="id")(arrays())
+    with pytest.raises(TypeError, match="expected texts in column 'id', got int64 in row 0 of a batch; leave"):
+        BatchEncoder(folder, column="id")(arrays())
+    with pytest.raises(TypeError, match="expected texts in column 'text', got NoneType in row 1 of a batch"):
+        BatchEncoder(folder)({"text": np.array(["a", None], dtype=object)})
+    with pytest.raises(TypeError, match="expected a mapping of arrays or a table of Arrow, got list"):
+        BatchEncoder(folder)(list(tiny.TEXTS))
+    with pytest.raises(ValueError, match=r"expected one device, got \['cpu', 'cpu'\]"):
+        BatchEncoder(folder, encoding=Encoding(device=["cpu", "cpu"]))
