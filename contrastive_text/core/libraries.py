@@ -19,6 +19,7 @@ _EXTRAS = {
     "onnxruntime": ("onnxruntime", "onnx"),
     "pyarrow": ("pyarrow", "parquet"),
     "peft": ("peft", "adapters"),
+    "bitsandbytes": ("bitsandbytes", "qlora"),
 }
 """Top module -> its distribution, and the extra that brings it."""
 

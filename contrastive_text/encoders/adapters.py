@@ -14,12 +14,13 @@ from transformers.pytorch_utils import Conv1D
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import require
+from contrastive_text.encoders.four_bits import in_four_bits, make_plain, plain_layer
 
 if TYPE_CHECKING:
     from peft import PeftConfig
 
-WeightsType: TypeAlias = Literal["float32", "bfloat16"]
-"""Types of weights under adapters."""
+WeightsType: TypeAlias = Literal["float32", "bfloat16", "nf4"]
+"""Types of weights under adapters; ``nf4`` has 4 bits (QLoRA)."""
 _WHERE = "encoder.adapters"
 
 
@@ -189,13 +190,22 @@ def take_out(model: PreTrainedModel, merge: bool) -> None:
             smaller type.
     """
     tuners = require("peft.tuners.tuners_utils", _WHERE)
-    if merge and model.dtype in (torch.bfloat16, torch.float16):
-        nn.Module.to(model, torch.float32)
+    small = (torch.bfloat16, torch.float16)
     for name, layer in [*model.named_modules()]:
         if isinstance(layer, tuners.BaseTunerLayer):
-            adapted = cast(Any, layer)  # peft's layers differ, and have these two methods
-            if merge:
+            adapted = cast(Any, layer)  # peft's layers differ, and have these methods
+            plain = adapted.get_base_layer()
+            if in_four_bits(plain):
+                plain = plain_layer(plain)
+                if merge:
+                    plain.weight.data += adapted.get_delta_weight("default").float()
+            elif merge:
+                if plain.weight.dtype in small:
+                    plain.float()
                 adapted.merge(safe_merge=True)
-            model.set_submodule(name, adapted.get_base_layer())
+            model.set_submodule(name, plain)
+    make_plain(model)
+    if merge and model.dtype in small:
+        nn.Module.to(model, torch.float32)
     del model.peft_config
     model.requires_grad_(True)

@@ -28,6 +28,8 @@ from contrastive_text.core.libraries import is_failure, quiet
 from contrastive_text.core.model_files import TODO, check_whole
 from contrastive_text.core.records import Record, shown
 from contrastive_text.encoders.adapter_files import NOT_BY_TRANSFORMERS, adapters_beside, merge_adapters
+from contrastive_text.encoders.adapters import WeightsType
+from contrastive_text.encoders.four_bits import loading_options, prepare
 
 _MODEL, _TOKENIZER = "encoder.model_name_or_path", "encoder.tokenizer_name_or_path"
 _RECORDS = (
@@ -219,12 +221,16 @@ def dropouts(architecture: PreTrainedConfig) -> dict[str, float]:
 
 
 def load_model(
-    name: str | None, architecture: PreTrainedConfig, dtype: torch.dtype = torch.float32
+    name: str | None, architecture: PreTrainedConfig, weights_dtype: WeightsType = "float32"
 ) -> PreTrainedModel:
     """Returns the network without pooler and heads; every weight of it comes from the checkpoint."""
     if name is not None:
         _check_sizes(name, architecture)
-    model, lacking, left_over = _load(AutoModel, name, architecture, dtype)
+    packed = loading_options() if weights_dtype == "nf4" else {}
+    dtype = torch.float32 if weights_dtype == "float32" else torch.bfloat16
+    model, lacking, left_over = _load(AutoModel, name, architecture, dtype, **packed)
+    if packed:
+        prepare(model)
     if lacking:
         raise InvalidValueError(
             f"encoder.model_name_or_path: expected all weights of the encoder in {name}, but {len(lacking)} are "
@@ -273,6 +279,7 @@ def _load(
     architecture: PreTrainedConfig,
     dtype: torch.dtype = torch.float32,
     with_pooler: bool = False,
+    **packed: Any,
 ) -> tuple[PreTrainedModel, list[str], list[str]]:
     """Returns the model, its weights that the checkpoint lacks, and the checkpoint's that the model lacks."""
 
@@ -289,6 +296,7 @@ def _load(
             adapter_kwargs=NOT_BY_TRANSFORMERS if adapters_beside(name) else None,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused or told by name
+            **packed,
             **options,
         )
         lacking = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}

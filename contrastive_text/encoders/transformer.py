@@ -22,6 +22,7 @@ from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.decoder import TextDecoder
 from contrastive_text.encoders.dropout import replace_dropouts
 from contrastive_text.encoders.embedding_hook import altered_embeddings, embedding_module
+from contrastive_text.encoders.four_bits import unpacked
 from contrastive_text.encoders.generator import TokenGenerator
 from contrastive_text.encoders.layer_checkpoints import checkpoint_layers
 from contrastive_text.encoders.layout_choice import LayoutChoice
@@ -65,7 +66,8 @@ class TransformerEncoder(Encoder):
             with the same gradient in a third more time. The name is that of Transformers' training arguments.
             ``chunk_tokens`` bounds memory by tokens, this by layers; one may have both.
         adapters: What is trained in place of the network's weights; None to train those.
-        weights_dtype: Of the weights under adapters, which are float32 themselves.
+        weights_dtype: Of the weights under adapters, which are float32 themselves; ``nf4`` packs those of linear
+            layers into 4 bits (QLoRA, see ``encoders.four_bits``), and leaves the others in bfloat16.
 
     Raises:
         ValueError: Neither or both of name and config, a model that can't be found, a checkpoint that
@@ -115,7 +117,7 @@ class TransformerEncoder(Encoder):
         self.adapters, self.weights_dtype = adapters, weights_dtype
         check_base(adapters, config, weights_dtype)
         architecture = load_architecture(model_name_or_path, self._full_config(), dropout)
-        self.model = load_model(model_name_or_path, architecture, getattr(torch, weights_dtype))
+        self.model = load_model(model_name_or_path, architecture, weights_dtype)
         self._adapted: frozenset[str] = frozenset()  # names of the adapters' weights
         if adapters is not None:
             self.base_identity = sampled_identity(dict(self.model.named_parameters()))
@@ -288,7 +290,7 @@ class TransformerEncoder(Encoder):
 
     def plain_state(self) -> dict[str, Tensor]:
         """Returns the network's state without its adapters, under the names that it has without them."""
-        state = self.model.state_dict()
+        state = unpacked(self.model, self.model.state_dict())
         return {plain_name(name): value for name, value in state.items() if name not in self._adapted}
 
     def without_adapters(self, merge: bool) -> Self:

@@ -129,6 +129,11 @@ def check_split(trainer: pl.Trainer, combine: Combine, log_gradients: int, encod
                 f"{place}: expected {expected} with fsdp2, which adds the gradients of all objectives up before "
                 f"any rank has its part, got {got}; {advice}, or --trainer.strategy ddp"
             )
+    if isinstance(encoder, TransformerEncoder) and encoder.weights_dtype == "nf4":
+        raise InvalidValueError(
+            "encoder.weights_dtype: expected float32 or bfloat16 with fsdp2, which splits no packed ones, got "
+            "nf4; take one of them, or --trainer.strategy ddp"
+        )
     if isinstance(encoder, TransformerEncoder) and encoder.compiled:
         raise InvalidValueError(
             "encoder.compiled: expected false with fsdp2, with which it has not been tried, got true; drop it"

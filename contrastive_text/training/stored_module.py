@@ -13,6 +13,7 @@ from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.setting import SETTING, current_setting
 from contrastive_text.data.vocabulary import wrap_tokenizer
 from contrastive_text.encoders import Encoder
+from contrastive_text.encoders.four_bits import is_part_of_packed
 from contrastive_text.training.divergence import check_weights
 from contrastive_text.training.run_guides import GUIDES, check_same_guides, identities
 from contrastive_text.training.split_module import SplitModule
@@ -75,8 +76,12 @@ class StoredModule(SplitModule):
 
     def without_base(self, state: Mapping[str, _T]) -> dict[str, _T]:
         """Returns a state of the module without the weights under adapters, which it is never trained on."""
-        bases = self._base_names()
-        return {name: value for name, value in state.items() if name not in bases}
+        bases = frozenset(self._base_names())
+        return {
+            name: value
+            for name, value in state.items()
+            if name not in bases and not is_part_of_packed(name, bases)
+        }
 
     def _base_names(self) -> set[str]:
         """Returns the names of the weights under adapters: those of copies too, and of what is tied to them."""
