@@ -49,10 +49,10 @@ def check_shared(trainer: pl.Trainer, folders: Iterable[Path]) -> None:
         if trainer.is_global_zero:
             for folder in folders:
                 folder.mkdir(parents=True, exist_ok=True)
-                probes.append(stack.enter_context(temporary_in(folder.absolute())))
+                probes.append(stack.enter_context(temporary_in(folder)))
                 probes[-1].touch()
-        probes = trainer.strategy.broadcast(probes)
-        unseen = next((probe.parent for probe in probes if not _comes(probe)), None)
+        probes = trainer.strategy.broadcast(probes)  # relative ones from where each process was started
+        unseen = next((probe.parent.absolute() for probe in probes if not _comes(probe)), None)
         _agree(trainer, unseen is None, f"expected to see what the first process writes to {unseen}, got nothing")
 
 
