@@ -118,11 +118,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:  # Any: figures and n
                 *(f"{cell / MIB:,.0f}" for cell in cells),
                 f"{parts.total / row['bytes']:.2f}",
                 f"{(row['bytes'] - states) / MIB:,.0f}",
-                f"{row['seconds']:.0f}",
             ]
         )
     header = ["MiB", "weights", "gradients, moments", "activations", "predicted", "measured"]
-    return markdown([*header, "predicted / measured", "measured activations", "s a step"], lines)
+    return markdown([*header, "predicted / measured", "measured activations"], lines)
 
 
 def main() -> None:
@@ -179,7 +178,7 @@ def main() -> None:
         "Measured is the highest resident memory of a process in two steps above what was in use before the",
         "model was loaded, when a tiny one had been trained there already. Measured activations are that less",
         "the weights, gradients and moments that are predicted. glibc returned freed memory at once:",
-        f"{', '.join(map('='.join, STEADY.items()))}. Seconds are those of a machine that had other work.",
+        f"{', '.join(map('='.join, STEADY.items()))}.",
     ]
     if options.quick and options.out is None:
         print("\n".join(lines))
