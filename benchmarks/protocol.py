@@ -118,6 +118,8 @@ class Protocol:
         self.options = options
         self.out: Path = options.out
         self.folder = ROOT / "benchmarks" / "protocol"
+        self.taken_over: dict[str, Any] = {}
+        """Plans of the sweeps whose rows are of an earlier result."""
 
     def words(self, name: str) -> list[str]:
         """Returns the options of a method's runs."""
@@ -172,7 +174,9 @@ class Protocol:
 
     def take_over(self, earlier: Path) -> None:
         """Takes the rows of an earlier result over, where there are none of these methods."""
-        for row in json.loads(earlier.read_text())["rows"]:
+        result = json.loads(earlier.read_text())
+        self.taken_over = result["configuration"]
+        for row in result["rows"]:
             keep(self.out / f"{row['name']}.row", partial(dict[str, Any], row))
 
     def tasks(self) -> dict[str, STSPairs]:
@@ -308,7 +312,8 @@ class Protocol:
     def configurations(self) -> dict[str, Any]:
         """Returns the plans of all sweeps, by method and rate."""
         plans = sorted(self.out.glob("*/*/plan.json"))
-        return {str(plan.parent.relative_to(self.out)): json.loads(plan.read_text()) for plan in plans}
+        own = {str(plan.parent.relative_to(self.out)): json.loads(plan.read_text()) for plan in plans}
+        return {**self.taken_over, **own}
 
 
 def main() -> None:

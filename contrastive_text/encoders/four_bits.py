@@ -25,7 +25,7 @@ def loading_options() -> dict[str, Any]:  # Any: Transformers' options
         ImportError: bitsandbytes isn't installed.
     """
     require("bitsandbytes", _WHERE)
-    settings = BitsAndBytesConfig(
+    settings = BitsAndBytesConfig(  # type: ignore[no-untyped-call]  # theirs
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
