@@ -25,21 +25,8 @@ from contrastive_text.training.callbacks.chunk_size import saved_bytes
 from contrastive_text.training.module import ContrastiveModule
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-SCRIPTS = (
-    "timing",
-    "train_step",
-    "memory",
-    "encode",
-    "scaling",
-    "sts",
-    "transfer",
-    "embed",
-    "papers",
-    "runs",
-    "depth",
-)
-
-
+SCRIPTS = ("timing", "train_step", "memory", "encode", "scaling", "sts", "transfer", "embed", "papers", "runs")
+SCRIPTS += ("decoder_memory",)
 WAYS = [("all", "float32"), ("LoRA", "bfloat16"), ("LoRA", "float32"), ("all", "bfloat16")]
 
 
