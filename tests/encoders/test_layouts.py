@@ -185,9 +185,9 @@ def test_auto_takes_packed_rows_on_a_cpu_where_the_architecture_allows(name: str
 
 def test_on_a_gpu_rows_are_packed_only_with_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     model, gpu = encoder_of("bert"), torch.device("cuda")
-    monkeypatch.setattr("contrastive_text.encoders.transformer.flash_attention", lambda: None)
+    monkeypatch.setattr("contrastive_text.encoders.layout_choice.flash_attention", lambda: None)
     assert model.layout_on(gpu)[0] == "padded"
-    monkeypatch.setattr("contrastive_text.encoders.transformer.flash_attention", lambda: packed_attention)
+    monkeypatch.setattr("contrastive_text.encoders.layout_choice.flash_attention", lambda: packed_attention)
     assert model.layout_on(gpu)[0] == "packed"
     assert encoder_of("mpnet").layout_on(gpu)[0] == "padded"
 
