@@ -282,7 +282,8 @@ class Protocol:
                 table.append([method.said, f"not run: `{asked} ...`", *[""] * (len(header) - 2)])
                 continue
             row = self.row(name)
-            row.setdefault("against", "-" if name == BASELINE else self.interval(name))
+            if "against" not in row:
+                row["against"] = "-" if name == BASELINE else self.interval(name)
             row.setdefault("step", ratios.get(name, "not run"))
             rows.append(row)
             table.append([*self.cells(name, row), row["step"]])
