@@ -37,6 +37,9 @@ needs_data = pytest.mark.skipif(
 )
 
 
+collect_ignore = ["ray_job.py"]  # a program, of which tests start a process
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Notes on which processor, with how many threads and with which versions the numbers are made."""
     if vars(session.config).get("workerinput") or not session.config.getoption("numprocesses", None):

@@ -341,7 +341,7 @@ def test_pcgrad_refuses_strategies_that_split_weights(bert: str) -> None:
     module = several.module(bert, combine=PCGrad())
     module._trainer = stand_in(precision="32-true", strategy=FSDPStrategy())
     with pytest.raises(
-        ValueError, match=r"strategy: expected auto, ddp or one of its variants, got FSDPStrategy"
+        ValueError, match=r"strategy: expected auto, ddp or one of its variants, or fsdp2, got FSDPStrategy"
     ):
         module.on_fit_start()
 

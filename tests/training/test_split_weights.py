@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import tiny
 import torch
+import torch.distributed as dist
 from covering import Pair, covering, pairs
 from executions import CASES, PARTS, RANKS, VIEWS, Execution, Outcome, Quiet, compare, execute, module_of
 from processes import free_ports, meeting, of_two_ranks, start_all
@@ -188,5 +189,8 @@ def test_what_needs_whole_weights_is_refused(
 ) -> None:
     module: ContrastiveModule = tiny.module(bert, **parts)
     trainer = tiny.trainer(tmp_path, strategy="fsdp2", callbacks=callbacks)
-    with pytest.raises(InvalidValueError, match=expected):
-        trainer.fit(module, tiny.data(tiny.write_texts(tmp_path / "texts.txt")))
+    try:
+        with pytest.raises(InvalidValueError, match=expected):
+            trainer.fit(module, tiny.data(tiny.write_texts(tmp_path / "texts.txt")))
+    finally:
+        dist.destroy_process_group()
