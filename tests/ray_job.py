@@ -33,7 +33,7 @@ class Dying(EXAMPLE["FileEncoder"]):  # type: ignore[misc]  # a class of a scrip
     def loaded(self):  # type: ignore[no-untyped-def]  # as the script's
         encode = super().loaded()
 
-        def counted(table):  # type: ignore[no-untyped-def]
+        def counted(table):  # type: ignore[no-untyped-def]  # as the script's
             self.calls += 1
             if self.calls == 9 and not Path(MARK).exists():  # a file is one of its schema and five of rows
                 Path(MARK).touch()
@@ -42,7 +42,7 @@ class Dying(EXAMPLE["FileEncoder"]):  # type: ignore[misc]  # a class of a scrip
                 time.sleep(60)  # until it is ended too
             return encode(table)
 
-        counted.model = encode.model  # type: ignore[attr-defined]
+        counted.model = encode.model  # type: ignore[attr-defined]  # the script reads it off what it calls
         return counted
 
 

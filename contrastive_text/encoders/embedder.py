@@ -55,8 +55,8 @@ class Embedder(NamedTuple):
         """
         layout, _ = self.encoder.layout_on(batch.lengths.device)
         split = split_rows(batch.lengths, layout, self.chunk_tokens)
-        if self.encoder.in_lockstep:
-            split = in_lockstep(split)
+        if self.encoder.in_lockstep and (self.chunk_tokens is not None or layout == "bucketed"):
+            split = in_lockstep(split)  # otherwise all ranks have one part
         return [RowGroup(batch.split(rows), rows, masks=number) for number, rows in enumerate(split)]
 
     def encode(

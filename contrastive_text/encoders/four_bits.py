@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 import torch
@@ -73,7 +73,8 @@ def make_plain(model: PreTrainedModel) -> None:
 
 def unpacked(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns a network's state with empty weights of their own shapes in the places of packed ones."""
-    shapes = {f"{name}.weight": shape for name, shape in _shapes(model)}
+    packed = ((name, part) for name, part in model.named_modules() if in_four_bits(part))
+    shapes = {f"{name}.weight": (part.out_features, part.in_features) for name, part in packed}
     plain = {name: value for name, value in state.items() if not is_part_of_packed(name, shapes)}
     return {
         name: torch.empty(shapes[name], device="meta") if name in shapes else value
@@ -90,9 +91,3 @@ def is_part_of_packed(name: str, packed: Mapping[str, object] | frozenset[str]) 
     """
     before, found, _ = name.rpartition(".weight.")
     return bool(found) and f"{before}.weight" in packed
-
-
-def _shapes(model: nn.Module) -> Iterator[tuple[str, torch.Size]]:
-    for name, part in model.named_modules():
-        if in_four_bits(part):
-            yield name, torch.Size((part.out_features, part.in_features))

@@ -56,7 +56,7 @@ class FSDP2Strategy(ModelParallelStrategy):
         super().setup_optimizers(trainer)
         for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
             if len({isinstance(weight, DTensor) for weight in group["params"]}) > 1:
-                group.update({name: False for name in ("fused", "foreach") if name in group})
+                group.update(dict.fromkeys(_kernels(group), False))
 
     @property
     def lightning_restore_optimizer(self) -> bool:
@@ -73,7 +73,7 @@ class FSDP2Strategy(ModelParallelStrategy):
         inner = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         state = inner.state_dict()
         for group in state["param_groups"]:  # what setup_optimizers has changed
-            group.update({name: inner.defaults[name] for name in ("fused", "foreach") if name in group})
+            group.update({name: inner.defaults[name] for name in _kernels(group)})
         return {**state, "state": {number: self._gathered(each) for number, each in state["state"].items()}}
 
     def _gathered(self, state: Mapping[str, Any]) -> dict[str, Any]:  # Any: tensors, and what lies beside them
@@ -105,11 +105,16 @@ class FSDP2Strategy(ModelParallelStrategy):
                 for number, each in given["state"].items()
             }
             groups = [
-                {**each, **{name: group[name] for name in ("fused", "foreach") if name in group}}
+                {**each, **{name: group[name] for name in _kernels(group)}}
                 for each, group in zip(given["param_groups"], optimizer.param_groups, strict=True)
             ]
             states.append({**given, "state": own, "param_groups": groups})
         Strategy.load_optimizer_state_dict(self, {"optimizer_states": states})
+
+
+def _kernels(group: Mapping[str, Any]) -> list[str]:  # Any: settings of torch's
+    """Returns the settings of a group that choose how its step is computed."""
+    return [name for name in ("fused", "foreach") if name in group]
 
 
 StrategyRegistry.register("fsdp2", FSDP2Strategy, description="weights split over all ranks")
