@@ -10,20 +10,8 @@ from unittest import mock
 import pytest
 import torch
 from covering import covering
-from executions import (
-    CASES,
-    RANKS,
-    TRIPLE,
-    Case,
-    Execution,
-    How,
-    Known,
-    Outcome,
-    Quiet,
-    compare,
-    execute,
-    module_of,
-)
+from executions import RANKS, Execution, Outcome, Quiet, compare, execute, module_of
+from objective_cases import CASES, TRIPLE, Case, How, Known
 from processes import free_ports, meeting, start_all
 from torch import nn
 

@@ -16,11 +16,9 @@ import tiny
 import torch
 from covering import Pair, choices, covering, pairs, part_of
 from executions import (
-    CASES,
     EVERY,
     EXAMPLES,
     RANKS,
-    STEPS,
     VIEWS,
     Execution,
     Outcome,
@@ -30,6 +28,7 @@ from executions import (
     plainly,
     run_all,
 )
+from objective_cases import CASES, STEPS
 from torch import Tensor
 
 from contrastive_text import losses, objectives, poolers, training

@@ -11,7 +11,8 @@ import peft
 import pytest
 import tiny
 import torch
-from executions import CASES, Quiet, batch_of
+from executions import Quiet, batch_of
+from objective_cases import CASES
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from transformers import AutoModel

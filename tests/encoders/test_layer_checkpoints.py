@@ -11,7 +11,8 @@ import torch
 from architectures import CONFIGS, ROWS, encoder_of, ragged
 from covering import rest_slow
 from decoders import save_decoder
-from executions import CASES, Quiet, batch_of
+from executions import Quiet, batch_of
+from objective_cases import CASES
 from torch import Tensor, nn
 
 from contrastive_text.encoders import LoRA, TransformerEncoder, layer_checkpoints

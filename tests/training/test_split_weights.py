@@ -11,7 +11,8 @@ import tiny
 import torch
 import torch.distributed as dist
 from covering import Pair, covering, pairs
-from executions import CASES, PARTS, RANKS, VIEWS, Execution, Outcome, Quiet, compare, execute, module_of
+from executions import PARTS, RANKS, VIEWS, Execution, Outcome, Quiet, compare, execute, module_of
+from objective_cases import CASES
 from processes import free_ports, meeting, of_two_ranks, start_all
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
