@@ -43,7 +43,7 @@ class Sound(Mapping[str, str]):
     def run(self, *words: str) -> None:
         """Runs a command that works."""
         result = shell(list(words), self.folder)
-        assert result.status in (0, None), result.said + result.trouble
+        assert result.status in (0, None) and not result.trouble, result.said + result.trouble
 
 
 _SMALL = (
