@@ -17,7 +17,7 @@ import multiprocessing
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ FEATURES = 384
 TEMPERATURE = 0.05
 ROWS = (128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 65_536)
 STREAMED_ONLY = 16_384
-"""Rows above which only the streamed form is measured."""
+"""Rows above which only the streamed form is measured on a CPU."""
 FORMS = ("automatic", "streamed", "dense", "plain", "pytorch-metric-learning")
 MiB = 2**20
 
@@ -85,7 +85,7 @@ def bytes_needed(form: str, rows: int) -> int:
 
 def is_measured(form: str, rows: int, device: str) -> bool:
     """Whether a form takes part at a size."""
-    if rows > STREAMED_ONLY:
+    if rows > STREAMED_ONLY and device == "cpu":
         return form == "streamed"
     free = psutil.virtual_memory().available if device == "cpu" else torch.cuda.mem_get_info()[0]
     return bytes_needed(form, rows) < 0.8 * free
@@ -114,15 +114,18 @@ def rounds_of(rows: int) -> int:
     return 3 if rows > 4096 else min(max(5, 2**24 // rows**2), 100)
 
 
-def times(rows: int, device: str) -> dict[str, list[float]]:
+def times(
+    rows: int, device: str, rounds: int | None = None, forms: Sequence[str] = FORMS
+) -> dict[str, list[float]]:
     """Returns the seconds of each form's rounds, the forms taking turns, after a round that doesn't count."""
-    forms = {form: make(form) for form in FORMS if is_measured(form, rows, device)}
+    losses = {form: make(form) for form in forms if is_measured(form, rows, device)}
     anchor, positive = sides(rows, device)
-    found: dict[str, list[float]] = {form: [] for form in forms}
+    found: dict[str, list[float]] = {form: [] for form in losses}
+    once = rows > STREAMED_ONLY and device == "cpu"  # such passes take long
     slow = set()  # one round is enough to know what takes a hundred times as long
-    for turn in range(rounds_of(rows) + (rows <= STREAMED_ONLY)):
-        first = turn % len(forms)  # who comes after a form that fills the caches changes
-        for form, loss in [*forms.items()][first:] + [*forms.items()][:first]:
+    for turn in range((rounds or rounds_of(rows)) + (not once)):
+        first = turn % len(losses)  # who comes after a form that fills the caches changes
+        for form, loss in [*losses.items()][first:] + [*losses.items()][:first]:
             if form in slow and found[form]:
                 continue
             begun = time.perf_counter()
@@ -130,7 +133,7 @@ def times(rows: int, device: str) -> dict[str, list[float]]:
             taken = time.perf_counter() - begun
             if taken > 10 and form == "pytorch-metric-learning":
                 slow.add(form)
-            if turn or rows > STREAMED_ONLY or form in slow:
+            if turn or once or form in slow:
                 found[form].append(taken)
     return found
 
@@ -184,6 +187,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
+    parser.add_argument("--rounds", type=int, help="of every size; by its size if left out")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dry", action="store_true", help="print only")
     options = parser.parse_args()
@@ -191,7 +195,7 @@ def main() -> None:
     metric_learning()  # refuses to start without it
     found: list[dict[str, Any]] = []
     for rows in options.rows:
-        seconds, memory = times(rows, options.device), peaks(rows, options.device)
+        seconds, memory = times(rows, options.device, options.rounds), peaks(rows, options.device)
         for form, taken in seconds.items():
             found.append(
                 {

@@ -132,7 +132,8 @@ class Contender:
         context = multiprocessing.get_context("spawn")
         self.name = work.__name__
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_live, args=(work, job, theirs, threads, device), daemon=True)
+        # No daemon, which could have no loader's workers; it ends with the pipe.
+        self._process = context.Process(target=_live, args=(work, job, theirs, threads, device))
         with variables(
             {
                 "OMP_NUM_THREADS": str(threads),
@@ -405,12 +406,20 @@ def sts_texts(folder: Path) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def made_up_texts(count: int) -> list[str]:
-    """Returns distinct rows of words with lengths like STS, for smoke runs without data."""
+def made_up_texts(count: int, words: tuple[int, int] | None = None) -> list[str]:
+    """Returns distinct rows of words, for runs without data.
+
+    Args:
+        count: How many.
+        words: Fewest and most words of one, all numbers alike; None for lengths like those of STS.
+    """
     rng = np.random.default_rng(0)
-    words = np.array(["".join(rng.choice(list("abcdefgh"), size=rng.integers(2, 6))) for _ in range(200)])
-    lengths = np.clip(rng.lognormal(mean=2.3, sigma=0.5, size=2 * count).astype(int), 4, 60)
-    return list(dict.fromkeys(" ".join(rng.choice(words, size=length)) for length in lengths))[:count]
+    known = np.array(["".join(rng.choice(list("abcdefgh"), size=rng.integers(2, 6))) for _ in range(200)])
+    if words is None:
+        lengths = np.clip(rng.lognormal(mean=2.3, sigma=0.5, size=2 * count).astype(int), 4, 60)
+    else:
+        lengths = rng.integers(words[0], words[1], size=2 * count, endpoint=True)
+    return list(dict.fromkeys(" ".join(rng.choice(known, size=length)) for length in lengths))[:count]
 
 
 def draw(texts: Sequence[str], count: int, seed: int = 0) -> list[str]:
@@ -448,16 +457,16 @@ def describe_lengths(lengths: Sequence[int], batch: int) -> str:
     )
 
 
-def tiny_encoder(folder: Path, texts: Sequence[str]) -> str:
-    """Saves a random encoder with a tokenizer learned from the texts, for smoke runs; gives its folder."""
+def tiny_encoder(folder: Path, texts: Sequence[str], config: Mapping[str, Any] = TINY) -> str:
+    """Saves a random encoder with a tokenizer learned from the texts; gives its folder."""
     from contrastive_text import SentenceEncoder
     from contrastive_text.data import learn_vocabulary
     from contrastive_text.encoders import TransformerEncoder
     from contrastive_text.poolers import MeanPooler
 
-    learn_vocabulary(texts, vocabulary_size=TINY["vocab_size"]).save_pretrained(folder / "tokenizer")
+    learn_vocabulary(texts, vocabulary_size=int(config["vocab_size"])).save_pretrained(folder / "tokenizer")
     torch.manual_seed(0)
-    encoder = TransformerEncoder(config=TINY, tokenizer_name_or_path=str(folder / "tokenizer"))
+    encoder = TransformerEncoder(config=dict(config), tokenizer_name_or_path=str(folder / "tokenizer"))
     SentenceEncoder(encoder, MeanPooler(), normalize=True).save_pretrained(folder / "model")
     return str(folder / "model")
 

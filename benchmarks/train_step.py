@@ -71,7 +71,7 @@ class Job(NamedTuple):
         precision: ``float32`` or ``bfloat16``, the latter by autocast over float32 weights.
         device: ``cpu`` or ``cuda``.
         folder: Where trainers may write.
-        options: Further settings of the contender.
+        options: Further settings of the contender; ``workers`` are those of a trainer's loader.
     """
 
     encoder: str
@@ -115,6 +115,7 @@ def fit_ours(job: Job, turn: Turn, ended: Callable[[Any, Any], None], **options:
             ended(trainer, batch)
 
     settings = dict(job.options)
+    workers = settings.pop("workers", 0)
     of_encoder = ("layout", "dropout", "adapters", "weights_dtype", "gradient_checkpointing")
     encoder = {name: settings.pop(name) for name in of_encoder if name in settings}
     module = ContrastiveModule(
@@ -141,7 +142,7 @@ def fit_ours(job: Job, turn: Turn, ended: Callable[[Any, Any], None], **options:
     }
     trainer = pl.Trainer(**{**usual, **options})
     turn.loaded()
-    trainer.fit(module, TextDataModule(train=job.texts, batch_size=job.rows, num_workers=0))
+    trainer.fit(module, TextDataModule(train=job.texts, batch_size=job.rows, num_workers=workers))
 
 
 def train_theirs(job: Job, turn: Turn) -> None:
@@ -196,6 +197,7 @@ def train_theirs(job: Job, turn: Turn) -> None:
             bf16=job.precision == "bfloat16",
             use_cpu=job.device == "cpu",
             dataloader_drop_last=True,
+            dataloader_num_workers=job.options.get("workers", 0),
             dataloader_pin_memory=job.device == "cuda",
             batch_sampler=in_file_order,
             logging_steps=10,
@@ -342,7 +344,7 @@ def measure(job: Job, options: Any, steps: int) -> dict[str, list[Answer | float
                 continue
             if name == "ours" and options.layout:
                 settings = {**settings, "layout": options.layout}
-            own = job._replace(options=settings)
+            own = job._replace(options={**job.options, **settings})
             contender = stack.enter_context(Contender(work, own, options.threads, options.device))
             contender(WARM_UP)
             works[name] = partial(contender, steps)
