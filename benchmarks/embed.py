@@ -7,6 +7,9 @@ number of the time after them, so that no line stands twice. The command runs as
 fifth of the lines and over all, where the peaks of memory should be alike; then over all once more, killed
 several times (SIGKILL) and started again each time, after which the output must have the same bytes.
 
+Over a fifth of the lines the command and a plain loop over sentence-transformers' ``encode`` take turns,
+``--rounds`` rounds: whole processes, from the file to the file of vectors.
+
 Without ``--encoder`` the model is a random BERT of 2 layers and 32 features, made here: the figures are then
 those of reading, tokenising and writing. A smoke run without data: ``--quick``.
 """
@@ -18,20 +21,49 @@ import json
 import os
 import random
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from runs import RESULTS, markdown, publish
-from timing import encoder_name, machine, made_up_texts, parser, read_status, tiny_encoder
+from timing import (
+    encoder_name,
+    machine,
+    made_up_texts,
+    needs,
+    parser,
+    ratio_and_range,
+    read_status,
+    take_turns,
+    tiny_encoder,
+)
 
 _MIB = 2**20
+
+
+PLAIN_LOOP = """
+import sys
+import numpy
+from sentence_transformers import SentenceTransformer
+
+texts, out, model, device = sys.argv[1:]
+encoder, parts = SentenceTransformer(model, device=device), []
+with open(texts, encoding="utf-8") as file:
+    lines = [line.rstrip("\\n") for line in file]
+for start in range(0, len(lines), 10_000):
+    parts.append(encoder.encode(lines[start : start + 10_000], batch_size=64, show_progress_bar=False))
+numpy.save(out, numpy.concatenate(parts))
+"""
+"""What one writes without the command; it holds all in memory, and a kill loses it."""
 
 
 class Measured(NamedTuple):
@@ -87,7 +119,7 @@ def run(words: Sequence[str], out: Path, options: Any, kill_at: int | None = Non
     environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "HF_HUB_OFFLINE": "1"}
     begun, peak = time.perf_counter(), 0
     process = subprocess.Popen(
-        [sys.executable, "-m", "contrastive_text", "embed", *words],
+        [sys.executable, *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
     while process.poll() is None:
@@ -127,6 +159,37 @@ def digest(path: Path) -> str:
     return found.hexdigest()
 
 
+def command(texts: Path, out: Path, encoder: str, options: Any) -> list[str]:  # Any: argparse's
+    """Returns the words of the command, after ``python``."""
+    words = ["-m", "contrastive_text", "embed", str(texts), str(out), "--model", encoder]
+    return [*words, "--device", options.device, "--block_size", str(options.block_size)]
+
+
+def beside_a_loop(options: Any, folder: Path, encoder: str) -> dict[str, list[float]]:  # Any: as above
+    """Returns the seconds of the command's and of a plain loop's turns.
+
+    Raises:
+        SystemExit: They give other vectors.
+    """
+    texts = folder / f"{options.lines // 5}.txt"
+    outs = {name: folder / f"{name}.npy" for name in ("command", "loop")}
+    words = {
+        "command": command(texts, outs["command"], encoder, options),
+        "loop": ["-c", PLAIN_LOOP, str(texts), str(outs["loop"]), encoder, options.device],
+    }
+
+    def turn(name: str) -> float:
+        for path in folder.glob(f"{name}.npy*"):
+            path.unlink()  # what is there would be taken up
+        return run(words[name], outs[name], options).seconds
+
+    found = take_turns({name: partial(turn, name) for name in words}, options.rounds)
+    apart = float(abs(np.load(outs["command"]) - np.load(outs["loop"])).max())
+    if not apart < 1e-4:  # both round in float32, in batches of other rows
+        raise SystemExit(f"expected the same vectors of command and loop, got some that are {apart} apart")
+    return found
+
+
 def measure(
     options: Any, folder: Path, sentences: Sequence[str], encoder: str
 ) -> dict[str, Any]:  # Any: as above
@@ -135,15 +198,14 @@ def measure(
     for lines in (options.lines // 5, options.lines):
         write_lines(folder / f"{lines}.txt", sentences, lines)
         out = folder / f"{lines}.npy"
-        words = [str(folder / f"{lines}.txt"), str(out), "--model", encoder, "--device", options.device]
-        words += ["--block_size", str(options.block_size)]
+        words = command(folder / f"{lines}.txt", out, encoder, options)
         measured = run(words, out, options)
         print(f"{lines:,} lines: {measured}", file=sys.stderr, flush=True)
         rows.append(
             {"lines": lines, "text bytes": (folder / f"{lines}.txt").stat().st_size, **measured._asdict()}
         )
     again = folder / "killed.npy"
-    words[1] = str(again)
+    words = command(folder / f"{options.lines}.txt", again, encoder, options)
     draws, kept, seconds, peak = random.Random(0), [], 0.0, 0
     last = max(options.lines - 2 * options.block_size, 1)  # after it a run could end before it is killed
     for kill_at in [*sorted(draws.randint(1, last) for _ in range(options.kills)), None]:
@@ -152,17 +214,24 @@ def measure(
         kept.append(rows_in(again))
         print(f"killed at {kill_at}: {kept[-1]:,} rows kept", file=sys.stderr, flush=True)
     same = digest(again) == digest(out)
-    return {"rows": rows, "killed": {"kept": kept[:-1], "seconds": seconds, "peak": peak, "same bytes": same}}
+    turns = beside_a_loop(options, folder, encoder) if options.rounds else {}
+    return {
+        "rows": rows,
+        "loop": turns,
+        "killed": {"kept": kept[:-1], "seconds": seconds, "peak": peak, "same bytes": same},
+    }
 
 
 def main() -> None:
     """Measures and writes the dated table."""
-    own = parser(__doc__)
+    own = parser(__doc__, rounds=3)
     own.add_argument("--data", type=Path, help="file whose texts the lines are made of")
     own.add_argument("--lines", type=int, default=1_000_000)
     own.add_argument("--kills", type=int, default=5)
     own.add_argument("--block_size", type=int, default=16_384)
     options = own.parse_args()
+    if options.rounds:
+        needs("sentence-transformers")
     torch.set_num_threads(options.threads)
     if options.quick:
         options.lines, options.kills, options.block_size = 4_000, 2, 200
@@ -202,6 +271,14 @@ def main() -> None:
         f"most {killed['peak'] / _MIB:.0f} MiB. Rows on the disk after each kill: {kept}.",
         f"The bytes are {'those of the run that nobody killed' if killed['same bytes'] else 'NOT the same'}.",
     ]
+    if turns := found["loop"]:
+        medians = {name: statistics.median(each) for name, each in turns.items()}
+        lines += [
+            "",
+            f"Over {options.lines // 5:,} lines, {options.rounds} rounds in turns, whole processes: the command",
+            f"takes {medians['command']:.1f} s, a plain loop over sentence-transformers' `encode`",
+            f"{medians['loop']:.1f} s; it is faster by {ratio_and_range(turns['loop'], turns['command'])}.",
+        ]
     if options.quick and options.out is None:
         print("\n".join(lines))
     else:

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -196,6 +197,7 @@ def main() -> None:
     parser.add_argument("--texts", required=True)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="folder of the result; benchmarks/results if left out")
     parser.add_argument("--step", choices=STEPS, help="what a process of the first step runs")
     options = parser.parse_args()
     encoder, texts = (str(Path(each).absolute()) for each in (options.encoder, options.texts))
@@ -203,15 +205,12 @@ def main() -> None:
         STEPS[options.step](encoder, texts)
         raise SystemExit("there was no first step")
     own = [str(Path(__file__).absolute()), "--encoder", encoder, "--texts", texts]
+    from timing import take_turns
+
     commands = PLAIN | {name: [*own, "--step", name] for name in STEPS}
-    found: dict[str, list[list[Mark]]] = {name: [] for name in commands}
-    for turn in range(options.rounds + 1):
-        for name, words in commands.items():
-            marks = measured(words, options.threads)
-            print(f"{turn} {name}: {marks[-1].clock:.2f} s", flush=True)
-            if turn:
-                found[name].append(marks)
-    write(found, options)
+    works = {name: partial(measured, words, options.threads) for name, words in commands.items()}
+    turns = take_turns(works, options.rounds + 1)
+    write({name: each[1:] for name, each in turns.items()}, options)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -223,7 +222,7 @@ def write(found: dict[str, list[list[Mark]]], options: argparse.Namespace) -> No
     """Writes the dated table and its JSON."""
     from importlib.metadata import version
 
-    from runs import markdown, publish
+    from runs import RESULTS, markdown, publish
 
     totals = [
         [name, *(spread([getattr(turn[-1], kind) for turn in turns]) for kind in ("clock", "cores"))]
@@ -268,7 +267,7 @@ def write(found: dict[str, list[list[Mark]]], options: argparse.Namespace) -> No
         for name, turns in found.items()
         for number, marks in enumerate(turns, start=1)
     ]
-    print(publish("start_up", lines, rows, vars(options)).read_text())
+    print(publish("start_up", lines, rows, vars(options), folder=options.out or RESULTS).read_text())
 
 
 def _part(turns: Sequence[Sequence[Mark]], i: int, kind: str) -> float:

@@ -53,7 +53,6 @@ from contrastive_text.views import (
 )
 from contrastive_text.views.words.wordnet import WordNetSynonyms
 
-ROUNDS = 5
 ROWS = 512
 
 
@@ -65,15 +64,16 @@ class Measured(NamedTuple):
     fastest: float
 
 
-def measure(*works: Callable[[], object], rows: int) -> list[Measured]:
+def measure(*works: Callable[[], object], rows: int, rounds: int) -> list[Measured]:
     """Times several works in turn, round by round, after one round that doesn't count."""
     speeds: list[list[float]] = [[] for _ in works]
-    for turn in range(ROUNDS + 1):
-        for work, own in zip(works, speeds, strict=True):
+    for turn in range(rounds + 1):
+        first = turn % len(works)  # who begins changes
+        for place in [*range(first, len(works)), *range(first)]:
             begun = time.perf_counter()
-            work()
+            works[place]()
             if turn:
-                own.append(rows / (time.perf_counter() - begun))
+                speeds[place].append(rows / (time.perf_counter() - begun))
     return [Measured(statistics.median(own), min(own), max(own)) for own in speeds]
 
 
@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--texts", required=True)
     parser.add_argument("--documents", required=True)
     parser.add_argument("--nltk", required=True, help="NLTK's data folder")
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     os.environ["NLTK_DATA"] = options.nltk  # where nlpaug looks
     torch.set_num_threads(1)
@@ -135,7 +136,7 @@ def view_table(options: argparse.Namespace, texts: Sequence[str]) -> list[dict[s
             assert isinstance(view, EmbeddingView)
             count = len(mask)
             work = lambda view=view: view(embeddings, mask, RowRandom(torch.arange(len(mask))))  # type: ignore[misc]  # noqa: E731
-        (speed,) = measure(work, rows=count)
+        (speed,) = measure(work, rows=count, rounds=options.rounds)
         found.append({"view": describe(view), **speed._asdict(), "us a row": 1e6 / speed.median})
         print(found[-1], flush=True)
     return found
@@ -158,7 +159,7 @@ def nlpaug_table(options: argparse.Namespace, texts: Sequence[str]) -> list[dict
     found = []
     for ours, theirs in pairs:
         ours(texts[0], generator(0))  # builds the table
-        own, other = measure(text_speed(ours, few), text_speed(theirs, few), rows=len(few))
+        own, other = measure(text_speed(ours, few), text_speed(theirs, few), rows=len(few), rounds=options.rounds)
         found.append(
             {
                 "view": describe(ours),
@@ -201,7 +202,7 @@ def collator_table(options: argparse.Namespace) -> list[dict[str, Any]]:
             loss.backward()
             module.zero_grad()
 
-        collating, stepping = measure(collate, step, rows=size)
+        collating, stepping = measure(collate, step, rows=size, rounds=options.rounds)
         found.append(
             {
                 "recipe": recipe,
@@ -223,7 +224,7 @@ def write(tables: dict[str, list[dict[str, Any]]], options: argparse.Namespace) 
     lines = [
         "# Throughput of views",
         "",
-        f"{today}, torch {torch.__version__}, CPU, one thread; medians of {ROUNDS}",
+        f"{today}, torch {torch.__version__}, CPU, one thread; medians of {options.rounds}",
     ]
     lines[-1] += f" rounds. Encoder: `{Path(options.encoder).name}`. Written by `benchmarks/views.py`."
     for name, rows in tables.items():
