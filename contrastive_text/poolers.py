@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidTextError, InvalidValueError
+from contrastive_text.core.host import sent
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.types import Hidden
 
@@ -196,7 +197,8 @@ class MaskTokenPooler(Pooler):
                 "MaskTokenPooler: expected an encoder that gives Hidden.ids and Hidden.mask_id, got no "
                 f"{lacking}; fill both in Encoder.forward, or take another pooler"
             )
-        masks = (hidden.ids == hidden.mask_id) & hidden.mask
+        mask, ids = hidden.on_host or (hidden.mask, hidden.ids)
+        masks = (ids == hidden.mask_id) & mask
         counts = masks.sum(dim=1)
         if bool((counts != 1).any()):
             row = int((counts != 1).int().argmax())
@@ -207,4 +209,5 @@ class MaskTokenPooler(Pooler):
                 number=row,
             )
         tokens = at_least_float32(hidden.layers[-1])
-        return tokens[torch.arange(len(tokens), device=tokens.device), masks.int().argmax(dim=1)]
+        places = sent(masks.int().argmax(dim=1), tokens.device)
+        return tokens[torch.arange(len(tokens), device=tokens.device), places]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.batch import Batch
+from contrastive_text.core.host import sent
 from contrastive_text.core.types import Role, Slot
 from contrastive_text.heads import FineTuningHead, MLPHead, ProjectorHead, TanhHead
 from contrastive_text.losses import (
@@ -117,7 +118,8 @@ class Filling:
 
     def hide(self, batch: Batch, rate: float) -> Tensor:
         """Returns ids of which some are others, by their rows' keys."""
-        keys = torch.repeat_interleave(batch.draw_keys, batch.lengths)
+        rows = torch.repeat_interleave(torch.arange(len(batch)), batch.lengths)
+        keys = batch.draw_keys[sent(rows, batch.ids.device)]
         return torch.where((keys + batch.ids) % 97 < 97 * rate, 4, batch.ids)
 
     def fill(self, batch: Batch, dropout: bool) -> Tensor:  # noqa: ARG002  # the generator's signature
@@ -161,7 +163,7 @@ class Known(Guide):
     def __call__(self, batch: Batch) -> Tensor:
         noise = torch.Generator().manual_seed(self.width)
         table = torch.randn(1000, self.width, generator=noise, dtype=torch.float64)
-        return table[batch.text_ids]
+        return sent(table[batch.known.text_ids], batch.ids.device)
 
 
 def other_formulas(how: How) -> dict[str, Objective]:

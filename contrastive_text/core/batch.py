@@ -9,11 +9,27 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from contrastive_text.core.host import sent
 from contrastive_text.core.types import Role, Slot
+
+
+class OnHost(NamedTuple):
+    """What the host still knows of a batch that is on a device.
+
+    Args:
+        ids: As ``Batch.ids``, (T,).
+        text_ids: As ``Batch.text_ids``.
+    """
+
+    ids: Tensor
+    text_ids: Tensor
 
 
 class Batch:
     """N examples as S ragged rows; no padding crosses the process border.
+
+    How the rows lie, ``lengths``, ``row_slots``, ``labels``, ``unpooled`` and ``around``, stays on the host
+    wherever the batch is: shapes and places follow from it, and to read them on a GPU the host has to wait.
 
     A whole batch has its rows slot by slot: row = slot * N + example. A part of one (``split``) keeps
     its rows' slots in ``row_slots``.
@@ -23,9 +39,9 @@ class Batch:
 
     Args:
         ids: Token ids of all rows with special tokens, (T,).
-        lengths: Tokens of each row, (S,).
+        lengths: Tokens of each row, (S,), on the host.
         slots: The slots, in row order.
-        row_slots: Index into ``slots`` of each row, (S,).
+        row_slots: Index into ``slots`` of each row, (S,), on the host.
         draw_keys: Key of every random draw for the row, (S,), int64.
         text_ids: 64-bit hash of the text before any view, (S,): equal texts have equal ids. Where views edit
             texts also that of the token ids after them, (S, 2).
@@ -33,13 +49,14 @@ class Batch:
         positions: Positions of the tokens, (T,), or None for the natural order.
         types: Which of two texts of a row each token is of, (T,), as the tokenizer numbers them; None where rows
             hold one text, or the tokenizer has no types.
-        labels: Labels for masked language modelling, (T,), or None.
+        labels: Labels for masked language modelling, (T,), on the host, or None.
         target: Label or score of each example, (N,), float64, or None.
-        unpooled: Tokens that the pooler leaves out at the start of each row, (S,), or None for none.
-        around: Tokens before the text of each row and after it, special ones among them, (S, 2); None where
-            nothing but special tokens stands around any.
+        unpooled: Tokens that the pooler leaves out at the start of each row, (S,), on the host, or None for none.
+        around: Tokens before the text of each row and after it, special ones among them, (S, 2), on the host;
+            None where nothing but special tokens stands around any.
         truncated: Number of rows that were cut to the length limit.
         texts: The rows' texts before any view and without prompts, S of them, where something reads them.
+        on_host: What the host still knows; None where all is there, or ids were made on a device.
     """
 
     def __init__(
@@ -59,6 +76,7 @@ class Batch:
         around: Tensor | None = None,
         truncated: int = 0,
         texts: tuple[str, ...] | None = None,
+        on_host: OnHost | None = None,
     ) -> None:
         self.ids = ids
         self.lengths = lengths
@@ -75,6 +93,7 @@ class Batch:
         self.around = around
         self.truncated = truncated
         self.texts = texts
+        self.on_host = on_host
 
     def __len__(self) -> int:
         """Number of rows, S."""
@@ -82,7 +101,14 @@ class Batch:
 
     def replace(self, **changes: Any) -> Batch:  # Any: of the arguments above
         """Returns the same batch with other values of some arguments."""
+        if not changes.keys().isdisjoint(OnHost._fields):
+            changes = {"on_host": None, **changes}  # the host knows those before
         return Batch(**{**vars(self), **changes})
+
+    @property
+    def known(self) -> OnHost:
+        """Token ids and text ids where the host has them: reading them makes it wait for no device."""
+        return self.on_host or OnHost(self.ids, self.text_ids)
 
     def target_for(self, vectors: Tensor) -> Tensor | None:
         """Returns the targets in the precision of vectors, but in at least float32, (N,), or None."""
@@ -90,25 +116,28 @@ class Batch:
         return None if self.target is None else self.target.to(widened)
 
     def by_role(self, role: Role) -> Tensor:
-        """Returns the indices of the rows with the role, slot by slot, (rows,)."""
+        """Returns the indices of the rows with the role, slot by slot, (rows,), on the host."""
         wanted = [i for i, slot in enumerate(self.slots) if slot.role == role]
         return torch.cat([(self.row_slots == i).nonzero().flatten() for i in wanted] or [self.lengths[:0]])
 
     def split(self, rows: Tensor) -> Batch:
-        """Returns the part of the batch with the given rows (indices), in that order."""
+        """Returns the part of the batch with the given rows (indices, on the host), in that order."""
         starts = (self.lengths.cumsum(0) - self.lengths)[rows]
         lengths = self.lengths[rows]
         ends = lengths.cumsum(0)
-        offsets = torch.arange(int(ends[-1]) if len(ends) else 0, device=lengths.device)
-        tokens = offsets + torch.repeat_interleave(starts - (ends - lengths), lengths)
+        tokens = torch.arange(int(ends[-1]) if len(ends) else 0)
+        tokens += torch.repeat_interleave(starts - (ends - lengths), lengths)
+        device, on_host = self.ids.device, self.on_host
+        here, of_rows = sent(tokens, device), sent(rows, device)
         return self.replace(
-            ids=self.ids[tokens],
+            ids=self.ids[here],
             lengths=lengths,
             row_slots=self.row_slots[rows],
-            draw_keys=self.draw_keys[rows],
-            text_ids=self.text_ids[rows],
-            positions=None if self.positions is None else self.positions[tokens],
-            types=None if self.types is None else self.types[tokens],
+            draw_keys=self.draw_keys[of_rows],
+            text_ids=self.text_ids[of_rows],
+            on_host=None if on_host is None else OnHost(on_host.ids[tokens], on_host.text_ids[rows]),
+            positions=None if self.positions is None else self.positions[here],
+            types=None if self.types is None else self.types[here],
             labels=None if self.labels is None else self.labels[tokens],
             unpooled=None if self.unpooled is None else self.unpooled[rows],
             around=None if self.around is None else self.around[rows],
@@ -122,36 +151,31 @@ class Batch:
         kept = [i for i, slot in enumerate(self.slots) if slot in slots]
         rows = [(self.row_slots == i).nonzero().flatten() for i in kept]
         part = self.split(torch.cat(rows or [self.lengths[:0]]))
-        numbers = torch.arange(len(kept), device=self.lengths.device)
-        lengths = torch.tensor([len(each) for each in rows], device=self.lengths.device)
-        return part.replace(
-            slots=tuple(self.slots[i] for i in kept), row_slots=numbers.repeat_interleave(lengths)
-        )
+        counts = torch.tensor([len(each) for each in rows])
+        row_slots = torch.arange(len(kept)).repeat_interleave(counts)
+        return part.replace(slots=tuple(self.slots[i] for i in kept), row_slots=row_slots)
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """Returns the same batch on a device."""
+    def to(self, device: torch.device | str) -> Batch:
+        """Returns the same batch on a device, without waiting for a GPU (``sent``)."""
+        place = torch.device(device)
         moved = self
-        if self.target is not None and torch.device(device).type == "mps":
+        if self.target is not None and place.type == "mps":
             moved = self.replace(target=self.target.float())  # Apple's GPUs have no float64
-        return moved._each(lambda t: t.to(device, non_blocking=non_blocking))
+        on_host = self.known if self.ids.device.type == "cpu" != place.type else self.on_host
+        return moved._each(lambda t: sent(t, place)).replace(on_host=on_host if place.type != "cpu" else None)
 
     def pin_memory(self) -> Batch:
-        """Returns the same batch in page-locked memory."""
+        """Returns the same batch in page-locked memory, as far as it will be copied."""
         return self._each(lambda t: t.pin_memory())
 
     def _each(self, move: Callable[[Tensor], Tensor]) -> Batch:
         return self.replace(
             ids=move(self.ids),
-            lengths=move(self.lengths),
-            row_slots=move(self.row_slots),
             draw_keys=move(self.draw_keys),
             text_ids=move(self.text_ids),
             positions=None if self.positions is None else move(self.positions),
             types=None if self.types is None else move(self.types),
-            labels=None if self.labels is None else move(self.labels),
             target=None if self.target is None else move(self.target),
-            unpooled=None if self.unpooled is None else move(self.unpooled),
-            around=None if self.around is None else move(self.around),
         )
 
 
@@ -176,9 +200,9 @@ class StepBatch:
     batches: dict[str, Batch]
     objectives: tuple[str, ...] | None = None
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> StepBatch:
+    def to(self, device: torch.device | str) -> StepBatch:
         """Returns the same step on a device."""
-        return self._each(lambda batch: batch.to(device, non_blocking=non_blocking))
+        return self._each(lambda batch: batch.to(device))
 
     def pin_memory(self) -> StepBatch:
         """Returns the same step in page-locked memory."""

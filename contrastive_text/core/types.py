@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.host import of_slots, unpadded
 
 if TYPE_CHECKING:
     from contrastive_text.core.batch import Batch
@@ -220,6 +221,18 @@ class Slot(NamedTuple):
     number: int
 
 
+class PaddedOnHost(NamedTuple):
+    """What the host knows of padded rows whose vectors are on a device.
+
+    Args:
+        mask: As ``Hidden.mask``, (n, L).
+        ids: As ``Hidden.ids``, (n, L).
+    """
+
+    mask: Tensor
+    ids: Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class Hidden:
     """Token vectors of the layers that a pooler asked for.
@@ -230,12 +243,18 @@ class Hidden:
         mask: True on tokens, False on padding, (n, L).
         ids: Token ids, of any value on padding, (n, L); None of an encoder of one's own that doesn't say them.
         mask_id: Id of the mask token; None where there is none.
+        on_host: The mask where the host knows it, and the ids, of vectors on a device; None elsewhere.
     """
 
     layers: Mapping[int, Tensor]
     mask: Tensor
     ids: Tensor | None = None
     mask_id: int | None = None
+    on_host: PaddedOnHost | None = None
+
+    def tokens(self, layer: int) -> Tensor:
+        """Returns the vectors of a layer's tokens without padding, one row after another, (tokens, D)."""
+        return unpadded(self.layers[layer], self.mask if self.on_host is None else self.on_host.mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,4 +325,4 @@ class Encoded:
 
     def _of(self, role: Role, rows: Tensor) -> Tensor:
         wanted = [i for i, slot in enumerate(self.slots) if slot.role == role]
-        return rows.reshape(len(self.slots), -1, *rows.shape[1:])[wanted].transpose(0, 1)
+        return of_slots(rows.reshape(len(self.slots), -1, *rows.shape[1:]), wanted).transpose(0, 1)

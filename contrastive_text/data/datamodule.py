@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytorch_lightning as pl
-import torch
 from torch.utils.data import DataLoader
 
-from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.checkpoints import load_options
 from contrastive_text.core.specs import part_spec, to_plain
 from contrastive_text.data.cleaning import Clean
@@ -302,12 +300,6 @@ class TextDataModule(pl.LightningDataModule):
         """
         self._place = state_dict.get("place")
         self.tables.expect("train", state_dict.get("rows", {}))
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Copies a batch, of Lightning's type, to the device without waiting, as it does for tensors alone."""
-        if isinstance(batch, Batch | StepBatch):
-            return batch.to(device, non_blocking=device.type not in ("cpu", "mps"))
-        return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def val_dataloader(self) -> list[ResumableLoader]:
         """Returns a loader per file of scored pairs or of a task, two per retrieval set, one of held-out rows."""

@@ -85,8 +85,7 @@ class Encoder(nn.Module, ABC):
 
     def token_vectors(self, batch: Batch, alter: Alter | None = None) -> Tensor:
         """Returns the vectors of the last layer of all tokens, one row of the batch after another, (T, D)."""
-        blocks = self.blocks(batch, alter=alter)
-        return torch.cat([block.layers[-1][block.mask] for block in blocks])
+        return torch.cat([block.tokens(-1) for block in self.blocks(batch, alter=alter)])
 
     def heeds_positions(self) -> bool:
         """Whether ``Batch.positions`` change what the network gives."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidTextError
+from contrastive_text.core.host import sent
 from contrastive_text.core.random import seed_torch
 from contrastive_text.core.types import NO_LABEL, Alter, Hidden
 from contrastive_text.encoders.base import Encoder
@@ -24,7 +25,7 @@ class RowGroup(NamedTuple):
 
     Args:
         batch: The rows.
-        rows: Where they stand in the whole batch, (n,).
+        rows: Where they stand in the whole batch, (n,), on the host.
         masks: Number that their dropout masks have; two groups of one number have the same.
     """
 
@@ -53,10 +54,10 @@ class Embedder(NamedTuple):
 
         Where ranks hold parts of the encoder's weights, all of them make as many groups (``in_lockstep``).
         """
-        layout, _ = self.encoder.layout_on(batch.lengths.device)
+        layout, _ = self.encoder.layout_on(batch.ids.device)
         split = split_rows(batch.lengths, layout, self.chunk_tokens)
         if self.encoder.in_lockstep and (self.chunk_tokens is not None or layout == "bucketed"):
-            split = in_lockstep(split)  # otherwise all ranks have one part
+            split = in_lockstep(split, batch.ids.device)  # otherwise all ranks have one part
         return [RowGroup(batch.split(rows), rows, masks=number) for number, rows in enumerate(split)]
 
     def encode(
@@ -85,11 +86,11 @@ class Embedder(NamedTuple):
         read = blocks if batch.unpooled is None else pooled_part(blocks, batch.unpooled)
         pooled = _pooled(self.pooler, read, group.rows)
         if template_of is not None:
-            pooled = pooled[: len(group.batch)] - pooled[len(group.batch) :][template_of]
+            pooled = pooled[: len(group.batch)] - pooled[len(group.batch) :][sent(template_of, pooled.device)]
         if labels is None:
             return pooled, None
-        tokens = torch.cat([block.layers[-1][block.mask] for block in blocks])[: len(labels)]
-        return pooled, tokens[labels != NO_LABEL]
+        tokens = torch.cat([block.tokens(-1) for block in blocks])[: len(labels)]
+        return pooled, tokens[sent((labels != NO_LABEL).nonzero().flatten(), tokens.device)]
 
     def pool(self, batch: Batch) -> Tensor:
         """Returns the vectors that inference sees, without any view, (S, D)."""
@@ -112,7 +113,8 @@ def _pooled(pooler: Pooler, blocks: Sequence[Hidden], rows: Tensor) -> Tensor:
 
 def in_order(vectors: Sequence[Tensor], groups: Sequence[RowGroup]) -> Tensor:
     """Returns the rows of groups in the batch's order, (S, D)."""
-    return torch.cat(list(vectors))[torch.cat([group.rows for group in groups]).argsort()]
+    places = torch.cat([group.rows for group in groups]).argsort()
+    return torch.cat(list(vectors))[sent(places, vectors[0].device)]
 
 
 def pooled_part(blocks: Sequence[Hidden], unpooled: Tensor) -> list[Hidden]:
@@ -120,10 +122,18 @@ def pooled_part(blocks: Sequence[Hidden], unpooled: Tensor) -> list[Hidden]:
 
     Args:
         blocks: Of S rows, in order.
-        unpooled: Tokens that are left out at the start of each row, (S,).
+        unpooled: Tokens that are left out at the start of each row, (S,), on the host.
     """
+
+    def read(mask: Tensor, left_out: Tensor) -> Tensor:
+        return mask & (mask.cumsum(dim=1) > sent(left_out, mask.device).unsqueeze(1))
+
     each = torch.split(unpooled, [len(block.mask) for block in blocks])
     return [
-        replace(block, mask=block.mask & (block.mask.cumsum(dim=1) > left_out.unsqueeze(1)))
+        replace(
+            block,
+            mask=read(block.mask, left_out),
+            on_host=block.on_host and block.on_host._replace(mask=read(block.on_host.mask, left_out)),
+        )
         for block, left_out in zip(blocks, each, strict=True)
     ]

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
+from contrastive_text.core.host import sent, unpadded
 from contrastive_text.core.types import Alter
 from contrastive_text.encoders.layouts import pad
 
@@ -28,7 +29,7 @@ def altered_embeddings(model: nn.Module, alter: Alter | None, mask: Tensor) -> I
     Args:
         model: The network; rows of it are padded, or packed into one.
         alter: The alteration, which sees padded rows either way; None for none.
-        mask: True on the tokens of the rows, (S, L).
+        mask: True on the tokens of the rows, (S, L), on the host.
     """
     place = None if alter is None else embedding_module(model)
     if alter is None or place is None:
@@ -36,9 +37,10 @@ def altered_embeddings(model: nn.Module, alter: Alter | None, mask: Tensor) -> I
         return
 
     def enter(module: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001  # torch's signature
+        here = sent(mask, output.device)
         if output.shape[:2] == mask.shape:
-            return alter(output, mask)
-        return alter(pad(output.squeeze(0), mask), mask)[mask].unsqueeze(0)
+            return alter(output, here)
+        return unpadded(alter(pad(output.squeeze(0), mask), here), mask).unsqueeze(0)
 
     hook = place.register_forward_hook(enter)
     try:

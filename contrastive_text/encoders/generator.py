@@ -11,8 +11,10 @@ from torch import Tensor
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.host import sent, unpadded
 from contrastive_text.core.random import RowRandom, text_id
 from contrastive_text.core.weights import add_weights
+from contrastive_text.encoders.layouts import token_mask
 
 if TYPE_CHECKING:
     from contrastive_text.encoders.transformer import TransformerEncoder
@@ -75,11 +77,10 @@ class TokenGenerator:
         token, 10 % any entry of the vocabulary, and the rest stays (Devlin et al. 2019, BERT, section 3.1).
         """
         device, draws = batch.ids.device, RowRandom(batch.draw_keys, view=_DRAWS)
-        rows = torch.repeat_interleave(torch.arange(len(batch), device=device), batch.lengths)
-        places = torch.arange(len(rows), device=device) - (batch.lengths.cumsum(0) - batch.lengths)[rows]
-        longest = int(batch.lengths.max())
-        chosen, way, other = (draws.rand(longest)[rows, places] for _ in range(3))
-        hidden = (chosen < rate) & ~torch.isin(batch.ids, torch.tensor(self.special_ids, device=device))
+        mask = token_mask(batch.lengths)
+        chosen, way, other = (unpadded(draws.rand(mask.shape[1]), mask) for _ in range(3))
+        specials = sent(torch.tensor(self.special_ids), device)
+        hidden = (chosen < rate) & ~torch.isin(batch.ids, specials)
         ids = batch.ids.masked_fill(hidden & (way < 0.8), self.mask_id)
         size = self.network.vocabulary_size
         return torch.where(hidden & (way >= 0.8) & (way < 0.9), (other * size).long(), ids)

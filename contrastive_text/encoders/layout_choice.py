@@ -12,7 +12,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import quiet
 from contrastive_text.encoders.layer_checkpoints import checkpointed_by_others
 from contrastive_text.encoders.layouts import FixedLayout, Layout
-from contrastive_text.encoders.packing import ATTENTION, flash_attention
+from contrastive_text.encoders.packing import ATTENTION
 from contrastive_text.encoders.probes import why_not_packed
 
 
@@ -47,8 +47,6 @@ class LayoutChoice(NamedTuple):
             raise InvalidValueError(
                 f"encoder.layout: expected one of {', '.join(get_args(Layout))}, got {asked!r}"
             )
-        if asked not in ("auto", "packed"):
-            return cls(asked, "another was asked for")
         reason = (
             "a compiled network takes no packed rows"
             if compiled
@@ -61,7 +59,7 @@ class LayoutChoice(NamedTuple):
         if reason is None:
             with quiet():
                 model.set_attn_implementation(ATTENTION)
-        return cls(asked, reason)
+        return cls(asked, reason if asked in ("auto", "packed") else "another was asked for")
 
     def on(
         self,
@@ -96,6 +94,6 @@ class LayoutChoice(NamedTuple):
             return layout, f"{why}; not packed, for {reason}"
         if device.type == "cpu":
             return "packed", "the fastest on a CPU: no padding in any layer"
-        if flash_attention() is not None:
-            return "packed", "flash_attn is installed; it takes half precision"
-        return "padded", "one block of rows for a GPU; with flash_attn installed it would be packed"
+        if device.type == "cuda" and torch.version.hip is None:
+            return "packed", "torch's kernels take rows of any lengths: no padding in any layer"
+        return of_any(device)

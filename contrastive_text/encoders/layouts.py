@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.distributed import most_over_ranks
+from contrastive_text.core.host import sent
 
 FixedLayout: TypeAlias = Literal["packed", "bucketed", "padded"]
 Layout: TypeAlias = Literal["auto", "packed", "bucketed", "padded"]
@@ -26,7 +27,7 @@ _BUCKET = 16
 
 
 def token_mask(lengths: Tensor) -> Tensor:
-    """Returns True on tokens and False on padding, right-padded, (S,) -> (S, L).
+    """Returns True on tokens and False on padding, right-padded, (S,) -> (S, L), where the lengths are.
 
     Example:
         >>> token_mask(torch.tensor([1, 3])).int()
@@ -39,12 +40,14 @@ def token_mask(lengths: Tensor) -> Tensor:
 def pad(values: Tensor, mask: Tensor, fill: int = 0) -> Tensor:
     """Returns ragged values row by row with padding after each row, (T, ...) and (S, L) -> (S, L, ...).
 
+    Values on a GPU take a mask that is on the host, as ``token_mask`` gives it: the host would wait for another.
+
     Example:
         >>> pad(torch.tensor([7, 8, 9]), token_mask(torch.tensor([1, 2])))
         tensor([[7, 0],
                 [8, 9]])
     """
-    places = mask.flatten().nonzero().flatten()
+    places = sent(mask.flatten().nonzero().flatten(), values.device)
     empty = values.new_full((mask.numel(), *values.shape[1:]), fill)
     return empty.index_copy(0, places, values).view(*mask.shape, *values.shape[1:])
 
@@ -90,21 +93,25 @@ def split_rows(lengths: Tensor, layout: FixedLayout, chunk_tokens: int | None) -
     return list(torch.split(order, counts))
 
 
-def in_lockstep(parts: list[Tensor]) -> list[Tensor]:
+def in_lockstep(parts: list[Tensor], device: torch.device) -> list[Tensor]:
     """Returns the same rows in as many parts as every other rank has.
 
     That is as many as the rank with the most of them needs: others halve their largest parts. Where a rank has
     fewer rows than that, the others have as many parts as it has rows, and join their smallest ones.
 
+    Ranks have to hear of each other before they encode, so this is read back from a GPU: where ranks hold parts
+    of the weights, and a bound on tokens, or buckets, leave their number open.
+
     Args:
         parts: Rows that go through the network together, long ones first.
+        device: On which ranks talk to each other.
 
     Example:
-        >>> [part.tolist() for part in in_lockstep([torch.tensor([2, 0, 1])])]  # one process
+        >>> [part.tolist() for part in in_lockstep([torch.tensor([2, 0, 1])], torch.device("cpu"))]  # one process
         [[2, 0, 1]]
     """
     rows = sum(map(len, parts))
-    needed, fewest = most_over_ranks([len(parts), -rows], parts[0].device)
+    needed, fewest = most_over_ranks([len(parts), -rows], device)
     count, split = min(needed, -fewest), list(parts)
     while len(split) < count:
         largest = max(range(len(split)), key=lambda number: len(split[number]))

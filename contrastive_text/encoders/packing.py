@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -20,9 +17,13 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from contrastive_text.core.errors import InvalidTypeError
 from contrastive_text.encoders.dropout import drop
+from contrastive_text.encoders.ragged_attention import ragged_attention
 
 ATTENTION = "contrastive_text"
 """Name under which Transformers finds ``attention``."""
+
+NO_MASK = (1, 1, 1, 1)
+"""Shape of a mask that Transformers hands on to every layer as it is, and that packed rows don't read."""
 
 _KNOWN = ("is_causal", "sliding_window", "position_ids", "encoder_hidden_states")
 """Options of an attention layer that are read, or that are in its queries and keys already."""
@@ -36,7 +37,7 @@ class Packing(NamedTuple):
 
     Args:
         runs: Number of rows and their length, for each stretch of neighbours of equal length.
-        lengths: Tokens of each row, (S,).
+        lengths: Tokens of each row, (S,), on the host.
     """
 
     runs: tuple[tuple[int, int], ...]
@@ -52,6 +53,11 @@ class Packing(NamedTuple):
         """
         runs = tuple((len(list(rows)), length) for length, rows in groupby(lengths.tolist()) if length)
         return cls(runs, lengths)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row."""
+        return max((length for _, length in self.runs), default=0)
 
     def of_keys(self, query: Tensor, key: Tensor) -> Packing:
         """Returns the packing of keys: that of the queries, or, where there are fewer, one key for each row."""
@@ -129,8 +135,15 @@ def attention(
 
 
 def attention_mask(*args: Any, **options: Any) -> Tensor | None:  # Any: Transformers' arguments, handed on
-    """Returns the mask of torch's kernels; none for packed rows, which see no padding."""
-    return sdpa_mask(*args, **options) if _packing.get() is None else None
+    """Returns the mask of torch's kernels; none for packed rows, which see no padding.
+
+    Transformers leaves a mask out that hides nothing, for which it reads it: not on a GPU.
+    """
+    if _packing.get() is not None:
+        return None
+    if torch.device(options.get("device", "cpu")).type != "cpu" and options.get("attention_mask") is not None:
+        options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    return sdpa_mask(*args, **options)
 
 
 def packed_attention(
@@ -145,8 +158,7 @@ def packed_attention(
 ) -> Tensor:
     """Attention of packed rows, each among its own tokens.
 
-    Runs of equal length are dense, so that no mask is needed. On a GPU in half precision one launch of
-    FlashAttention serves all rows where the package ``flash_attn`` is installed (not tried on a GPU so far).
+    On a CPU runs of equal length are dense, so that no mask is needed; elsewhere see ``ragged_attention``.
 
     Args:
         query: (1, heads, T, head size).
@@ -164,9 +176,9 @@ def packed_attention(
     if key.shape[1] != query.shape[1]:
         repeats = query.shape[1] // key.shape[1]
         key, value = (states.repeat_interleave(repeats, dim=1) for states in (key, value))
-    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and (flash := flash_attention()):
-        return _flash(flash, query, key, value, packing, dropout, scaling, causal, sliding_window)
-    attend = _attend_dropping if dropout and query.device.type == "cpu" else F.scaled_dot_product_attention
+    if query.device.type != "cpu":
+        return ragged_attention(query, key, value, packing, dropout, scaling, causal, sliding_window)
+    attend = _attend_dropping if dropout else F.scaled_dot_product_attention
     outputs = []
     of_keys = packing.of_keys(query, key)
     each = ((query, packing), (key, of_keys), (value, of_keys))
@@ -215,43 +227,6 @@ def band(length: int, window: int, causal: bool, device: torch.device) -> Tensor
     places = torch.arange(length, device=device)
     distance = places.unsqueeze(1) - places
     return (distance.abs() < window) & (distance >= 0) if causal else distance.abs() < window
-
-
-@cache
-def flash_attention() -> Callable[..., Tensor] | None:
-    """Returns FlashAttention's function for ragged rows; None where the package isn't installed."""
-    if importlib.util.find_spec("flash_attn") is None:
-        return None
-    function: Callable[..., Tensor] = importlib.import_module("flash_attn").flash_attn_varlen_func
-    return function
-
-
-def _flash(
-    flash: Callable[..., Tensor],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    packing: Packing,
-    dropout: float,
-    scaling: float | None,
-    causal: bool,
-    sliding_window: int | None,
-) -> Tensor:
-    packings = (packing, packing.of_keys(query, key))
-    starts = [F.pad(each.lengths.cumsum(0), (1, 0)).int() for each in packings]
-    longest = [max(length for _, length in each.runs) for each in packings]
-    near = -1 if sliding_window is None else sliding_window - 1  # FlashAttention counts without the token itself
-    return flash(
-        *(states[0].transpose(0, 1) for states in (query, key, value)),
-        cu_seqlens_q=starts[0],
-        cu_seqlens_k=starts[1],
-        max_seqlen_q=longest[0],
-        max_seqlen_k=longest[1],
-        dropout_p=dropout,
-        softmax_scale=scaling,
-        causal=causal,
-        window_size=(near, 0 if causal else near),
-    ).unsqueeze(0)
 
 
 AttentionInterface.register(ATTENTION, attention)

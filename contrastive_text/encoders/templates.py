@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from contrastive_text.core.batch import Batch
+from contrastive_text.core.batch import Batch, OnHost
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.host import sent
 from contrastive_text.core.random import hash_rows
 from contrastive_text.core.specs import describe
 from contrastive_text.encoders.base import Encoder
@@ -28,7 +29,7 @@ def with_templates(batch: Batch) -> tuple[Batch, Tensor]:
         batch: S rows, some of them with something around their texts.
 
     Returns:
-        S + B rows, without labels, and numbers from 0 to B - 1, (S,).
+        S + B rows, without labels, and numbers from 0 to B - 1, (S,), on the host.
 
     Raises:
         ValueError: No template around any text.
@@ -49,22 +50,24 @@ def with_templates(batch: Batch) -> tuple[Batch, Tensor]:
         )
     (before, after), lengths = batch.around.unbind(dim=1), batch.lengths
     places, inside = natural_positions(lengths), lengths - before - after
-    row = torch.repeat_interleave(torch.arange(len(batch), device=lengths.device), lengths)
-    kept = (places < before[row]) | (places >= (lengths - after)[row])
+    row = torch.repeat_interleave(torch.arange(len(batch)), lengths)
+    kept = ((places < before[row]) | (places >= (lengths - after)[row])).nonzero().flatten()
+    device, known = batch.ids.device, batch.known
+    here = sent(kept, device)
+    around = known._replace(ids=known.ids[kept])
     alone = batch.replace(
-        ids=batch.ids[kept],
+        ids=batch.ids[here],
         lengths=before + after,
-        positions=places[kept],
-        types=None if batch.types is None else batch.types[kept],
+        positions=sent(places[kept], device),
+        types=None if batch.types is None else batch.types[here],
         labels=None,
+        on_host=None if batch.on_host is None else around,
     )
-    each = torch.stack([inside, hash_rows(alone.ids, alone.lengths)], dim=1)
+    each = torch.stack([inside, hash_rows(around.ids, alone.lengths)], dim=1)
     _, template_of = torch.unique(each, dim=0, return_inverse=True)
-    first = torch.full_like(lengths, len(batch)).scatter_reduce(
-        0, template_of, torch.arange(len(batch), device=lengths.device), "amin"
-    )
+    first = torch.full_like(lengths, len(batch)).scatter_reduce(0, template_of, torch.arange(len(batch)), "amin")
     distinct = alone.split(first[: int(template_of.max()) + 1])
-    own = batch.replace(positions=places if batch.positions is None else batch.positions, labels=None)
+    own = batch if batch.positions is not None else batch.replace(positions=sent(places, device))
     joined = {
         name: torch.cat([getattr(own, name), getattr(distinct, name)])
         for name in (*_OF_TOKENS, *_OF_ROWS)
@@ -72,7 +75,10 @@ def with_templates(batch: Batch) -> tuple[Batch, Tensor]:
     }
     nowhere = torch.full_like(distinct.row_slots, -1)  # in no slot: no view alters them
     joined["row_slots"] = torch.cat([own.row_slots, nowhere])
-    return own.replace(**joined), template_of
+    on_host = None
+    if own.on_host is not None and distinct.on_host is not None:
+        on_host = OnHost(*(torch.cat(each) for each in zip(own.on_host, distinct.on_host, strict=True)))
+    return own.replace(**joined, labels=None, on_host=on_host), template_of
 
 
 def check_template_bias(pooler: Pooler, encoder: Encoder) -> None:

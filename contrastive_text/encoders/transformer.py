@@ -14,8 +14,9 @@ from transformers import PreTrainedModel
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.host import sent
 from contrastive_text.core.libraries import quiet
-from contrastive_text.core.types import Alter, Hidden
+from contrastive_text.core.types import Alter, Hidden, PaddedOnHost
 from contrastive_text.core.weights import sampled_identity
 from contrastive_text.encoders.adapters import Adapters, WeightsType, check_base, plain_name, take_out
 from contrastive_text.encoders.base import Encoder
@@ -28,7 +29,7 @@ from contrastive_text.encoders.layer_checkpoints import checkpoint_layers
 from contrastive_text.encoders.layout_choice import LayoutChoice
 from contrastive_text.encoders.layouts import FixedLayout, Layout, natural_positions, pad, token_mask
 from contrastive_text.encoders.loading import dropouts, load_architecture, load_model, load_pooler, load_tokenizer
-from contrastive_text.encoders.packing import Packing, packed
+from contrastive_text.encoders.packing import NO_MASK, Packing, packed
 from contrastive_text.encoders.position_tables import first_position, longest_row
 from contrastive_text.encoders.probes import Attention, heeds_positions, is_causal, set_attention
 from contrastive_text.encoders.row_ends import end_rows
@@ -166,18 +167,17 @@ class TransformerEncoder(Encoder):
 
     def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:
         """Encodes the rows and gives them right-padded to the longest; see ``Encoder.forward``."""
-        layout, _ = self.layout_on(batch.lengths.device)
+        layout, _ = self.layout_on(batch.ids.device)
         if layout != "packed":
             return self._padded(batch, alter, layers)
         mask = token_mask(batch.lengths)
         output = self._packed(batch, alter, layers, Packing.of(batch.lengths))
-        vectors = {layer: pad(each, mask) for layer, each in output.items()}
-        return Hidden(vectors, mask, pad(batch.ids, mask), self._mask_id)
+        return self._hidden(batch, mask, {layer: pad(each, mask) for layer, each in output.items()})
 
     def blocks(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> list[Hidden]:
         """Returns the token vectors run by run of equal length, or all rows padded; see ``Encoder.blocks``."""
-        layout, _ = self.layout_on(batch.lengths.device)
-        if layout != "packed" or batch.lengths.is_cuda:
+        layout, _ = self.layout_on(batch.ids.device)
+        if layout != "packed" or batch.ids.device.type != "cpu":
             return [self(batch, alter=alter, layers=layers)]
         packing = Packing.of(batch.lengths)
         output = self._packed(batch, alter, layers, packing)
@@ -191,30 +191,41 @@ class TransformerEncoder(Encoder):
         self, batch: Batch, alter: Alter | None, layers: tuple[int, ...], packing: Packing
     ) -> dict[int, Tensor]:
         """Returns the token vectors of each layer, (T, D)."""
-        places = natural_positions(batch.lengths) if batch.positions is None else batch.positions
-        types = batch.types if self.takes_types else None
+        device = batch.ids.device
+        places = batch.positions
+        if places is None:
+            places = sent(natural_positions(batch.lengths), device)
+        inputs = {
+            "input_ids": batch.ids.unsqueeze(0),
+            "position_ids": (places + self._first_position).unsqueeze(0),
+        }
+        if self.takes_types and batch.types is not None:
+            inputs["token_type_ids"] = batch.types.unsqueeze(0)
+        if device.type != "cpu":
+            # Without one decoders look for packed rows in the places, and read them.
+            inputs["attention_mask"] = torch.ones(NO_MASK, dtype=torch.bool, device=device)
         with packed(packing):
-            outputs = self._run(
-                alter,
-                token_mask(batch.lengths),
-                layers,
-                input_ids=batch.ids.unsqueeze(0),
-                position_ids=(places + self._first_position).unsqueeze(0),
-                **({} if types is None else {"token_type_ids": types.unsqueeze(0)}),
-            )
+            outputs = self._run(alter, token_mask(batch.lengths), layers, **inputs)
         return {layer: vectors.squeeze(0) for layer, vectors in outputs.items()}
 
     def _padded(self, batch: Batch, alter: Alter | None, layers: tuple[int, ...]) -> Hidden:
         mask = token_mask(batch.lengths)
         fill = self.model.config.pad_token_id or 0
-        inputs = {"input_ids": pad(batch.ids, mask, fill=fill), "attention_mask": mask.long()}
+        here = sent(mask, batch.ids.device)
+        inputs = {"input_ids": pad(batch.ids, mask, fill=fill), "attention_mask": here.long()}
         if self.takes_types and batch.types is not None:
             inputs["token_type_ids"] = pad(batch.types, mask)
         if batch.positions is not None:
-            natural = torch.arange(mask.shape[1], device=mask.device)
-            places = torch.where(mask, pad(batch.positions, mask), natural)
+            natural = torch.arange(mask.shape[1], device=here.device)
+            places = torch.where(here, pad(batch.positions, mask), natural)
             inputs["position_ids"] = places + self._first_position
-        return Hidden(self._run(alter, mask, layers, **inputs), mask, inputs["input_ids"], self._mask_id)
+        return self._hidden(batch, mask, self._run(alter, mask, layers, **inputs))
+
+    def _hidden(self, batch: Batch, mask: Tensor, vectors: dict[int, Tensor]) -> Hidden:
+        """Returns padded rows with what pools them, on their device and, where that is another, on the host."""
+        here, ids = sent(mask, batch.ids.device), pad(batch.ids, mask)
+        on_host = None if here is mask else PaddedOnHost(mask, pad(batch.known.ids, mask))
+        return Hidden(vectors, here, ids, self._mask_id, on_host)
 
     def _run(
         self, alter: Alter | None, mask: Tensor, layers: tuple[int, ...], **inputs: Tensor

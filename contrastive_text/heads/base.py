@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.similarity import at_least_float32
+from contrastive_text.core.similarity import at_least_float32, full_precision
 
 
 class Head(nn.Module, ABC):
@@ -102,7 +102,7 @@ def apply_exactly(head: Head | None, vectors: Tensor) -> Tensor:
     vectors = at_least_float32(vectors)
     if head is None:
         return vectors
-    with torch.autocast(device_type=vectors.device.type, enabled=False):
+    with full_precision(vectors.device):
         projected: Tensor = head(vectors)
         return projected
 
@@ -117,7 +117,7 @@ def linear_exactly(layer: nn.Linear, vectors: Tensor) -> Tensor:
     """
     vectors = at_least_float32(vectors)
     bias = None if layer.bias is None else layer.bias.to(vectors.dtype)
-    with torch.autocast(device_type=vectors.device.type, enabled=False):
+    with full_precision(vectors.device):
         return F.linear(vectors, layer.weight.to(vectors.dtype), bias)
 
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.distributed import gather_rows, gather_sizes
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.host import sent
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.heads.base import Head, check_width
 
@@ -66,7 +67,10 @@ class WholeBatchNorm(nn.Module):
         # Sums of squares about each rank's own mean are put together as by Chan, Golub and LeVeque 1979: squares
         # about zero would lose the digits of a mean that is large beside the spread.
         means, squares = gather_rows(moments, [1] * len(sizes)).unbind(1)
-        counts, total = means.new_tensor(sizes).unsqueeze(1), max(sum(sizes), 1)
+        counts, total = (
+            sent(torch.tensor(sizes, dtype=means.dtype), means.device).unsqueeze(1),
+            max(sum(sizes), 1),
+        )
         mean = (counts * means).sum(dim=0) / total
         variance = (squares + counts * (means - mean).square()).sum(dim=0) / total
         with torch.no_grad():

@@ -22,7 +22,10 @@ def weighted_logits(
     logits = similarity_matrix(rows, columns, temperature, similarity)
     if own is None:
         return logits
-    weight = torch.as_tensor(own_log_weight, dtype=logits.dtype, device=logits.device)
+    if isinstance(own_log_weight, Tensor):
+        weight = own_log_weight.to(logits)
+    else:
+        weight = logits.new_full((), own_log_weight)
     return logits.scatter_add(1, own.clamp(min=0), torch.where(own < 0, 0.0, weight))
 
 

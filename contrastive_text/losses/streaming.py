@@ -10,8 +10,9 @@ from torch.autograd.function import once_differentiable
 
 from contrastive_text.core.similarity import Similarity, comparable, full_precision
 from contrastive_text.losses.comparisons import Comparison
+from contrastive_text.losses.device_tiles import DeviceTiling
 from contrastive_text.losses.relations import Alike, Forbid
-from contrastive_text.losses.tiles import Tiling
+from contrastive_text.losses.tiles import Tiles, Tiling
 
 STREAMED_ABOVE = 2**22
 """Entries R x C above which a loss is streamed if not told otherwise; below, both forms take the same time."""
@@ -73,14 +74,14 @@ def streamed_terms(
         >>> streamed_terms(eye, eye, torch.tensor([0, 1]), temperature=1.0, tile=1)
         tensor([0.3133, 0.3133])
     """
-    side = _DEVICE_TILE if rows.device.type != "cpu" else _MIRRORED_TILE if rows is columns else _TILE
+    side = _MIRRORED_TILE if rows is columns else _TILE
     options: dict[str, Any] = {"own": own, "own_log_weight": own_log_weight, "alike": alike}  # Any: of Tiling.of
-    tiling = Tiling.of((len(rows), len(columns)), size=tile or side, target=target, forbid=forbid, **options)
+    tiling = _tiles(rows, columns, tile or side, target=target, forbid=forbid, **options)
     with full_precision(rows.device):
         left = comparable(rows, similarity)
         scale = _scale(temperature, left)
-        is_bounded = similarity == "cosine" and float(scale.detach()) <= _LARGEST_SCALE[left.dtype]
-        if columns is rows and tiling.ids is None and is_bounded:
+        is_bounded = similarity == "cosine" and _at_most(_LARGEST_SCALE[left.dtype], temperature, left.dtype)
+        if columns is rows and tiling.mirrors and is_bounded:
             mirrored: Tensor = _Mirrored.apply(left, scale, tiling)  # type: ignore[no-untyped-call]  # torch's
             return mirrored
         right = left if columns is rows else comparable(columns, similarity)
@@ -98,10 +99,8 @@ def streamed_sums(
     Returns:
         (R,) and (R,).
     """
-    side = _DEVICE_TILE if block.rows.device.type != "cpu" else _TILE
-    shape, own = (len(block.rows), len(block.columns)), block.own
-    options: dict[str, Any] = {"own": own, "own_log_weight": own_log_weight}  # Any: of Tiling.of
-    tiling = Tiling.of(shape, size=side, target=block.target, forbid=block.forbid, **options)
+    options: dict[str, Any] = {"own": block.own, "own_log_weight": own_log_weight}  # Any: of Tiling.of
+    tiling = _tiles(block.rows, block.columns, _TILE, target=block.target, forbid=block.forbid, **options)
     with full_precision(block.rows.device):
         left = comparable(block.rows, similarity)
         right = left if block.columns is block.rows else comparable(block.columns, similarity)
@@ -109,9 +108,27 @@ def streamed_sums(
     return terms, wanted
 
 
+def _tiles(rows: Tensor, columns: Tensor, size: int, **options: Any) -> Tiles:  # Any: of Tiling.of
+    """Returns the tiling of rows and columns where they are: on a device nothing may be read to find it."""
+    shape = (len(rows), len(columns))
+    if rows.device.type == "cpu":
+        return Tiling.of(shape, size=size, **options)
+    return DeviceTiling(shape=shape, size=_DEVICE_TILE, **options)
+
+
 def _scale(temperature: Tensor | float, like: Tensor) -> Tensor:
     """Returns the inverse of a temperature, a scalar."""
-    return torch.as_tensor(temperature, dtype=like.dtype, device=like.device).reciprocal().reshape(())
+    if not isinstance(temperature, Tensor):
+        return like.new_full((), temperature).reciprocal()
+    return temperature.to(like).reciprocal().reshape(())
+
+
+def _at_most(largest: float, temperature: Tensor | float, dtype: torch.dtype) -> bool:
+    """Returns whether the inverse of a temperature is that small, as far as the host knows."""
+    if isinstance(temperature, Tensor) and temperature.device.type != "cpu":
+        return False
+    given = temperature.detach() if isinstance(temperature, Tensor) else temperature
+    return float(torch.as_tensor(given, dtype=dtype).reciprocal()) <= largest
 
 
 class _Streamed(torch.autograd.Function):
@@ -123,7 +140,7 @@ class _Streamed(torch.autograd.Function):
         rows: Tensor,
         columns: Tensor,
         scale: Tensor,
-        tiling: Tiling,
+        tiling: Tiles,
     ) -> tuple[Tensor, Tensor]:
         largest = rows.new_full((len(rows),), torch.finfo(rows.dtype).min)
         total, count = torch.zeros_like(largest), torch.zeros_like(largest)
@@ -152,7 +169,7 @@ class _Streamed(torch.autograd.Function):
         ctx: Any, gradient: Tensor, of_wanted: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
         rows, columns, scale, largest, total, wanted, count = ctx.saved_tensors
-        tiling: Tiling = ctx.tiling
+        tiling: Tiles = ctx.tiling
         grad_rows = torch.zeros_like(rows)
         grad_columns = torch.zeros_like(columns) if ctx.needs_input_grad[1] else None
         # A row that sees nothing has a total of 0, and a gradient of 0.
@@ -179,7 +196,7 @@ class _Mirrored(torch.autograd.Function):
     """Terms of unit rows against themselves: tiles on and above the diagonal, without a maximum."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, scale: Tensor, tiling: Tiling) -> Tensor:  # Any: torch leaves ctx untyped
+    def forward(ctx: Any, rows: Tensor, scale: Tensor, tiling: Tiles) -> Tensor:  # Any: torch leaves ctx untyped
         total, count = rows.new_zeros(len(rows)), rows.new_zeros(len(rows))
         wanted = torch.full_like(total, tiling.nothing)
         scratch = tiling.scratch(rows)
@@ -205,7 +222,7 @@ class _Mirrored(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         rows, scale, total, wanted, count = ctx.saved_tensors
-        tiling: Tiling = ctx.tiling
+        tiling: Tiles = ctx.tiling
         grad_rows = torch.zeros_like(rows)
         share, part = gradient * scale / total, gradient * scale / count
         scratch, second = tiling.scratch(rows), tiling.scratch(rows)
@@ -232,7 +249,7 @@ class _Mirrored(torch.autograd.Function):
             return grad_rows, _grad_scale(rows, grad_rows, tiling) / (2 * scale), None
 
 
-def _grad_scale(rows: Tensor, grad_rows: Tensor, tiling: Tiling) -> Tensor:
+def _grad_scale(rows: Tensor, grad_rows: Tensor, tiling: Tiles) -> Tensor:
     """Returns the sum of rows times their gradients: that of the weights times the logits, scale by scale."""
     parts = [(rows[down] * grad_rows[down]).sum() for down in tiling.down]
     return torch.stack(parts).sum() if parts else rows.new_zeros(())

@@ -51,7 +51,7 @@ class Terms:
             >>> Terms(total=torch.tensor(6.0), count=4).loss()
             tensor(1.5000)
         """
-        count = torch.tensor(float(self.count), device=self.total.device)
+        count = torch.full((), float(self.count), device=self.total.device)
         return reduce_terms(self.total * world_size(), sum_over_ranks(count).clamp(min=1), self.reduction)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.host import sent
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.masked_lm import token_entropy
@@ -87,7 +88,7 @@ class DenoisingDecoder(Objective):
         if decoder is None or encoded.by_groups is None:
             raise RuntimeError("DenoisingDecoder: expected build_networks(embedder) before the first call")
         anchors = encoded.role("anchor").transpose(0, 1)
-        examples = torch.arange(anchors.shape[1], device=anchors.device)
+        examples = torch.arange(anchors.shape[1])
         texts = encoded.tokens("original").split(examples.repeat(len(anchors)))  # copies are alike
         vectors = anchors.flatten(0, 1)
 
@@ -98,20 +99,20 @@ class DenoisingDecoder(Objective):
         hidden, labels = [], []
         for rows, _, states in encoded.by_groups(texts, decode):
             predicted = _predicted(rows)
-            hidden.append(states[predicted.roll(-1)])
-            labels.append(rows.ids[predicted])
+            hidden.append(states[sent(predicted - 1, states.device)])
+            labels.append(rows.ids[sent(predicted, states.device)])
         total, hits, count = token_entropy(torch.cat(hidden), torch.cat(labels), decoder.token_logits, self.block)
         mean = total.detach() / max(count, 1)
         return Terms(total, count, logs={"accuracy": hits / max(count, 1), "perplexity": mean.exp()})
 
 
 def _predicted(rows: Batch) -> Tensor:
-    """Returns which tokens are predicted: a text's and the one after it, but for the first of each row, (T,)."""
+    """Returns the places of what is predicted: a text's tokens and the one after it, but no row's first, (P,)."""
     starts, ends = rows.lengths.cumsum(0) - rows.lengths, rows.lengths.cumsum(0)
     first, end = starts + 1, ends
     if rows.around is not None:
         before, after = rows.around.unbind(1)
         first, end = starts + before.clamp(min=1), ends - (after - 1).clamp(min=0)
-    places = torch.arange(len(rows.ids), device=rows.ids.device)
+    places = torch.arange(len(rows.ids))
     first, end = (each.repeat_interleave(rows.lengths) for each in (first, end))
-    return (first <= places) & (places < end)
+    return ((first <= places) & (places < end)).nonzero().flatten()

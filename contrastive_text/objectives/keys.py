@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.host import of_slots
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.losses import Loss
 from contrastive_text.losses.triples import Triples
@@ -54,7 +55,7 @@ def rows_and_columns(
 def _beside(encoded: Encoded, keys: Encoded) -> Encoded:
     """Returns a batch with the ids of texts that only the momentum network encodes; without their vectors."""
     further = [i for i, slot in enumerate(keys.slots) if slot not in encoded.slots]
-    ids = keys.text_ids.reshape(len(keys.slots), -1, *keys.text_ids.shape[1:])[further].flatten(0, 1)
+    ids = of_slots(keys.text_ids.reshape(len(keys.slots), -1, *keys.text_ids.shape[1:]), further).flatten(0, 1)
     slots = (*encoded.slots, *(keys.slots[i] for i in further))
     return replace(encoded, slots=slots, text_ids=torch.cat([encoded.text_ids, ids]))
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from contrastive_text.core.distributed import gather_rows, gather_sizes
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.similarity import EPSILON, at_least_float32
+from contrastive_text.core.similarity import EPSILON, at_least_float32, full_precision
 from contrastive_text.core.targets import Classes, Scores
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.heads import Head, build_head
@@ -77,7 +77,7 @@ class PairClassification(Supervised[Classes]):
             ValueError: A scorer with another number of outputs.
         """
         u, v = self.projected(encoded, self.head)
-        with torch.autocast(device_type=u.device.type, enabled=False):
+        with full_precision(u.device):
             scores = at_least_float32(self.scorer(u, v))
         classes = len(self._target.names)
         if scores.shape[1] == 1 and classes == 2:

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.host import sent
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.heads import Head, linear_exactly, output_width
 from contrastive_text.objectives.base import Objective, Terms
@@ -160,9 +161,11 @@ class ReplacedTokens(Objective):
             return linear_exactly(classifier, network.token_vectors(rows, alter=enter))
 
         edited = self._edited(texts, encoded)
-        groups = encoded.by_groups(texts.replace(ids=edited, labels=(edited != texts.ids).long()), discriminate)
+        # The places of tokens travel as labels.
+        groups = encoded.by_groups(texts.replace(ids=edited, labels=torch.arange(len(edited))), discriminate)
         scores = torch.cat([found for _, _, found in groups])
-        others = torch.cat([rows.labels for rows, _, _ in groups if rows.labels is not None])
+        places = torch.cat([rows.labels for rows, _, _ in groups if rows.labels is not None])
+        others = (edited != texts.ids).long()[sent(places, edited.device)]
         hits = (scores.detach().argmax(dim=1) == others).sum()
         count = max(len(others), 1)
         return Terms(
@@ -179,13 +182,13 @@ class ReplacedTokens(Objective):
         assert generator is not None
         assert encoded.by_groups is not None
         edited = torch.empty_like(texts.ids)
-        # The places of tokens travel as labels.
-        hidden = texts.replace(ids=generator.hide(texts, self.rate), labels=torch.arange(len(edited)).to(edited))
+        hidden = texts.replace(ids=generator.hide(texts, self.rate), labels=torch.arange(len(edited)))
         dropout = self.generator_dropout and self.training
         with torch.no_grad():
             for rows, _, ids in encoded.by_groups(hidden, lambda rows, _: generator.fill(rows, dropout)):
-                edited[rows.labels] = ids
-        first = texts.lengths.cumsum(0) - texts.lengths
+                assert rows.labels is not None
+                edited[sent(rows.labels, edited.device)] = ids
+        first = sent(texts.lengths.cumsum(0) - texts.lengths, edited.device)
         return edited.index_copy(0, first, texts.ids[first])
 
     def get_extra_state(self) -> dict[str, str | None]:

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.host import of_slots, sent
 from contrastive_text.core.random import fold, seed_torch
 from contrastive_text.core.types import NO_LABEL, Alter, Encoded, Slot
 from contrastive_text.encoders.embedder import Embedder, RowGroup, in_order
@@ -109,21 +110,22 @@ def run_by_groups(
     Args:
         embedder: How the rows of the step were encoded.
         batch: Ragged rows.
-        compute: What a group's rows and their places in the batch, (n,), become; called once more in the backward
-            pass where ``embedder.chunk_tokens`` bounds a group.
+        compute: What a group's rows and their places in the batch, (n,), on its device, become; called once more
+            in the backward pass where ``embedder.chunk_tokens`` bounds a group.
 
     Returns:
         For each group its rows, their places and what they became.
     """
     groups = embedder.groups(batch)
+    places = [sent(group.rows, batch.ids.device) for group in groups]
     key = int(torch.randint(2**62, ()))  # the module has seeded torch for the objective that is running
 
-    def seeded(group: RowGroup) -> Tensor:
+    def seeded(group: RowGroup, rows: Tensor) -> Tensor:
         seed_torch(fold(key, group.masks), group.batch.ids.device)
-        return compute(group.batch, group.rows)
+        return compute(group.batch, rows)
 
-    made = _in_turn([partial(seeded, group) for group in groups], embedder.chunk_tokens)
-    return [(group.batch, group.rows, output) for group, output in zip(groups, made, strict=True)]
+    made = _in_turn([partial(seeded, *each) for each in zip(groups, places, strict=True)], embedder.chunk_tokens)
+    return [(group.batch, rows, output) for group, rows, output in zip(groups, places, made, strict=True)]
 
 
 def encode_views(
@@ -191,7 +193,7 @@ def in_place_read(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded
             read = encoded.slots.index(slot._replace(number=slot.number - slot.number % per_text + view - 1))
             order[altered], order[read] = order[read], order[altered]
     rows = encoded.embeddings.reshape(len(order), -1, encoded.embeddings.shape[1])
-    return replace(encoded, embeddings=rows[order].flatten(0, 1))
+    return replace(encoded, embeddings=of_slots(rows, order).flatten(0, 1))
 
 
 def _groups(batch: Batch, embedder: Embedder, plan: ViewPlan) -> list[RowGroup]:
@@ -261,7 +263,8 @@ def encode_groups(
         vectors.append(pooled)
         if group.batch.labels is not None and masked is not None:
             hidden_tokens.append(masked)
-            labels.append(group.batch.labels[group.batch.labels != NO_LABEL])
+            own = group.batch.labels
+            labels.append(sent(own[own != NO_LABEL], masked.device))
     pooled = in_order(vectors, groups)
     return Encoded(
         embeddings=pooled if embedder.head is None else embedder.head(pooled),

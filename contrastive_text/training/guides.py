@@ -12,6 +12,7 @@ from torch import Tensor
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.host import sent
 from contrastive_text.core.random import text_id
 from contrastive_text.core.records import shown
 from contrastive_text.core.similarity import at_least_float32, full_precision
@@ -104,15 +105,15 @@ class GuideFile(Guide):
         Raises:
             ValueError: A text without a vector.
         """
-        ids = batch.text_ids if batch.text_ids.ndim == 1 else batch.text_ids[:, 0]
-        numbers = ids.cpu().numpy()
+        ids = batch.known.text_ids
+        numbers = (ids if ids.ndim == 1 else ids[:, 0]).cpu().numpy()
         known = self.vectors.knows(numbers)
         if not known.all():
             raise InvalidValueError(
                 f"{self.path}: expected a vector of every text of the batch, got none of {int((~known).sum())} "
                 f"of its {len(numbers)} rows; embed the texts that are trained on with --distinct"
             )
-        return at_least_float32(torch.from_numpy(self.vectors.of(numbers)).to(ids.device))
+        return at_least_float32(sent(torch.from_numpy(self.vectors.of(numbers)), batch.ids.device))
 
     def check(self, data: TrainingData) -> None:
         """Looks every text up; see ``Guide.check``."""
@@ -190,7 +191,8 @@ class GuideModel(Guide):
             vectors = self.model.encode(
                 list(numbers), batch_size=self.batch_size, convert_to_tensor=True, device=str(device)
             )
-        return torch.as_tensor(vectors)[torch.tensor([numbers[text] for text in batch.texts], device=device)]
+        places = sent(torch.tensor([numbers[text] for text in batch.texts]), device)
+        return torch.as_tensor(vectors)[places]
 
     def __getstate__(self) -> dict[str, Any]:  # Any: of the arguments
         return {"folder": self.folder, "batch_size": self.batch_size}

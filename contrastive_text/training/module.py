@@ -257,7 +257,7 @@ class ContrastiveModule(StoredModule):
 
     def _log_step(self, batches: Sequence[Batch]) -> None:
         # Lightning repeats the last value of a name that a step doesn't log.
-        self._logged = dict.fromkeys(self._logged, torch.tensor(torch.nan, device=self.device)) | self.figures
+        self._logged = dict.fromkeys(self._logged, torch.full((), torch.nan, device=self.device)) | self.figures
         shown = {f"train/{name}": figure for name, figure in self._logged.items()}
         rows, sync = sum(len(batch) // len(batch.slots) for batch in batches), world_size() > 1
         self.log("train/loss", shown.pop("train/loss"), prog_bar=True, batch_size=rows, sync_dist=sync)

@@ -18,6 +18,7 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import rank, whole
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, seed_torch
+from contrastive_text.core.similarity import full_precision
 from contrastive_text.core.types import Encoded
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head
@@ -116,7 +117,7 @@ class MomentumNetwork(nn.Module):
             encoded = encode_groups(read, groups, embedder, alters, number=KEYS_PASS)
             seed_torch(fold(read.seed, rank(), KEYS_PASS), read.ids.device)  # the dropout of a train-only head
             # Autocast would keep the trained head's weights as it has cast them here, without a gradient.
-            quiet.enter_context(torch.autocast(read.ids.device.type, enabled=False))
+            quiet.enter_context(full_precision(read.ids.device))
             parts = read_vectors(encoded, tuple(dict.fromkeys(slot.role for slot in kept)), head)
         # Slots stand role by role.
         return replace(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.host import sent
 from contrastive_text.core.random import RowRandom
 from contrastive_text.views.base import EmbeddingView, check_rate
 
@@ -18,7 +19,7 @@ def _share(mask: Tensor, rate: float, features: int = 1) -> Tensor:
     Python's float64 decides each count, in a table over all lengths, because not every device has float64.
     """
     counts = [int(count * features * rate) for count in range(mask.shape[1] + 1)]
-    return torch.tensor(counts, device=mask.device)[mask.sum(dim=1)]
+    return sent(torch.tensor(counts), mask.device)[mask.sum(dim=1)]
 
 
 class FeatureCutoff(EmbeddingView):

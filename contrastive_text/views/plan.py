@@ -11,6 +11,7 @@ from torch import Tensor
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.host import sent
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import ROLES, Alter, Frame, Role, Slot, Tokens, Vocabulary
 from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View
@@ -152,7 +153,12 @@ class ViewPlan:
         return any(isinstance(view, GradientView) for view in self.chains.get(self.chain_name(slot) or "", ()))
 
     def rows(self, batch: Batch, name: str) -> Tensor:
-        """Returns the indices of the rows that the chain of the given name alters, slot by slot, (rows,)."""
+        """Returns the indices of the rows that a chain alters, slot by slot, (rows,), on the host.
+
+        Args:
+            batch: Rows.
+            name: Of the chain.
+        """
         wanted = [i for i, slot in enumerate(batch.slots) if self.chain_name(slot) == name]
         return torch.cat([(batch.row_slots == i).nonzero().flatten() for i in wanted] or [batch.lengths[:0]])
 
@@ -268,6 +274,7 @@ class ViewPlan:
                 rows = self.rows(batch, name)
                 if not len(rows):  # rows of a chain may all stand in other blocks
                     continue
+                rows = sent(rows, embeddings.device)
                 part, part_mask, keys = embeddings[rows], mask[rows], batch.draw_keys[rows]
                 for number, view in chain:
                     rng = RowRandom(keys, view=number)

@@ -59,11 +59,19 @@ def test_rows_of_a_role_come_slot_by_slot(role: Role, rows: list[int]) -> None:
     assert batch([1] * 6).by_role(role).tolist() == rows
 
 
-def test_moving_a_batch_moves_every_tensor_and_keeps_the_rest() -> None:
-    moved = batch([1, 2, 3, 4, 5, 6]).to("meta")
+def test_moving_a_batch_moves_what_a_network_reads_and_leaves_on_the_host_how_rows_lie() -> None:
+    whole = batch([1, 2, 3, 4, 5, 6])
+    moved = whole.to("meta")
     for name, value in vars(moved).items():
         if isinstance(value, torch.Tensor):
-            assert value.device.type == "meta", name
+            stays = name in ("lengths", "row_slots", "labels")
+            assert value.device.type == ("cpu" if stays else "meta"), name
     assert (moved.slots, moved.seed) == (SLOTS, 5)
+    rows = torch.tensor([4, 1])
+    assert torch.equal(moved.split(rows).known.ids, whole.split(rows).ids)
+    assert torch.equal(moved.to("meta").known.text_ids, whole.text_ids)
+    assert whole.known.ids is whole.ids
+    others = moved.ids + 1
+    assert moved.replace(ids=others).known.ids is others  # the host doesn't know these
     bare = batch([1] * 6, extras=False).to("meta")
     assert (bare.positions, bare.types, bare.labels, bare.target) == (None,) * 4

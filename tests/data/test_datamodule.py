@@ -12,6 +12,7 @@ import tiny
 import torch
 
 from contrastive_text.core.batch import Batch, StepBatch
+from contrastive_text.core.host import sent
 from contrastive_text.core.types import Example, Row, Slot
 from contrastive_text.data import read_pairs
 from contrastive_text.data.datamodule import TextDataModule
@@ -313,41 +314,21 @@ def test_views_never_touch_evaluation(altering: ContrastiveModule, bert: str, tm
     assert scores[0] == scores[1]
 
 
-@pytest.mark.parametrize(("device", "waits"), [("cpu", True), ("mps", True), ("cuda", False), ("xla", False)])
-def test_a_batch_is_copied_to_a_gpu_without_waiting(
-    altering: ContrastiveModule, texts: str, device: str, waits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = ready(altering, TextDataModule(train=texts, batch_size=4))
-    batch = next(iter(data.train_dataloader()))
+def test_a_batch_is_copied_to_a_gpu_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[torch.device, bool]] = []
+    locked: list[torch.Tensor] = []
 
     def to(self: torch.Tensor, where: torch.device, non_blocking: bool = False) -> torch.Tensor:
         asked.append((where, non_blocking))
         return self
 
     monkeypatch.setattr(torch.Tensor, "to", to)
-    for whole in (batch, StepBatch({"train": batch})):
-        asked.clear()
-        assert type(data.transfer_batch_to_device(whole, torch.device(device), 0)) is type(whole)
-        tensors = [name for name, value in vars(batch).items() if isinstance(value, torch.Tensor)]
-        assert asked == [(torch.device(device), not waits)] * len(tensors)
-
-
-def test_a_run_copies_its_batches_in_the_way_of_the_data_module(
-    bert: str, texts: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copied: list[type] = []
-    own = TextDataModule.transfer_batch_to_device
-
-    def transfer(self: TextDataModule, batch: Any, *where: Any) -> Any:  # Any: Lightning's
-        copied.append(type(batch))
-        return own(self, batch, *where)
-
-    monkeypatch.setattr(TextDataModule, "transfer_batch_to_device", transfer)
-    trainer = pl.Trainer(max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False,
-                         enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
-    trainer.fit(tiny.module(bert), datamodule=TextDataModule(train=texts, batch_size=4))
-    assert copied == [Batch]
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: locked.append(self) or self)
+    values = torch.arange(3)
+    for name in ("cuda", "mps", "xla", "cpu"):
+        sent(values, torch.device(name))
+    assert asked == [(torch.device(name), name != "mps") for name in ("cuda", "mps", "xla", "cpu")]
+    assert len(locked) == 1
 
 
 def test_with_a_gpu_batches_are_page_locked_as_a_whole(
@@ -358,8 +339,9 @@ def test_with_a_gpu_batches_are_page_locked_as_a_whole(
     locked: list[torch.Tensor] = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: locked.append(self) or self)
     assert isinstance(StepBatch({"train": batch}).pin_memory(), StepBatch)
-    tensors = [value for value in vars(batch).values() if isinstance(value, torch.Tensor)]
-    assert {id(tensor) for tensor in locked} == {id(tensor) for tensor in tensors}
+    assert {id(tensor) for tensor in locked} == {
+        id(each) for each in (batch.ids, batch.draw_keys, batch.text_ids)
+    }
     assert not data.train_dataloader().pin_memory
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert data.train_dataloader().pin_memory

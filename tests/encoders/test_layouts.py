@@ -28,7 +28,7 @@ from contrastive_text.encoders.layouts import (
     split_rows,
     token_mask,
 )
-from contrastive_text.encoders.packing import ATTENTION, Packing, packed_attention
+from contrastive_text.encoders.packing import ATTENTION, NO_MASK, Packing, packed, packed_attention
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler, MeanPooler
 from contrastive_text.training.module import ContrastiveModule
@@ -183,20 +183,29 @@ def test_auto_takes_packed_rows_on_a_cpu_where_the_architecture_allows(name: str
         assert why == "the fastest on a CPU: no padding in any layer"
 
 
-def test_on_a_gpu_rows_are_packed_only_with_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_rows_read_no_mask_that_they_are_given(name: str) -> None:
+    model = encoder_of(name).eval()
+    inputs = {"input_ids": torch.tensor([[5, 6, 7, 8, 9]]), "position_ids": torch.tensor([[0, 1, 2, 0, 1]])}
+    inputs["position_ids"] += model._first_position
+    with packed(Packing.of(torch.tensor([3, 2]))):
+        expected = model.model(**inputs).last_hidden_state
+        reached = model.model(**inputs, attention_mask=torch.zeros(NO_MASK).bool()).last_hidden_state
+    assert torch.equal(reached, expected)
+
+
+def test_on_a_gpu_rows_are_packed_where_torch_has_kernels_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     model, gpu = encoder_of("bert"), torch.device("cuda")
-    monkeypatch.setattr("contrastive_text.encoders.layout_choice.flash_attention", lambda: None)
-    assert model.layout_on(gpu)[0] == "padded"
-    monkeypatch.setattr("contrastive_text.encoders.layout_choice.flash_attention", lambda: packed_attention)
     assert model.layout_on(gpu)[0] == "packed"
+    assert model.layout_on(torch.device("mps"))[0] == "padded"
     assert encoder_of("mpnet").layout_on(gpu)[0] == "padded"
+    monkeypatch.setattr(torch.version, "hip", "7.0")  # AMD's, which torch calls cuda too
+    assert model.layout_on(gpu)[0] == "padded"
 
 
 @pytest.mark.parametrize("layout", ["padded", "bucketed"])
-def test_a_layout_that_is_asked_for_is_taken_and_leaves_the_networks_attention(layout: FixedLayout) -> None:
-    model = encoder_of("bert", layout=layout)
-    assert model.layout_on(CPU) == (layout, "as asked for")
-    assert model.model.config._attn_implementation == "sdpa"
+def test_a_layout_that_is_asked_for_is_taken(layout: FixedLayout) -> None:
+    assert encoder_of("bert", layout=layout).layout_on(CPU) == (layout, "as asked for")
 
 
 def test_an_unknown_layout_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from contrastive_text.encoders import ragged_attention as ragged
 from contrastive_text.encoders.layouts import natural_positions
-from contrastive_text.encoders.packing import Packing, _flash, attention, band, packed, packed_attention
+from contrastive_text.encoders.packing import Packing, attention, band, packed, packed_attention
 
 CPU = torch.device("cpu")
 
@@ -33,42 +35,64 @@ def dense_attention(
     return (logits.softmax(dim=-1) @ value).transpose(1, 2)
 
 
-def flash_reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float,
-    softmax_scale: float | None,
+def kernel_reference(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    starts: Sequence[Tensor],
+    longest: Sequence[int],
     causal: bool,
-    window_size: tuple[int, int],
+    scale: float,
+    window: tuple[int, int] = (-1, -1),
 ) -> Tensor:
-    """``flash_attn_varlen_func`` as it is documented: (T, heads, d), both bounds of the window included."""
-    assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
-    lengths = (cu_seqlens_q[1:] - cu_seqlens_q[:-1]).tolist()
-    assert torch.equal(cu_seqlens_q, cu_seqlens_k)
-    assert max_seqlen_q == max_seqlen_k == max(lengths)
-    assert dropout_p == 0.0
+    """Attention of ragged rows as torch's kernels are documented: (T, heads, d), bounds of a window included."""
+    lengths = [(each[1:] - each[:-1]).tolist() for each in starts]
+    assert all(each.dtype == torch.int32 for each in starts)
+    assert [max(each) for each in lengths] == list(longest)
+    assert query.shape[2] % 8 == 0
     outputs = []
-    for i, length in enumerate(lengths):
-        part = slice(int(cu_seqlens_q[i]), int(cu_seqlens_q[i + 1]))
-        left, right = (length if side < 0 else side for side in window_size)
-        places = torch.arange(length)
-        ahead = places - places.unsqueeze(1)  # of the key before the query
+    for row in range(len(lengths[0])):
+        q, k, v = (
+            states[int(first[row]) : int(first[row + 1])]
+            for states, first in ((query, starts[0]), (key, starts[1]), (value, starts[1]))
+        )
+        left, right = (len(q) + len(k) if side < 0 else side for side in window)
+        ahead = torch.arange(len(k)) - torch.arange(len(q)).unsqueeze(1)  # of the key before the query
         seen = (ahead <= right) & (-ahead <= left) & ((ahead <= 0) | (not causal))
-        logits = torch.einsum("qhd,khd->hqk", q[part], k[part]) * (softmax_scale or q.shape[-1] ** -0.5)
-        weights = logits.masked_fill(~seen, -torch.inf).softmax(dim=-1)
-        outputs.append(torch.einsum("hqk,khd->qhd", weights, v[part]))
+        logits = torch.einsum("qhd,khd->hqk", q, k) * scale
+        outputs.append(torch.einsum("hqk,khd->qhd", logits.masked_fill(~seen, -torch.inf).softmax(dim=-1), v))
     return torch.cat(outputs)
 
 
-def states(tokens: int, key_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+def flash_reference(
+    q: Tensor, k: Tensor, v: Tensor, cum_seq_q: Tensor, cum_seq_k: Tensor, max_q: int, max_k: int,
+    dropout_p: float, is_causal: bool, return_debug_mask: bool, *, scale: float,
+    window_size_left: int = -1, window_size_right: int = -1,
+) -> tuple[Tensor]:  # fmt: skip
+    """In the place of ``aten::_flash_attention_forward``."""
+    assert (dropout_p, return_debug_mask) == (0.0, False)
+    starts, longest = (cum_seq_q, cum_seq_k), (max_q, max_k)
+    window = (window_size_left, window_size_right)
+    return (kernel_reference(q, k, v, starts, longest, is_causal, scale, window),)
+
+
+def efficient_reference(
+    query: Tensor, key: Tensor, value: Tensor, bias: None, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
+    max_seqlen_q: int, max_seqlen_k: int, dropout_p: float, custom_mask_type: int, compute_log_sumexp: bool,
+    *, scale: float,
+) -> tuple[Tensor]:  # fmt: skip
+    """In the place of ``aten::_efficient_attention_forward``."""
+    assert (bias, dropout_p, compute_log_sumexp) == (None, 0.0, False)
+    starts, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
+    causal = {0: False, 1: True}[custom_mask_type]
+    found = kernel_reference(query[0], key[0], value[0], starts, longest, causal, scale)
+    return (found.unsqueeze(0),)
+
+
+def states(tokens: int, key_heads: int, width: int = 8) -> tuple[Tensor, Tensor, Tensor]:
     noise = torch.Generator().manual_seed(tokens)
     return tuple(  # type: ignore[return-value]  # three of them
-        torch.randn(1, heads, tokens, 8, generator=noise, dtype=torch.float64)
+        torch.randn(1, heads, tokens, width, generator=noise, dtype=torch.float64)
         for heads in (4, key_heads, key_heads)
     )
 
@@ -76,52 +100,79 @@ def states(tokens: int, key_heads: int) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("key_heads", [4, 2, 1])
 @pytest.mark.parametrize("window", [None, 1, 3, 50])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("by", ["runs", "flash"])
+@pytest.mark.parametrize("by", ["runs", "flash", "efficient", None])
 def test_packed_attention_is_attention_within_rows(
-    by: str, causal: bool, window: int | None, key_heads: int
+    by: str | None, causal: bool, window: int | None, key_heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if by == "efficient" and window in (1, 3):
+        pytest.skip("it has no windows")
     lengths = (7, 7, 4, 1, 1, 1, 9)
-    query, key, value = states(sum(lengths), key_heads)
+    query, key, value = states(sum(lengths), key_heads, width=12)
     packing = Packing.of(torch.tensor(lengths))
     expected = dense_attention(query, key, value, lengths, causal, window)
-    if by == "runs":
-        reached = packed_attention(query, key, value, packing, 0.0, 0.5, causal, window)
-    else:
-        repeats = 4 // key_heads
-        key, value = (each.repeat_interleave(repeats, dim=1) for each in (key, value))
-        reached = _flash(flash_reference, query, key, value, packing, 0.0, 0.5, causal, window)
+    if by != "runs":
+        monkeypatch.setattr(ragged, "_flash", flash_reference)
+        monkeypatch.setattr(ragged, "_efficient", efficient_reference)
+        monkeypatch.setattr(ragged, "_kernel", lambda *_: by)
+        key, value = (each.repeat_interleave(4 // key_heads, dim=1) for each in (key, value))
+    attend = packed_attention if by == "runs" else ragged.ragged_attention
+    reached = attend(query, key, value, packing, 0.0, 0.5, causal, window)
     # float64: sums in another order
     torch.testing.assert_close(reached, expected, rtol=0, atol=1e-12)
 
 
-def test_half_precision_on_a_gpu_goes_through_flash_attention_and_nothing_else_does(
+@pytest.mark.parametrize("kernel", ["flash", "efficient", None])
+def test_every_kernel_takes_one_key_a_row(kernel: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ragged, "_flash", flash_reference)
+    monkeypatch.setattr(ragged, "_efficient", efficient_reference)
+    monkeypatch.setattr(ragged, "_kernel", lambda *_: kernel)
+    query, _, _ = states(6, 4)
+    _, key, value = states(3, 4)
+    packing = Packing.of(torch.tensor([3, 2, 1]))
+    reached = ragged.ragged_attention(query, key, value, packing)
+    torch.testing.assert_close(reached, packed_attention(query, key, value, packing), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("kernel", "dtype"), [("flash", torch.bfloat16), ("efficient", torch.float32)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_kernels_of_torch_take_the_arguments_and_have_a_gradient(
+    kernel: str, dtype: torch.dtype, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ragged, "_kernel", lambda *_: kernel)
+    window = 2 if kernel == "flash" else None
+    parts = [each.to("meta", dtype).requires_grad_() for each in states(6, 4, width=12)]
+    reached = ragged.ragged_attention(*parts, Packing.of(torch.tensor([3, 2, 1])), 0.1, None, causal, window)
+    assert (reached.shape, reached.dtype) == ((1, 6, 4, 12), dtype)
+    assert reached.requires_grad
+    if kernel == "flash":  # the other's backward pass can't be run without values
+        for gradient, part in zip(torch.autograd.grad(reached.sum(), parts), parts, strict=True):
+            assert gradient.shape == part.shape
+
+
+@pytest.mark.parametrize(
+    ("dtype", "window", "capability", "expected"),
+    [
+        (torch.bfloat16, None, (8, 0), "flash"),
+        (torch.float16, 3, (9, 0), "flash"),
+        (torch.float16, None, (7, 5), "efficient"),
+        (torch.float16, 3, (7, 5), None),
+        (torch.float32, None, (9, 0), "efficient"),
+        (torch.float32, 3, (9, 0), None),
+        (torch.float64, None, (9, 0), None),
+    ],
+)
+def test_a_gpu_takes_packed_rows_of_every_precision_in_one_launch(
+    dtype: torch.dtype,
+    window: int | None,
+    capability: tuple[int, int],
+    expected: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls: list[tuple[int, ...]] = []
-
-    class OnGPU(Tensor):
-        """Says that it is on a GPU."""
-
-        @property
-        def is_cuda(self) -> bool:  # type: ignore[override]  # a constant here
-            return True
-
-    def flash(q: Tensor, *args: object, **options: object) -> Tensor:  # noqa: ARG001  # FlashAttention's
-        calls.append(tuple(q.shape))
-        return q
-
-    monkeypatch.setattr("contrastive_text.encoders.packing.flash_attention", lambda: flash)
-    packing = Packing.of(torch.tensor([3, 2]))
-    for dtype, on_gpu in (
-        (torch.bfloat16, True),
-        (torch.float16, True),
-        (torch.float32, True),
-        (torch.bfloat16, False),
-    ):
-        query, key, value = (state.to(dtype) for state in states(5, 4))
-        query = query.as_subclass(OnGPU) if on_gpu else query
-        packed_attention(query, key, value, packing)
-    assert calls == [(5, 4, 8), (5, 4, 8)]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    on_gpu = SimpleNamespace(dtype=dtype, device=torch.device("cuda", 0))
+    assert ragged._kernel(on_gpu, window) == expected  # type: ignore[arg-type]  # a tensor, as far as it is read
+    assert ragged._kernel(torch.zeros(1, dtype=dtype), window) is None
 
 
 def test_dropout_of_attention_reaches_packed_rows() -> None:

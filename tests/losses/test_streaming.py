@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ from contrastive_text.losses import (
     streaming,
     sup_con_terms,
 )
+from contrastive_text.losses.device_tiles import DeviceTiling
 from contrastive_text.losses.streaming import is_streamed, streamed_terms
 from contrastive_text.losses.tiles import Places, Tiling
 from contrastive_text.losses.triples import Triples
@@ -126,6 +128,21 @@ def test_streamed_is_dense_with_the_gradients_of_vectors_and_temperature(
 ) -> None:
     dense, streamed = both(LOSSES[loss], temperature=0.07)
     every = examples(8, hard=hard, ids=ids, classes=3 if loss == "SupCon" else None)
+    assert_equal(dense, streamed, every, *part)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("ids", [None, 9], ids=["distinct", "some repeat"])
+@pytest.mark.parametrize("part", [(0, None), (2, 6)], ids=["whole", "part"])
+def test_tiles_of_a_device_give_what_the_dense_form_gives(
+    loss: str, ids: int | None, part: tuple[int, int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tiles(rows: Tensor, columns: Tensor, size: int, **options: Any) -> DeviceTiling:  # Any: handed on
+        return DeviceTiling(shape=(len(rows), len(columns)), size=size, **options)
+
+    monkeypatch.setattr(streaming, "_tiles", tiles)
+    dense, streamed = both(LOSSES[loss], temperature=0.07)
+    every = examples(8, hard=2, ids=ids, classes=3 if loss == "SupCon" else None)
     assert_equal(dense, streamed, every, *part)
 
 

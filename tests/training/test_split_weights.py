@@ -133,7 +133,7 @@ def on_two_ranks(number: int) -> dict[str, Any]:
     """Returns what a rank finds."""
     found: dict[str, Any] = {"parts": []}
     for sizes in PARTS_OF:
-        parts = in_lockstep([*torch.arange(sum(sizes[number])).split(sizes[number])])
+        parts = in_lockstep([*torch.arange(sum(sizes[number])).split(sizes[number])], torch.device("cpu"))
         assert torch.cat(parts).tolist() == list(range(sum(sizes[number])))
         found["parts"].append([len(part) for part in parts])
     mesh = init_device_mesh("cpu", (2,))

@@ -157,9 +157,9 @@ def _encoded(module: ContrastiveModule, rows: int, tokens: int) -> Tensor:
     device = module.device
     batch = Batch(
         ids=torch.arange(rows * tokens, device=device) % module.encoder.vocabulary_size,
-        lengths=torch.full((rows,), tokens, device=device),
+        lengths=torch.full((rows,), tokens),
         slots=(Slot("anchor", 0),),
-        row_slots=torch.zeros(rows, dtype=torch.long, device=device),
+        row_slots=torch.zeros(rows, dtype=torch.long),
         draw_keys=torch.arange(rows, device=device),
         text_ids=torch.arange(rows, device=device),
     )

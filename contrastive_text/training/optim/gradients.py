@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.distributed import sum_over_ranks, world_size
+from contrastive_text.core.similarity import full_precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def objective_gradients(
     sizes = [parameter.numel() for parameter in parameters]
     dtype = reduce(torch.promote_types, {parameter.dtype for parameter in parameters}, torch.float32)
     rows, used = [], []
-    with torch.autocast(device_type=device.type, enabled=False):
+    with full_precision(device):
         for number, value in enumerate(values.values(), start=1):
             found: Sequence[Tensor | None] = [None] * len(parameters)
             if value.requires_grad:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.random import fold, generator
+from contrastive_text.core.similarity import full_precision
 from contrastive_text.training.optim.combine import Combine, add_up, check_choice
 from contrastive_text.training.optim.gradients import Gradients, objective_gradients
 
@@ -105,7 +106,7 @@ class PCGrad(Combine):
         if len(values) == 1:
             return next(iter(values.values()))
         gradients = objective_gradients(values, parameters)
-        with torch.autocast(device_type=gradients.used.device.type, enabled=False):
+        with full_precision(gradients.used.device):
             merged = self.merge(gradients, self.orders(len(values), key))
             parts = torch.split(merged, gradients.sizes.tolist())
             surrogate = merged.new_zeros(())

@@ -1,0 +1,151 @@
+"""Nothing is read back from a device between the copy of a batch and its losses, or its vectors in use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+import tiny
+import torch
+from architectures import NAMES, encoder_of
+from executions import CASES, TILE, VIEWS, Execution, batch_of, module_of
+from objective_cases import Case, How
+from stand_in import DEVICE, ReadBackError, on_device
+
+from contrastive_text.core.types import NO_FRAME
+from contrastive_text.data.token_rows import collate_texts
+from contrastive_text.encoders.embedder import Embedder
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.losses import InfoNCE, streaming
+from contrastive_text.objectives import Contrastive, Objective
+from contrastive_text.poolers import MaskTokenPooler, MeanPooler
+from contrastive_text.training import PCGrad
+
+READS = {
+    "positives": "labels choose the rows, and how many there are",
+    "hard": "labels choose the rows, and how many there are",
+    "signed": "labels choose the rows whose figures are logged",
+    "sigreg": "a sum of the ids of all texts seeds the generator of its directions",
+}
+"""Objectives of the cases that read back by nature, and what."""
+
+Objectives = Callable[[How], dict[str, Objective]]
+
+
+def without_reads(objectives: Objectives) -> Objectives:
+    return lambda how: {name: part for name, part in objectives(how).items() if name not in READS}
+
+
+def plain(how: How) -> dict[str, Objective]:
+    return {"c": Contrastive(InfoNCE(0.2, **how))}
+
+
+def template(bias: bool) -> Case:
+    return Case(
+        plain, template=True, prompted=True, parts=lambda: {"pooler": MaskTokenPooler(template_bias=bias)}
+    )
+
+
+QUIET: dict[str, Case] = {
+    name: replace(case, objectives=without_reads(case.objectives))
+    for name, case in CASES.items()
+    if name != "template, queue, signed pairs"
+} | {"template": template(bias=False), "template's bias": template(bias=True)}
+
+
+def step(
+    case: Case, views: str, layout: str, form: str, chunked: bool, kernel: str = "efficient"
+) -> Counter[str]:
+    """Takes two steps on the device up to their losses, and returns what ran there in the second."""
+    with mock.patch.dict(CASES, {"one": case}):
+        module = module_of(Execution("one", views, layout, "whole", form, "one process"))
+    module.to(DEVICE, torch.bfloat16 if kernel == "flash" else torch.float32)
+    module.log_gradients = 0  # they are compared in a backward pass
+    for number in range(2):
+        batch = batch_of(case, views, number)
+        module.chunk_tokens = int(0.4 * int(batch.lengths.sum())) if chunked else None
+        with on_device(kernel) as calls, mock.patch.object(streaming, "_DEVICE_TILE", TILE):
+            moved = batch.to(DEVICE)
+            if isinstance(module.combine, PCGrad):  # which compares gradients on the host
+                losses = list(module.step_losses(moved).values())
+            else:
+                losses = [module.training_step(moved, number)]
+        assert all(loss.device == DEVICE for loss in losses)
+    return calls
+
+
+def test_a_step_reads_nothing_back_by_the_kernels_of_a_gpu() -> None:
+    calls = step(QUIET["InfoNCE"], "no views", "packed", "streamed", chunked=True)
+    assert calls["aten::_efficient_attention_forward"] >= 2 * tiny.CONFIG["num_hidden_layers"]
+    assert not any("scaled_dot_product" in name for name in calls)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+@pytest.mark.parametrize("case", QUIET)
+def test_no_step_reads_anything_back(case: str, layout: str, chunked: bool) -> None:
+    for form in ("dense", "streamed") if QUIET[case].streams else ("dense",):
+        for views in VIEWS:
+            # Gradient views take a backward pass, which torch's efficient kernel lacks on this device.
+            kernel = "flash" if views == "every level" else "efficient"
+            step(QUIET[case], views, layout, form, chunked, kernel)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READS)
+def test_what_reads_by_nature_is_noticed(name: str) -> None:
+    case = next(case for case in CASES.values() if name in case.objectives({}))
+    alone = replace(case, objectives=lambda how: {name: case.objectives(how)[name]})
+    with pytest.raises((NotImplementedError, RuntimeError), match=r"nonzero|item\(\)"):
+        step(alone, "no views", "packed", "dense", chunked=False)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda values: int(values.max()),
+        lambda values: bool((values > 0).any()),
+        lambda values: values.tolist(),
+        lambda values: values.cpu(),
+        lambda values: values[values > 0],
+        lambda values: values.nonzero(),
+        lambda values: values.unique(),
+        lambda values: torch.equal(values, values),
+        lambda values: torch.repeat_interleave(values, values),
+        # What the host would wait for to copy.
+        lambda values: values[[0, 2]],
+        lambda values: values[torch.tensor([0, 2])],
+        lambda values: torch.tensor([1, 2], device=values.device),
+        lambda values: values.new_tensor(1),
+        lambda values: torch.arange(3).to(values.device),
+    ],
+)
+def test_whoever_reads_is_noticed(read: Callable[[torch.Tensor], object]) -> None:
+    values = torch.arange(3).to(DEVICE)
+    with on_device("efficient"), pytest.raises((ReadBackError, NotImplementedError, RuntimeError)):
+        read(values)
+
+
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+def test_a_batch_of_encode_reads_nothing_back(bert: str, layout: str) -> None:
+    model = SentenceEncoder.from_pretrained(bert, device="cpu", pooler=MeanPooler())
+    model.encoder = encoder_of("bert", layout=layout)
+    tokenizer = model.tokenizer
+    batch = collate_texts(tokenizer, tokenizer.framed(tiny.TEXTS[:9], NO_FRAME), unpooled=2)
+    model.to(DEVICE).eval()
+    with on_device("efficient"), torch.no_grad():
+        assert model(batch.to(DEVICE)).device == DEVICE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("mpnet", "deberta-v2")])
+def test_no_architecture_that_takes_our_attention_reads_back(name: str, layout: str) -> None:
+    embedder = Embedder(encoder_of(name, layout=layout).to(DEVICE).eval(), MeanPooler(), chunk_tokens=30)
+    batch = batch_of(Case(plain), "no views", 0)
+    with on_device("efficient"):
+        assert embedder.pool(batch.to(DEVICE)).device == DEVICE
