@@ -34,22 +34,23 @@ def no_class(path: str, kinds: tuple[type, ...], known: Iterable[str], where: st
         where: The place.
     """
     said = " or ".join(kind.__name__ for kind in kinds)
+    said = f"{'an' if said[0] in 'AEIOU' else 'a'} {said}"
     names = path.split(".")
     if len(names) == 1:
         return InvalidValueError(
-            f"{where}: expected a {said} of this library, or module.Class, got {path}{nearest(path, known)}"
+            f"{where}: expected {said} of this library, or module.Class, got {path}{nearest(path, known)}"
         )
     ends = [end for end in range(len(names) - 1, 0, -1) if ".".join(names[:end]) in sys.modules]
     if not ends:
         files = [file.stem for place in ("", *sys.path) for file in Path(place or ".").glob("*.py")]
         return InvalidValueError(
-            f"{where}: expected a {said}, got {path}; there is no module {names[0]}{nearest(names[0], files)}"
+            f"{where}: expected {said}, got {path}; there is no module {names[0]}{nearest(names[0], files)}"
         )
     module = sys.modules[".".join(names[: ends[0]])]
     classes = [name for name, value in vars(module).items() if isinstance(value, type)]
     near = nearest(names[ends[0]], [name for name in classes if _is_one(vars(module)[name], kinds)] or classes)
     return InvalidValueError(
-        f"{where}: expected a {said}, got {path}; there is no {names[ends[0]]} in {module.__name__}{near}"
+        f"{where}: expected {said}, got {path}; there is no {names[ends[0]]} in {module.__name__}{near}"
     )
 
 

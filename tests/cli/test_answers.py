@@ -132,7 +132,7 @@ class OwnLoss(NTXent):
         (
             "objectives",
             '{"c": {"class_path": "mine.Objektive"}}',
-            "model.objectives.c: expected a Objective, got mine.Objektive",
+            "model.objectives.c: expected an Objective, got mine.Objektive",
         ),
         (
             "objectives",
