@@ -64,6 +64,7 @@ class Method(NamedTuple):
 
 METHODS = {
     "simcse": Method("SimCSE"),
+    "simcse_tenth": Method("SimCSE, temperature 0.1"),
     "consert": Method("ConSERT"),
     "dcl": Method("DCL"),
     "esimcse": Method("ESimCSE"),
