@@ -165,6 +165,17 @@ def test_a_name_that_no_text_has_is_refused() -> None:
         Prompts.trained({"query": 5})  # type: ignore[dict-item]  # on purpose
 
 
+@pytest.mark.parametrize("frame", [Frame(), Frame("old "), Frame("the old", " sings", apart=True)])
+def test_ids_and_what_stands_around_are_the_same_without_words(
+    learned_tokenizer: PreTrainedTokenizerFast, frame: Frame
+) -> None:
+    tokenizer = TextTokenizer(learned_tokenizer, None)
+    with_words, without = (tokenizer.framed([*tiny.TEXTS[:5], ""], frame, with_words=w) for w in (True, False))
+    assert [(each.before, each.tokens.ids, each.after) for each in without] == [
+        (each.before, each.tokens.ids, each.after) for each in with_words
+    ]
+
+
 def test_tokens_split_where_the_prompt_ends(learned_tokenizer: PreTrainedTokenizerFast) -> None:
     tokenizer = TextTokenizer(learned_tokenizer, None)
     for text in (*tiny.TEXTS[:5], ""):

@@ -1,0 +1,98 @@
+"""Weights in another order: the values of the layers, for as long as they are asked for and no longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from architectures import NAMES, ROWS, encoder_of, ragged
+from torch import nn
+from torch.backends import mkldnn
+
+from contrastive_text import SentenceEncoder
+from contrastive_text.encoders import prepacked as room
+from contrastive_text.encoders.prepacked import prepacked
+from contrastive_text.inference import blocks
+
+
+@pytest.fixture(autouse=True)
+def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packs on this processor too, whatever it is."""
+    monkeypatch.setattr(room, "has_onednn", mkldnn.is_available)
+
+
+def packed_layers(model: nn.Module) -> int:
+    """Returns how many layers have another function than that of their class."""
+    return sum("forward" in vars(part) for part in model.modules())
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "bert" else pytest.mark.slow) for name in NAMES]
+)
+@torch.no_grad()
+def test_every_architecture_has_the_values_that_it_has_by_itself(name: str) -> None:
+    encoder, batch = encoder_of(name).float(), ragged(*ROWS)
+    plain = encoder.token_vectors(batch)
+    with prepacked(encoder):
+        changed = packed_layers(encoder)
+        vectors = encoder.token_vectors(batch)
+    assert changed > 0
+    torch.testing.assert_close(vectors, plain, rtol=1e-4, atol=1e-5)  # float32, summed in another order
+    assert packed_layers(encoder) == 0
+    assert torch.equal(encoder.token_vectors(batch), plain)
+
+
+@torch.no_grad()
+def test_a_changed_weight_is_never_missed() -> None:
+    layer, values = nn.Sequential(nn.Linear(4, 3)), torch.randn(5, 4)
+    for _ in range(2):
+        layer[0].weight.data.add_(1.0)  # unseen by torch's own count of changes
+        with prepacked(layer):
+            found = layer(values)
+        torch.testing.assert_close(found, layer(values))
+
+
+@torch.no_grad()
+def test_what_is_no_plain_layer_stays() -> None:
+    class Doubled(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(input)
+
+    wide = nn.Linear(4, 3).double()
+    hooked = nn.Linear(4, 3)
+    hooked.forward = lambda values: 3 * values  # type: ignore[method-assign]
+    with prepacked(nn.ModuleList([Doubled(4, 3), wide])):
+        assert packed_layers(wide) == 0
+        assert wide(torch.ones(1, 4).double()).dtype == torch.float64
+    with prepacked(nn.ModuleList([hooked])):
+        assert hooked(torch.ones(1)).item() == 3.0
+    assert hooked(torch.ones(1)).item() == 3.0
+
+
+def test_a_layer_is_itself_again_after_an_error() -> None:
+    layer = nn.Sequential(nn.Linear(4, 3))
+    with pytest.raises(RuntimeError), torch.no_grad(), prepacked(layer):
+        layer(torch.randn(5, 7))
+    assert packed_layers(layer) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
+def test_encode_packs_for_many_tokens_and_gives_the_same_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    model = SentenceEncoder.from_pretrained(tiny.save_bert(tmp_path / "bert"), pooler="MeanPooler", dtype=dtype)
+    texts, counts = list(tiny.TEXTS), []
+    monkeypatch.setattr(
+        model,
+        "forward",
+        lambda batch: counts.append(packed_layers(model.encoder)) or type(model).forward(model, batch),
+    )
+    plain = model.encode(texts, convert_to_tensor=True, normalize_embeddings=True)
+    assert not any(counts)
+    monkeypatch.setattr(blocks, "_PREPACKED_FROM", 1)
+    found = model.encode(texts, convert_to_tensor=True, normalize_embeddings=True)
+    assert any(counts) or dtype == torch.bfloat16  # which not every processor packs
+    cosines = torch.linalg.vecdot(torch.as_tensor(found), torch.as_tensor(plain))
+    assert cosines.min() > (1 - 1e-6 if dtype == torch.float32 else 1 - 1e-3)  # bfloat16 has 8 bits
