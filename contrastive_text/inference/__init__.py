@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from contrastive_text.inference.quantization import quantize, value_ranges
     from contrastive_text.inference.readings import vectors_by_pooler
     from contrastive_text.inference.retrieval import retrieval_scores, retrieved
-    from contrastive_text.inference.search import Hit, connected_groups, near_duplicates, top_k
+    from contrastive_text.inference.search import Hit, UnitVectors, connected_groups, near_duplicates, top_k
     from contrastive_text.inference.sentence_encoder import SentenceEncoder
     from contrastive_text.inference.vector_files import (
         EmbeddingRun,
@@ -44,6 +44,7 @@ __all__ = [
     "SentenceEncoder",
     "Shard",
     "Space",
+    "UnitVectors",
     "VectorIndex",
     "VectorRecord",
     "connected_groups",

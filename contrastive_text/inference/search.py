@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.similarity import full_precision, unit_vectors
+from contrastive_text.core.onednn import products
+from contrastive_text.core.similarity import EPSILON, at_least_float32, full_precision, unit_vectors
 
 BLOCK = 4096
 """Side of a tile of cosines, which is what memory holds at once: 64 MiB in float32."""
+
+_WIDEST = 8
+"""Tiles side by side that are one for few queries: a hundred small ones take a third longer."""
+
+_CELL = 256
+"""Cosines of which the highest is looked at first."""
 
 MOST_PAIRS = 10_000_000
 """Near-duplicates above which the threshold is refused: some 250 MB of ids and cosines."""
@@ -30,7 +38,41 @@ class Hit(NamedTuple):
     score: float
 
 
-def hits(queries: Tensor, corpus: Tensor | Sequence[Tensor], k: int) -> list[list[Hit]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitVectors:
+    """Vectors of a corpus of length 1 and checked, made once for many searches: half the time of a single query.
+
+    Args:
+        values: (C, D), in float32, or float64.
+
+    Example:
+        >>> corpus = UnitVectors.of(torch.tensor([[0.0, 1.0], [2.0, 0.0]]))
+        >>> hits(torch.tensor([[1.0, 0.0]]), corpus, k=1)
+        [[Hit(corpus_id=1, score=1.0)]]
+    """
+
+    values: Tensor
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, vectors: Tensor | Sequence[Tensor], device: torch.device | None = None) -> UnitVectors:
+        """Returns a copy of vectors at unit length.
+
+        Args:
+            vectors: (C, D), or several that have its rows one after the other.
+            device: Where to search; None for where they are.
+
+        Raises:
+            ValueError: Not matrices of floating-point numbers, or a value that is not finite.
+        """
+        parts = [vectors] if isinstance(vectors, Tensor) else vectors
+        for part in parts:
+            _check("corpus", part)
+        units = [units for _, units in _units_of(parts, BLOCK, device or parts[0].device)]
+        return cls(torch.cat(units) if units else at_least_float32(parts[0].to(device)))
+
+
+def hits(queries: Tensor, corpus: Tensor | Sequence[Tensor] | UnitVectors, k: int) -> list[list[Hit]]:
     """Returns the k nearest vectors of each query's, best first; arguments and errors are those of ``top_k``.
 
     Example:
@@ -43,18 +85,18 @@ def hits(queries: Tensor, corpus: Tensor | Sequence[Tensor], k: int) -> list[lis
 
 @torch.no_grad()
 def top_k(
-    queries: Tensor, corpus: Tensor | Sequence[Tensor], k: int, block: int = BLOCK
+    queries: Tensor, corpus: Tensor | Sequence[Tensor] | UnitVectors, k: int, block: int = BLOCK
 ) -> tuple[Tensor, Tensor]:
     """Returns the k vectors of a corpus that are nearest to each query by cosine, exactly.
 
     Cosines are taken in float32 (float64 where both sides are) for half-precision vectors too, a tile of
-    (block, block) at a time on the queries' device: the corpus may be a memory-mapped file larger than memory.
-    Of equal cosines the lower id comes first. A zero vector has cosine 0 with everything. Another block size
-    rounds cosines differently, by some 1e-7.
+    (block, block), or of fewer queries and more columns, at a time on the queries' device: the corpus may be a
+    memory-mapped file larger than memory. Of equal cosines the lower id comes first. A zero vector has cosine 0
+    with everything. Another block size rounds cosines differently, by some 1e-7.
 
     Args:
         queries: (Q, D).
-        corpus: (C, D), or several that have its rows one after the other.
+        corpus: (C, D), or several that have its rows one after the other, or one made ready for many searches.
         k: Vectors for each query; all of the corpus where it has fewer.
         block: Queries, and vectors of the corpus, at once.
 
@@ -70,7 +112,9 @@ def top_k(
         >>> scores, ids
         (tensor([[1.0000, 1.0000, 0.6000]]), tensor([[1, 2, 3]]))
     """
-    parts = [corpus] if isinstance(corpus, Tensor) else corpus
+    is_ready = isinstance(corpus, UnitVectors)
+    whole = corpus.values if isinstance(corpus, UnitVectors) else corpus
+    parts = [whole] if isinstance(whole, Tensor) else whole
     _check("queries", queries)
     _at_least_one(k=k, block=block)
     for part in parts:
@@ -86,17 +130,45 @@ def top_k(
     scores, ids = [queries.new_empty(0, width, dtype=dtype)], [_ids(queries, 0, width)]
     with full_precision(queries.device):
         for _, rows in _units("queries", queries, block):
-            found = _nearest(rows.to(dtype), parts, k, block)
+            wide = max(block, min(block * block // len(rows), _WIDEST * block))
+            found = _nearest(rows.to(dtype), _columns(parts, wide, rows.device, dtype, is_ready), k)
             scores.append(found[0])
             ids.append(found[1])
     return torch.cat(scores), torch.cat(ids)
 
 
-def _nearest(queries: Tensor, parts: Sequence[Tensor], k: int, block: int) -> tuple[Tensor, Tensor]:
+def _columns(
+    parts: Sequence[Tensor], block: int, device: torch.device, dtype: torch.dtype, is_ready: bool
+) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+    """Yields blocks of a corpus with the start of each, and what its cosines are multiplied by; None for 1.
+
+    That is the inverse of lengths, which takes no copy of the vectors.
+    """
+    before = 0
+    for part in parts:
+        for start in range(0, len(part), block):
+            columns = at_least_float32(part[start : start + block].to(device))
+            if is_ready:
+                yield before + start, columns.to(dtype), None
+                continue
+            norms = torch.linalg.vector_norm(columns, dim=1)
+            if columns.dtype == dtype and norms.isfinite().all():
+                yield before + start, columns, norms.clamp_(min=EPSILON).reciprocal_()
+                continue
+            for offset, units in _units("corpus", columns, block, before=before + start):
+                yield offset, units.to(dtype), None
+        before += len(part)
+
+
+def _nearest(
+    queries: Tensor, columns: Iterator[tuple[int, Tensor, Tensor | None]], k: int
+) -> tuple[Tensor, Tensor]:
     """Returns the best of the whole corpus for some unit vectors, (Q, D)."""
     scores, ids = queries.new_empty(len(queries), 0), _ids(queries, len(queries), 0)
-    for start, columns in _units_of(parts, block, device=queries.device):
-        cosines = queries @ columns.to(queries.dtype).T
+    for start, vectors, inverse in columns:
+        cosines = products(queries, vectors)
+        if inverse is not None:
+            cosines *= inverse
         new_scores, places = _best(cosines, k) if scores.shape[1] < k else _above(cosines, scores[:, -1:], k)
         # What was found before has lower ids and stands to the left, where a stable sort leaves it.
         scores, order = torch.cat([scores, new_scores], dim=1).sort(dim=1, descending=True, stable=True)
@@ -108,10 +180,14 @@ def _nearest(queries: Tensor, parts: Sequence[Tensor], k: int, block: int) -> tu
 def _above(scores: Tensor, least: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Returns the scores of each row above its least one, (Q, 1), by place, filled up with -inf; their places.
 
-    After the first tiles few are, and to compare takes a tenth of a topk. Where a row has more than k, the best k
+    After the first tiles few are: the highest of some is compared first. Where a row has more than k, the best k
     of each row are returned, of which some may not be above it.
     """
-    rows, places = (scores > least).nonzero(as_tuple=True)
+    size = _CELL if scores.shape[1] % _CELL == 0 else 1
+    cells = scores.view(len(scores), -1, size)
+    rows, numbers = (cells.amax(dim=2) > least).nonzero(as_tuple=True)
+    near, within = (cells[rows, numbers] > least[rows]).nonzero(as_tuple=True)
+    rows, places = rows[near], numbers[near] * size + within
     counts = rows.bincount(minlength=len(scores))
     width = int(counts.max())
     if width > k:

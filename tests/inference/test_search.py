@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contrastive_text.inference.search import check_threshold, connected_groups, near_duplicates, top_k
+from contrastive_text.inference.search import (
+    UnitVectors,
+    check_threshold,
+    connected_groups,
+    near_duplicates,
+    top_k,
+)
 
 
 def random_vectors(count: int, features: int = 6, seed: int = 0) -> Tensor:
@@ -69,6 +75,23 @@ def test_a_memory_mapped_corpus_of_half_precision_is_searched_without_a_copy_of_
     mapped = torch.from_numpy(np.load(path, mmap_mode="c"))
     found, dense = top_k(vectors[:3], mapped, k=4, block=16), top_k(vectors[:3], vectors, k=4, block=16)
     assert torch.equal(found[0], dense[0]) and torch.equal(found[1], dense[1])
+
+
+@pytest.mark.parametrize("block", [7, 256, 4096])
+@pytest.mark.parametrize("length", [1e-6, 1.0, 1e6])
+def test_a_corpus_of_any_length_and_one_made_ready_give_the_best_cosines(block: int, length: float) -> None:
+    corpus, queries = random_vectors(1100, 8).float(), random_vectors(3, 8, seed=1).float()
+    cosines = torch.nn.functional.normalize(queries.double()) @ torch.nn.functional.normalize(corpus.double()).T
+    corpus *= length
+    for given_as in (corpus, UnitVectors.of([corpus[:500], corpus[500:]])):
+        scores, ids = top_k(queries, given_as, k=9, block=block)
+        torch.testing.assert_close(scores.double(), cosines.topk(9).values, rtol=0, atol=1e-6)  # float32
+        torch.testing.assert_close(scores.double(), cosines.gather(1, ids), rtol=0, atol=1e-6)
+
+
+def test_a_corpus_that_is_not_finite_is_not_made_ready() -> None:
+    with pytest.raises(ValueError, match=r"corpus: expected finite numbers, got others in row 1"):
+        UnitVectors.of(torch.tensor([[1.0], [torch.inf]]))
 
 
 def test_cosines_stay_in_float32_under_autocast() -> None:
