@@ -130,7 +130,7 @@ def top_k(
     scores, ids = [queries.new_empty(0, width, dtype=dtype)], [_ids(queries, 0, width)]
     with full_precision(queries.device):
         for _, rows in _units("queries", queries, block):
-            wide = max(block, min(block * block // len(rows), _WIDEST * block))
+            wide = block * max(1, min(_WIDEST, block // (_WIDEST * len(rows))))
             found = _nearest(rows.to(dtype), _columns(parts, wide, rows.device, dtype, is_ready), k)
             scores.append(found[0])
             ids.append(found[1])
