@@ -102,7 +102,7 @@ def batches_of(module: ContrastiveModule, folder: Path, texts: list[str], rows: 
 def loss_and_gradient(module: ContrastiveModule, batch: Batch, precision: str) -> None:
     """Computes the gradient of a batch, in bfloat16 by autocast."""
     module.zero_grad(set_to_none=True)
-    device = batch.lengths.device.type
+    device = batch.ids.device.type
     with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
         loss = torch.stack([*module.step_losses(batch).values()]).sum()
     loss.backward()  # type: ignore[no-untyped-call]  # torch's
