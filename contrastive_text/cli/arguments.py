@@ -6,7 +6,7 @@ Nothing here imports torch; see ``commands``.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from contrastive_text.cli.paths import ReadPath, WrittenFile, WrittenFolder
 from contrastive_text.core.text_files import USUAL
@@ -21,6 +21,13 @@ Texts = Annotated[str, ReadPath(), FILES]
 Column = Annotated[str | None, "column of the text, where its name isn't a usual one"]
 Output = Annotated[Path | None, WrittenFile(), "file to write to; the terminal without it"]
 Cache = Annotated[Path | None, WrittenFolder(), "folder where vectors stay for the next run"]
+Backend = Annotated[
+    Literal["torch", "onnx", "openvino"], "what runs the network; the last two on the CPU, from a graph made once"
+]
+Dtype = Annotated[
+    Literal["float32", "bfloat16", "float16", "int8"],
+    "what the network computes in; int8 with onnx or openvino, bfloat16 with torch or openvino",
+]
 Device = Annotated[str | None, "cpu, cuda, ...; the GPU if there is one"]
 
 

@@ -9,7 +9,18 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from contrastive_text.cli.arguments import FILES, Cache, Column, Device, Model, Output, Texts, TextsCommand
+from contrastive_text.cli.arguments import (
+    FILES,
+    Backend,
+    Cache,
+    Column,
+    Device,
+    Dtype,
+    Model,
+    Output,
+    Texts,
+    TextsCommand,
+)
 from contrastive_text.cli.encoding_commands import Duplicates, Embed, Mine, Search
 from contrastive_text.cli.options import OTHERS
 from contrastive_text.cli.paths import ReadPath, WrittenFile, WrittenFolder
@@ -82,6 +93,8 @@ class Evaluate(TextsCommand):
         "file for the suites' tables, instead of the terminal; of mteb the folder of its own JSON",
     ] = None
     cache: Cache = None
+    backend: Backend = "torch"
+    dtype: Dtype = "float32"
 
 
 @dataclass(frozen=True)

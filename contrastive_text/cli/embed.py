@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from contrastive_text.cli.encoding_commands import Embed, EncodingCommand
 from contrastive_text.cli.models import check_device, load_model, warnings_as_notes
@@ -29,15 +28,14 @@ from contrastive_text.inference.vector_files import (
 )
 from contrastive_text.inference.vector_files.formats import ids_of
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
 
 def encoder_of(options: EncodingCommand) -> tuple[SentenceEncoder, list[str] | None]:
     """Loads the model that the options name; gives the devices too, where they are several."""
     devices: list[str] = options.device.split(",") if options.device else []
     for name in devices:
         check_device(name)
-    model = load_model(options.model, device=devices[0] if devices else None).to(_DTYPES[options.dtype])
+    first = devices[0] if devices else None
+    model = load_model(options.model, device=first, backend=options.backend, dtype=options.dtype)
     return model, devices if len(devices) > 1 else None
 
 

@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from contrastive_text.cli.arguments import FILES, Column, Device, Model, Texts, TextsCommand
+from contrastive_text.cli.arguments import FILES, Backend, Column, Device, Dtype, Model, Texts, TextsCommand
 from contrastive_text.cli.paths import ReadPath, WrittenFile
 
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
@@ -46,7 +46,8 @@ class EncodingCommand(TextsCommand):
     split: Annotated[str | None, "of a file with a column split: train, dev, test, another, or all"] = None
     block_size: Annotated[int, "texts that are encoded and then saved together"] = 16_384
     device: Annotated[Device, "cpu, cuda, ... or several: cuda:0,cuda:1; the GPU if there is one"] = None
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], "of the model's weights"] = "float32"
+    backend: Backend = "torch"
+    dtype: Dtype = "float32"
     restart: Annotated[bool, "throw away what a stopped run has left"] = False
 
 

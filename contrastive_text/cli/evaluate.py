@@ -51,7 +51,7 @@ _READ_BY: Mapping[str, Sequence[str]] = {
     "subsets": ("sts", "retrieval", "mteb"),
     "protocol": _CLASSIFIED,
     "classifier": _CLASSIFIED,
-    **dict.fromkeys(("device", "pooler"), _ENCODES),
+    **dict.fromkeys(("device", "pooler", "backend", "dtype"), _ENCODES),
     "cache": _CACHED,
     "tasks": ("glue", "retrieval", "mteb"),
     **dict.fromkeys(("learning_rates", "batch_sizes", "seeds", "epochs", "steps", "config"), ("glue",)),
@@ -115,7 +115,7 @@ def _check(options: Evaluate) -> None:
 
 def _load(options: Evaluate) -> dict[str, CachedEncoder]:
     """Returns what gives the vectors of the model, by its name; of each reading where poolers are named."""
-    models = load_readings(options.model, options.device, options.pooler)
+    models = load_readings(options.model, options.device, options.pooler, options.backend, options.dtype)
     with warnings_as_notes():
         return CachedEncoder.each(models, options.cache, options.batch_size, show_progress_bar=True)
 
@@ -205,7 +205,7 @@ def _evaluate_mteb(options: Evaluate) -> None:
 
     with redirect_stdout(sys.stderr), warnings_as_notes():
         tasks = find_mteb(options.tasks)
-        models = load_readings(options.model, options.device, options.pooler)
+        models = load_readings(options.model, options.device, options.pooler, options.backend, options.dtype)
         name = organised_name(options.model)
         rows = {
             each: score_mteb(MTEBModel(model, name), tasks, options.output, options.batch_size)

@@ -14,6 +14,8 @@ from contrastive_text.inference.model_folder import local_folder, read_folder
 from contrastive_text.inference.readings import readings
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
+DTYPES = {each: getattr(torch, each) for each in ("float32", "bfloat16", "float16", "int8")}
+
 
 def check_device(name: str | None) -> None:
     """Checks that this machine has a device, before a model is loaded; None is left to the model.
@@ -42,20 +44,28 @@ def warnings_as_notes() -> Iterator[None]:
                 say(f"note: {note}")
 
 
-def load_model(path: str, device: str | None, pooler: str | None = None) -> SentenceEncoder:
+def load_model(
+    path: str, device: str | None, pooler: str | None = None, backend: str = "torch", dtype: str = "float32"
+) -> SentenceEncoder:
     """Loads a model and prints what is to be known of it, such as a pooler that its folder doesn't name."""
     check_device(device)
     with warnings_as_notes():
-        return SentenceEncoder.from_pretrained(path, device=device, pooler=pooler)
+        return SentenceEncoder.from_pretrained(
+            path, device=device, pooler=pooler, backend=backend, dtype=DTYPES[dtype]
+        )
 
 
-def load_readings(path: str, device: str | None, poolers: Sequence[str]) -> dict[str, SentenceEncoder]:
+def load_readings(
+    path: str, device: str | None, poolers: Sequence[str], backend: str = "torch", dtype: str = "float32"
+) -> dict[str, SentenceEncoder]:
     """Loads a model, to be read with each of several poolers, and prints how its vectors are pooled.
 
     Args:
         path: Folder or hub name.
         device: Where to put it; None for the GPU if there is one.
         poolers: Their names; none for the model's own.
+        backend: What runs its network; see ``SentenceEncoder.from_pretrained``.
+        dtype: What that computes in.
 
     Returns:
         The model under its path; or, where poolers are named, each reading under path and pooler.
@@ -63,11 +73,12 @@ def load_readings(path: str, device: str | None, poolers: Sequence[str]) -> dict
     if poolers:
         check_device(device)
         with warnings_as_notes():
-            read = readings(read_folder(local_folder(path)), poolers, name=path)
-        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        found = {f"{path} ({pooler})": model.to(place).eval() for pooler, model in read.items()}
+            parts = read_folder(local_folder(path)).run_by(backend, DTYPES[dtype])
+            read = readings(parts, poolers, name=path)
+        place, kind = parts.place(device, DTYPES[dtype])
+        found = {f"{path} ({pooler})": model.to(place, kind).eval() for pooler, model in read.items()}
     else:
-        found = {path: load_model(path, device)}
+        found = {path: load_model(path, device, backend=backend, dtype=dtype)}
     for model in found.values():
         say(f"{path}: {model.pooling}, at most {model.max_length} tokens")
     return found

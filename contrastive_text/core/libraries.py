@@ -17,6 +17,7 @@ _EXTRAS = {
     "onnx": ("onnx", "onnx"),
     "onnxscript": ("onnxscript", "onnx"),
     "onnxruntime": ("onnxruntime", "onnx"),
+    "openvino": ("openvino", "openvino"),
     "pyarrow": ("pyarrow", "parquet"),
     "peft": ("peft", "adapters"),
     "bitsandbytes": ("bitsandbytes", "qlora"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.inference.device_pool import check_devices
-from contrastive_text.inference.quantization import Precision, check_precision
+from contrastive_text.inference.quantization import Precision, check_precision, check_ranges
 
 Vectors: TypeAlias = Tensor | npt.NDArray[Any]  # Any: of numbers; float32, or a byte where precision asks for it
 
@@ -76,6 +76,22 @@ class Encoding:
     def prompt_in(self, prompts: Prompts) -> str:
         """Returns what stands before every text, by a model's prompts."""
         return prompts.text(self.prompt_name) if self.prompt is None else self.prompt
+
+    def settled(self, prompts: Prompts, features: Callable[[], int], kept: int | None) -> Encoding:
+        """Returns it with what a model has in place of names and of None.
+
+        Args:
+            prompts: The model's.
+            features: Gives the features of its vectors.
+            kept: How many are kept; None for all.
+
+        Raises:
+            ValueError: A byte without ranges, ranges of another number of features, or no such prompt.
+        """
+        ranges = self.ranges
+        if self.is_byte:
+            ranges = check_ranges(ranges, kept or features(), self.precision, where="encode.ranges")
+        return replace(self, prompt=self.prompt_in(prompts), prompt_name=None, truncate_dim=kept, ranges=ranges)
 
     @property
     def devices(self) -> Sequence[str] | None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 
+import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -15,6 +16,7 @@ from contrastive_text.core.specs import part_spec
 from contrastive_text.core.weights import add_weights
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.encoders import Encoder, TransformerEncoder
+from contrastive_text.inference.runtimes import BACKENDS, RuntimeEncoder
 from contrastive_text.poolers import Pooler
 
 
@@ -31,6 +33,7 @@ class ModelParts:
         prompts: What stands before texts, by what they are.
         truncate_dim: Features that are kept unless another number is asked for; None for all.
         pooling: Which pooler it is read with and why, in words; empty until that is settled.
+        runtime: What runs the network in place of torch; None for torch.
     """
 
     encoder: TransformerEncoder
@@ -41,6 +44,7 @@ class ModelParts:
     prompts: Prompts = NO_PROMPTS
     truncate_dim: int | None = None
     pooling: str = ""
+    runtime: RuntimeEncoder | None = None
 
     def asked(self, max_length: int | None, truncate_dim: int | None, prompts: Prompts | None) -> ModelParts:
         """Returns the parts with what ``SentenceEncoder.from_pretrained`` is asked for in place of their own.
@@ -60,6 +64,40 @@ class ModelParts:
             prompts=self.prompts if prompts is None else prompts,
         )
 
+    def run_by(self, backend: str, dtype: torch.dtype) -> ModelParts:
+        """Returns the parts with the network in a runtime; see ``RuntimeEncoder``.
+
+        Args:
+            backend: ``onnx`` or ``openvino``; or ``torch``, for the parts as they are.
+            dtype: What the runtime computes in.
+
+        Raises:
+            ImportError: Without the runtime.
+            ValueError: Another name, or a type that the runtime, or torch, doesn't compute in.
+        """
+        if backend != "torch":
+            runtime = RuntimeEncoder(self.encoder, backend, dtype)
+            if self.pooler is not None:
+                runtime.runtime(self.pooler.layers)  # now, not with the first text
+            return replace(self, runtime=runtime)
+        if not dtype.is_floating_point:
+            raise InvalidValueError(
+                f"dtype: expected a floating-point type with backend='torch', got {dtype}; "
+                f"give backend={' or '.join(map(repr, BACKENDS))} with it"
+            )
+        return self
+
+    def place(self, device: str | None, dtype: torch.dtype) -> tuple[str, torch.dtype]:
+        """Returns where the weights are to be, and in which type: of a runtime's model on the CPU in float32.
+
+        Args:
+            device: None for the GPU if there is one, else the CPU.
+            dtype: What the network computes in.
+        """
+        if self.runtime is not None:
+            return device or "cpu", torch.float32
+        return device or ("cuda" if torch.cuda.is_available() else "cpu"), dtype
+
     @property
     def identity(self) -> str:
         """32 hex digits, the same for equal vectors: of weights, tokenizer, pooler, head, prompts and limits."""
@@ -68,7 +106,9 @@ class ModelParts:
         pooler = part_spec(self.pooler, "pooler")
         if is_own(pooler["class_path"]):  # by its name alone, whatever package it is in
             pooler["class_path"] = type(self.pooler).__name__
-        limits = [self.max_length, self.normalize, self.prompts.spec, self.truncate_dim, pooler]
+        limits: list[object] = [self.max_length, self.normalize, self.prompts.spec, self.truncate_dim, pooler]
+        if self.runtime is not None and self.runtime.dtype != torch.float32:
+            limits.append([self.runtime.backend, str(self.runtime.dtype)])  # float32 but rounds otherwise
         layers = [layer for layer in self.head or () if not isinstance(layer, nn.Identity | nn.Dropout)]
         vocabulary = self.encoder.tokenizer.backend_tokenizer.to_str()
         settings = self.encoder.model.config.to_diff_dict()

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-import logging
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,18 +14,16 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from contrastive_text.core.errors import InvalidValueError, first_line
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import quiet, require
 from contrastive_text.core.model_files import GRAPH, MODULES, whole_folder
 from contrastive_text.core.types import Hidden
 from contrastive_text.encoders.packing import ATTENTION
+from contrastive_text.inference.graphs import OPSET, example_inputs, no_opset, write_graph
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import MaskTokenPooler
 
 OUTPUT = "sentence_embedding"
-
-OPSET = 18
-"""The one that torch's exporter writes in; others are converted from it."""
 
 TOLERANCE = 1e-5
 """Largest difference of a feature, as part of the largest feature: rounding of float32 is some 1e-6 of it."""
@@ -101,7 +96,7 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
     for library in ("onnx", "onnxscript", "onnxruntime"):
         require(library, "export_onnx")
     if not 1 <= opset <= require("onnx", "export_onnx").defs.onnx_opset_version():
-        raise _no_opset(opset)
+        raise no_opset(opset)
     alike = copy.deepcopy(model).to("cpu", torch.float32).eval()
     texts = _texts(alike)
     expected = np.asarray(alike.encode(texts, prompt=""))
@@ -145,56 +140,8 @@ class _Graph(nn.Module):
 
 
 def _write_graph(graph: _Graph, path: Path, opset: int) -> None:
-    ids = torch.arange(14).reshape(2, 7) % graph.model.encoder.vocabulary_size
-    mask = torch.ones_like(ids)
-    mask[1, 4:] = 0
-    example = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
-    free = {0: "batch", 1: "length"}
-    try:
-        with _silent(), torch.no_grad():
-            program = torch.onnx.export(
-                graph,
-                tuple(example[name] for name in graph.inputs),
-                dynamo=True,
-                input_names=graph.inputs,
-                output_names=[OUTPUT],
-                dynamic_shapes=[tuple(free for _ in graph.inputs)],
-                opset_version=opset,
-                verbose=False,
-            )
-            assert program is not None
-            program.save(path)
-    except torch.onnx.OnnxExporterError as error:
-        raise InvalidValueError(
-            f"export_onnx: expected a network that torch exports at opset {opset}, got {type(error).__name__}: "
-            f"{first_line(error)}"
-        ) from error
-    loaded = require("onnx", "export_onnx").load(path, load_external_data=False)
-    (version,) = (each.version for each in loaded.opset_import if each.domain == "")
-    if version != opset:  # the converter says so only in its log
-        raise _no_opset(opset)
-
-
-def _no_opset(opset: int) -> InvalidValueError:
-    return InvalidValueError(
-        f"export_onnx.opset: expected one that the graph can be converted to, got {opset}; take {OPSET}, or a "
-        "later one that your onnx has"
-    )
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keeps away what the exporter says of torchvision, of deprecations inside torch and of names of axes."""
-    levels = {logger: logger.level for logger in map(logging.getLogger, ("torch.onnx", "onnxscript"))}
-    try:
-        for logger in levels:
-            logger.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings(), quiet():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
+    examples = example_inputs(graph.model.encoder.vocabulary_size)
+    write_graph(graph, {name: examples[name] for name in graph.inputs}, [OUTPUT], path, opset)
 
 
 def _write_tokenizer(model: SentenceEncoder, folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,7 +25,8 @@ from contrastive_text.inference.encoding import Device, Encoding, Vectors
 from contrastive_text.inference.model_folder import local_folder, read_folder, write_folder
 from contrastive_text.inference.model_parts import ModelParts, usable_encoder
 from contrastive_text.inference.pooling import read_with
-from contrastive_text.inference.quantization import Precision, check_ranges, quantize
+from contrastive_text.inference.quantization import Precision, quantize
+from contrastive_text.inference.runtimes import RuntimeEncoder
 from contrastive_text.inference.search import Hit, hits
 from contrastive_text.poolers import Pooler
 
@@ -44,6 +45,7 @@ class SentenceEncoder(nn.Module):
         max_length: Longest text in tokens with special ones, longer ones are cut; None for the network's limit.
         prompts: What stands before texts: of ``encode``, of ``encode_query`` and of ``encode_document``.
         truncate_dim: Features that ``encode`` keeps, the first ones, unless it is given another number.
+        runtime: What runs the network in place of torch; see ``from_pretrained``.
 
     Attributes:
         pooling: Which pooler a loaded model is read with and why, in words: its own, or one in place of it.
@@ -64,6 +66,7 @@ class SentenceEncoder(nn.Module):
         max_length: int | None = None,
         prompts: Prompts = NO_PROMPTS,
         truncate_dim: int | None = None,
+        runtime: RuntimeEncoder | None = None,
     ) -> None:
         super().__init__()
         self.encoder, tokenizer = usable_encoder(encoder)
@@ -71,7 +74,7 @@ class SentenceEncoder(nn.Module):
         self.max_length = max_length or self.encoder.limit
         limit, length = self.encoder.limit, self.max_length
         self.tokenizer = TextTokenizer(tokenizer, length, limit and length and limit - length)
-        self.prompts, self.truncate_dim = prompts, truncate_dim
+        self.prompts, self.truncate_dim, self.runtime = prompts, truncate_dim, runtime
         self.pooling, self.truncated = "", 0
         self._measured: tuple[Pooler, nn.Sequential | None, int] | None = None
         self._kept(truncate_dim)
@@ -87,6 +90,7 @@ class SentenceEncoder(nn.Module):
         truncate_dim: int | None = None,
         trust: Sequence[str] | None = None,
         prompts: Prompts | None = None,
+        backend: str = "torch",
     ) -> Self:
         """Loads a folder, or a name on the hub, saved by us, by sentence-transformers or by Transformers.
 
@@ -99,21 +103,23 @@ class SentenceEncoder(nn.Module):
             device: Where to put the model; None for the GPU if there is one, else the CPU.
             dtype: Of the network's weights, whatever the folder's are. ``torch.bfloat16`` is about twice as fast
                 where the processor computes in it, and moves a vector by a cosine of some 1e-4; vectors leave as
-                float32 anyway.
+                float32 anyway. With a ``backend`` also ``torch.int8``, where the CPU multiplies bytes.
             truncate_dim: Features that ``encode`` keeps; None for the folder's number, or all.
             trust: Modules whose poolers the folder may name, beside this library's and those that are imported.
             prompts: What stands before texts, of a model whose folder doesn't say it; None for the folder's.
+            backend: What runs the network: ``torch``; or on the CPU, from a graph that is made once and kept,
+                ``onnx`` (onnxruntime) or ``openvino``. All else stays ours.
 
         Raises:
-            ValueError: No such model, a damaged folder, one that names a class of a module that isn't trusted, a
-                name that no pooler has, a length beyond the model's limit, or more features to keep than there
-                are.
+            ImportError: A backend that isn't installed.
+            ValueError: No such model, a damaged folder, one that names a class of a module that isn't trusted, no
+                such pooler or backend, a length beyond the model's limit, or more features than there are.
         """
         with trusting(trust):
             parts = read_folder(local_folder(str(model_name_or_path)))
         parts = read_with(parts, pooler, name=str(model_name_or_path))
-        model = cls.of(parts.asked(max_length, truncate_dim, prompts))
-        return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"), dtype).eval()
+        parts = parts.asked(max_length, truncate_dim, prompts).run_by(backend, dtype)
+        return cls.of(parts).to(*parts.place(device, dtype)).eval()
 
     @classmethod
     def of(cls, parts: ModelParts) -> Self:
@@ -264,7 +270,8 @@ class SentenceEncoder(nn.Module):
         """
         if isinstance(sentences, str):
             raise InvalidTypeError("encode_blocks: expected many texts, got one string; put it into a list")
-        encoding = self._settled(encoding or Encoding())
+        encoding = encoding or Encoding()
+        encoding = encoding.settled(self.prompts, lambda: self.features, self._kept(encoding.truncate_dim))
         if isinstance(encoding.device, str | torch.device):
             self.to(encoding.device)
         frame = self.prompts.frame(encoding.prompt or "", self.tokenizer)
@@ -272,14 +279,6 @@ class SentenceEncoder(nn.Module):
         work = BlockEncoder(self, self.tokenizer, encoding, not convert_to_tensor, frame)
         self.truncated = 0
         return self._counted(encode_each(work, sentences, show_progress_bar), convert_to_tensor)
-
-    def _settled(self, encoding: Encoding) -> Encoding:
-        """Returns options that fit this model, with its own prompt and features where they name none."""
-        kept, ranges = self._kept(encoding.truncate_dim), encoding.ranges
-        if encoding.is_byte:
-            ranges = check_ranges(ranges, kept or self.features, encoding.precision, where="encode.ranges")
-        prompt = encoding.prompt_in(self.prompts)
-        return replace(encoding, prompt=prompt, prompt_name=None, truncate_dim=kept, ranges=ranges)
 
     def _counted(self, blocks: Generator[VectorBlock, None, None], convert_to_tensor: bool) -> Iterator[Vectors]:
         with closing(blocks):
@@ -304,7 +303,9 @@ class SentenceEncoder(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns the vectors of a batch's rows, (S, D), in at least float32."""
-        return self.from_pooled(Embedder(self.encoder, self.pooler, chunk_tokens=_AT_ONCE).pool(batch))
+        return self.from_pooled(
+            Embedder(self.runtime or self.encoder, self.pooler, chunk_tokens=_AT_ONCE).pool(batch)
+        )
 
     def from_pooled(self, pooled: Tensor) -> Tensor:
         """Returns the vectors that leave the model from what its pooler gives: the head, then unit length."""

@@ -15,8 +15,8 @@ import pytest
 from contrastive_text.cli import commands
 from contrastive_text.cli.commands import RECORDS
 from contrastive_text.cli.compare import _FORMATS as COMPARED
-from contrastive_text.cli.embed import _DTYPES
 from contrastive_text.cli.main import COMMANDS
+from contrastive_text.cli.models import DTYPES
 from contrastive_text.cli.options import OTHERS, _unfolded, read_options
 from contrastive_text.cli.search import _FORMATS as SEARCHED
 from contrastive_text.cli.sweep import _FORMATS as SWEPT
@@ -30,6 +30,7 @@ from contrastive_text.inference.mining import Form, Mining
 from contrastive_text.inference.mining.options import Ranks, Short, Take
 from contrastive_text.inference.onnx_export import OPSET
 from contrastive_text.inference.quantization import PRECISIONS
+from contrastive_text.inference.runtimes import BACKENDS
 from contrastive_text.runs.sweeps.table import Take as SweepTake
 
 HELP = """
@@ -81,7 +82,8 @@ def test_the_usage_lists_every_command() -> None:
 @pytest.mark.parametrize(
     ("record", "field", "known"),
     [
-        ("Embed", "dtype", _DTYPES),
+        ("Embed", "backend", ["torch", *BACKENDS]),
+        ("Embed", "dtype", DTYPES),
         ("Embed", "precision", PRECISIONS),
         ("Search", "format", SEARCHED),
         ("Evaluate", "suite", [*SUITES, "glue", "mteb"]),

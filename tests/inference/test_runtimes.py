@@ -1,0 +1,141 @@
+"""Networks run by onnxruntime and OpenVINO, against torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from contrastive_text.cli import run
+from contrastive_text.data.prompts import Prompts
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.inference import graphs
+from contrastive_text.inference.readings import readings
+from contrastive_text.inference.runtimes import BACKENDS, RuntimeEncoder, check_backend
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.poolers import LastTwoPooler, MaskTokenPooler, MeanPooler
+
+# float32: other kernels add in another order. Vectors have entries of size 1.
+ROUNDING = 1e-5
+TEXTS = ["bird", "", *tiny.TEXTS[:9], " ".join(tiny.TEXTS)]  # the last far above the tiny encoder's 32 tokens
+
+backends = pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.skipif(
+                any(importlib.util.find_spec(each) is None for each in ("onnx", "onnxscript", made.library)),
+                reason=f"needs the extra {name}",
+            ),
+        )
+        for name, made in BACKENDS.items()
+    ],
+)
+
+
+def equal(model: SentenceEncoder, other: SentenceEncoder, texts: list[str] = TEXTS) -> None:
+    np.testing.assert_allclose(model.encode(texts), other.encode(texts), rtol=0, atol=ROUNDING)
+    assert model.truncated == other.truncated
+
+
+@pytest.mark.slow
+@backends
+def test_a_runtime_gives_torchs_vectors_with_and_without_post_processing(
+    bert: str, tmp_path: Path, backend: str
+) -> None:
+    torch.manual_seed(0)
+    plain = SentenceEncoder(TransformerEncoder(bert), MeanPooler(), max_length=9)
+    layer = nn.Linear(16, 12)
+    prompts = Prompts({"query": "the old "}, pooled=False)
+    whole = SentenceEncoder(plain.encoder, MeanPooler(), nn.Sequential(layer), True, 9, prompts, truncate_dim=7)
+    for name, model in (("plain", plain), ("whole", whole)):
+        model.save_pretrained(tmp_path / name)
+        loaded = SentenceEncoder.from_pretrained(tmp_path / name, backend=backend)
+        equal(loaded, model.eval())
+        assert loaded.truncated > 0
+        assert loaded.identity == model.identity
+        np.testing.assert_allclose(loaded.encode_query(TEXTS), model.encode_query(TEXTS), rtol=0, atol=ROUNDING)
+        equal(pickle.loads(pickle.dumps(loaded)), model)
+    found = readings(plain.parts.run_by(backend, torch.float32), ["LastTwoPooler", "CLSPooler"], name="plain")
+    equal(found["LastTwoPooler"], SentenceEncoder(plain.encoder, LastTwoPooler(), max_length=9).eval())
+    masked = replace(plain.parts, pooler=MaskTokenPooler(), prompts=Prompts({"": '"{text}" is {mask}.'}, ""))
+    equal(SentenceEncoder.of(masked.run_by(backend, torch.float32)), SentenceEncoder.of(masked))
+
+
+@pytest.mark.slow
+@backends
+def test_int8_is_near_and_known_as_other_vectors(bert: str, backend: str) -> None:
+    model = SentenceEncoder.from_pretrained(bert, pooler="MeanPooler")
+    small = SentenceEncoder.from_pretrained(bert, pooler="MeanPooler", backend=backend, dtype=torch.int8)
+    expected, got = model.encode(TEXTS), small.encode(TEXTS)
+    cosines = (expected * got).sum(1) / np.linalg.norm(expected, axis=1) / np.linalg.norm(got, axis=1)
+    assert 1e-7 < 1 - cosines.min() < 0.02  # other numbers, near ones
+    assert small.identity != model.identity
+
+
+@pytest.mark.slow
+@backends
+def test_other_weights_or_a_changed_graph_are_noticed(bert: str, tmp_path: Path, backend: str) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(bert, folder)
+    before = SentenceEncoder.from_pretrained(folder, pooler="MeanPooler", backend=backend).encode(TEXTS)
+    tiny.save_bert(folder, seed=1)
+    changed = SentenceEncoder.from_pretrained(folder, pooler="MeanPooler", backend=backend)
+    assert np.abs(changed.encode(TEXTS) - before).max() > 0.1
+    equal(changed, SentenceEncoder.from_pretrained(folder, pooler="MeanPooler"))
+    graphs.network_graph(changed.encoder, (-1,), check=lambda *_: None).write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="damaged graph"):
+        equal(changed, SentenceEncoder.from_pretrained(folder, pooler="MeanPooler", backend=backend))
+
+
+@pytest.mark.slow
+@backends
+def test_the_shell_encodes_by_a_runtime(
+    bert: str, tmp_path: Path, backend: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SentenceEncoder(TransformerEncoder(bert), MeanPooler()).save_pretrained(tmp_path / "model")
+    texts = tiny.write_texts(tmp_path / "texts.txt", tiny.TEXTS)
+    words = [texts, str(tmp_path / "v.npy"), "--model", str(tmp_path / "model"), "--backend", backend]
+    run(["embed", *words, "--dtype", "int8"])
+    assert "40 vectors of 16 features" in capsys.readouterr().out
+    run(["embed", *words[:-2], "--dtype", "int8"])
+    assert "give backend='onnx' or 'openvino'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("backend", "library"), [("onnx", "onnxruntime"), ("openvino", "openvino")])
+def test_a_missing_runtime_is_named_with_its_command_before_anything_is_made(
+    bert: str, monkeypatch: pytest.MonkeyPatch, backend: str, library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setattr(graphs, "network_graph", None)
+    with pytest.raises(
+        ImportError, match=rf"{library}, found none .*pip install 'contrastive-text\[{backend}\]'"
+    ):
+        SentenceEncoder.from_pretrained(bert, pooler="MeanPooler", backend=backend)
+
+
+def test_what_a_runtime_does_not_compute_in_is_refused(bert: str) -> None:
+    for backend, dtype, expected in (
+        ("tvm", torch.float32, "backend: expected torch, onnx or openvino, got 'tvm'"),
+        ("onnx", torch.bfloat16, r"dtype: expected torch.float32, torch.int8 with backend='onnx', got torch.bfl"),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            check_backend(backend, dtype)
+    with pytest.raises(ValueError, match="dtype: expected a floating-point type with backend='torch'"):
+        SentenceEncoder.from_pretrained(bert, pooler="MeanPooler", dtype=torch.int8)
+
+
+def test_a_runtime_has_no_weights_of_its_own(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", sys)
+    runtime = RuntimeEncoder(TransformerEncoder(bert), "onnx")
+    assert not list(runtime.parameters()) and not runtime.state_dict()
