@@ -7,7 +7,8 @@ pairs, 3,000 of English Wikipedia and 500 paragraphs of 60 words or more are dra
 peer's batch size is chosen first, for each precision, on a part of them; ours is its default. bfloat16 means
 bfloat16 weights for both. After the rounds a profile of ours says where its time goes.
 
-A smoke run without data: ``--quick``. One precision alone: ``--precisions float32``.
+A smoke run without data: ``--quick``. One precision alone: ``--precisions float32``. Long texts alone:
+``--words 100 300``, with more ``--sentences``, of which one in 21 is a long paragraph.
 """
 
 from __future__ import annotations
@@ -242,6 +243,7 @@ def main() -> None:
     own.add_argument("--data", type=Path, help="folder with sts, nli, unlabeled and documents")
     own.add_argument("--sentences", type=int, default=10_500)
     own.add_argument("--sample", type=int, default=1500, help="sentences for choosing the batch size and cosines")
+    own.add_argument("--words", type=int, nargs=2, metavar=("FEWEST", "MOST"), help="only texts of so many words")
     own.add_argument("--precisions", nargs="+", choices=tuple(DTYPES), default=list(DTYPES))
     options = own.parse_args()
     needs("sentence-transformers")
@@ -257,6 +259,10 @@ def main() -> None:
         else:
             texts, said = mixed_texts(options.data, options.sentences)
             encoder = options.encoder or installed_encoder()
+        if options.words:
+            fewest, most = options.words
+            texts = [text for text in texts if fewest <= len(text.split()) <= most]
+            said += f"; of these {len(texts):,} of {fewest} to {most} words"
         found = measure(options, texts, encoder)
     products = {row["precision"]: statistics.median(row["product FLOP/s"]) / 1e9 for row in found["rows"]}
     lines = [
@@ -292,7 +298,8 @@ def main() -> None:
     if options.quick and options.out is None:
         print("\n".join(lines))
         return
-    print(publish("encode", lines, [found], vars(options), folder=options.out or RESULTS).name)
+    what = "-".join(["encode", *(map(str, options.words) if options.words else [])])
+    print(publish(what, lines, [found], vars(options), folder=options.out or RESULTS).name)
 
 
 if __name__ == "__main__":

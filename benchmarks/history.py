@@ -24,6 +24,8 @@ LABELS = ("max length", "texts", "rows", "ranks", "lines", "queries", "documents
 """Numbers that say what a row is of; others are figures."""
 POOLED = ("round", "seed")
 """Numbers of repetitions, whose figures are one."""
+SAID = ("cosines with", "lengths")
+"""Words that describe a whole result and are no part of its figures' names."""
 
 
 def figures(value: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, float]]:  # Any: what JSON holds
@@ -44,7 +46,7 @@ def figures(value: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, floa
         said = [
             str(each)
             for name, each in value.items()
-            if isinstance(each, str) or (name in LABELS and isinstance(each, int))
+            if (isinstance(each, str) and name not in SAID) or (name in LABELS and isinstance(each, int))
         ]
         for name, each in value.items():
             if isinstance(each, str) or name in POOLED or (name in LABELS and isinstance(each, int)):
