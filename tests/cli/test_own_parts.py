@@ -42,6 +42,7 @@ def trained(tiny_words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch) 
     return [*chosen, "--ckpt_path", str(checkpoint)]
 
 
+@pytest.mark.slow
 def test_a_run_with_parts_of_one_s_own_is_resumed_with_trust(
     trained: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -165,6 +165,7 @@ def test_places_that_cannot_be_written_to_are_told_before_the_first_step(
     assert "expected room for" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_runs_never_write_to_one_folder(
     words: list[str], here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

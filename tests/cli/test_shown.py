@@ -91,6 +91,7 @@ def test_a_file_s_name_that_is_no_utf_8_and_one_behind_two_dashes(
     assert status == 0 and (here / "dashes.npy").exists()
 
 
+@pytest.mark.slow
 def test_a_report_escapes_what_it_shows(finished: dict[str, str], here: Path, said: Said) -> None:
     (here / "bad.txt").write_text(
         "<script>alert(1)</script> \x1b[31m\n" * 4 + "".join(f"a dog {i}\n" for i in range(30)), encoding="utf-8"

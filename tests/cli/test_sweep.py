@@ -41,6 +41,7 @@ def state(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
+@pytest.mark.slow
 def test_a_grid_is_run_once_and_a_lost_cell_again(
     words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_cell_is_the_fit_that_its_command_says(
     assert (here / "one" / "points.svg").exists()
 
 
+@pytest.mark.slow
 def test_a_failing_cell_loses_no_other_and_is_tried_again(words: list[str], here: Path, answer: Answer) -> None:
     command = [*words, "--vary", "data.batch_size=8,1000", "--seeds", "1", "--output", "out"]
     said = answer(command)
@@ -165,6 +167,7 @@ def test_a_logger_of_a_file_is_refused_at_once(words: list[str], here: Path, ans
     assert [path.name for path in here.iterdir()] == ["silent.yaml"]
 
 
+@pytest.mark.slow
 def test_the_folder_of_another_plan_is_refused(words: list[str], here: Path, answer: Answer) -> None:
     command = [*words, "--vary", "model.pooler=MeanPooler", "--seeds", "1", "--output", "out"]
     assert run(command) == 0
@@ -186,6 +189,7 @@ def test_an_unknown_score_ends_the_sweep_at_its_first_run(words: list[str], here
     assert state(here / "out") == {}
 
 
+@pytest.mark.slow
 def test_a_run_of_another_process_is_waited_for(
     words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,7 @@ def own_tasks(*names: str) -> list[Any]:
         return find_mteb([f"mine.{name}" for name in names])
 
 
+@pytest.mark.slow
 def test_scores_and_prompts_are_ours_and_the_files_are_mteb_s(
     mteb: Any, prompted: SentenceEncoder, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

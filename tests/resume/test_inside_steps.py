@@ -60,6 +60,7 @@ def check_windows(
         assert Path(chosen.best_model_path).name == Path(best.best_model_path).name
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Be aware that when using")  # where a callback is left out
 def test_a_validation_inside_a_step_loses_none_of_its_gradient(
     bert: str, tasks: dict[str, TextTask], tmp_path: Path

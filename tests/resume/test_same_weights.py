@@ -25,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed")  # eac
 Whole = tuple[Path, dict[str, Tensor]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 3, 4, 6])
 def test_inside_an_epoch_and_at_its_edge(
     step: int, whole: Whole, bert: str, tasks: dict[str, TextTask], tmp_path: Path
@@ -109,6 +110,7 @@ def test_another_number_of_workers_changes_nothing(
     check_equal(weights, run(tmp_path / "none", bert, tasks, steps=8, resume=resume))
 
 
+@pytest.mark.slow
 def test_float64_is_resumed_without_rounding(bert: str, tasks: dict[str, TextTask], tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", bert, tasks, steps=4, precision="64-true")
     resume = str(tmp_path / "whole" / "step=2.ckpt")
@@ -126,6 +128,7 @@ class UnfreezeLater(BaseFinetuning):
             self.unfreeze_and_add_param_group(pl_module.encoder, optimizer)
 
 
+@pytest.mark.slow
 def test_layers_that_are_unfrozen_later_follow_the_schedule(
     bert: str, tasks: dict[str, TextTask], tmp_path: Path
 ) -> None:
@@ -158,6 +161,7 @@ def test_under_accumulation_whole_steps_are_resumed(
     check_equal(whole, again)
 
 
+@pytest.mark.slow
 def test_other_data_in_mid_epoch_are_refused(bert: str, tasks: dict[str, TextTask], tmp_path: Path) -> None:
     run(tmp_path / "whole", bert, tasks, steps=2)
     resume = str(tmp_path / "whole" / "step=2.ckpt")

@@ -87,6 +87,7 @@ def test_an_older_output_stays_until_the_new_one_is_whole(
     assert out.read_bytes() == b"older"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", rest_slow([".npy", ".tsv"]))
 def test_no_two_kills_make_vectors_of_nothing_or_part_vectors_from_their_record(
     model: SentenceEncoder, tmp_path: Path, suffix: str
@@ -184,6 +185,7 @@ def test_an_unfinished_file_that_is_a_link_is_not_written_through(
     assert (tmp_path / "theirs").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_every_changed_byte_of_an_unfinished_output_is_found(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,9 +16,12 @@ from selenium.webdriver.chrome.service import Service
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 PHONE, DESK = (390, 844, True), (1280, 900, False)
 
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM.is_file() and DRIVER.is_file()), reason=f"there is no {CHROMIUM} with its driver"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (CHROMIUM.is_file() and DRIVER.is_file()), reason=f"there is no {CHROMIUM} with its driver"
+    ),
+]
 
 SHOWN = """
 const own = element => [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
@@ -98,7 +101,6 @@ def told(browser: webdriver.Chrome, script: str) -> Any:  # Any: what the script
     return browser.execute_script(script)  # type: ignore[no-untyped-call]  # selenium's
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("screen", [PHONE, DESK], ids=["phone", "desk"])
 @pytest.mark.parametrize("name", ["page", "page_of_two"])
 def test_everything_fits_and_can_be_read(

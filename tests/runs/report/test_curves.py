@@ -30,6 +30,7 @@ def test_smoothing_is_a_weighted_mean_of_what_came_before() -> None:
         assert mean == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_one_objective_has_one_loss_and_several_have_each_its_own(run: RunRecord) -> None:
     one = Series(STEPS, (4.0, 3.0, 2.0, 1.0))
     other = Series(STEPS, (8.0, 6.0, 4.0, 2.0))

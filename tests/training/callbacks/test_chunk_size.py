@@ -164,6 +164,7 @@ def options(bert: str, texts: str, folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_the_shell_finds_a_number_keeps_it_and_resumes_with_it(
     bert: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,6 +38,7 @@ def test_windows_and_falls_that_make_no_sense_are_refused(every: int, least: flo
         StopWhenSpread(every, least)
 
 
+@pytest.mark.slow
 def test_a_run_ends_by_the_rule_from_the_shell_and_knows_a_wrong_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
