@@ -79,8 +79,11 @@ def check_read(options: object, readers: Mapping[str, Sequence[str]], asked: Seq
     Raises:
         ValueError: Nothing of it does.
     """
+    every: Iterable[Field[Any]] = fields(options)  # type: ignore[arg-type]  # there is no type of dataclasses
+    defaults = {each.name: each.default for each in every}
     for name, reads in readers.items():
-        if vars(options)[name] and not set(reads) & set(asked):
+        given = vars(options)[name]
+        if given and given != defaults[name] and not set(reads) & set(asked):
             todo = f"leave it out, or score {' or '.join(reads)}"
             raise InvalidValueError(f"--{name}: expected something that reads it, got {' '.join(asked)}; {todo}")
 

@@ -17,7 +17,7 @@ from contrastive_text.cli.commands import RECORDS
 from contrastive_text.cli.compare import _FORMATS as COMPARED
 from contrastive_text.cli.main import COMMANDS
 from contrastive_text.cli.models import DTYPES
-from contrastive_text.cli.options import OTHERS, _unfolded, read_options
+from contrastive_text.cli.options import OTHERS, _unfolded, check_read, read_options
 from contrastive_text.cli.search import _FORMATS as SEARCHED
 from contrastive_text.cli.sweep import _FORMATS as SWEPT
 from contrastive_text.evaluation.diagnosis import LIMIT
@@ -154,3 +154,10 @@ def test_wrong_words_are_answered_with_the_usage(words: Sequence[str], said: str
 
 def test_a_record_may_leave_words_to_another_parser() -> None:
     assert read_options(Passing, ["--x.y", "1", "--size", "2", "z"]) == Passing(size=2, left=["--x.y", "1", "z"])
+
+
+def test_an_option_needs_a_reader_unless_it_has_its_default() -> None:
+    readers = {"backend": ("files",)}
+    check_read(commands.Evaluate("m", suite=["glue"]), readers, asked=["glue"])
+    with pytest.raises(ValueError, match=r"^--backend: expected something that reads it, got glue"):
+        check_read(commands.Evaluate("m", suite=["glue"], backend="onnx"), readers, asked=["glue"])

@@ -54,7 +54,7 @@ SCORED: dict[str, Any] = {"val_check_interval": 2, "check_val_every_n_epoch": No
             (Signal(3), 4, {}),  # the end of an epoch, which is finished
             (Signal(4), 4, SCORED),  # validated after it
         ],
-        quick=1,
+        quick=2,
     ),
     ids=["accumulation", "in validation", "Ctrl-C", "mid-epoch", "epoch's end", "validation due"],
 )
