@@ -68,6 +68,7 @@ def stopped(files: dict[str, str], many: str, monkeypatch: pytest.MonkeyPatch) -
     return of
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_how_it_goes_on_and_the_same_words_do(
     files: dict[str, str], many: str, here: Path, stopped: Callable[..., object], capsys: Capture
 ) -> None:

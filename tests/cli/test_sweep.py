@@ -180,6 +180,7 @@ def test_the_folder_of_another_plan_is_refused(words: list[str], here: Path, ans
     assert state(here / "out") == before
 
 
+@pytest.mark.slow
 def test_an_unknown_score_ends_the_sweep_at_its_first_run(words: list[str], here: Path, answer: Answer) -> None:
     said = answer(
         [*words, "--vary", "model.pooler=MeanPooler,MaxPooler", "--select", "val/sperman", "--output", "out"]

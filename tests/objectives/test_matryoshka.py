@@ -163,6 +163,7 @@ def test_the_saved_vectors_are_those_that_were_trained(tmp_path: Path) -> None:
     assert kept == {"full": None, "narrow": 8, "beside another": None}
 
 
+@pytest.mark.slow
 def test_a_run_from_yaml_scores_each_width_and_saves_what_sentence_transformers_cuts_alike(
     tmp_path: Path,
 ) -> None:

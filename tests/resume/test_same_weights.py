@@ -46,6 +46,7 @@ def test_under_other_mixtures(name: str, bert: str, tasks: dict[str, TextTask], 
         check_equal(weights, fit(tmp_path / str(step), resume=tmp_path / "whole" / f"step={step}.ckpt"))
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_under_another_setting_is_told_so(
     whole: Whole, bert: str, tasks: dict[str, TextTask], tmp_path: Path
 ) -> None:

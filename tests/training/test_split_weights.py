@@ -111,6 +111,7 @@ def check(way: Way, outcomes: list[Outcome]) -> None:
         assert len({len(outcome.seen["shapes"]) for outcome in outcomes}) == 1, way
 
 
+@pytest.mark.slow
 def test_split_weights_give_the_plain_step_s_gradient_and_weights(bert: str, tmp_path: Path) -> None:
     for way, outcomes in run("two uneven ranks", QUICK, bert, tmp_path).items():
         check(way, outcomes)

@@ -282,6 +282,7 @@ def test_vectors_with_nan_are_refused_by_task_and_text(tmp_path: Path) -> None:
         transfer_scores(Damaged(), tmp_path, SMALL)  # type: ignore[arg-type]  # a stand-in
 
 
+@pytest.mark.slow
 def test_texts_are_encoded_once_for_all_tasks_and_runs(tmp_path: Path) -> None:
     data, cache = tmp_path / "data", tmp_path / "cache"
     write_tables(data)
