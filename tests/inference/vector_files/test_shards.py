@@ -38,7 +38,9 @@ def test_parts_hold_each_vector_once_and_in_its_place(
     queries = [MANY[0], MANY[130], "a bird sings"]
     for hits, same in zip(index.search(queries, top_k=60), whole.search(queries, top_k=60), strict=True):
         assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in same], abs=2e-6)
-        assert hits[0].corpus_id == same[0].corpus_id
+        # Several texts may be the best: the learned tokenizer has no tokens for most numbers in them.
+        best = index.vectors[hits[0].corpus_id], whole.vectors[same[0].corpus_id]
+        np.testing.assert_allclose(*best, atol=1e-6)
         assert len({hit.corpus_id for hit in hits}) == 60
 
 
