@@ -88,9 +88,10 @@ def cost(ranks: int, pairs: int, features: int, parameters: int, streamed: bool 
     float32:
 
     - gathered: ``(W - 1) (n (2 * 4 D + 2 * 8) + 8)``: anchors, positives, an id of each, the others' sizes;
-    - summed: ``4 N D``, the gradient of all positives, of which each rank keeps its rows; an anchor is compared
-      on its own rank alone (with NT-Xent everywhere: twice as many);
-    - gradients: ``4 P``; sent: a ring sends ``2 (W - 1) / W`` of what is summed, and n rows ``W - 1`` times;
+    - summed: ``4 W n D``, the gradient of all positives, of which each rank receives its rows; an anchor is
+      compared on its own rank alone (with NT-Xent everywhere: twice as many);
+    - gradients: ``4 P``; sent: a ring sends ``(W - 1) / W`` of what is summed for its rows' rank, twice that of
+      what is summed for all, and n rows ``W - 1`` times;
     - loss FLOPs: ``3 * 2 n N D``: one product forward, two backward; a streamed loss one more;
     - states: ``4 P`` gradients, ``8 P`` moments, ``4 P`` DDP's buckets where W > 1;
     - loss memory: ``2 * 2 * 4 N D`` vectors and their gradients, ``3 * 4 n N`` logits, their softmax and
@@ -105,18 +106,18 @@ def cost(ranks: int, pairs: int, features: int, parameters: int, streamed: bool 
 
     Example:
         >>> cost(ranks=2, pairs=8, features=4, parameters=100)[:5]
-        (200, 128, 400, 720, 768)
+        (200, 128, 400, 656, 768)
     """
     own = math.ceil(pairs / ranks)
     rows = own * 2 * (FLOAT * features + ID)
     gathered = (ranks - 1) * (rows + ID)
-    summed = FLOAT * pairs * features if ranks > 1 else 0
+    summed = FLOAT * ranks * own * features if ranks > 1 else 0
     gradients = FLOAT * parameters if ranks > 1 else 0
     return Cost(
         gathered=gathered,
         summed=summed,
         gradients=gradients,
-        sent=(ranks - 1) * rows + 2 * (ranks - 1) * (summed + gradients) // ranks,
+        sent=(ranks - 1) * rows + (ranks - 1) * (summed + 2 * gradients) // ranks,
         loss_flops=(4 if streamed else 3) * 2 * own * pairs * features,
         states=(3 + (DDP_BUCKETS if ranks > 1 else 0)) * FLOAT * parameters,
         loss_memory=2 * 2 * FLOAT * pairs * features + (0 if streamed else 3 * FLOAT * own * pairs),
@@ -125,19 +126,32 @@ def cost(ranks: int, pairs: int, features: int, parameters: int, streamed: bool 
 
 def count_collectives(counts: dict[str, int]) -> None:
     """Makes ``torch.distributed`` count what a rank receives of others and what is summed, in bytes."""
-    gather, reduce = dist.all_gather, dist.all_reduce
+    gather, gather_one = dist.all_gather, dist.all_gather_single
+    reduce, scatter = dist.all_reduce, dist.reduce_scatter_single
 
     def all_gather(parts: list[torch.Tensor], own: torch.Tensor, *rest: Any, **named: Any) -> Any:  # Any: torch's
-        received = sum(part.nbytes for part in parts) - own.nbytes
-        counts["gathered"] = counts.get("gathered", 0) + received
+        counts["gathered"] = counts.get("gathered", 0) + sum(part.nbytes for part in parts) - own.nbytes
         return gather(parts, own, *rest, **named)
 
+    def all_gather_single(
+        every: torch.Tensor, own: torch.Tensor, *rest: Any, **named: Any
+    ) -> Any:  # Any: torch's
+        counts["gathered"] = counts.get("gathered", 0) + every.nbytes - own.nbytes
+        return gather_one(every, own, *rest, **named)
+
     def all_reduce(values: torch.Tensor, *rest: Any, **named: Any) -> Any:  # Any: torch's
-        kind = "gradients" if named.get("async_op") else "summed" if values.ndim > 1 else "figures"
+        kind = "gradients" if named.get("async_op") else "figures"
         counts[kind] = counts.get(kind, 0) + values.nbytes
         return reduce(values, *rest, **named)
 
-    dist.all_gather, dist.all_reduce = all_gather, all_reduce
+    def reduce_scatter_single(
+        own: torch.Tensor, every: torch.Tensor, *rest: Any, **named: Any
+    ) -> Any:  # Any: torch's
+        counts["summed"] = counts.get("summed", 0) + every.nbytes
+        return scatter(own, every, *rest, **named)
+
+    dist.all_gather, dist.all_gather_single = all_gather, all_gather_single
+    dist.all_reduce, dist.reduce_scatter_single = all_reduce, reduce_scatter_single
 
 
 def train_rank(job: Job, turn: Turn) -> None:

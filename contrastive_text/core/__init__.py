@@ -25,6 +25,7 @@ from contrastive_text.core.lazy_imports import importing
 if TYPE_CHECKING:
     from contrastive_text.core.batch import Batch, StepBatch, StepKind
     from contrastive_text.core.distributed import (
+        gather_all,
         gather_rows,
         gather_sizes,
         is_distributed,
@@ -76,6 +77,7 @@ __all__ = [
     "at_least_float32",
     "fold",
     "fold_each",
+    "gather_all",
     "gather_rows",
     "gather_sizes",
     "generator",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 from torch.distributed.tensor import DTensor, distribute_tensor
+
+_ALIGNED = 16
+"""Bytes of the widest number."""
 
 
 def is_distributed() -> bool:
@@ -26,24 +31,70 @@ def rank() -> int:
     return dist.get_rank() if is_distributed() else 0
 
 
+class _Parts:
+    """Where rows of several tensors lie in one buffer of bytes; each rank's part of it is as long.
+
+    Args:
+        tensors: What is put there, with any number of rows.
+        most: Rows of the rank that has most.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], most: int) -> None:
+        self.kinds = [(each.dtype, each.shape[1:]) for each in tensors]
+        self.widths = [each.element_size() * math.prod(each.shape[1:]) for each in tensors]
+        # Each begins where a number of any type may.
+        self.places = [0, *accumulate(-(-most * width // _ALIGNED) * _ALIGNED for width in self.widths)]
+
+    def empty(self, ranks: int, device: torch.device) -> Tensor:
+        """Returns a buffer, (ranks, bytes)."""
+        return torch.empty(ranks, self.places[-1], dtype=torch.uint8, device=device)
+
+    def rows(self, part: Tensor, number: int, size: int) -> Tensor:
+        """Returns so many rows of the tensor of this number, in the memory of a rank's part, (bytes,)."""
+        (dtype, shape), place = self.kinds[number], self.places[number]
+        return part[place : place + size * self.widths[number]].view(dtype).view(size, *shape)
+
+
 class _GatherRows(torch.autograd.Function):
-    """All-gather whose backward pass sums every rank's gradient of the local rows."""
+    """All-gather of tensors in one; its backward pass sums every rank's gradient of the local rows."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, rows: Tensor, sizes: list[int]) -> Tensor:
-        padded = rows.new_zeros(max(sizes), *rows.shape[1:])
-        padded[: len(rows)] = rows
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
-        ctx.sizes = sizes  # type: ignore[attr-defined]  # torch's documented way to keep non-tensors
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+    def forward(
+        ctx: Any, sizes: list[int], *tensors: Tensor
+    ) -> tuple[Tensor, ...]:  # Any: torch leaves it untyped
+        parts = _Parts(tensors, max(sizes))
+        (own,), gathered = (parts.empty(ranks, tensors[0].device) for ranks in (1, len(sizes)))
+        for number, rows in enumerate(tensors):
+            parts.rows(own, number, len(rows)).copy_(rows)
+        dist.all_gather_single(gathered.flatten(), own)
+        every = tuple(
+            torch.cat([parts.rows(part, number, size) for part, size in zip(gathered, sizes, strict=True)])
+            for number in range(len(tensors))
+        )
+        ctx.sizes = sizes
+        ctx.set_materialize_grads(False)  # of columns that no row is held against nothing is sent
+        ctx.mark_non_differentiable(
+            *(rows for rows, needed in zip(every, ctx.needs_input_grad[1:], strict=True) if not needed)
+        )
+        return every
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # Any: torch leaves ctx untyped
-        gradient = gradients[0].clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(gradient)
-        start = sum(ctx.sizes[: dist.get_rank()])
-        return gradient[start : start + ctx.sizes[dist.get_rank()]], None
+    def backward(
+        ctx: Any, *gradients: Tensor | None
+    ) -> tuple[Tensor | None, ...]:  # Any: torch leaves it untyped
+        sizes, found = ctx.sizes, list(gradients)
+        given = {number: each for number, each in enumerate(gradients) if each is not None}
+        for dtype in dict.fromkeys(each.dtype for each in given.values()):
+            alike = {number: each for number, each in given.items() if each.dtype == dtype}
+            parts, device = _Parts(list(alike.values()), max(sizes)), next(iter(alike.values())).device
+            (own,), every = parts.empty(1, device), parts.empty(len(sizes), device).zero_()
+            for place, gradient in enumerate(alike.values()):
+                for part, rows in zip(every, torch.split(gradient, sizes), strict=True):
+                    parts.rows(part, place, len(rows)).copy_(rows)
+            dist.reduce_scatter_single(own.view(dtype), every.flatten().view(dtype))
+            for place, number in enumerate(alike):
+                found[number] = parts.rows(own, place, sizes[dist.get_rank()])
+        return None, *found
 
 
 def gather_sizes(size: int, device: torch.device) -> list[int]:
@@ -56,23 +107,33 @@ def gather_sizes(size: int, device: torch.device) -> list[int]:
 
 
 def gather_rows(rows: Tensor, sizes: list[int]) -> Tensor:
+    """Concatenates the rows of all ranks, as ``gather_all`` does those of several tensors, (rows, ...)."""
+    return gather_all([rows], sizes)[0]
+
+
+def gather_all(tensors: Sequence[Tensor], sizes: list[int]) -> list[Tensor]:
     """Concatenates the rows of all ranks, in rank order; ranks may hold different numbers.
+
+    All tensors, of whatever types, go over in one gather, and their gradients come back in one sum, of which each
+    rank receives its own rows alone.
 
     The gradient is that of the whole: with ``loss = sum(local rows) * W / N`` and the mean over ranks that
     DDP takes, it equals one process's gradient on all rows (a gather that detaches the other ranks' rows
     gives 1/W of it; Chen et al. 2020 and its followers differ here).
 
     Args:
-        rows: This rank's rows, (rows, ...).
+        tensors: Of each this rank's rows, (rows, ...), on one device.
         sizes: Every rank's number of rows, from ``gather_sizes``.
 
     Returns:
-        All rows, (sum(sizes), ...). Without a process group the argument itself.
+        Of each all rows, (sum(sizes), ...). Without a process group the arguments themselves.
+
+    Example:
+        >>> rows, ids = torch.ones(2, 3), torch.arange(2)
+        >>> [each.shape for each in gather_all([rows, ids], sizes=[2])]  # one process
+        [torch.Size([2, 3]), torch.Size([2])]
     """
-    if len(sizes) == 1:
-        return rows
-    gathered: Tensor = _GatherRows.apply(rows, sizes)  # type: ignore[no-untyped-call]  # torch's
-    return gathered
+    return list(tensors) if len(sizes) == 1 else list(_GatherRows.apply(sizes, *tensors))  # type: ignore[no-untyped-call]  # torch's
 
 
 def least_over_ranks(value: int, device: torch.device) -> int:

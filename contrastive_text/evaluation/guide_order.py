@@ -54,7 +54,7 @@ def guide_order(known: Encoded, false_negatives: Mapping[str, FalseNegatives]) -
     if not {"anchor", "positive"} <= {*read}:
         return None
     every = slice(None)
-    found = Candidates.of_batch(known, read, over_ranks=False)
+    (found,) = Candidates.of_batch([(known, read)], over_ranks=False)
     cosines, hidden = found.cosines(every), found.hidden(every)
     rows, (texts,) = len(cosines), BetweenTexts().triples(known, read).values()
     near = {

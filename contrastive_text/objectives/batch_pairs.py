@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from contrastive_text.core.distributed import gather_rows, gather_sizes, rank
+from contrastive_text.core.distributed import gather_all, gather_sizes, rank
 from contrastive_text.losses import Comparison, Loss
 from contrastive_text.losses.comparisons import FurtherNegatives
 from contrastive_text.losses.triples import Triples
@@ -14,17 +15,26 @@ from contrastive_text.objectives.base import Terms
 from contrastive_text.objectives.queue import Queue
 
 
-def gather_triples(local: Triples, over_ranks: bool) -> tuple[Triples, int]:
-    """Returns the examples of all ranks, and the place of the first local one among them.
+def gather_triples(local: Sequence[Triples], over_ranks: bool) -> tuple[list[Triples], int]:
+    """Returns the examples of all ranks, by one gather, and the place of the first local one among them.
 
     Args:
-        local: This rank's examples.
+        local: This rank's examples; several where several things of them are compared.
         over_ranks: Whether ranks talk to each other; else the local ones are all.
     """
-    n = len(local.anchor)
-    sizes = gather_sizes(n, device=local.anchor.device) if over_ranks else [n]
-    offset = sum(sizes[: rank()]) if len(sizes) > 1 else 0
-    return local.map(lambda rows: gather_rows(rows, sizes)), offset
+    n = len(local[0].anchor)
+    sizes = gather_sizes(n, device=local[0].anchor.device) if over_ranks else [n]
+    own: list[Tensor] = []
+
+    def noted(rows: Tensor) -> Tensor:
+        own.append(rows)
+        return rows
+
+    for each in local:
+        each.map(noted)
+    gathered = iter(gather_all(own, sizes))
+    every = [each.map(lambda _: next(gathered)) for each in local]
+    return every, sum(sizes[: rank()]) if len(sizes) > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)

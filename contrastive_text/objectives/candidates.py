@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from contrastive_text.core.similarity import full_precision, unit_vectors
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.losses.relations import Forbid
+from contrastive_text.losses.triples import Triples
 from contrastive_text.objectives.batch_pairs import gather_triples
 from contrastive_text.objectives.between import BetweenTexts
 
@@ -37,16 +38,19 @@ class Candidates:
     target: Tensor
 
     @classmethod
-    def of_batch(cls, encoded: Encoded, vectors: Mapping[Role, Tensor], over_ranks: bool) -> Self:
-        """Returns local anchors against the positives and hard negatives of all rows.
+    def of_batch(cls, of_models: Sequence[tuple[Encoded, Mapping[Role, Tensor]]], over_ranks: bool) -> list[Self]:
+        """Returns local anchors against the positives and hard negatives of all rows, as each model has them.
 
         Args:
-            encoded: The local batch.
-            vectors: Of each role, (N, slots, D).
+            of_models: The local batch, and the vectors of each role, (N, slots, D), by model.
             over_ranks: Whether they are those of all ranks too.
         """
-        local = BetweenTexts().triples(encoded, vectors)["texts"]
-        every, offset = gather_triples(local, over_ranks)
+        own = [BetweenTexts().triples(*of_model)["texts"] for of_model in of_models]
+        gathered, offset = gather_triples(own, over_ranks)
+        return [cls._of_all(local, every, offset) for local, every in zip(own, gathered, strict=True)]
+
+    @classmethod
+    def _of_all(cls, local: Triples, every: Triples, offset: int) -> Self:
         columns, ids = [every.positive], [every.positive_ids]
         if every.negative is not None and every.negative_ids is not None:
             columns.append(every.negative.flatten(0, 1))

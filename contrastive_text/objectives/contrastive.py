@@ -241,7 +241,10 @@ class Contrastive(Objective):
             guided = self._between.triples(known, read_vectors(known, (*self.reads, *self.takes), head=None))
             guides = {name: self.false_negatives.of(each) for name, each in guided.items()}
             columns = {name: replace(each, guide=guides[name]) for name, each in columns.items()}
-        return Terms.added([self._terms(name, rows[name], columns[name], classes) for name in rows])
+        local = [replace(each, classes=classes) for each in columns.values()]
+        gathered, offset = gather_triples(local, over_ranks=self.training)
+        every = dict(zip(columns, gathered, strict=True))
+        return Terms.added([self._terms(name, rows[name], every[name], offset) for name in rows])
 
     def finish_step(self) -> None:
         """Lets the columns of the step enter the queue."""
@@ -286,8 +289,7 @@ class Contrastive(Objective):
             )
         return encoded.target.long()
 
-    def _terms(self, name: str, rows: Triples, columns: Triples, classes: Tensor | None) -> Terms:
-        every, offset = gather_triples(replace(columns, classes=classes), over_ranks=self.training)
+    def _terms(self, name: str, rows: Triples, every: Triples, offset: int) -> Terms:
         texts = every.anchor_ids if every.anchor_ids.ndim == 1 else every.anchor_ids[:, 0]
         if not self.mask_duplicates:
             distinct = Triples.distinct(every.anchor, every.positive, every.negative)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contrastive_text.core.distributed import gather_rows, gather_sizes
+from contrastive_text.core.distributed import gather_all, gather_sizes
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import EPSILON, at_least_float32, full_precision
 from contrastive_text.core.targets import Classes, Scores
@@ -149,7 +149,7 @@ class PairRegression(Supervised[Scores]):
             pairs = torch.stack([u, v], dim=1)
         if self.loss.whole_batch and self.training:
             sizes = gather_sizes(len(pairs), device=pairs.device)
-            pairs, scores = gather_rows(pairs, sizes), gather_rows(scores, sizes)
+            pairs, scores = gather_all([pairs, scores], sizes)
         terms: Tensor = self.loss.terms(pairs, scores)
         return Terms(total=terms.sum(), count=len(terms))
 

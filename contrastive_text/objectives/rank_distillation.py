@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.types import Encoded
+from contrastive_text.core.types import Encoded, Role
 from contrastive_text.heads import Head, build_head, check_train_only
 from contrastive_text.losses import RankLoss
 from contrastive_text.losses.by_rows import terms_by_rows
@@ -90,9 +90,14 @@ class RankDistillation(Objective):
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the terms of the local rows; see ``Objective.forward``."""
-        student = self._candidates(encoded, self.head)
-        vectors = [encoded.guides[name].to(student.rows) for name in self.guides]
-        guides = [self._candidates(replace(encoded, embeddings=each), head=None) for each in vectors]
+        roles: tuple[Role, ...] = (*self.reads, *self.takes)
+        own = read_vectors(encoded, roles, self.head)
+        known = [replace(encoded, embeddings=encoded.guides[name].to(own["anchor"])) for name in self.guides]
+        of_models = [(encoded, own), *((each, read_vectors(each, roles, head=None)) for each in known)]
+        if self.among == "own":
+            student, *guides = (Candidates.of_own(*of_model) for of_model in of_models)
+        else:
+            student, *guides = Candidates.of_batch(of_models, over_ranks=self.training)
         weights = self.weights or [1.0] * len(guides)
         firsts = student.firsts
 
@@ -114,12 +119,6 @@ class RankDistillation(Objective):
             hidden = hidden.scatter(1, student.target[first].unsqueeze(1), True)
         agreement = guide_agreement(student.cosines(first).detach(), wanted(first), hidden)
         return Terms(total=found.sum(), count=rows, logs={"guide_agreement": agreement})
-
-    def _candidates(self, encoded: Encoded, head: Head | None) -> Candidates:
-        vectors = read_vectors(encoded, (*self.reads, *self.takes), head)
-        if self.among == "own":
-            return Candidates.of_own(encoded, vectors)
-        return Candidates.of_batch(encoded, vectors, over_ranks=self.training)
 
 
 def _check_guides(guides: Sequence[str], weights: Sequence[float] | None) -> None:

@@ -78,15 +78,17 @@ class WholeBatch(Objective):
             ValueError: A role without its two views.
         """
         vectors = read_vectors(encoded, (*self.reads, *self.takes), self.head)
-        return Terms.added([self._terms(each) for each in self._between.triples(encoded, vectors).values()])
-
-    def _terms(self, local: Triples) -> Terms:
+        local = list(self._between.triples(encoded, vectors).values())
         every, offset = gather_triples(local, over_ranks=self.training)
+        own = slice(offset, offset + len(local[0].anchor))
+        return Terms.added([self._terms(each, own) for each in every])
+
+    def _terms(self, every: Triples, own: slice) -> Terms:
         ids = torch.stack([every.anchor_ids, every.positive_ids], dim=1)
         value = self.loss(every.anchor, every.positive, ids)
         # Other positives of a row's query don't count as texts that it should be unlike.
         every = every.with_partners(attract=None)
-        logs = health(every.map(lambda rows: rows[offset : offset + len(local.anchor)]), every, offset)
+        logs = health(every.map(lambda rows: rows[own]), every, own.start)
         if self.loss.decorrelates:
             logs["off_diagonal"] = features_alike(every)
         return Terms(total=value, count=1, logs=logs)

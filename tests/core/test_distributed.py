@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import (
+    gather_all,
     gather_rows,
     gather_sizes,
     is_distributed,
@@ -294,6 +295,14 @@ def meet(number: int, world: int, port: int, vectors: dict[str, Any]) -> dict[st
         sizes = gather_sizes(len(rows), device=rows.device)
         results["sizes"], results["rows"] = sizes, gather_rows(rows, sizes)
         results["ids"] = gather_rows(torch.arange(number + 1) + 2**60, sizes)
+        mixed = {"flags": rows[:, 0] > 50, "halves": rows.bfloat16(), "exact": rows.double() / 3}
+        mixed["ids"] = torch.arange(number + 1) + 2**60
+        leaf = mixed["exact"].requires_grad_()
+        together = dict(zip(mixed, gather_all(list(mixed.values()), sizes), strict=True))
+        results["together"] = {name: each.detach() for name, each in together.items()}
+        results["differentiable"] = [name for name, each in together.items() if each.requires_grad]
+        (together["exact"] * torch.arange(1.0, sum(sizes) + 1).double().unsqueeze(1)).sum().backward()
+        results["together gradient"] = leaf.grad
         empty = gather_sizes(0 if number == 0 else 2, device=rows.device)
         some = torch.ones(empty[number], 3, requires_grad=True)
         gather_rows(some, empty).sum().backward()
@@ -430,6 +439,22 @@ def test_every_rank_sees_all_rows_in_rank_order(ranks: Results) -> None:
         assert results["sizes"] == list(range(1, world + 1))
         assert torch.equal(results["rows"], rows)
         assert torch.equal(results["ids"], ids)  # 64-bit ids come whole, not through a float
+
+
+def test_tensors_of_several_types_go_over_together(ranks: Results) -> None:
+    world = len(ranks)
+    rows = torch.cat([torch.arange(3.0 * (r + 1)).reshape(r + 1, 3) + 100 * r for r in range(world)])
+    expected = {"flags": rows[:, 0] > 50, "halves": rows.bfloat16(), "exact": rows.double() / 3}
+    expected["ids"] = torch.cat([torch.arange(r + 1) + 2**60 for r in range(world)])
+    places = torch.arange(1.0, len(rows) + 1).split(list(range(1, world + 1)))
+    for results, own in zip(ranks, places, strict=True):
+        assert results["together"].keys() == expected.keys()
+        for name, each in results["together"].items():
+            assert each.dtype == expected[name].dtype
+            assert torch.equal(each, expected[name])  # bit for bit
+        assert results["differentiable"] == ["exact"]
+        # Every rank's sum has each row by the number of its place.
+        assert torch.equal(results["together gradient"], world * own.double().unsqueeze(1).expand(-1, 3))
 
 
 def test_a_rank_without_rows_takes_part(ranks: Results) -> None:

@@ -240,7 +240,8 @@ def test_l13_no_rank_talks_to_another_outside_training(monkeypatch: pytest.Monke
     for name in (
         "all_gather",
         "all_reduce",
-        "all_gather_into_tensor",
+        "all_gather_single",
+        "reduce_scatter_single",
         "all_gather_object",
         "broadcast",
         "barrier",
