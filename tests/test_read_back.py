@@ -15,9 +15,10 @@ from executions import CASES, TILE, VIEWS, Execution, batch_of, module_of
 from objective_cases import Case, How
 from stand_in import DEVICE, ReadBackError, on_device
 
-from contrastive_text.core.types import NO_FRAME
-from contrastive_text.data.token_rows import collate_texts
+from contrastive_text.core.types import Frame
 from contrastive_text.encoders.embedder import Embedder
+from contrastive_text.inference.blocks import BlockEncoder, TextBlock
+from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import InfoNCE, streaming
 from contrastive_text.objectives import Contrastive, Objective
@@ -131,14 +132,20 @@ def test_whoever_reads_is_noticed(read: Callable[[torch.Tensor], object]) -> Non
 
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])
-def test_a_batch_of_encode_reads_nothing_back(bert: str, layout: str) -> None:
+def test_a_block_of_encode_reads_nothing_back_before_its_vectors_are_checked(bert: str, layout: str) -> None:
     model = SentenceEncoder.from_pretrained(bert, device="cpu", pooler=MeanPooler())
     model.encoder = encoder_of("bert", layout=layout)
-    tokenizer = model.tokenizer
-    batch = collate_texts(tokenizer, tokenizer.framed(tiny.TEXTS[:9], NO_FRAME), unpooled=2)
-    model.to(DEVICE).eval()
-    with on_device("efficient"), torch.no_grad():
-        assert model(batch.to(DEVICE)).device == DEVICE
+    encoding = Encoding(batch_size=4, normalize_embeddings=True, truncate_dim=5)
+    frame = Frame("the old ", unpooled=2)
+    work = BlockEncoder(model.to(DEVICE), model.tokenizer, encoding, on_cpu=False, frame=frame)
+    checked = []
+    with (
+        on_device("efficient"),
+        mock.patch.object(BlockEncoder, "_check", lambda _, found, __: checked.append(found)),
+    ):
+        vectors = work(TextBlock(0, list(tiny.TEXTS[:9]))).vectors
+    assert vectors.device == DEVICE and vectors.shape == (9, 5)
+    assert [found.shape[0] for found in checked] == [9]
 
 
 @pytest.mark.slow

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,9 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidTextError, InvalidTypeError, InvalidValueError
+from contrastive_text.core.host import sent
 from contrastive_text.core.types import NO_FRAME, Frame
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.token_rows import collate_texts
+from contrastive_text.data.tokenizing import Framed
 from contrastive_text.encoders.prepacked import prepacked
 from contrastive_text.inference.device_pool import map_on_devices
 from contrastive_text.inference.encoding import Encoding
@@ -103,18 +106,33 @@ class BlockEncoder:
     on_cpu: bool = True
     frame: Frame = NO_FRAME
 
-    def __call__(self, block: TextBlock, advance: Callable[[int], object] | None = None) -> VectorBlock:
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def tokens(self, block: TextBlock) -> list[Framed]:
+        """Returns the tokens of a block's texts, without special ones, as ``__call__`` takes them."""
+        return self.tokenizer.framed(block.texts, self.frame, with_words=False)
+
+    def __call__(
+        self,
+        block: TextBlock,
+        advance: Callable[[int], object] | None = None,
+        tokens: Sequence[Framed] | None = None,
+    ) -> VectorBlock:
         """Returns the vectors of a block.
 
         Args:
             block: One text or more.
             advance: Is told of every batch how many texts are done.
+            tokens: The texts' tokens; None where nobody has made them yet.
 
         Raises:
             ValueError: A vector that is not finite.
         """
         with evaluating(self.model):
-            vectors, truncated = self._encode(block, advance)
+            vectors, truncated = self._encode(block, self.tokens(block) if tokens is None else tokens, advance)
         self._check(vectors, block)
         vectors = vectors[:, : self.encoding.truncate_dim].contiguous()
         if self.encoding.normalize_embeddings:
@@ -124,9 +142,10 @@ class BlockEncoder:
         return VectorBlock(vectors.cpu() if self.on_cpu else vectors, truncated)
 
     @torch.no_grad()  # inference mode would keep the vectors out of training
-    def _encode(self, block: TextBlock, advance: Callable[[int], object] | None) -> tuple[Tensor, int]:
-        device, size, texts = next(self.model.parameters()).device, self.encoding.batch_size, block.texts
-        framed = self.tokenizer.framed(texts, self.frame, with_words=False)
+    def _encode(
+        self, block: TextBlock, framed: Sequence[Framed], advance: Callable[[int], object] | None
+    ) -> tuple[Tensor, int]:
+        device, size = self.device, self.encoding.batch_size
         order = sorted(range(len(framed)), key=lambda i: -framed[i].length)
         parts, truncated = [], 0
         is_worth_it = device.type == "cpu" and sum(text.length for text in framed) >= _PREPACKED_FROM
@@ -139,11 +158,11 @@ class BlockEncoder:
                     parts.append(self.model(batch.to(device)))
                 except InvalidTextError as error:
                     number = order[start + error.number]
-                    raise error.at(block.start + number, texts[number]) from None
+                    raise error.at(block.start + number, block.texts[number]) from None
                 if advance is not None:
                     advance(len(batch))
-        places = torch.tensor(order, dtype=torch.long, device=device)
-        return torch.cat(parts)[places.argsort()], truncated
+        places = torch.tensor(order, dtype=torch.long).argsort()
+        return torch.cat(parts)[sent(places, device)], truncated
 
     def _check(self, vectors: Tensor, block: TextBlock) -> None:
         if vectors.sum().isfinite():  # one pass; the sum of finite values is beyond float32 for absurd ones only
@@ -173,7 +192,7 @@ def encode_each(
     Args:
         work: What encodes a block: here, or where its encoding names several devices, a copy in a process for
             each, whose vectors come on the CPU.
-        sentences: Read a block at a time; with several devices, two for each.
+        sentences: Read a block at a time; on a GPU one block ahead, and with several devices two for each.
         show_progress_bar: Whether to draw a bar.
     """
     total = len(sentences) if isinstance(sentences, Sized) else None
@@ -182,14 +201,51 @@ def encode_each(
     with Progress(*columns, disable=not show_progress_bar) as bar:
         task = bar.add_task("Encoding", total=total)
         if work.encoding.devices is None:
-            for block in blocks:
-                yield work(block, advance=lambda texts: bar.advance(task, texts))
+            # On a CPU tokens take from the network what they win: 0.97 to 0.99 of the speed, measured on two cores.
+            encode = encode_in_turn if work.device.type == "cpu" else encode_ahead
+            yield from encode(work, blocks, lambda texts: bar.advance(task, texts))
             return
-        sent = _Sent(replace(work, on_cpu=True))
-        with closing(map_on_devices(sent, blocks, work.encoding.devices)) as results:
+        elsewhere = _Sent(replace(work, on_cpu=True))
+        with closing(map_on_devices(elsewhere, blocks, work.encoding.devices)) as results:
             for vectors, truncated in results:
                 bar.advance(task, len(vectors))
                 yield VectorBlock(torch.from_numpy(vectors), truncated)
+
+
+def encode_in_turn(
+    work: BlockEncoder, blocks: Iterator[TextBlock], advance: Callable[[int], object]
+) -> Generator[VectorBlock, None, None]:
+    """Yields the vectors of each block, of which none is read before the last one's are taken."""
+    for block in blocks:
+        yield work(block, advance)
+
+
+def encode_ahead(
+    work: BlockEncoder, blocks: Iterator[TextBlock], advance: Callable[[int], object]
+) -> Generator[VectorBlock, None, None]:
+    """Yields the same; while a block is encoded, a thread tokenises the next one, which has been read before.
+
+    Texts are read in the thread of who asks for vectors, and what goes wrong with a block is raised in its turn,
+    after the vectors before it. While the caller has its turn nothing runs.
+    """
+
+    def following() -> Future[tuple[TextBlock, list[Framed]] | None]:
+        try:
+            block = next(blocks, None)
+        except Exception as error:
+            failed: Future[tuple[TextBlock, list[Framed]] | None] = Future()
+            failed.set_exception(error)
+            return failed
+        return thread.submit(lambda: None if block is None else (block, work.tokens(block)))
+
+    with ThreadPoolExecutor(1) as thread:
+        coming = following()
+        while (ready := coming.result()) is not None:
+            block, tokens = ready
+            coming = following()
+            vectors = work(block, advance, tokens)
+            wait([coming])
+            yield vectors
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,7 +252,7 @@ class SentenceEncoder(nn.Module):
         Another ``block_size`` changes rounding, nothing else.
 
         Args:
-            sentences: Read a block at a time; with several devices, two for each.
+            sentences: Read a block at a time; on a GPU one block ahead, and with several devices two for each.
             encoding: The options of ``encode``, and the texts of a block; None for those that it has by default.
             show_progress_bar: As for ``encode``, as is ``convert_to_tensor``.
 
