@@ -201,7 +201,7 @@ def encode_each(
     with Progress(*columns, disable=not show_progress_bar) as bar:
         task = bar.add_task("Encoding", total=total)
         if work.encoding.devices is None:
-            # On a CPU tokens take from the network what they win: 0.97 to 0.99 of the speed, measured on two cores.
+            # On a CPU tokens take from the network what they win: 0.97 to 0.99 of the speed on two cores.
             encode = encode_in_turn if work.device.type == "cpu" else encode_ahead
             yield from encode(work, blocks, lambda texts: bar.advance(task, texts))
             return
