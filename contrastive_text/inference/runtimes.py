@@ -15,6 +15,7 @@ import torch
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import require
+from contrastive_text.core.signal_stack import kept_signal_stack
 from contrastive_text.core.types import Alter, Hidden
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.base import Encoder
@@ -102,7 +103,8 @@ class OpenVINORuntime(Runtime):
             # Features that share a scale; 0 would compute in float32 with weights of a byte.
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32 if dtype == torch.int8 else 0,
         }
-        compiled = library.Core().compile_model(str(graph), "CPU", settings)
+        with kept_signal_stack():
+            compiled = library.Core().compile_model(str(graph), "CPU", settings)
         self._request = compiled.create_infer_request()
         self._outputs = len(compiled.outputs)
 

@@ -16,11 +16,12 @@ import torch
 from torch import nn
 
 from contrastive_text.cli import run
+from contrastive_text.core.signal_stack import signal_stack
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference import graphs
 from contrastive_text.inference.readings import readings
-from contrastive_text.inference.runtimes import BACKENDS, RuntimeEncoder, check_backend
+from contrastive_text.inference.runtimes import BACKENDS, OpenVINORuntime, RuntimeEncoder, check_backend
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import LastTwoPooler, MaskTokenPooler, MeanPooler
 
@@ -139,3 +140,23 @@ def test_a_runtime_has_no_weights_of_its_own(bert: str, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "onnxruntime", sys)
     runtime = RuntimeEncoder(TransformerEncoder(bert), "onnx")
     assert not list(runtime.parameters()) and not runtime.state_dict()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signal stacks are kept on Linux")
+def test_networks_of_openvino_leave_the_thread_its_signal_stack(tmp_path: Path) -> None:
+    onnx, _ = (pytest.importorskip(name, exc_type=ImportError) for name in ("onnx", "openvino"))
+    shape, kind = ["n", "L"], onnx.TensorProto
+    names = [onnx.helper.make_tensor_value_info(name, kind.INT64, shape) for name in graphs.INPUTS]
+    out = onnx.helper.make_tensor_value_info("out", kind.INT64, shape)
+    add = onnx.helper.make_node("Add", graphs.INPUTS, ["out"])
+    graph = onnx.helper.make_graph([add], "sum", names, [out])
+    opset = onnx.helper.make_opsetid("", graphs.OPSET)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset]), tmp_path / "sum.onnx")
+    before = signal_stack()
+    ready = [OpenVINORuntime(tmp_path / "sum.onnx", torch.float32) for _ in range(2)]
+    ones = np.ones((2, 3), np.int64)
+    while ready:
+        assert ready[0](ones, ones)[0].tolist() == [[2] * 3] * 2
+        del ready[0]  # the first goes first
+        after = signal_stack()
+        assert (after.start, after.size) == (before.start, before.size)
