@@ -87,7 +87,7 @@ def cost(ranks: int, pairs: int, features: int, parameters: int, streamed: bool 
     N pairs in all, n = ceil(N / W) of each rank (the gather pads to the largest), D features, P parameters,
     float32:
 
-    - gathered: ``(W - 1) (n (2 * 4 D + 2 * 8) + 8)``: anchors, positives, an id of each, the others' sizes;
+    - gathered: ``(W - 1) n (2 * 4 D + 2 * 8)``: anchors, positives and an id of each;
     - summed: ``4 W n D``, the gradient of all positives, of which each rank receives its rows; an anchor is
       compared on its own rank alone (with NT-Xent everywhere: twice as many);
     - gradients: ``4 P``; sent: a ring sends ``(W - 1) / W`` of what is summed for its rows' rank, twice that of
@@ -106,11 +106,11 @@ def cost(ranks: int, pairs: int, features: int, parameters: int, streamed: bool 
 
     Example:
         >>> cost(ranks=2, pairs=8, features=4, parameters=100)[:5]
-        (200, 128, 400, 656, 768)
+        (192, 128, 400, 656, 768)
     """
     own = math.ceil(pairs / ranks)
     rows = own * 2 * (FLOAT * features + ID)
-    gathered = (ranks - 1) * (rows + ID)
+    gathered = (ranks - 1) * rows
     summed = FLOAT * ranks * own * features if ranks > 1 else 0
     gradients = FLOAT * parameters if ranks > 1 else 0
     return Cost(

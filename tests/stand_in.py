@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -94,3 +95,19 @@ def on_device(kernel: str) -> Iterator[Counter[str]]:
         NoMixing() as seen,
     ):
         yield seen.calls
+
+
+@contextmanager
+def one_of(ranks: int) -> Iterator[None]:
+    """Makes this process the last of some ranks, of which the others say nothing."""
+    if ranks == 1:
+        yield
+        return
+    answers = {"is_initialized": True, "get_world_size": ranks, "get_rank": ranks - 1}
+    silent = ("all_gather_single", "reduce_scatter_single", "all_gather", "all_reduce")
+    with ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.enter_context(mock.patch.object(dist, name, lambda *_, answer=answer: answer))
+        for name in silent:
+            stack.enter_context(mock.patch.object(dist, name, lambda *_, **__: None))
+        yield

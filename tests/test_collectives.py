@@ -5,11 +5,15 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
+import torch
+import torch.distributed as dist
 from collectives import Collectives
 from executions import CASES, Execution, batch_of, module_of, part_of
 from objective_cases import TRIPLE, Case, Known, hard
 from processes import of_two_ranks
 
+from contrastive_text.core.distributed import gather_sizes
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.heads import ProjectorHead
 from contrastive_text.losses import BarlowTwins, CoSENT, InfoNCE
 from contrastive_text.objectives import Contrastive, FalseNegatives, Momentum, PairRegression, WholeBatch
@@ -35,26 +39,31 @@ STEPS: dict[str, Case] = {
     ),
 }
 
+COMPARED = {"gather": 1, "reduce": 1, "reduce-scatter": 1}
+"""The columns of an objective, the counts of all objectives, the gradients of the columns."""
+
 COUNTS: dict[str, dict[str, int]] = {
-    "SimCSE": {"gather": 2, "reduce": 1, "reduce-scatter": 1},
-    "hard negatives": {"gather": 2, "reduce": 1, "reduce-scatter": 1},
-    "masked tokens too": {"gather": 2, "reduce": 2, "reduce-scatter": 1},
-    "classes too": {"gather": 4, "reduce": 2, "reduce-scatter": 2},
-    "two views of each text": {"gather": 2, "reduce": 1, "reduce-scatter": 1},
-    "projector": {"gather": 4, "reduce": 1, "reduce-scatter": 2},
-    "queue of keys": {"gather": 2, "reduce": 1},  # which have no gradient
-    "scores of pairs": {"gather": 2, "reduce": 1, "reduce-scatter": 1},
-    "a guide": {"gather": 2, "reduce": 1, "reduce-scatter": 1},
+    "SimCSE": COMPARED,
+    "hard negatives": COMPARED,
+    "masked tokens too": COMPARED,
+    "classes too": {"gather": 2, "reduce": 1, "reduce-scatter": 2},  # two objectives compare
+    "two views of each text": COMPARED,
+    "projector": {"gather": 2, "reduce": 1, "reduce-scatter": 2},  # a layer of batch normalisation
+    "queue of keys": {"gather": 1, "reduce": 1},  # keys have no gradient
+    "scores of pairs": COMPARED,
+    "a guide": COMPARED,
 }
+UNKNOWN = "SimCSE of shares that nobody knows"
 
 
 def counted(number: int) -> dict[str, dict[str, int]]:
     """Returns what a rank takes part in, by case."""
     start, found = sum(RANKS[:number]), {}
-    for name, case in STEPS.items():
+    for name, case in {**STEPS, UNKNOWN: STEPS["SimCSE"]}.items():
         with mock.patch.dict(CASES, {"one": case}):
             module = module_of(Execution("one", "no views", "packed", "whole", "dense", "two uneven ranks"))
         batch = part_of(batch_of(case, "no views", 0), slice(start, start + RANKS[number]))
+        batch = batch.replace(shares=None if name == UNKNOWN else RANKS)
         with Collectives() as seen:
             module.training_step(batch, 0).backward()
         found[name] = dict(seen.counts)
@@ -71,3 +80,22 @@ def counts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str,
 def test_a_step_takes_so_many_collectives(counts: list[dict[str, dict[str, int]]], name: str) -> None:
     for found in counts:
         assert found[name] == COUNTS[name]
+
+
+def test_ranks_ask_for_shares_that_nobody_knows(counts: list[dict[str, dict[str, int]]]) -> None:
+    for found in counts:
+        assert found[UNKNOWN] == {**COMPARED, "gather": 2}
+
+
+def test_shares_that_are_no_longer_true_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, answer in {"is_initialized": True, "get_world_size": 2, "get_rank": 1}.items():
+        monkeypatch.setattr(dist, name, lambda answer=answer: answer)
+    assert gather_sizes(3, device=torch.device("cpu"), known=[5, 3]) == [5, 3]
+    with pytest.raises(InvalidValueError, match=r"Batch.shares: expected 4 examples of rank 1, .* got 3"):
+        gather_sizes(4, device=torch.device("cpu"), known=[5, 3])
+
+
+def test_a_batch_whose_rows_are_chosen_anew_has_no_shares() -> None:
+    batch = batch_of(STEPS["hard negatives"], "no views", 0).replace(shares=(12, 12))
+    assert batch.keep(batch.slots[:2]).shares == (12, 12)  # of the same examples
+    assert batch.split(torch.arange(6)).shares is None

@@ -13,7 +13,7 @@ import torch
 from architectures import NAMES, encoder_of
 from executions import CASES, TILE, VIEWS, Execution, batch_of, module_of
 from objective_cases import Case, How
-from stand_in import DEVICE, ReadBackError, on_device
+from stand_in import DEVICE, ReadBackError, on_device, one_of
 
 from contrastive_text.core.types import Frame
 from contrastive_text.encoders.embedder import Embedder
@@ -58,7 +58,14 @@ QUIET: dict[str, Case] = {
 
 
 def step(
-    case: Case, views: str, layout: str, form: str, chunked: bool, kernel: str = "efficient"
+    case: Case,
+    views: str,
+    layout: str,
+    form: str,
+    chunked: bool,
+    kernel: str = "efficient",
+    ranks: int = 1,
+    known: bool = True,
 ) -> Counter[str]:
     """Takes two steps on the device up to their losses, and returns what ran there in the second."""
     with mock.patch.dict(CASES, {"one": case}):
@@ -68,7 +75,9 @@ def step(
     for number in range(2):
         batch = batch_of(case, views, number)
         module.chunk_tokens = int(0.4 * int(batch.lengths.sum())) if chunked else None
-        with on_device(kernel) as calls, mock.patch.object(streaming, "_DEVICE_TILE", TILE):
+        batch = batch.replace(shares=(len(batch) // len(batch.slots),) * ranks if known else None)
+        tiles = mock.patch.object(streaming, "_DEVICE_TILE", TILE)
+        with on_device(kernel) as calls, tiles, one_of(ranks):
             moved = batch.to(DEVICE)
             if isinstance(module.combine, PCGrad):  # which compares gradients on the host
                 losses = list(module.step_losses(moved).values())
@@ -84,6 +93,14 @@ def test_a_step_reads_nothing_back_by_the_kernels_of_a_gpu() -> None:
     assert not any("scaled_dot_product" in name for name in calls)
 
 
+def test_a_step_of_several_ranks_reads_nothing_back() -> None:
+    step(QUIET["InfoNCE"], "no views", "packed", "dense", chunked=False, ranks=3)
+    case = QUIET["GIST, hard negatives, and queue, NTXent, a guide, siblings attract"]
+    step(case, "no views", "packed", "dense", chunked=False, ranks=2)
+    with pytest.raises(ReadBackError):  # ranks ask for shares that nobody knows
+        step(case, "no views", "packed", "dense", chunked=False, ranks=2, known=False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("layout", ["packed", "padded"])
@@ -94,6 +111,7 @@ def test_no_step_reads_anything_back(case: str, layout: str, chunked: bool) -> N
             # Gradient views take a backward pass, which torch's efficient kernel lacks on this device.
             kernel = "flash" if views == "every level" else "efficient"
             step(QUIET[case], views, layout, form, chunked, kernel)
+        step(QUIET[case], "no views", layout, form, chunked, ranks=2)
 
 
 @pytest.mark.slow

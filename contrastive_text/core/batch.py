@@ -56,6 +56,8 @@ class Batch:
             None where nothing but special tokens stands around any.
         truncated: Number of rows that were cut to the length limit.
         texts: The rows' texts before any view and without prompts, S of them, where something reads them.
+        shares: Examples of each rank in the step, in rank order, this one's N among them; None where they aren't
+            known, and ranks have to ask one another.
         on_host: What the host still knows; None where all is there, or ids were made on a device.
     """
 
@@ -76,6 +78,7 @@ class Batch:
         around: Tensor | None = None,
         truncated: int = 0,
         texts: tuple[str, ...] | None = None,
+        shares: tuple[int, ...] | None = None,
         on_host: OnHost | None = None,
     ) -> None:
         self.ids = ids
@@ -93,6 +96,7 @@ class Batch:
         self.around = around
         self.truncated = truncated
         self.texts = texts
+        self.shares = shares
         self.on_host = on_host
 
     def __len__(self) -> int:
@@ -142,6 +146,7 @@ class Batch:
             unpooled=None if self.unpooled is None else self.unpooled[rows],
             around=None if self.around is None else self.around[rows],
             texts=None if self.texts is None else tuple(self.texts[row] for row in rows.tolist()),
+            shares=None,  # other ranks may choose otherwise
         )
 
     def keep(self, slots: Sequence[Slot]) -> Batch:
@@ -153,7 +158,7 @@ class Batch:
         part = self.split(torch.cat(rows or [self.lengths[:0]]))
         counts = torch.tensor([len(each) for each in rows])
         row_slots = torch.arange(len(kept)).repeat_interleave(counts)
-        return part.replace(slots=tuple(self.slots[i] for i in kept), row_slots=row_slots)
+        return part.replace(slots=tuple(self.slots[i] for i in kept), row_slots=row_slots, shares=self.shares)
 
     def to(self, device: torch.device | str) -> Batch:
         """Returns the same batch on a device, without waiting for a GPU (``sent``)."""

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from contrastive_text.core.errors import InvalidValueError
+
 _ALIGNED = 16
 """Bytes of the widest number."""
 
@@ -97,10 +99,26 @@ class _GatherRows(torch.autograd.Function):
         return None, *found
 
 
-def gather_sizes(size: int, device: torch.device) -> list[int]:
-    """Returns every rank's number of rows."""
+def gather_sizes(size: int, device: torch.device, known: Sequence[int] | None = None) -> list[int]:
+    """Returns every rank's number of rows; ranks ask one another, and read the answers, where it isn't known.
+
+    Args:
+        size: This rank's.
+        device: On which ranks talk to each other.
+        known: Every rank's, as ``Batch.shares``, on all of them or on none; None to ask.
+
+    Raises:
+        ValueError: This rank's is another than is known.
+    """
     if not is_distributed():
         return [size]
+    if known is not None and len(known) == world_size():
+        if known[rank()] != size:
+            raise InvalidValueError(
+                f"Batch.shares: expected {size} examples of rank {rank()}, which it has, got {known[rank()]}; "
+                "give shares=None to Batch.replace where rows are chosen anew"
+            )
+        return list(known)
     sizes = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(world_size())]
     dist.all_gather(sizes, torch.tensor([size], device=device))
     return [int(s) for s in sizes]

@@ -275,6 +275,7 @@ class Encoded:
         by_groups: Runs a network over rows as the encoder was run; see ``OwnPass``.
         keys: Settings of a momentum network, an objective's own -> what that makes of the slots that it encodes,
             after the objective's head and without a gradient. Training alone has any.
+        shares: Examples of each rank, as ``Batch.shares``; None where they aren't known.
     """
 
     embeddings: Tensor
@@ -288,6 +289,7 @@ class Encoded:
     batch: Batch | None = None
     by_groups: OwnPass | None = None
     keys: Mapping[object, Encoded] = field(default_factory=dict)
+    shares: tuple[int, ...] | None = None
 
     def role(self, role: Role) -> Tensor:
         """Returns the vectors of a role, (N, slots of the role, D).

@@ -33,13 +33,17 @@ def row_keys(
 
 
 class KeyedRow(NamedTuple):
-    """A row with what its random draws depend on, its task, and the objectives that it is for (None: all)."""
+    """A row with what its random draws depend on, and the objectives that it is for (None: all).
+
+    ``shares`` are the rows of its task that each rank has in the step; none where that isn't known.
+    """
 
     epoch: int
     number: int
     row: Row
     task: str = "train"
     objectives: tuple[str, ...] | None = None
+    shares: tuple[int, ...] = ()
 
 
 def example_texts(example: Example, originals: int = 0) -> list[Text]:
@@ -163,7 +167,10 @@ class Collator:
             targets=targets,
             frames=[self._frame(slot.role, self.plan.chain_name(slot)) for slot in slots],
         )
-        return batch.replace(texts=tuple(map(self.tokenizer.text, in_order))) if self.keep_texts else batch
+        kept = tuple(map(self.tokenizer.text, in_order)) if self.keep_texts else None
+        # Every row gives as many examples.
+        shares = tuple(each * len(rows[0]) for each in items[0].shares)
+        return batch.replace(texts=kept, shares=shares or None)
 
     def _refuse(self, rows: Sequence[Sequence[Example]]) -> NoReturn:
         counts = sorted({(len(row), len(example_texts(each, self.originals))) for row in rows for each in row})

@@ -25,7 +25,7 @@ class Rows(Protocol):
 
 
 class RowKey(NamedTuple):
-    """Which row of which data set, in which epoch, and for which objectives.
+    """Which row of which data set, in which epoch, for which objectives, and how many each rank has in the step.
 
     Of a data set of n rows that come again within an epoch, number i is row i % n, in its pass i // n.
     """
@@ -34,6 +34,7 @@ class RowKey(NamedTuple):
     number: int
     task: str = "train"
     objectives: tuple[str, ...] | None = None
+    shares: tuple[int, ...] = ()
 
 
 class KeyedRows(Dataset[KeyedRow]):
@@ -52,7 +53,7 @@ class KeyedRows(Dataset[KeyedRow]):
     def __getitem__(self, key: RowKey) -> KeyedRow:
         rows = self.rows[key.task]
         row = rows[key.number % len(rows)]
-        return KeyedRow(epoch=key.epoch, number=key.number, row=row, task=key.task, objectives=key.objectives)
+        return KeyedRow(key.epoch, key.number, row, key.task, key.objectives, key.shares)
 
 
 class RowsInOrder(Dataset[KeyedRow]):
@@ -163,17 +164,18 @@ class EpochBatchSampler:
         orders = {task: self._order(task, 0 if self.same_order else epoch) for task in self.sizes}
         for place in range(skip, len(self._own)):
             step = self._own[place]
-            yield [
-                RowKey(epoch=epoch, number=int(number), task=task, objectives=step.objectives)
-                for task, part in step.parts.items()
-                for number in orders[task](*self._share(*part))
-            ]
+            keys: list[RowKey] = []
+            for task, (start, stop) in step.parts.items():
+                shares = self._shares(stop - start)
+                first = start + sum(shares[: self.rank])
+                numbers = orders[task](first, first + shares[self.rank])
+                keys += [RowKey(epoch, int(number), task, step.objectives, shares) for number in numbers]
+            yield keys
 
-    def _share(self, start: int, stop: int) -> tuple[int, int]:
-        """Returns this rank's part of some places; the first ranks have one more where they don't go evenly."""
-        each, more = divmod(stop - start, self.world_size)
-        first = start + self.rank * each + min(self.rank, more)
-        return first, first + each + (self.rank < more)
+    def _shares(self, rows: int) -> tuple[int, ...]:
+        """Returns how many of some rows each rank takes; the first ones one more where they don't go evenly."""
+        each, more = divmod(rows, self.world_size)
+        return (each + 1,) * more + (each,) * (self.world_size - more)
 
     def _order(self, task: str, epoch: int) -> Callable[[int, int], Iterable[int]]:
         """Returns what gives the numbers of a task's rows between two places of an epoch's order."""

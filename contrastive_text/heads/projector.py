@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.distributed import gather_rows, gather_sizes
+from contrastive_text.core.distributed import gather_rows, world_size
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.host import sent
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.heads.base import Head, check_width
 
@@ -61,21 +60,20 @@ class WholeBatchNorm(nn.Module):
     def _moments(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Returns mean and variance over all ranks, (D,) each, and lets the running ones follow."""
         local = rows.flatten(0, -2)
-        sizes = gather_sizes(len(local), device=local.device)
         mean = local.sum(dim=0) / max(len(local), 1)
-        moments = torch.stack([mean, (local - mean).square().sum(dim=0)]).unsqueeze(0)
+        count = torch.full((1,), len(local), dtype=mean.dtype, device=mean.device)
+        moments = torch.cat([mean, (local - mean).square().sum(dim=0), count]).unsqueeze(0)
         # Sums of squares about each rank's own mean are put together as by Chan, Golub and LeVeque 1979: squares
         # about zero would lose the digits of a mean that is large beside the spread.
-        means, squares = gather_rows(moments, [1] * len(sizes)).unbind(1)
-        counts, total = (
-            sent(torch.tensor(sizes, dtype=means.dtype), means.device).unsqueeze(1),
-            max(sum(sizes), 1),
-        )
+        gathered = gather_rows(moments, [1] * world_size())
+        means, squares = gathered[:, :-1].chunk(2, dim=1)
+        counts = gathered[:, -1:].detach()
+        total = counts.sum().clamp(min=1)
         mean = (counts * means).sum(dim=0) / total
         variance = (squares + counts * (means - mean).square()).sum(dim=0) / total
         with torch.no_grad():
             self.running_mean.lerp_(mean.to(self.running_mean), MOMENTUM)
-            unbiased = variance * total / max(total - 1, 1)
+            unbiased = variance * total / (total - 1).clamp(min=1)
             self.running_variance.lerp_(unbiased.to(self.running_variance), MOMENTUM)
         return mean, variance
 

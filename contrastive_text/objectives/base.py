@@ -51,8 +51,18 @@ class Terms:
             >>> Terms(total=torch.tensor(6.0), count=4).loss()
             tensor(1.5000)
         """
-        count = torch.full((), float(self.count), device=self.total.device)
-        return reduce_terms(self.total * world_size(), sum_over_ranks(count).clamp(min=1), self.reduction)
+        (loss,) = self.losses([self])
+        return loss
+
+    @staticmethod
+    def losses(of_objectives: Sequence[Terms]) -> list[Tensor]:
+        """Returns ``loss`` of several objectives; ranks add all of their counts up in one."""
+        own = torch.stack([torch.full((), float(each.count), device=each.total.device) for each in of_objectives])
+        counts = sum_over_ranks(own).clamp(min=1)
+        return [
+            reduce_terms(each.total * world_size(), count, each.reduction)
+            for each, count in zip(of_objectives, counts.unbind(), strict=True)
+        ]
 
 
 class Objective(nn.Module, ABC):

@@ -15,15 +15,18 @@ from contrastive_text.objectives.base import Terms
 from contrastive_text.objectives.queue import Queue
 
 
-def gather_triples(local: Sequence[Triples], over_ranks: bool) -> tuple[list[Triples], int]:
+def gather_triples(
+    local: Sequence[Triples], over_ranks: bool, shares: Sequence[int] | None = None
+) -> tuple[list[Triples], int]:
     """Returns the examples of all ranks, by one gather, and the place of the first local one among them.
 
     Args:
         local: This rank's examples; several where several things of them are compared.
         over_ranks: Whether ranks talk to each other; else the local ones are all.
+        shares: Examples of each rank, as ``Encoded.shares``.
     """
     n = len(local[0].anchor)
-    sizes = gather_sizes(n, device=local[0].anchor.device) if over_ranks else [n]
+    sizes = gather_sizes(n, local[0].anchor.device, shares) if over_ranks else [n]
     own: list[Tensor] = []
 
     def noted(rows: Tensor) -> Tensor:

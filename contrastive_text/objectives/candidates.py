@@ -46,7 +46,7 @@ class Candidates:
             over_ranks: Whether they are those of all ranks too.
         """
         own = [BetweenTexts().triples(*of_model)["texts"] for of_model in of_models]
-        gathered, offset = gather_triples(own, over_ranks)
+        gathered, offset = gather_triples(own, over_ranks, of_models[0][0].shares)
         return [cls._of_all(local, every, offset) for local, every in zip(own, gathered, strict=True)]
 
     @classmethod

@@ -67,7 +67,7 @@ class Consistency(Objective):
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the divergences of the local rows; see ``Objective.forward``."""
         local = BetweenTexts().triples(encoded, read_vectors(encoded, self.reads, self.head))["texts"]
-        (every,), _ = gather_triples([local], over_ranks=self.training)
+        (every,), _ = gather_triples([local], self.training, encoded.shares)
         anchor, positive, anchors, positives = (
             unit_vectors(each) for each in (local.anchor, local.positive, every.anchor, every.positive)
         )

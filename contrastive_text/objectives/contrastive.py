@@ -242,7 +242,7 @@ class Contrastive(Objective):
             guides = {name: self.false_negatives.of(each) for name, each in guided.items()}
             columns = {name: replace(each, guide=guides[name]) for name, each in columns.items()}
         local = [replace(each, classes=classes) for each in columns.values()]
-        gathered, offset = gather_triples(local, over_ranks=self.training)
+        gathered, offset = gather_triples(local, self.training, encoded.shares)
         every = dict(zip(columns, gathered, strict=True))
         return Terms.added([self._terms(name, rows[name], every[name], offset) for name in rows])
 

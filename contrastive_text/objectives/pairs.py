@@ -148,7 +148,7 @@ class PairRegression(Supervised[Scores]):
         if self.loss.reads_vectors:
             pairs = torch.stack([u, v], dim=1)
         if self.loss.whole_batch and self.training:
-            sizes = gather_sizes(len(pairs), device=pairs.device)
+            sizes = gather_sizes(len(pairs), pairs.device, encoded.shares)
             pairs, scores = gather_all([pairs, scores], sizes)
         terms: Tensor = self.loss.terms(pairs, scores)
         return Terms(total=terms.sum(), count=len(terms))

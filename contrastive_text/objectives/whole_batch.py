@@ -79,7 +79,7 @@ class WholeBatch(Objective):
         """
         vectors = read_vectors(encoded, (*self.reads, *self.takes), self.head)
         local = list(self._between.triples(encoded, vectors).values())
-        every, offset = gather_triples(local, over_ranks=self.training)
+        every, offset = gather_triples(local, self.training, encoded.shares)
         own = slice(offset, offset + len(local[0].anchor))
         return Terms.added([self._terms(each, own) for each in every])
 

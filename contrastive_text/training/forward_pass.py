@@ -274,4 +274,5 @@ def encode_groups(
         masked_hidden=torch.cat(hidden_tokens) if labels else None,
         masked_labels=torch.cat(labels) if labels else None,
         token_logits=embedder.encoder.token_logits,
+        shares=batch.shares,
     )

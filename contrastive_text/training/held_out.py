@@ -234,7 +234,8 @@ def encode_unaltered(
     read = read_slots(batch, ViewPlan(), objectives)
     vectors = embedder.pool(read)
     guided = {} if guides is None else guide_vectors(guides, read, objectives)
-    return Encoded(vectors, read.slots, read.text_ids, target=read.target_for(vectors), guides=guided)
+    target = read.target_for(vectors)
+    return Encoded(vectors, read.slots, read.text_ids, target=target, guides=guided, shares=read.shares)
 
 
 def predictions(batch: Batch, embedder: Embedder, objectives: Mapping[str, Objective]) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from contrastive_text.core.distributed import gather_rows, gather_sizes
+from contrastive_text.core.distributed import gather_all, gather_sizes
 from contrastive_text.core.types import Encoded
 from contrastive_text.losses import reduce_terms
 from contrastive_text.objectives import Objective
@@ -45,16 +45,17 @@ def of_all_ranks(encoded: Encoded) -> Encoded:
     """Returns the rows of all ranks, in rank order within each slot; without a process group the same."""
     slots = len(encoded.slots)
     examples = len(encoded.embeddings) // slots
-    sizes = gather_sizes(examples, encoded.embeddings.device)
-
-    def gathered(rows: Tensor) -> Tensor:
-        by_example = rows.reshape(slots, examples, *rows.shape[1:]).transpose(0, 1)
-        return gather_rows(by_example, sizes).transpose(0, 1).flatten(0, 1)
-
+    sizes = gather_sizes(examples, encoded.embeddings.device, encoded.shares)
+    rows = [encoded.embeddings, encoded.text_ids, *encoded.guides.values()]
+    by_example = [each.reshape(slots, examples, *each.shape[1:]).transpose(0, 1) for each in rows]
+    targets = [] if encoded.target is None else [encoded.target]
+    every = gather_all([*by_example, *targets], sizes)
+    vectors, ids, *guides = (each.transpose(0, 1).flatten(0, 1) for each in every[: len(rows)])
     return replace(
         encoded,
-        embeddings=gathered(encoded.embeddings),
-        text_ids=gathered(encoded.text_ids),
-        target=None if encoded.target is None else gather_rows(encoded.target, sizes),
-        guides={name: gathered(vectors) for name, vectors in encoded.guides.items()},
+        embeddings=vectors,
+        text_ids=ids,
+        target=every[-1] if targets else None,
+        guides=dict(zip(encoded.guides, guides, strict=True)),
+        shares=None,
     )

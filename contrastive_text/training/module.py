@@ -223,7 +223,7 @@ class ContrastiveModule(StoredModule):
         """
         batches = batch.batches if isinstance(batch, StepBatch) else {None: batch}
         wanted = batch.objectives if isinstance(batch, StepBatch) else None
-        losses: dict[str, Tensor] = {}
+        found: dict[str, Terms] = {}
         for task, part in batches.items():
             names = [name for name in self.by_task.objectives(task) if wanted is None or name in wanted]
             if not names:
@@ -232,10 +232,12 @@ class ContrastiveModule(StoredModule):
             for name in names:
                 # Dropout of an objective's head; that of the encoder has its own keys.
                 seed_torch(fold(part.seed, rank(), text_id(name)), self.device)
-                value, terms = self.objective_value(encoded, name)
-                losses[name] = self.weights[name] * value
-                self.figures[name] = value.detach()
-                self.figures |= {f"{name}/{figure}": number for figure, number in terms.logs.items()}
+                found[name] = self.objective_parts()[name](encoded)
+        losses: dict[str, Tensor] = {}
+        for (name, terms), value in zip(found.items(), Terms.losses(list(found.values())), strict=True):
+            losses[name] = self.weights[name] * value
+            self.figures[name] = value.detach()
+            self.figures |= {f"{name}/{figure}": number for figure, number in terms.logs.items()}
         return losses
 
     @new_in_full_precision()

@@ -234,7 +234,9 @@ def test_texts_may_come_as_tokens(tokenizer: TextTokenizer) -> None:
 
 def test_a_row_may_give_several_examples(tokenizer: TextTokenizer) -> None:
     pairing = Fixed([[Example("the bird", ("a bird",)), Example("the dog", ("a dog",))]])
-    batch = Collator(tokenizer, pairing, ViewPlan(), seed=0)(keyed(({"number": 0},)))
+    (row,) = keyed(({"number": 0},))
+    batch = Collator(tokenizer, pairing, ViewPlan(), seed=0)([row._replace(shares=(3, 1))])
+    assert batch.shares == (6, 2)
     texts = ("the bird", "the dog", "a bird", "a dog")
     assert batch.text_ids.tolist() == [text_id(text) for text in texts]
     assert len(set(batch.draw_keys.tolist())) == 4
