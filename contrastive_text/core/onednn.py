@@ -1,4 +1,4 @@
-"""Products by oneDNN, which were faster than those that torch takes where we could measure."""
+"""Products faster than those that torch takes, where we could measure: by oneDNN, or the other way round."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from torch.backends import mkldnn
 _PROCESSORS = ("x86_64", "AMD64")
 """Where it was measured: on an AMD EPYC, in float32 a tenth to a third faster, in bfloat16 a tenth."""
 
+_FEW = 4
+"""Rows up to which columns times rows takes half to two thirds of the time, with 384 features."""
+
+_LINE = 16
+"""Numbers in 64 bytes. Equal rows that begin at different places within so many may be rounded differently."""
+
 
 def has_onednn() -> bool:
     """Whether torch has oneDNN here, on a processor of the kind where it was measured."""
@@ -20,12 +26,22 @@ def has_onednn() -> bool:
 def products(rows: Tensor, columns: Tensor) -> Tensor:
     """Returns the dot product of every row with every column, without a gradient, (R, D), (C, D) -> (R, C).
 
+    Equal columns have equal products with a row, however many columns there are.
+
     Example:
         >>> products(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
         tensor([[3., 2.]])
     """
     plain = all(each.device.type == "cpu" and each.dtype == torch.float32 for each in (rows, columns))
     if plain and rows.numel() and columns.numel() and columns.is_contiguous() and has_onednn():
+        if len(rows) <= _FEW and rows.shape[1] % _LINE == 0:
+            # Of one row, or one column, torch takes a product with a vector: slower, and rounded otherwise.
+            twice = _two_at_least(columns) @ _two_at_least(rows).T
+            return twice[: len(columns), : len(rows)].T.contiguous()
         found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, columns, None, "none", [], "none")
         return found
     return rows @ columns.T
+
+
+def _two_at_least(rows: Tensor) -> Tensor:
+    return rows.repeat(2, 1) if len(rows) == 1 else rows.contiguous()
