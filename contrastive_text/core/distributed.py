@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from itertools import accumulate
 from typing import Any
 
@@ -178,6 +179,25 @@ def sum_over_ranks(value: Tensor) -> Tensor:
     if is_distributed():
         dist.all_reduce(total)
     return total
+
+
+def means_over_ranks(figures: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the mean of each figure over all ranks, by one sum of all and without a gradient.
+
+    Args:
+        figures: Scalars on one device, of the same names on every rank.
+
+    Returns:
+        The same in their precision, but in at least float32.
+    """
+    if not is_distributed() or not figures:
+        return dict(figures)
+    own = {name: figures[name].detach().reshape(()) for name in sorted(figures)}  # in one order on all ranks
+    kinds = {name: torch.promote_types(figure.dtype, torch.float32) for name, figure in own.items()}
+    widest = reduce(torch.promote_types, kinds.values())
+    means = sum_over_ranks(torch.stack([figure.to(widest) for figure in own.values()])) / world_size()
+    found = dict(zip(own, means.unbind(), strict=True))
+    return {name: found[name].to(kinds[name]) for name in figures}
 
 
 def whole(value: Tensor) -> Tensor:

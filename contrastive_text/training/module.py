@@ -13,7 +13,7 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch, StepBatch
-from contrastive_text.core.distributed import rank, world_size
+from contrastive_text.core.distributed import means_over_ranks, rank, world_size
 from contrastive_text.core.random import fold, seed_torch, text_id
 from contrastive_text.core.similarity import new_in_full_precision
 from contrastive_text.core.specs import stored_arguments
@@ -258,12 +258,14 @@ class ContrastiveModule(StoredModule):
         return loss
 
     def _log_step(self, batches: Sequence[Batch]) -> None:
+        # One sum for all of them, where Lightning has a barrier and a sum for each.
+        means = means_over_ranks(self.figures)
         # Lightning repeats the last value of a name that a step doesn't log.
-        self._logged = dict.fromkeys(self._logged, torch.full((), torch.nan, device=self.device)) | self.figures
+        self._logged = dict.fromkeys(self._logged, torch.full((), torch.nan, device=self.device)) | means
         shown = {f"train/{name}": figure for name, figure in self._logged.items()}
         rows, sync = sum(len(batch) // len(batch.slots) for batch in batches), world_size() > 1
-        self.log("train/loss", shown.pop("train/loss"), prog_bar=True, batch_size=rows, sync_dist=sync)
-        self.log_dict(shown, batch_size=rows, sync_dist=sync)
+        self.log("train/loss", shown.pop("train/loss"), prog_bar=True, batch_size=rows)
+        self.log_dict(shown, batch_size=rows)
         cut = float(sum(batch.truncated for batch in batches))
         self.log(
             "train/truncated", cut, batch_size=1, sync_dist=sync, on_step=False, on_epoch=True, reduce_fx="sum"

@@ -22,6 +22,7 @@ from contrastive_text.core.distributed import (
     gather_rows,
     gather_sizes,
     is_distributed,
+    means_over_ranks,
     rank,
     sum_over_ranks,
     world_size,
@@ -309,6 +310,8 @@ def meet(number: int, world: int, port: int, vectors: dict[str, Any]) -> dict[st
         results["empty"] = some.grad
         total = torch.tensor(float(number + 1), requires_grad=True)
         results["sum"] = sum_over_ranks(total)
+        figures = {"exact": total.double() / 3, "half": total.bfloat16()}
+        results["means"] = means_over_ranks(figures if number else dict(reversed(figures.items())))
         if world == 2:
             results["ddp_gather"] = {gather: ddp_gather(vectors, gather) for gather in ("own", "full", "none")}
     return results
@@ -468,6 +471,16 @@ def test_sum_over_ranks_adds_up_and_carries_no_gradient(ranks: Results) -> None:
     for results in ranks:
         assert float(results["sum"]) == sum(range(1, len(ranks) + 1))
         assert not results["sum"].requires_grad
+
+
+def test_means_of_figures_are_of_their_names_and_in_their_precision(ranks: Results) -> None:
+    mean = (len(ranks) + 1) / 2
+    for results in ranks:
+        exact, half = results["means"]["exact"], results["means"]["half"]
+        assert (exact.dtype, half.dtype) == (torch.float64, torch.float32)
+        assert float(exact) == pytest.approx(mean / 3, rel=1e-15)
+        assert float(half) == mean
+        assert not exact.requires_grad
 
 
 def test_one_process_gathers_nothing_and_keeps_the_tensor() -> None:
