@@ -50,6 +50,7 @@ def read_options(record: type[_T], words: Sequence[str]) -> _T:
     for field in sorted(every, key=lambda field: field.name not in own):
         if field.name not in others:
             _add(parser, field, *unfolded[field.name])
+    parser.shorten_usage()
     if others:
         known, left = parser.parse_known_args(words)
         return record(**vars(known), **dict.fromkeys(others, left))
@@ -89,6 +90,13 @@ def check_read(options: object, readers: Mapping[str, Sequence[str]], asked: Seq
 
 
 class _Parser(argparse.ArgumentParser):
+    def shorten_usage(self) -> None:
+        """Leaves of the usage what a command needs: errors end with it, and help has a line for each option."""
+        needed = [action for action in self._actions if action.required or not action.option_strings]
+        formatter = argparse.HelpFormatter(f"{self.prog} [options]")
+        formatter.add_usage(None, needed, [])
+        self.usage = formatter.format_help().removeprefix("usage: ").rstrip().replace("%", "%%")
+
     def understand(self, words: Sequence[str]) -> argparse.Namespace:
         known = [option for action in self._actions for option in action.option_strings]
         end = words.index("--") if "--" in words else len(words)

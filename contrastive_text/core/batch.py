@@ -166,8 +166,10 @@ class Batch:
         moved = self
         if self.target is not None and place.type == "mps":
             moved = self.replace(target=self.target.float())  # Apple's GPUs have no float64
-        on_host = self.known if self.ids.device.type == "cpu" != place.type else self.on_host
-        return moved._each(lambda t: sent(t, place)).replace(on_host=on_host if place.type != "cpu" else None)
+        on_host = None
+        if place.type != "cpu":
+            on_host = self.known if self.ids.device.type == "cpu" else self.on_host
+        return moved._each(lambda t: sent(t, place)).replace(on_host=on_host)
 
     def pin_memory(self) -> Batch:
         """Returns the same batch in page-locked memory, as far as it will be copied."""

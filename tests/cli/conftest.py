@@ -74,7 +74,7 @@ def answer(here: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence
         assert "Traceback" not in message
         assert "error:" in message
         lines = message.strip().splitlines()
-        assert len(lines) <= 7, message
+        assert len(lines) <= 6, message
         return " ".join(" ".join(lines).split())
 
     return said
