@@ -42,9 +42,8 @@ def unlike(ours: Found, theirs: Found) -> int:
     scores, ids = (each.cpu() for each in ours)
     gaps = (theirs[0][:, 1:] - theirs[0][:, :-1]).abs() > CLOSE
     edge = gaps.new_ones(len(gaps), 1)
-    alone = torch.cat([edge, gaps], dim=1) & torch.cat(
-        [gaps, ~edge], dim=1
-    )  # another may be next behind the last
+    # A vector like the last one may come after it.
+    alone = torch.cat([edge, gaps], dim=1) & torch.cat([gaps, ~edge], dim=1)
     return int((((scores - theirs[0]).abs() > CLOSE) | ((ids != theirs[1]) & alone)).sum())
 
 

@@ -40,6 +40,20 @@ def current_setting(device: torch.device | str = "cpu") -> dict[str, str]:
     return {**found, "contrastive-text": __version__, **{name: version(name) for name in _LIBRARIES}}
 
 
+def multiplies_bfloat16(device: torch.device | str = "cpu") -> bool:
+    """Whether a device has instructions for products of bfloat16; where it doesn't say so, as ARM's, it hasn't.
+
+    Example:
+        >>> multiplies_bfloat16("meta")
+        False
+    """
+    kind = torch.device(device).type
+    if kind == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    has = torch.cpu.get_capabilities() if kind == "cpu" else {}
+    return bool(has.get("avx512_bf16") or has.get("amx_bf16"))
+
+
 def other_setting(kept: object, current: Mapping[str, str]) -> str:
     """Says how the setting that a record keeps differs from the current one; nothing where it doesn't.
 
