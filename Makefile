@@ -2,12 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt --editable
+# The versions to hold to; make test CONSTRAINTS= takes the newest of everything.
+CONSTRAINTS ?= constraints.txt
+INSTALL := $(BIN)/pip install --quiet $(addprefix --constraint ,$(CONSTRAINTS)) --editable
 export HF_HUB_OFFLINE ?= 1
 # Tests start many processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test lint types pages portable slow exhaustive
+.PHONY: quickstart test lint types pages portable slow exhaustive oldest dist
 
 quickstart: $(VENV)/offline.stamp
 	$(BIN)/python examples/quickstart.py
@@ -45,6 +47,18 @@ slow: $(VENV)/dev.stamp
 exhaustive: $(VENV)/dev.stamp
 	CONTRASTIVE_TEXT_PART=1/1 $(BIN)/python -m pytest -m slow --numprocesses auto --dist worksteal \
 		tests/test_combinations.py tests/test_one_gradient.py
+
+# The lowest versions of all that is needed, in an environment of their own: imported and trained with.
+oldest: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -m slow tests/test_installation.py
+
+# The wheel and the archive of sources in dist/, by pinned tools that share no environment with the library.
+dist:
+	$(PYTHON) -m venv --clear build/tools
+	build/tools/bin/pip install --quiet --constraint constraints.txt build hatchling twine
+	rm -rf dist
+	build/tools/bin/python -m build --no-isolation
+	build/tools/bin/twine check --strict dist/*
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
