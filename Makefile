@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 # Tests start many processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test lint types pages portable slow exhaustive oldest dist
+.PHONY: quickstart test lint types pages docs portable slow exhaustive oldest dist
 
 quickstart: $(VENV)/offline.stamp
 	$(BIN)/python examples/quickstart.py
@@ -24,12 +24,15 @@ lint: $(VENV)/dev.stamp
 types: $(VENV)/dev.stamp
 	$(BIN)/mypy
 
-# What is made of docstrings and parts: docs/api, the pictures and the list of docs/parts, the README's picture.
+# The pictures and the list of docs/parts, the README's picture, and docs/papers.
 pages: $(VENV)/dev.stamp
-	$(BIN)/python docs/api/write.py
 	$(BIN)/python docs/parts/draw.py
 	$(BIN)/python docs/parts/overview.py
 	$(BIN)/python docs/papers/write.py
+
+# The documentation site in build/site, to open from its files: a dead link or anchor is an error.
+docs: $(VENV)/docs.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # Tests that compare bits or digits, with one factor varied at a time; tests/bits.py tells which they are.
 BITS := -m pytest -m 'bits and not slow and not network and not gpu' --numprocesses auto --dist loadfile --no-loadscope-reorder
@@ -73,4 +76,9 @@ $(VENV)/offline.stamp: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing into $(VENV): a few minutes the first time."
 	$(INSTALL) '.[dev,offline]'
+	touch $@
+
+$(VENV)/docs.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing into $(VENV): a few minutes the first time."
+	$(INSTALL) '.[docs]'
 	touch $@

@@ -1,35 +1,78 @@
-"""The public names, as docs/api lists them: what a user may build on. A change there is one for the changelog."""
+"""The public names, as docs/api shows them: what a user may build on. A change there is one for the changelog."""
+
+from __future__ import annotations
 
 import importlib
+import inspect
+import pkgutil
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import contrastive_text
+
 PAGES = Path(__file__).parents[1] / "docs" / "api"
-PACKAGES = sorted({path.stem.removeprefix("contrastive_text") for path in PAGES.glob("*.md")} - {"index"})
+INTERNAL = {"__main__", "cli"}
+"""What no program imports: the shell."""
+MODULES = {
+    found.name: importlib.import_module(f"contrastive_text.{found.name}")
+    for found in pkgutil.iter_modules(contrastive_text.__path__)
+    if found.name not in INTERNAL
+}
 
 
-def module_of(package: str) -> object:
-    return importlib.import_module(f"contrastive_text.{package}".rstrip("."))
+def public(module: ModuleType) -> list[str]:
+    """Returns the names that a package promises; those of a single file are what it defines."""
+    if "__path__" in vars(module) or "__all__" in vars(module):
+        return [*vars(module).get("__all__", ())]
+    own = vars(module).items()
+    return [name for name, value in own if name[0] != "_" and getattr(value, "__module__", "") == module.__name__]
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_exports_exactly_its_public_names(package: str) -> None:
-    page = (PAGES / f"{package or 'contrastive_text'}.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| \[`(\w+)`\]", page, flags=re.MULTILINE)
-    names = vars(module_of(package)).get("__all__", listed)  # a package of one file has no list of its own
-    assert listed == names, "run make pages, and say what is new in CHANGELOG.md"
+PACKAGES = {name: module for name, module in MODULES.items() if public(module)}
+
+
+def index() -> str:
+    return (PAGES / "index.md").read_text(encoding="utf-8")
+
+
+def test_every_public_package_has_a_page_that_the_first_one_lists() -> None:
+    assert {path.stem for path in PAGES.glob("*.md")} == {*PACKAGES, "index"}
+    assert sorted(re.findall(r"^\| \[(\w+)\]\(\1\.md\) \|", index(), flags=re.MULTILINE)) == sorted(PACKAGES)
+    for name in PACKAGES:
+        page = (PAGES / f"{name}.md").read_text(encoding="utf-8")
+        assert page == f"::: contrastive_text.{name}\n"
+
+
+def test_the_first_page_lists_the_names_that_a_program_starts_from() -> None:
+    rows = re.findall(r"^\| \[(\w+)\]\((\w+)\.md#contrastive_text\.(\w+)\.(\w+)\)", index(), flags=re.MULTILINE)
+    assert [name for name, *_ in rows] == contrastive_text.__all__
+    for name, page, package, anchor in rows:
+        assert (page, anchor) == (package, name) and name in public(PACKAGES[package])
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_public_name_is_there_and_documented(package: str) -> None:
-    module = module_of(package)
-    for name in vars(module).get("__all__", ()):
-        value = getattr(module, name)
-        assert value is not None
-        if callable(value) and isinstance(value, type):
+    for name in public(PACKAGES[package]):
+        value = getattr(PACKAGES[package], name)
+        if inspect.isclass(value) or inspect.isfunction(value):
             assert value.__doc__, name
+
+
+def test_public_names_have_examples() -> None:
+    """A base class, a record or what needs a running trainer may go without; nothing else joins them."""
+    values = {name: getattr(module, name) for module in PACKAGES.values() for name in public(module)}
+    shown = {name: value for name, value in values.items() if inspect.isclass(value) or inspect.isfunction(value)}
+    members = {name: [value, *vars(value).values()] for name, value in shown.items()}
+    without = {
+        name
+        for name, own in members.items()
+        if not any(">>> " in str(getattr(member, "__doc__", "")) for member in own)
+    }
+    assert len(shown) - len(without) >= 200
+    assert len(without) <= 104, "an example under Example: in the docstring, please"
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -15,6 +15,7 @@ from contrastive_text.losses.temperature import LearnedTemperature
 from contrastive_text.losses.triples import Triples
 
 Reduction = Literal["mean", "sum", "two_sided"]
+"""How the terms of the rows make one loss."""
 
 
 def reduce_terms(total: Tensor, count: Tensor | int, reduction: Reduction) -> Tensor:

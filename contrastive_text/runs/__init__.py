@@ -17,8 +17,8 @@ if TYPE_CHECKING:
         SweepTable,
         paired_difference,
         parse_vary,
-        plan,
     )
+    from contrastive_text.runs.sweeps.plan import plan
     from contrastive_text.runs.verification import Found, verify
 
 __all__ = [

@@ -1,0 +1,104 @@
+"""The documentation site, built strictly and looked at in a browser: first page, part, interface, search."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.ui import WebDriverWait
+
+ROOT = Path(__file__).parents[1]
+CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
+PHONE, DESK = (390, 844, True), (1280, 900, False)
+PAGES = ("index.html", "choose.html", "parts/SwapWords.html", "api/losses.html")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not all(map(find_spec, ("mkdocs", "material", "mkdocstrings"))), reason="there is no mkdocs: make docs"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as ``make docs`` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(folder)],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    if not (CHROMIUM.is_file() and DRIVER.is_file()):
+        pytest.skip(f"there is no {CHROMIUM} with its driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for word in ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking"):
+        options.add_argument(f"--{word}")
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('browser')}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    yield driver
+    driver.quit()
+
+
+def told(browser: webdriver.Chrome, script: str) -> Any:  # Any: what the script gives
+    return browser.execute_script(script)  # type: ignore[no-untyped-call]  # selenium's
+
+
+def opened(browser: webdriver.Chrome, page: Path, screen: tuple[int, int, bool]) -> None:
+    width, height, mobile = screen
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(page.as_uri())
+
+
+def test_nothing_comes_from_another_host(site: Path) -> None:
+    pages = [*site.rglob("*.html")]
+    assert len(pages) > 60
+    loaded = r"<(?:script|img|iframe)[^>]+src=\"?(https?:[^\"> ]+)|<link[^>]+href=\"?(https?:[^\"> ]+)"
+    found = {match[0] for page in pages for match in re.finditer(loaded, page.read_text(encoding="utf-8"))}
+    assert not found
+
+
+def test_every_public_name_has_its_place_in_the_interface(site: Path) -> None:
+    for page in sorted((site / "api").glob("*.html")):
+        if page.stem != "index":
+            module = importlib.import_module(f"contrastive_text.{page.stem}")
+            places = {*re.findall(r'id="([\w.]+)"', page.read_text(encoding="utf-8"))}
+            assert {f"{module.__name__}.{name}" for name in vars(module).get("__all__", ())} <= places
+
+
+@pytest.mark.parametrize("screen", [PHONE, DESK], ids=["phone", "desk"])
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_fits_and_shows_its_pictures(
+    site: Path, browser: webdriver.Chrome, page: str, screen: tuple[int, int, bool]
+) -> None:
+    browser.get_log("browser")
+    opened(browser, site / page, screen)
+    assert told(browser, "return document.documentElement.scrollWidth") <= screen[0]
+    pictures = told(browser, "return [...document.querySelectorAll('article img')].map(i => i.naturalWidth)")
+    assert all(pictures) and (pictures or not page.startswith("parts/"))
+    assert browser.get_log("browser") == []
+
+
+def test_search_finds_a_page(site: Path, browser: webdriver.Chrome) -> None:
+    opened(browser, site / "index.html", DESK)
+    told(browser, "document.querySelector('#__search').click()")
+    browser.find_element("css selector", ".md-search__input").send_keys("SwapWords")
+    titles = "return [...document.querySelectorAll('.md-search-result__item h1')].map(h => h.textContent)"
+    WebDriverWait(browser, 60).until(lambda browser: "SwapWords" in told(browser, titles))
