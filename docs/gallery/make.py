@@ -46,6 +46,29 @@ class Shown(NamedTuple):
     files: dict[str, str]
 
 
+def typed(words: Sequence[str]) -> str:
+    """Returns a command as one would type it, on lines of at most 100 characters where its words allow that."""
+    lines = ["contrastive-text"]
+    for option in re.findall(r"\S+(?: (?!--)\S+)*", " ".join(map(shlex.quote, words))):
+        if len(lines[-1]) + len(option) > 97:
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {option}"
+    return "\n".join(lines)
+
+
+def without_missing(text: str) -> str:
+    """Returns what was printed without the columns of tasks that are not among the data, and what says so."""
+    lines = [line for line in text.splitlines() if not re.match(r"STS\d\d: expected ", line)]
+    for start in [i for i, line in enumerate(lines) if re.fullmatch(r"[-+]+", line)]:
+        end = next((i for i in range(start, len(lines)) if not lines[i]), len(lines))
+        rows = [lines[i].split("+" if i == start else "|") for i in range(start - 1, end)]
+        kept = [n for n in range(len(rows[0])) if not all(row[n].strip() == "n/a" for row in rows[2:])]
+        for i, row in enumerate(rows):
+            lines[start - 1 + i] = ("+" if i == 1 else "|").join(row[n] for n in kept).rstrip()
+    return "\n".join(lines)
+
+
 def fit(recipe: str, config: str, steps: int, every: int) -> list[str]:
     """Returns the words of a training run."""
     return [
@@ -64,7 +87,7 @@ def commands(cells: int) -> list[Shown]:
     return [
         Shown(
             "evaluate",
-            "The table of the papers. STS13 and STS16 are not among the data: there is no mean over fewer tasks.",
+            "The table of the papers, without STS13 and STS16, which are not among the data here.",
             ["evaluate", models[0], "--suite", "sts", "--data", "data", "--cache", "vectors"],
             {},
         ),
@@ -144,18 +167,16 @@ def main() -> None:
         if not Path(recipe, "version_0", "model", "modules.json").exists():
             shutil.rmtree(recipe, ignore_errors=True)
             said(words)
-        lines += [f"## {recipe}", "", "```text", shlex.join(["contrastive-text", *words]), "```", ""]
+        lines += [f"## {recipe}", "", "```text", typed(words), "```", ""]
     for shown in commands(options.cells):
         printed = said(shown.words)
-        typed = shlex.join(["contrastive-text", *shown.words])
-        lines += [f"## {shown.title}", "", shown.why, "", "```text", typed, "", printed.strip("\n"), "```", ""]
+        lines += [f"## {shown.title}", "", shown.why, "", "```text", typed(shown.words), ""]
+        lines += [without_missing(printed).strip("\n"), "```", ""]
         for source, name in shown.files.items():
             copy(Path(source), HERE / name)
-            if name.endswith(".png"):
-                lines += [f"![{shown.title}]({name})", ""]
-            elif name.endswith(".md"):
+            if name.endswith(".md"):
                 lines += [f"As a table: [{name}]({name}).", ""]
-            else:
+            elif not name.endswith(".png"):  # the heat map stands at the head of the page
                 lines += [f"The page: [{name}/report.html]({name}/report.html).", ""]
     (HERE / "index.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
