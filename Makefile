@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 # Tests start many processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test lint types pages docs portable slow exhaustive oldest dist
+.PHONY: quickstart test lint types pages docs portable slow exhaustive oldest dist tutorials
 
 quickstart: $(VENV)/offline.stamp
 	$(BIN)/python examples/quickstart.py
@@ -33,6 +33,10 @@ pages: $(VENV)/dev.stamp
 # The documentation site in build/site, to open from its files: a dead link or anchor is an error.
 docs: $(VENV)/docs.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# Executes every tutorial in an empty folder and stores what it shows; each line has its seconds.
+tutorials: $(VENV)/docs.stamp
+	$(BIN)/python docs/tutorials/execute.py
 
 # Tests that compare bits or digits, with one factor varied at a time; tests/bits.py tells which they are.
 BITS := -m pytest -m 'bits and not slow and not network and not gpu' --numprocesses auto --dist loadfile --no-loadscope-reorder
@@ -80,5 +84,5 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/docs.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing into $(VENV): a few minutes the first time."
-	$(INSTALL) '.[docs]'
+	$(INSTALL) '.[docs,offline]'
 	touch $@
