@@ -46,13 +46,30 @@ def _is_record(member: Object) -> bool:
     return bool(bases & _FIELDS)
 
 
+def _table(lines: list[str]) -> str:
+    """Returns a table whose columns rules of ``=`` mark as one of Markdown; text under a row goes on with it."""
+    columns = [slice(*match.span()) for match in re.finditer("=+", lines[0])]
+    columns[-1] = slice(columns[-1].start, None)
+    rows: list[list[str]] = []
+    for line in lines[1:]:
+        cells = [line[column].strip() for column in columns]
+        if cells[0].startswith("="):
+            continue
+        if cells[0]:
+            rows.append(cells)
+        else:
+            rows[-1] = [f"{old} {new}".strip() for old, new in zip(rows[-1], cells, strict=True)]
+    head = rows.pop(0) if any(line.startswith("=") for line in lines[1:-1]) else [""] * len(columns)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(columns), *rows])
+
+
 def _rewritten(text: str, is_record: bool, places: Mapping[str, str]) -> str:
     """Returns a docstring with the headings, links, code and tables of Markdown."""
     if is_record:
         text = re.sub(r"^Args:$", "Attributes:", text, flags=re.M)
     text = re.sub(r"^Example:$", "Examples:", text, flags=re.M)
     text = re.sub(r"::$", ":", text, flags=re.M)
-    text = _TABLE.sub(lambda match: f"```text\n{match[0]}\n```", text)
+    text = _TABLE.sub(lambda match: _table(match[0].splitlines()), text)
     return _NAME.sub(
         lambda match: f"[`{match[1]}`][{places[match[1]]}]" if match[1] in places else match[0], text
     )

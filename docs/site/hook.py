@@ -23,8 +23,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Fills in the navigation: ``folder/*`` is each page of a folder that has no place of its own."""
     docs = Path(config.docs_dir)
     named = {*_named(config.nav or [])}
-    found = (path.relative_to(docs) for path in sorted(docs.rglob("*")) if path.suffix in _PAGES)
-    free = [path.as_posix() for path in found if path.as_posix() not in named]
+    found = [path.relative_to(docs) for path in sorted(docs.rglob("*")) if path.suffix in _PAGES]
+    hidden = config.exclude_docs
+    free = [
+        path.as_posix()
+        for path in found
+        if path.as_posix() not in named and not (hidden and hidden.match_file(path.as_posix()))
+    ]
     config.nav = _filled(config.nav or [], free)
     return config
 
@@ -34,7 +39,8 @@ def _named(entries: Iterable[Any]) -> Iterator[str]:
         if isinstance(entry, str):
             yield entry
         else:
-            yield from _named([value for section in entry.values() for value in section])
+            for own in entry.values():
+                yield from _named([own] if isinstance(own, str) else own)
 
 
 def _filled(entries: Iterable[Any], free: list[str]) -> list[Any]:
@@ -42,7 +48,9 @@ def _filled(entries: Iterable[Any], free: list[str]) -> list[Any]:
     filled: list[Any] = []
     for entry in entries:
         if not isinstance(entry, str):
-            filled += [{title: pages} for title, own in entry.items() if (pages := _filled(own, free))]
+            for title, own in entry.items():
+                pages = own if isinstance(own, str) else _filled(own, free)
+                filled += [{title: pages}] if pages else []
         elif entry.endswith("*"):
             folder = PurePosixPath(entry).parent
             filled += [page for page in free if PurePosixPath(page).parent == folder]
