@@ -30,10 +30,10 @@ _WATCHED = {
 def training(runs: Sequence[RunRecord]) -> Section:
     """Returns losses, learning rate, held-out scores, and the path through alignment and uniformity."""
     lead = (
-        "Losses are those of a step over all ranks, before their weights; long curves are smoothed, with the "
-        "steps after them. A ring marks the weights that were kept: those of the best validation score."
+        "Losses are those of a step over all ranks, before their weights; long curves are smoothed, and single "
+        "steps are pale. A ring marks the weights that were kept: those of the best validation score."
     )
-    parts = [*_losses(runs), *_watched(runs), *_scores(runs), *_paths(runs)]
+    parts = [*_losses(runs), *_watched(runs), *_scores(runs), *_probes(runs), *_paths(runs)]
     parts.sort(key=lambda part: not isinstance(part, Chart))  # notes on what is missing come last
     return Section("training", "Training", lead, parts)
 
@@ -84,6 +84,11 @@ def _scores(runs: Sequence[RunRecord]) -> list[Chart | Html]:
     return parts
 
 
+def _probes(runs: Sequence[RunRecord]) -> list[Chart]:
+    names = _names(runs, lambda name: name.startswith("probe/"))
+    return [_curve(runs, name, f"Probe: {name[6:].replace('_', ' ')}") for name in names]
+
+
 def _paths(runs: Sequence[RunRecord]) -> list[Chart | Html]:
     places = ["val"] if all(f"val/{name}" in run.metrics for run in runs for name in _PLANE) else []
     if not places:
@@ -95,43 +100,73 @@ def _paths(runs: Sequence[RunRecord]) -> list[Chart | Html]:
     return [_path(runs, place) for place in places]
 
 
-def smoothed(values: Sequence[float], span: float) -> list[float]:
+def smoothed(values: Sequence[float], span: float) -> tuple[float, ...]:
     """Returns exponential means of a curve, of which each value weighs 2 / (span + 1).
 
     Example:
         >>> smoothed([1.0, 3.0, 3.0], span=1), smoothed([1.0, 4.0], span=3)
-        ([1.0, 3.0, 3.0], [1.0, 3.0])
+        ((1.0, 3.0, 3.0), (1.0, 3.0))
     """
     share = 2 / (span + 1)
     means, total, weight = [], 0.0, 0.0
     for value in values:
         total, weight = total + share * (value - total), weight + share * (1 - weight)
         means.append(total / weight)  # without the pull of the zero that it starts from
-    return means
+    return tuple(means)
 
 
 def _curve(runs: Sequence[RunRecord], name: str, title: str, kept: bool = False) -> Chart:
     having = [(run, run.metrics[name]) for run in runs if name in run.metrics]
+    drawn = {run.name: Series(points.steps, smoothed(points.values, _span(points))) for run, points in having}
+    view = _view([points.values for _, points in having]) if name.startswith("train/") else None
 
     def paint(figure: Figure) -> None:
         axes = _axes(figure, integer=True)
         axes.set(xlabel="step")
         for run, points in having:
-            if len(points.values) > 25:
+            if _span(points) > 1:
                 axes.plot(points.steps, points.values, color=series(run.number), alpha=0.22, linewidth=0.9)
-            values = smoothed(points.values, span=max(1.0, len(points.values) / 25))
-            dots = "." if len(values) < 25 else None
-            axes.plot(points.steps, values, marker=dots, markersize=6, **line_of(run))
+            dots = "." if len(points.values) < 25 else None
+            axes.plot(*drawn[run.name], marker=dots, markersize=6, **line_of(run))
             if kept and (at := _kept(run, points)) is not None:
                 _ring(axes, points.steps[at], points.values[at], run)
+        if view is not None:
+            axes.set_ylim(*view)
         legend(axes, runs)
 
-    said = {run.name: _change(points, run if kept else None) for run, points in having}
-    return draw(name.replace("/", "-"), title, _each(runs, said), paint)
+    said = {run.name: _change(points, drawn[run.name], run if kept else None) for run, points in having}
+    note = _each(runs, said)
+    if view is not None:
+        highest = number(max(max(points.values) for _, points in having), ".4g")
+        note += f" The first steps, up to {highest}, are above the chart."
+    return draw(name.replace("/", "-"), title, note, paint)
+
+
+def _span(points: Series) -> float:
+    """Returns over how many steps a curve is smoothed: a 25th of them, and not below 26."""
+    return len(points.values) / 25 if len(points.values) > 25 else 1.0
+
+
+def _view(curves: Sequence[Sequence[float]]) -> tuple[float, float] | None:
+    """Returns the ends of an axis for what comes after the first tenth, where the beginning would flatten it.
+
+    Example:
+        >>> _view([[9.0, *([1.0, 2.0] * 15)]])
+        (0.9, 2.1)
+        >>> _view([[2.5, *([1.0, 2.0] * 15)]]), _view([[9.0, 1.0, 2.0]])
+        (None, None)
+    """
+    if max(map(len, curves)) <= 25:
+        return None
+    later = [value for values in curves for value in values[-(-len(values) // 10) :]]
+    low, high = min(later), max(later)
+    margin = 0.1 * (high - low)
+    beyond = max(map(max, curves)) > 2 * high - low
+    return (min(low, *map(min, curves)) - margin, high + margin) if beyond and margin else None
 
 
 def _path(runs: Sequence[RunRecord], place: str) -> Chart:
-    paths: list[tuple[RunRecord, list[float], list[float], Series]] = []
+    paths: list[tuple[RunRecord, tuple[float, ...], tuple[float, ...], Series]] = []
     for run in runs:
         down, across = (run.metrics.get(f"{place}/{name}") for name in _PLANE)
         if down is not None and across is not None:
@@ -198,17 +233,16 @@ def _kept(run: RunRecord, points: Series) -> int | None:
     return points.steps.index(step) if step in points.steps else None
 
 
-def _change(points: Series, run: RunRecord | None) -> str:
-    """Says from where to where a series went, or, of a run, what its kept weights have."""
+def _change(points: Series, drawn: Series, run: RunRecord | None) -> str:
+    """Says from where to where a curve goes as it is drawn, or, of a run, what its kept weights have."""
     at = None if run is None else _kept(run, points)
     if at is not None:
         kept = number(points.values[at], ".4g")
         return f"{kept} at step {points.steps[at]:,}, which was kept, of {points.steps[-1]:,}"
     if len(points.values) == 1:
         return f"{number(points.values[0], '.4g')} at step {points.steps[0]:,}"
-    tenth = max(1, len(points.values) // 10)
-    first, last = sum(points.values[:tenth]) / tenth, sum(points.values[-tenth:]) / tenth
-    return f"from {number(first, '.4g')} to {number(last, '.4g')} in {points.steps[-1]:,} steps"
+    first, last = (number(drawn.values[end], ".4g") for end in (0, -1))
+    return f"from {first} to {last} in {points.steps[-1]:,} steps"
 
 
 def _each(runs: Sequence[RunRecord], said: Mapping[str, str]) -> str:

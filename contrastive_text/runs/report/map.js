@@ -3,6 +3,21 @@ for (const body of document.querySelectorAll("#map .body")) {
   const reader = body.querySelector(".reader");
   const middle = point => { const box = point.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2] };
   const nearest = (points, score) => points.map((point, i) => [score(...middle(point)), i]).sort((a, b) => a[0] - b[0])[0];
+  const texts = maps[0].map(point => point.querySelector("title").textContent);
+  const search = body.querySelector(".search"), list = search.querySelector("ol");
+  search.hidden = false;
+  search.querySelector("input").addEventListener("input", event => {
+    const wanted = event.target.value.trim().toLowerCase();
+    const hits = texts.flatMap((text, i) => wanted && text.toLowerCase().includes(wanted) ? [i] : []), lit = new Set(hits);
+    for (const points of maps) points.forEach((point, i) => { point.classList.toggle("hit", lit.has(i)); point.classList.toggle("dim", !!wanted && !lit.has(i)) });
+    search.querySelector("output").textContent = wanted && `${hits.length} of ${texts.length} texts${hits.length > 20 ? ", the first 20:" : ""}`;
+    list.replaceChildren(...hits.slice(0, 20).map(i => {
+      const item = document.createElement("li"), button = document.createElement("button");
+      button.type = "button", button.dir = "auto", button.textContent = texts[i];
+      button.addEventListener("click", () => show(i)), button.addEventListener("focus", () => show(i));
+      item.append(button);
+      return item }));
+  });
   const show = i => maps.forEach(points => points.forEach((point, j) => point.classList.toggle("on", i === j))
     || (reader.textContent = points[i].querySelector("title").textContent));
   for (const points of maps) {

@@ -9,7 +9,7 @@ TIMES_100 = "\u00d7 100"
 """How scores are scaled."""
 _WRITTEN_OUT = 1e9
 """Below this a number has no exponent."""
-_VOID = frozenset({"br", "col", "hr", "img", "link", "meta", "wbr"})
+_VOID = frozenset({"br", "col", "hr", "img", "input", "link", "meta", "wbr"})
 
 
 class Html(str):

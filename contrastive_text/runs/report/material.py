@@ -23,12 +23,14 @@ class Material:
     Args:
         texts: Different texts, in the order of a seeded draw.
         pairs: Scored pairs; None if there are none.
+        said_pairs: Which pairs these are; empty without.
         said: Which texts and pairs these are.
         lacks: Why pairs or texts are missing; empty where none are.
     """
 
     texts: Sequence[str]
     pairs: Table | None
+    said_pairs: str
     said: str
     lacks: str
 
@@ -54,16 +56,17 @@ def gather(
     known, of_texts = _named_texts(texts) if texts is not None else _run_texts(parts)
     if not known and scored is not None:
         known, of_texts = row_texts(scored.rows), of_pairs
-    said = []
+    said: list[str] = []
     if scored is not None:
         order = sorted(_drawn(len(scored), limit))
         said.append(f"{_share(len(order), len(scored))} pairs of {of_pairs}")
         scored = dataclasses.replace(scored, rows=tuple(scored[i] for i in order), sizes=(len(order),))
+    said_pairs = "".join(said)
     drawn = [known[i] for i in _drawn(len(known), limit)]
     if drawn:
         said.append(f"{_share(len(drawn), len(known))} different texts of {of_texts}")
     lacks = "; ".join(dict.fromkeys(part.lacks for part in parts.values() if part.lacks))
-    return Material(drawn, scored, " and ".join(said), lacks)
+    return Material(drawn, scored, said_pairs, " and ".join(said), lacks)
 
 
 def _named_pairs(path: str | Path) -> tuple[Table, str]:

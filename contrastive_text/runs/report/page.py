@@ -18,6 +18,7 @@ from contrastive_text.runs.report.section import Section
 from contrastive_text.runs.report.space import Space, embed, geometry, pairs
 from contrastive_text.runs.report.style import script, style_sheet
 from contrastive_text.runs.report.text_map import lay_out, maps, neighbours
+from contrastive_text.runs.report.verdict import verdict
 
 PAGE = "report.html"
 
@@ -90,7 +91,7 @@ def _sections(
         samples(runs, parts),
         provenance(runs),
     ]
-    return sections, head(runs, spaces)
+    return sections, head(runs, spaces, verdict(spaces, material, device))
 
 
 def _page(runs: Sequence[RunRecord], top: Html, sections: Sequence[Section]) -> str:

@@ -11,14 +11,20 @@ from contrastive_text.runs.report.runs import CONFIG, LOSS, RunRecord, flat
 from contrastive_text.runs.report.section import Section
 from contrastive_text.runs.report.space import Space
 
+_NOTHING = Html("")
+_DIFFER = "Where the configurations differ"
 
-def head(runs: Sequence[RunRecord], spaces: Sequence[Space]) -> Html:
-    """Returns the top of the page: what the runs are, and their main figures."""
+
+def head(runs: Sequence[RunRecord], spaces: Sequence[Space], verdict: Html = _NOTHING) -> Html:
+    """Returns the top of the page: what the runs are, whether they worked, and their main figures."""
     measured = {space.run.name: space for space in spaces}
     glances = [_glance(run, measured.get(run.name)) for run in runs]
     if runs[0].alone:
         tiles = [tag("div", tag("dt", name), tag("dd", value)) for name, value in glances[0].items()]
-        said = join([tag("p", summary(runs[0]), class_="lede"), tag("dl", *tiles, class_="tiles")])
+        doubts = [tag("li", words) for space in spaces if space.diagnosis for words in space.diagnosis.warnings]
+        warned = tag("ul", *doubts, class_="verdicts") if doubts else ""
+        lede = tag("p", summary(runs[0]), class_="lede")
+        said = join([lede, verdict, warned, tag("dl", *tiles, class_="tiles")])
     else:
         legend = [
             tag("li", tag("span", class_=f"dot series-{run.number + 1}"), tag("b", run.name), f" {summary(run)}")
@@ -27,7 +33,8 @@ def head(runs: Sequence[RunRecord], spaces: Sequence[Space]) -> Html:
         names = dict.fromkeys(name for glance in glances for name in glance)
         rows = [(name, [glance.get(name, "n/a") for glance in glances]) for name in names]
         figures = table(["", *(run.name for run in runs)], rows, caption="Main figures", class_="figures")
-        said = join([tag("ul", *legend, class_="runs"), figures])
+        differ = _compared(runs, [flat(run.config) for run in runs], _DIFFER, "The configurations are equal.")
+        said = join([tag("ul", *legend, class_="runs"), verdict, figures, differ])
     dates = ", ".join(run.says(f"{run.changed:%d %B %Y, %H:%M} UTC") for run in runs)
     title = runs[0].name if runs[0].alone else f"{len(runs)} runs side by side"
     return tag("header", tag("p", dates, class_="small"), tag("h1", title), said, class_="head")
@@ -52,9 +59,6 @@ def summary(run: RunRecord) -> str:
 def provenance(runs: Sequence[RunRecord]) -> Section:
     """Returns the facts that make the result, what differs between runs, and the full configuration."""
     parts: list[Html] = []
-    if not runs[0].alone:
-        configs = [flat(run.config) for run in runs]
-        parts.append(_compared(runs, configs, "Where the configurations differ", "The configurations are equal."))
     facts = [run.facts for run in runs]
     if any(facts):
         alike = {name: fact for name, fact in facts[0].items() if all(each.get(name) == fact for each in facts)}

@@ -60,7 +60,9 @@ def embed(run: RunRecord, material: Material, device: str | None = None) -> Spac
         return missing(what, f"there is no saved model in {run.folder / MODEL}", "fit leaves one when it ends")
     if len(material.texts) < 2:
         return missing(what, material.lacks or "no run names texts", _REMEDY)
-    sides = [] if material.pairs is None else [_side(material.pairs, side) for side in ("anchor", "positive")]
+    sides = (
+        [] if material.pairs is None else [side_texts(material.pairs, side) for side in ("anchor", "positive")]
+    )
     try:
         encoder = CachedEncoder(SentenceEncoder.from_pretrained(run.model, device=device))
         texts = normalize(encoder(material.texts), dim=1)
@@ -109,7 +111,7 @@ def _ridges(spaces: Sequence[Space], scored: Table | None) -> Chart:
     """Draws a row of histograms for each kind of pair; all rows share the axis of cosines."""
     rows: list[tuple[str, list[Tensor]]] = []
     if scored is not None:
-        gold = _gold(scored)
+        gold = gold_scores(scored)
         kinds = (("positive", positive_pairs(gold)), ("negative", gold <= 0.2 * gold.max()))
         rows = [(name, [space.cosines[kind] for space in spaces]) for name, kind in kinds if kind.any()]
     rows.append(("random", [space.random for space in spaces]))
@@ -149,7 +151,7 @@ def _ridges(spaces: Sequence[Space], scored: Table | None) -> Chart:
 
 def _boxes(spaces: Sequence[Space], scored: Table) -> Chart:
     """Draws the cosines in each fifth of the gold scale, runs beside each other."""
-    gold = _gold(scored)
+    gold = gold_scores(scored)
     low, high = float(gold.min()), float(gold.max())
     width = (high - low) / _BOXES or 1.0
     places = ((gold - low) / width).long().clamp(max=_BOXES - 1)
@@ -257,9 +259,11 @@ def _spearman(cosines: Tensor, gold: Tensor) -> str:
         return number(100 * float(spearman(cosines, gold)), ".2f")
 
 
-def _gold(scored: Table) -> Tensor:
+def gold_scores(scored: Table) -> Tensor:
+    """Returns the gold score of each pair, (P,)."""
     return torch.tensor([float(str(row["target"])) for row in scored])
 
 
-def _side(scored: Table, side: str) -> list[str]:
+def side_texts(scored: Table, side: str) -> list[str]:
+    """Returns the texts of one side of pairs: ``anchor`` or ``positive``."""
     return [str(row[side]) for row in scored]

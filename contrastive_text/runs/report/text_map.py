@@ -66,7 +66,8 @@ def lay_out(spaces: Sequence[Space], texts: Sequence[str]) -> Layout:
 
 
 def maps(spaces: Sequence[Space], notes: Sequence[Note], layout: Layout | None) -> Section:
-    """Returns a map of the texts for each run that has a model; touching a dot lights its text up in all."""
+    """Returns a map of the texts for each run that has a model; a dot that is touched, and those whose texts are
+    searched for, light up in all."""
     title = "Map of texts"
     lead = (
         "Each dot is a text, in the two directions in which the vectors vary most. Colours are groups that lie "
@@ -79,7 +80,10 @@ def maps(spaces: Sequence[Space], notes: Sequence[Note], layout: Layout | None) 
         for number, words in enumerate(layout.words)
     ]
     reader = tag("output", "Point at a dot to read its text.", class_="reader", dir="auto", aria_live="polite")
-    key = tag("div", tag("ul", *names, class_="key"), reader, class_="beside")
+    found = tag("ol", class_="found")
+    field = tag("label", "Find texts ", tag("input", type="search", autocomplete="off", spellcheck="false"))
+    search = tag("div", field, tag("output", class_="small"), found, class_="search", hidden="")
+    key = tag("div", tag("ul", *names, class_="key"), reader, search, class_="beside")
     return Section("map", title, lead, [*(_map(number, spaces, layout) for number in range(len(spaces))), key])
 
 

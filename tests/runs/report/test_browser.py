@@ -177,6 +177,30 @@ def test_a_dot_of_the_map_shows_its_text_under_the_pointer_and_the_keys(
     assert len(read) > 1
 
 
+def test_texts_of_the_map_can_be_searched(browser: webdriver.Chrome, page_of_two: Path) -> None:
+    opened(browser, page_of_two, DESK)
+    texts = told(
+        browser,
+        """const map = document.querySelector("#map svg");
+        return [...map.querySelectorAll(".point title")].map(title => title.textContent)""",
+    )
+    wanted = texts[3].split()[-1]
+    found = [text for text in texts if wanted.lower() in text.lower()]
+    browser.find_element("css selector", "#map input").send_keys(wanted.upper())
+    lit = """return [...document.querySelectorAll(".point.hit title")].map(title => title.textContent)"""
+    assert told(browser, lit) == 2 * found
+    assert told(browser, """return document.querySelectorAll(".point.dim").length""") == 2 * (
+        len(texts) - len(found)
+    )
+    assert told(browser, """return document.querySelector(".search output").textContent""").startswith(
+        f"{len(found)} of {len(texts)} texts"
+    )
+    listed = told(browser, """return [...document.querySelectorAll(".found button")].map(e => e.textContent)""")
+    assert listed == found[:20]
+    browser.find_element("css selector", ".found button").click()
+    assert told(browser, """return document.querySelector(".reader").textContent""") == found[0]
+
+
 def test_the_page_prints_on_a_few_sheets_in_light_colours(browser: webdriver.Chrome, page: Path) -> None:
     opened(browser, page, DESK, theme="dark")
     printed = browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True})

@@ -43,6 +43,24 @@ def test_one_objective_has_one_loss_and_several_have_each_its_own(run: RunRecord
     }
 
 
+def test_a_caption_has_the_ends_of_the_curve_as_it_is_drawn(run: RunRecord) -> None:
+    values = (0.3, *(0.05 + 0.01 * (i % 3) for i in range(99)))
+    points = Series(tuple(range(1, 101)), values)
+    drawn = smoothed(values, 4.0)
+    note = named(run, train__loss=points)["train-loss"]
+    assert note.startswith(f"From 0.3 to {drawn[-1]:.4g} in 100 steps.") and drawn[0] == 0.3
+    assert note.endswith("The first steps, up to 0.3, are above the chart.")
+    level = Series(points.steps, (0.06, *values[1:]))
+    assert "above the chart" not in named(run, train__loss=level)["train-loss"]
+
+
+def test_probes_are_drawn(run: RunRecord) -> None:
+    points = Series(STEPS, (0.1, 0.2, 0.4, 0.5))
+    assert named(run, train__loss=points, **{"probe/accuracy@10": points})["probe-accuracy@10"].startswith(
+        "From 0.1"
+    )
+
+
 def test_figures_of_an_objective_are_no_losses_and_a_logged_rate_is_drawn(run: RunRecord) -> None:
     one = Series(STEPS, (4.0, 3.0, 2.0, 1.0))
     charts = named(run, train__loss=one, train__loss__accuracy=one, train__truncated=one, **{"lr-AdamW": one})
