@@ -15,10 +15,18 @@ def console(file: TextIO | None = None, soft_wrap: bool = False) -> Console:
     """Returns a console for tables, which takes no text for markup and shows what would steer the terminal.
 
     Args:
-        file: Where it prints; None for standard output.
+        file: Where it prints, without colours, also where FORCE_COLOR asks for them, as notebooks do; None for
+            standard output.
         soft_wrap: Whether long lines are left to the terminal.
     """
-    made = Console(file=file, soft_wrap=soft_wrap, markup=False, emoji=False, highlight=False)
+    made = Console(
+        file=file,
+        color_system="auto" if file is None else None,
+        soft_wrap=soft_wrap,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
     made.push_render_hook(_ShowAll())
     return made
 

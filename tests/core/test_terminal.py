@@ -59,7 +59,8 @@ def test_a_stream_that_lacks_letters_gets_escapes(encoding: str) -> None:
     assert raw.getvalue().decode(encoding) == f"{expected} \\udcff \\x1b\n"
 
 
-def test_tables_rules_and_lines_show_hostile_text_and_know_no_markup() -> None:
+def test_tables_rules_and_lines_show_hostile_text_and_know_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks do
     file = io.StringIO()
     screen = console(file=file)
     screen.width = 400
