@@ -19,7 +19,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 ROOT = Path(__file__).parents[1]
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 PHONE, DESK = (390, 844, True), (1280, 900, False)
-PAGES = ("index.html", "choose.html", "parts/SwapWords.html", "api/losses.html")
+PAGES = ("index.html", "choose.html", "parts/SwapWords.html", "api/losses.html", "tutorials/1_own_texts.html")
 
 pytestmark = [
     pytest.mark.slow,
