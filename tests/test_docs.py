@@ -18,11 +18,15 @@ import tiny
 from contrastive_text.cli import run
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "lightning").glob("*.md")),
+]
 LONG = (
     *("evaluate.md", "sweep.md", "report.md", "onnx.md", "choose.md", "tasks.md", "glue.md", "retrieval.md"),
     *("python.md", "plain_lightning.md"),
-    "index.md",
+    *("index.md", "loggers.md", "probes.md"),
 )
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many
 runs. What these do the default suite tries in the tests of each command."""

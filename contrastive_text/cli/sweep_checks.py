@@ -31,7 +31,6 @@ _OURS = {
     "export.dirpath": "--keep_weights, which keeps the model of each run in its own folder",
     "checkpoint.dirpath": "--keep_weights, which keeps the checkpoints of each run in its own folder",
     "ckpt_path": "--init_from, for each run starts anew",
-    "trainer.logger": "nothing, for the table is made of the CSV files that runs write by default",
 }
 """Option of ``fit`` that a sweep sets itself -> what to give in its place."""
 _OF_THE_FIRST = {
@@ -138,10 +137,10 @@ def _check_config(cell: Cell, stages: Sequence[Config]) -> None:
             f"{option} PAIRS.tsv, data.retrieval a folder, or data.held_out a file like the one to train on"
         )
     for config in stages:
-        if config["trainer"]["logger"] not in (None, True):
+        if config["trainer"]["logger"] is False or "CSVLogger" in str(config["trainer"]["logger"]):
             raise InvalidValueError(
-                f"trainer.logger: expected none, got one for {cell.name}; leave it out, for the table is made of "
-                "the CSV files that runs write by default"
+                f"trainer.logger: expected none, or loggers beside the runs' own metrics.csv, got "
+                f"{config['trainer']['logger']} for {cell.name}; leave it out, for the table is made of that file"
             )
 
 

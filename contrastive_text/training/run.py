@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 import pytorch_lightning as pl
 from jsonargparse import Namespace
 from pytorch_lightning.cli import LightningArgumentParser, SaveConfigCallback
+from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from contrastive_text.core.class_paths import own_modules
@@ -147,8 +148,8 @@ class Run:
         if (named := parts["folder"]) is not None:
             options["logger"] = [_logger_of(Path(named)), *_further(options["logger"])]
             options["default_root_dir"] = named
-        elif options["logger"] is None:
-            options["logger"] = RunLogger(save_dir=options["default_root_dir"] or RUNS, name="")
+        elif options["logger"] is not False:
+            options["logger"] = _with_csv(options["logger"], options["default_root_dir"] or RUNS)
         own = options["callbacks"] or []
         options["callbacks"] = [
             *(own if isinstance(own, list) else [own]),
@@ -262,6 +263,13 @@ def _place_of(name: str) -> str:
 def _logger_of(folder: Path) -> RunLogger:
     """Returns what logs to a folder of that name, and not to one inside of it."""
     return RunLogger(save_dir=folder.parent, name="", version=folder.name)
+
+
+def _with_csv(loggers: object, folder: str) -> list[Any]:  # Any: what a user configures
+    """Returns a logger of ``metrics.csv`` first, whose folder is the run's, and those that are asked for."""
+    asked = sorted(_further(loggers), key=lambda logger: not isinstance(logger, CSVLogger))
+    own = [] if asked and isinstance(asked[0], CSVLogger) else [RunLogger(save_dir=folder, name="")]
+    return [*own, *asked]
 
 
 def _further(loggers: object) -> list[Any]:  # Any: what a user configures

@@ -163,7 +163,7 @@ def test_what_is_wrong_is_said_before_the_first_run(
 def test_a_logger_of_a_file_is_refused_at_once(words: list[str], here: Path, answer: Answer) -> None:
     (here / "silent.yaml").write_text("trainer: {logger: false}\n")
     said = answer([*words, "--config", "silent.yaml", "--vary", ONE])
-    assert "trainer.logger: expected none, got one for MaxPooler" in said
+    assert "trainer.logger: expected none, or loggers beside" in said and "got False for MaxPooler" in said
     assert [path.name for path in here.iterdir()] == ["silent.yaml"]
 
 
