@@ -26,6 +26,7 @@ from contrastive_text.metrics.geometry import (
     PositiveAlignment,
     Uniformity,
 )
+from contrastive_text.metrics.neighbours import nearest_neighbour_accuracy
 from contrastive_text.metrics.predictions import F1, Matthews, Spearman, f1, further_metrics, matthews
 from contrastive_text.metrics.ranking import FIGURES, ranking_scores
 from contrastive_text.metrics.retrieval import RetrievalScores, paired_retrieval
@@ -70,6 +71,7 @@ __all__ = [
     "linear_cka",
     "matthews",
     "mean_cosine",
+    "nearest_neighbour_accuracy",
     "nearest_similarity",
     "neighbour_overlap",
     "off_diagonal",

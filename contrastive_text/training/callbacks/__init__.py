@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     )
     from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
     from contrastive_text.training.callbacks.export_model import ExportModel
+    from contrastive_text.training.callbacks.probes import NeighbourProbe, RetrievalProbe
     from contrastive_text.training.callbacks.run_summary import RunSummary
     from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
     from contrastive_text.training.callbacks.stop_when_spread import StopWhenSpread
@@ -24,6 +25,8 @@ __all__ = [
     "BestCheckpoint",
     "CollapseDoctor",
     "ExportModel",
+    "NeighbourProbe",
+    "RetrievalProbe",
     "RunSummary",
     "SaveWhenStopped",
     "StopWhenSpread",

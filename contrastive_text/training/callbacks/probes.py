@@ -1,0 +1,176 @@
+"""Probes: what the vectors are good for on held-out texts, while training, without touching the run."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.random import generator
+from contrastive_text.core.targets import Classes
+from contrastive_text.core.terminal import say
+from contrastive_text.data import Table, read_rows
+from contrastive_text.metrics import nearest_neighbour_accuracy, paired_retrieval
+from contrastive_text.training.module import ContrastiveModule
+
+_SEED = 42
+
+
+class _Probe(Callback):
+    """Encodes texts of a file every so many steps, as inference would, and logs figures of their vectors.
+
+    Every process encodes all of them, so that none waits for another. Weights, random numbers and what is in
+    training mode are as before.
+    """
+
+    def __init__(self, file: str | Path, every: int, limit: int) -> None:
+        if every < 1 or limit < 2:
+            raise InvalidValueError(
+                f"{type(self).__name__}: expected every of 1 or more and limit of 2 or more, got {every} and "
+                f"{limit}"
+            )
+        self.file, self.every, self.limit = file, every, limit
+        self._step = 0
+
+    @cached_property
+    @abstractmethod
+    def rows(self) -> Table:
+        """The rows of the file."""
+
+    @abstractmethod
+    def measure(self, module: ContrastiveModule, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+        """Returns figures, times 100, by name."""  # Any: cells of a file
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Reads the file, measures the weights that the run begins with, and says what it found.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: A file that holds no such rows, or a strategy that splits the weights.
+        """
+        if any(hasattr(parameter, "to_local") for parameter in pl_module.parameters()):
+            raise InvalidValueError(
+                f"{type(self).__name__}: expected whole weights in every process, got split ones; leave the "
+                "probe out, or train by DDP"
+            )
+        self._step = trainer.global_step
+        figures = self._measured(pl_module)
+        if trainer.is_global_zero:
+            named = ", ".join(f"{name} {figure:.2f}" for name, figure in figures.items())
+            say(f"probe at step {self._step}: {named} on {min(self.limit, len(self.rows)):,} rows of {self.file}")
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
+        """Measures after every so many steps, and logs it by all loggers."""
+        if trainer.global_step == self._step:  # a batch that is accumulated
+            return
+        self._step = trainer.global_step
+        if self._step % self.every:
+            return
+        figures = {f"probe/{name}": figure for name, figure in self._measured(pl_module).items()}
+        for logger in trainer.loggers:
+            logger.log_metrics(figures, step=self._step - 1)
+
+    def _measured(self, module: pl.LightningModule) -> dict[str, float]:
+        assert isinstance(module, ContrastiveModule)
+        order = sorted(int(i) for i in generator(_SEED).permutation(len(self.rows))[: self.limit])
+        with _judged(module):
+            return self.measure(module, [dict(self.rows[i]) for i in order])
+
+
+class NeighbourProbe(_Probe):
+    """Logs how often labelled texts are told apart by their nearest neighbours: ``probe/knn@K``.
+
+    Each text is classified by its k nearest others among the texts of the file, which vote with the weight
+    exp(cosine / 0.07) (Wu et al. 2018, https://arxiv.org/abs/1805.01978, section 3.4).
+
+    Args:
+        file: Texts and labels, as ``TextClassification`` reads them.
+        classes: Names of the classes.
+        every: Steps from one measurement to the next; the weights before the first step are measured, too.
+        k: Neighbours.
+        limit: Texts that are encoded at most; of more some are drawn, always the same.
+
+    Raises:
+        ValueError: A number below 1, or in training a file without labels of these classes.
+
+    Example:
+        >>> NeighbourProbe("reviews.tsv", classes=["bad", "good"], every=50).k
+        10
+    """
+
+    def __init__(
+        self, file: str | Path, classes: Sequence[str], every: int = 100, k: int = 10, limit: int = 1000
+    ) -> None:
+        super().__init__(file, every, limit)
+        if k < 1:
+            raise InvalidValueError(f"NeighbourProbe.k: expected 1 or more, got {k}")
+        self.classes, self.k = classes, k
+
+    @cached_property
+    def rows(self) -> Table:
+        """Texts and the numbers of their classes."""
+        return read_rows(self.file, reads=("text", "target"), target=Classes(tuple(self.classes)), split="dev")
+
+    def measure(self, module: ContrastiveModule, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+        """Returns the accuracy."""  # Any: cells of a file
+        vectors = torch.as_tensor(module.sentence_encoder().encode([str(row["text"]) for row in rows]))
+        labels = torch.tensor([int(float(str(row["target"]))) for row in rows])
+        return {f"knn@{self.k}": nearest_neighbour_accuracy(vectors, labels, self.k)}
+
+
+class RetrievalProbe(_Probe):
+    """Logs how well queries find their documents: ``probe/recall@1`` and ``probe/mrr``.
+
+    Each query is held against all documents of the file (``metrics.paired_retrieval``), with the prompts that
+    the run has for its columns.
+
+    Args:
+        file: Pairs, as ``Given`` reads them.
+        every: Steps from one measurement to the next; the weights before the first step are measured, too.
+        limit: Pairs that are encoded at most; of more some are drawn, always the same.
+
+    Raises:
+        ValueError: A number below 1, or in training a file that holds no pairs.
+
+    Example:
+        >>> RetrievalProbe("clicks.tsv").every
+        100
+    """
+
+    def __init__(self, file: str | Path, every: int = 100, limit: int = 1000) -> None:
+        super().__init__(file, every, limit)
+
+    @cached_property
+    def rows(self) -> Table:
+        """Pairs of a query and its document."""
+        return read_rows(self.file, reads=("anchor", "positive"), split="dev")
+
+    def measure(self, module: ContrastiveModule, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+        """Returns recall at 1 and the mean reciprocal rank."""  # Any: cells of a file
+        model = module.sentence_encoder()
+        queries = torch.as_tensor(model.encode_query([str(row["anchor"]) for row in rows]))
+        documents = torch.as_tensor(model.encode_document([str(row["positive"]) for row in rows]))
+        recall, mrr = paired_retrieval(queries, documents)
+        return {"recall@1": recall, "mrr": mrr}
+
+
+@contextmanager
+def _judged(module: ContrastiveModule) -> Iterator[None]:
+    """Makes a module ready for inference, and as it was afterwards: the mode of each part, random numbers."""
+    modes = [(part, part.training) for part in module.modules()]
+    devices = [module.device] if module.device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices):
+            module.eval()
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training
