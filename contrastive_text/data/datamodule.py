@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 from torch.utils.data import DataLoader
 
 from contrastive_text.core.checkpoints import load_options
+from contrastive_text.core.notebook import facts_table
 from contrastive_text.core.specs import part_spec, to_plain
 from contrastive_text.data.cleaning import Clean
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
@@ -336,3 +337,8 @@ class TextDataModule(pl.LightningDataModule):
         facts["order"] = describe_orders(self.training.sizes, self.permutation_rows)
         validation = "\n".join([*self.tables.understood("validation"), *map(str, self.held_out_rows)])
         return facts | {"validation data": validation or "none: the last weights are kept, not the best"}
+
+    def _repr_html_(self) -> str:
+        """Returns the facts as a notebook shows them; before ``setup("fit")`` what was given."""
+        given = {name: str(value) for name, value in self.hparams.items() if value is not None and name[0] != "_"}
+        return facts_table("Data", given if self._training is None else self.facts())

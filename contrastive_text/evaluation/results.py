@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.notebook import html_table
 
 AVERAGE = "Avg."
 """Name of the column of means, as the papers have it."""
@@ -114,6 +115,11 @@ class ScoreTable:
         head = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule"]
         notes = [f"% {note}" for note in self.notes()]
         return "\n".join([*head, *lines[1:], r"\bottomrule", r"\end{tabular}", *notes])
+
+    def _repr_html_(self) -> str:
+        """Returns the table as a notebook shows it."""
+        (_, *tasks), *rows = self._cells()
+        return html_table(self.title, [["model", *tasks], *rows], self.notes())
 
     def csv(self) -> str:
         """Returns full precision: a line for each figure, sub-sets too; empty where there is none."""

@@ -19,6 +19,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from contrastive_text.core.class_paths import own_modules
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.misspelt import nearest, parsing
+from contrastive_text.core.notebook import facts_table
 from contrastive_text.core.specs import to_plain
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.files.given import given_sources, handed
@@ -29,6 +30,7 @@ from contrastive_text.recipes.yaml_files import parse_yaml
 from contrastive_text.training.callbacks import RunSummary
 from contrastive_text.training.callbacks.chunk_size import ChunkSize
 from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
+from contrastive_text.training.callbacks.run_summary import TITLE, model_facts
 from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
 from contrastive_text.training.initial_weights import load_initial_weights
 from contrastive_text.training.latest_checkpoint import FINISHED, resumable_in
@@ -243,6 +245,13 @@ class Run:
                 "saved, with SentenceEncoder.from_pretrained"
             )
         return self.module.sentence_encoder()
+
+    def _repr_html_(self) -> str:
+        """Returns what makes the result, and the latest scores, as a notebook shows them."""
+        facts = self._summary.facts or model_facts(self.module)
+        figures = self.trainer.callback_metrics.items()
+        scores = {name: f"{float(value):.2f}" for name, value in figures if name.startswith(("val/", "test/"))}
+        return facts_table(TITLE, facts | scores)
 
 
 def _place_of(name: str) -> str:

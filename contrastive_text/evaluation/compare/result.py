@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from contrastive_text.core.notebook import html_list, html_table
 from contrastive_text.evaluation.results import ScoreTable, in_columns, in_markdown
 
 NEIGHBOURS = 10
@@ -95,6 +96,16 @@ class ModelComparison:
         ]
         remarks = "\n".join(f"- {remark}" for remark in self._remarks())
         return "\n\n".join([*(table.markdown() for table in self.tables), *grids, remarks])
+
+    def _repr_html_(self) -> str:
+        """Returns the tables as a notebook shows them."""
+        captions = ("Differences, times 100", "Agreement of the vectors")
+        grids = [
+            html_table(caption, [[cell.strip() for cell in row] for row in grid])
+            for caption, grid in zip(captions, self._grids(), strict=False)
+        ]
+        notes = html_list(self._remarks())
+        return "\n".join([*(table._repr_html_() for table in self.tables), *grids, notes])
 
     def json(self) -> str:
         """Returns all figures in full precision; ``null`` where there is none."""

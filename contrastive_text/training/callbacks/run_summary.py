@@ -12,6 +12,7 @@ from rich.text import Text
 
 from contrastive_text.core.console import console
 from contrastive_text.core.distributed import world_size
+from contrastive_text.core.notebook import facts_table
 from contrastive_text.core.setting import multiplies_bfloat16
 from contrastive_text.core.specs import describe
 from contrastive_text.core.terminal import say
@@ -26,6 +27,8 @@ from contrastive_text.training.callbacks.best_checkpoint import data_of, monitor
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.run_guides import describe_guides
 
+TITLE = "What makes the result"
+"""What stands over the facts."""
 _STARTS_FROM = "starts from"
 _LIBRARIES = ("contrastive-text", "torch", "transformers", "tokenizers", "pytorch-lightning")
 """Whose versions a run says."""
@@ -197,7 +200,7 @@ class RunSummary(Callback):
             if (data := data_of(trainer)) is not None:
                 self.facts |= data.facts() | step_facts(trainer, pl_module, data)
         if trainer.is_global_zero:
-            table = Table("", "in this run", title="What makes the result", title_justify="left")
+            table = Table("", "in this run", title=TITLE, title_justify="left")
             for name, fact in self.facts.items():
                 table.add_row(name, Text(fact))
             console().print(table)
@@ -216,6 +219,10 @@ class RunSummary(Callback):
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
         """Prints how the files were understood."""
         _print_read(trainer, "predict")
+
+    def _repr_html_(self) -> str:
+        """Returns the facts as a notebook shows them; none before a run has begun."""
+        return facts_table(TITLE, self.facts)
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
         """Returns the facts for the checkpoint."""

@@ -1,0 +1,105 @@
+"""What notebooks show of summaries, scores, comparisons and data: well-formed tables; texts stay texts."""
+
+from __future__ import annotations
+
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import tiny
+
+from contrastive_text import Run
+from contrastive_text.core.notebook import facts_table
+from contrastive_text.evaluation.compare.result import Agreement, ModelComparison, ScoreDifference
+from contrastive_text.evaluation.results import ScoreTable, TaskScore
+from contrastive_text.training import RunSummary
+
+
+class Tables(HTMLParser):
+    """Reads tables, and refuses tags that don't close in order."""
+
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.rows: list[list[str]] = []
+        self.captions: list[str] = []
+        self.notes: list[str] = []
+        self.feed(markup)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not {name for name, _ in attrs} - {"scope"}, "no style, no class"
+        if tag == "br":
+            self.handle_data("\n")
+            return
+        self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        for name, found in {"caption": self.captions, "li": self.notes}.items():
+            if tag == name:
+                found.append("")
+        if tag in ("th", "td"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        place = self.open[-1] if self.open else ""
+        found = {"caption": self.captions, "li": self.notes}.get(place)
+        if place in ("th", "td"):
+            found = self.rows[-1]
+        if found is not None:
+            found[-1] += data
+
+
+SCORES = ScoreTable(
+    "accuracy < 100",
+    {"<b>mine": [TaskScore("MR", "accuracy", 81.0), TaskScore.absent("CR", "accuracy", "get <cr.tsv>")]},
+)
+
+
+def test_texts_stay_texts_and_lines_lines() -> None:
+    hostile = {"<script>": "a\n</td><img src=x onerror='y'> & \"z\""}
+    found = Tables(facts_table("</caption>", hostile))
+    assert found.captions == ["</caption>"]
+    assert found.rows == [["", "value"], *map(list, hostile.items())]
+
+
+def test_scores_and_what_is_missing_of_them() -> None:
+    found = Tables(SCORES._repr_html_())
+    assert found.captions == ["accuracy < 100"]
+    assert found.rows == [["model", "MR", "CR", "Avg."], ["<b>mine", "81.00", "n/a", "n/a"]]
+    assert found.notes == ["CR: get <cr.tsv>"]
+
+
+def test_a_comparison() -> None:
+    difference = ScoreDifference("other", "MR", 1.5, 0.5, 2.5, p_value=0.01, holm=math.nan)
+    agreement = Agreement("other", neighbours=0.25, cka=math.nan)
+    comparison = ModelComparison("<b>mine", (SCORES,), (difference,), (agreement,), 7, 999, notes=("a < b",))
+    found = Tables(comparison._repr_html_())
+    assert found.captions == ["accuracy < 100", "Differences, times 100", "Agreement of the vectors"]
+    assert found.rows[3] == ["other", "MR", "+1.50", "+0.50 to +2.50 *", "0.0100", ""]
+    assert found.rows[5] == ["other", "25.0%", "n/a"]
+    assert found.notes[-1] == "a < b" and found.notes[1].startswith("* the 95 % interval excludes 0")
+    without = ModelComparison("mine", (), (difference,), (), 7, 999, notes=())
+    assert Tables(without._repr_html_()).captions == ["Differences, times 100"]
+
+
+def test_a_run_its_data_and_its_summary(bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts, pairs = tiny.write_texts(tmp_path / "texts.txt"), tiny.write_pairs(tmp_path / "pairs.tsv")
+    run = Run.from_recipe(
+        "simcse", bert, train=texts, validation=pairs, batch_size=8, num_workers=0, max_steps=1,
+        accelerator="cpu", enable_progress_bar=False,
+    )  # fmt: skip
+    before = [dict(Tables(each._repr_html_()).rows) for each in (run, run.data, RunSummary())]
+    assert "contrastive: 1 x Contrastive" in before[0]["objectives"]
+    assert (before[1]["train"], before[1]["batch_size"]) == (texts, "8") and "labels" not in before[1]
+    assert before[2] == {"": "value"}
+    run.fit()
+    facts, data = (dict(Tables(each._repr_html_()).rows) for each in (run, run.data))
+    assert {"encoder", "training data", "step", "val/spearman"} < {*facts}
+    assert facts["val/spearman"] == f"{float(run.trainer.callback_metrics['val/spearman']):.2f}"
+    assert data["training data"] == facts["training data"] and "validation data" in data
