@@ -26,10 +26,12 @@ PAGES = [
 LONG = (
     *("evaluate.md", "sweep.md", "report.md", "onnx.md", "choose.md", "tasks.md", "glue.md", "retrieval.md"),
     *("python.md", "plain_lightning.md"),
-    *("index.md", "loggers.md", "probes.md"),
+    *("index.md", "loggers.md", "probes.md", "notebooks.md", "optuna.md"),
 )
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many
 runs. What these do the default suite tries in the tests of each command."""
+NEEDS = {"optuna.md": "optuna"}
+"""Page -> a package that it speaks of and no extra installs; without it the page is skipped."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 
 
@@ -117,6 +119,8 @@ def shell(line: str) -> None:
     ids=lambda page: page.name,
 )
 def test_every_code_block_of_a_page_runs(page: Path, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if page.name in NEEDS:
+        pytest.importorskip(NEEDS[page.name], reason=f"{page.name} is about {NEEDS[page.name]}")
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
     for language, block in blocks:
         named = re.match(r"# (\w+\.(?:py|yaml))", block)
