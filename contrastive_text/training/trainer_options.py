@@ -89,6 +89,11 @@ def check_trainer(trainer: pl.Trainer) -> None:
         raise InvalidValueError(
             f"trainer.gradient_clip_val: expected a number from 0, got {clip}; set null for no clipping"
         )
+    if any(isinstance(each, callbacks.LearningRateFinder) for each in vars(trainer)["callbacks"]):
+        raise InvalidValueError(
+            "trainer.callbacks: expected no LearningRateFinder, got one: it sets an attribute lr of the module, "
+            "and the learning rate is that of model.optimizer; try several with --vary model.optimizer.lr=..."
+        )
 
 
 def _started() -> int | None:

@@ -167,3 +167,10 @@ def test_what_no_run_can_be_made_of_is_answered(
 ) -> None:
     with pytest.raises(ContrastiveTextError, match=said):
         Run.from_recipe("simcse", encoder=files["bert"], accelerator="cpu", **options)
+
+
+def test_the_learning_rate_finder_is_refused_in_words(files: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="expected no LearningRateFinder, got one: it sets an attribute lr"):
+        Run.from_recipe(
+            "simcse", files["bert"], {"trainer.callbacks": ["LearningRateFinder"]}, train=files["texts"]
+        )
