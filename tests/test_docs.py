@@ -100,11 +100,12 @@ def shell(line: str) -> None:
     assert words[0] == "contrastive-text", line
     count = len(words)
     if words[1] in ("fit", "views", "sweep"):
+        words = [word for word in words if word not in ("--batch_size", "16")]
         words += ["--data.batch_size", "8", "--data.num_workers", "0", "--model.encoder.max_length", "16"]
     if words[1] in ("fit", "sweep"):
         steps = "3" if "--ckpt_path" in words else "2"  # a resumed run has a step to go
         words += ["--trainer.max_steps", steps, "--trainer.accelerator", "cpu"]
-        words += ["--trainer.val_check_interval", "1"] if "--data.validation" in words else []
+        words += ["--trainer.val_check_interval", "1"] if {"--data.validation", "--validation"} & {*words} else []
     if "glue" in words and words[1] == "evaluate":
         words += ["--learning_rates", "1e-3", "--batch_sizes", "8", "--seeds", "1", "--steps", "2"]
     if words[1] == "sweep":  # in every stage; a grid of more than four cells is checked and not run

@@ -226,6 +226,13 @@ class Paper:
     name: Annotated[str, "simcse, declutr, clear, consert or cs224n"]
 
 
+@dataclass(frozen=True)
+class Recipes:
+    """List the recipes; or print one: how closely it follows its source, the score to expect, and its YAML."""
+
+    name: Annotated[str | None, {"nargs": "?"}, "of a recipe"] = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
     """A grid of runs: fit with every combination of values, under every seed; other options are those of fit."""
@@ -267,8 +274,8 @@ class Sweep:
 
 
 _RECORDS = (
-    Ensemble, Export, Corpus, Sweep, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search, Duplicates, Mine,
-    Postprocess, Onnx, Verify,
+    Ensemble, Export, Corpus, Sweep, Recipes, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search,
+    Duplicates, Mine, Postprocess, Onnx, Verify,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {record.__name__.lower(): record for record in _RECORDS}
 """Command -> its record; the options of the other commands are those of a run."""

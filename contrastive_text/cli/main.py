@@ -15,26 +15,28 @@ from collections.abc import Sequence
 
 from contrastive_text import __version__
 from contrastive_text.cli.answers import answer
+from contrastive_text.cli.spellings import COMMANDS as SPELLED
+from contrastive_text.cli.spellings import spelled_out
 from contrastive_text.cli.words import expand_recipes, take_trust
 from contrastive_text.core.class_paths import UntrustedError, finding_own_parts, trusting
 from contrastive_text.core.errors import InvalidValueError, cause_of
 from contrastive_text.core.misspelt import nearest
 from contrastive_text.core.terminal import say
-from contrastive_text.recipes import recipe_names
 
 _TRAINING = ("fit", "validate", "test", "predict")
-_USAGE = f"""usage: contrastive-text COMMAND [options]
+_USAGE = """usage: contrastive-text COMMAND [options]
 
-  fit        train:       contrastive-text fit --recipe simcse --data.train TEXTS.txt
+  fit        train:       contrastive-text fit --recipe simcse --encoder ENCODER --train TEXTS.txt
              then a second stage, from the weights of the first: contrastive-text fit --init_from RUN ...
-  validate   score a checkpoint on --data.validation PAIRS.tsv, or on --data.tasks.NAME.validation FILE
+  validate   score a checkpoint on --validation PAIRS.tsv, or on --data.tasks.NAME.validation FILE
   test       score a checkpoint on --data.test PAIRS.tsv, or on --data.tasks.NAME.test FILE
   predict    embed --data.predict TEXTS.txt, or predict --data.tasks.NAME.predict FILE, with a checkpoint
   ensemble   for each task the best of several runs: contrastive-text ensemble OUT --runs RUN RUN
   export     the model of a checkpoint, as a folder: contrastive-text export CHECKPOINT.ckpt FOLDER
-  views      show altered texts side by side: contrastive-text views --recipe simcse --data.train TEXTS.txt
+  views      show altered texts side by side: contrastive-text views --recipe simcse --train TEXTS.txt
   corpus     the training texts of ConSERT: contrastive-text corpus consert --data SENTEVAL --output TEXTS.txt
   sweep      a grid of runs: contrastive-text sweep --vary model.views.positive=none,CropTokens ...
+  recipes    the methods, or one of them whole: contrastive-text recipes simcse
   paper      the tables and figures of a paper, and what makes them: contrastive-text paper simcse
 
   evaluate   score a model: contrastive-text evaluate FOLDER PAIRS.tsv, or --suite sts --data DATASETS
@@ -50,7 +52,6 @@ _USAGE = f"""usage: contrastive-text COMMAND [options]
   onnx       export a model to ONNX and check it: contrastive-text onnx FOLDER OUT
   verify     read every byte of a model, a checkpoint or a run: contrastive-text verify PATH
 
-recipes: {", ".join(recipe_names())}
 Options of a command: contrastive-text COMMAND --help. The configuration that a run would use: --print_config.
 A file may name parts of your own where you trust their module: COMMAND --trust my_views ...
 Later files override earlier ones, recipes and --config FILE alike; options override all files."""
@@ -63,7 +64,45 @@ _OF_A_RUN = """usage: contrastive-text {command} [options]
   --KEY VALUE       any key of the configuration: --data.validation PAIRS.tsv, --trainer.devices 2, ...{own}
   --print_config    print the configuration and do nothing
 
-All keys, with types and defaults: contrastive-text fit --help"""
+All keys, with types and defaults: contrastive-text fit --help all"""
+_FIT = """usage: contrastive-text fit --recipe NAME --encoder ENCODER --train FILE [options]
+
+Trains an encoder, keeps the best checkpoint, and saves its model for use.
+
+  contrastive-text fit --recipe simcse --encoder bert-base-uncased --train texts.txt \\
+      --validation pairs.tsv --export.dirpath my-model
+
+What people change:
+  --recipe NAME              the method: contrastive-text recipes lists them
+  --encoder ENCODER          a folder, or a name on the hub; the recipe's
+  --train FILE               texts, pairs, documents, labelled rows: what the recipe reads
+  --validation PAIRS.tsv     scored pairs, by which the best checkpoint is kept; none
+  --batch_size ROWS          rows of a step on each process; the recipe's
+  --epochs N                 or --trainer.max_steps N; the recipe's
+  --lr RATE                  learning rate; the recipe's
+  --trainer.precision P      bf16-mixed is faster where bfloat16 is at home; 32-true
+  --trainer.devices N        processes or GPUs of this machine; auto
+  --chunk auto               the largest part of a batch that fits into memory; whole batches
+  --seed_everything N        seed of everything that is drawn; 42
+  --export.dirpath FOLDER    where the model goes; runs/version_N/model
+  --folder RUN               a folder for the run: the same command goes on with it
+
+Methods to begin with:
+  simcse, dcl, consert       sentences, one a line
+  simcse_sup, gist           pairs or triples
+  declutr                    documents
+  sbert_nli, cs224n, glue    labels
+
+Going on:
+  --resume RUN               after a kill, Ctrl-C or SIGTERM, with the same bits
+  --init_from RUN            a second stage, from the weights of a first
+
+  --config FILE              a YAML file over the recipe; later ones override earlier ones
+  --print_config             print the configuration that the run would use, and do nothing
+  --dry_run                  read the data, build the model, say what would be trained
+  --KEY VALUE                any key of that configuration: --model.pooler MeanPooler
+
+All keys, with types and defaults: contrastive-text fit --help all"""
 _OWN = {"validate": "", "test": "", "predict": "", "views": "\n  --n N             rows to show, 3 by default"}
 """Command whose options are those of ``fit`` -> what it has beside them."""
 
@@ -83,12 +122,16 @@ def run(words: Sequence[str]) -> int:
     if words[0] == "--version":
         say(__version__)
         return 0
+    if words[0] == "fit" and words[1:] in (["-h"], ["--help"]):
+        say(_FIT)
+        return 0
     if words[0] in _OWN and words[1:] in (["-h"], ["--help"]):
         say(_OF_A_RUN.format(command=words[0], own=_OWN[words[0]]))
         return 0
     try:
         trusted, rest = take_trust(words[1:])
         with trusting(trusted), finding_own_parts():
+            rest = spelled_out(rest) if words[0] in SPELLED else rest
             _dispatch(words[0], expand_recipes(rest))
     except Exception as error:
         said = answer(error)
@@ -113,6 +156,9 @@ def _dispatch(command: str, words: list[str]) -> None:
         )
     if command in _TRAINING:
         from contrastive_text.cli.train import train
+
+        if words == ["--help", "all"]:
+            words = ["--help"]
 
         train([command, *words])
         return

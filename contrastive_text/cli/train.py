@@ -45,28 +45,32 @@ def train(words: list[str]) -> None:
         if command != "fit":
             raise InvalidValueError(f"--resume: expected it with fit, got it with {command}; give --ckpt_path")
         command, *rest = resume_words(rest)
+    dry_run = command == "fit" and "--dry_run" in rest
+    if dry_run:
+        rest = [word for word in rest if word != "--dry_run"]
     checkpoint = option_value(rest, "--ckpt_path")
     if command != "fit" and option_value(rest, "--init_from") is not None:
         raise InvalidValueError(f"--init_from: expected it with fit, got it with {command}; give --ckpt_path")
     if checkpoint is not None and is_ensemble(checkpoint):
         _run_members(command, rest, checkpoint)
     else:
-        _perform(command, Run(*configured(command, rest)))
+        _perform(command, Run(*configured(command, rest)), dry_run=dry_run)
 
 
-def _perform(command: str, run: Run, folder: Path | None = None) -> Path | None:
+def _perform(command: str, run: Run, folder: Path | None = None, dry_run: bool = False) -> Path | None:
     """Does what a command says with a run.
 
     Args:
         command: ``fit``, ``validate``, ``test`` or ``predict``.
         run: The run.
         folder: Where predictions go; None for the run's folder.
+        dry_run: Whether ``fit`` ends before its first step.
 
     Returns:
         Where they went.
     """
     if command == "fit":
-        run.fit()
+        run.fit(dry_run)
     elif command == "predict":
         return write_outputs(run, folder)
     else:

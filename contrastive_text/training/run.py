@@ -32,6 +32,7 @@ from contrastive_text.training.callbacks.chunk_size import ChunkSize
 from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
 from contrastive_text.training.callbacks.run_summary import TITLE, model_facts
 from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
+from contrastive_text.training.dry_run import FirstStepReachedError, make_dry
 from contrastive_text.training.initial_weights import load_initial_weights
 from contrastive_text.training.latest_checkpoint import FINISHED, resumable_in
 from contrastive_text.training.module import ContrastiveModule
@@ -166,8 +167,12 @@ class Run:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return trainer
 
-    def fit(self) -> None:
+    def fit(self, dry_run: bool = False) -> None:
         """Trains, keeps the best checkpoint, and saves its model.
+
+        Args:
+            dry_run: Whether to end before the first step: files are read, parts built and checked, the summary
+                is printed, validation is tried, and nothing is written.
 
         Raises:
             ValueError: Files or options that don't go together, such as ``init_from`` beside ``ckpt_path``.
@@ -176,9 +181,12 @@ class Run:
         """
         parts = self._parts
         check_options(parts["folder"], self._parts["trainer"].as_dict())
-        if parts["folder"] is not None and not self._goes_on(Path(parts["folder"])):
+        if dry_run:
+            make_dry(self.trainer)
+        elif parts["folder"] is not None and not self._goes_on(Path(parts["folder"])):
             return
-        remove_leftovers(self.trainer)
+        else:
+            remove_leftovers(self.trainer)
         parts["resumable"].command = self._command
         parts["resumable"].requeues = parts["folder"] is not None
         if parts["chunk"] == "auto":
@@ -198,7 +206,10 @@ class Run:
                 "--keep_heads: expected it with --init_from, got it alone; name the run whose heads to keep"
             )
         self._folders.resumes = parts["ckpt_path"]
-        self.call(pl.Trainer.fit)
+        try:
+            self.call(pl.Trainer.fit)
+        except FirstStepReachedError:
+            return
         if parts["folder"] is not None and self.trainer.is_global_zero:
             Path(parts["folder"], FINISHED).touch()
         parts["ckpt_path"] = None  # from here on the weights are the run's own

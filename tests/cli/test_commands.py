@@ -25,7 +25,7 @@ from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import write_vectors
 from contrastive_text.poolers import MeanPooler
-from contrastive_text.recipes import BASE, recipe_names
+from contrastive_text.recipes import BASE
 from contrastive_text.training.module import ContrastiveModule
 
 # Lightning on the place of the best checkpoint, where validate, test and predict load one of another run
@@ -59,13 +59,11 @@ def scores_in(text: str) -> list[float]:
 
 
 @pytest.mark.parametrize(("words", "status"), [([], 2), (["-h"], 0), (["--help"], 0)])
-def test_help_names_every_command_and_the_recipes(
-    words: list[str], status: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_names_every_command(words: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(words) == status
     said = capsys.readouterr().out
     assert all(f"\n  {command} " in said for command in COMMANDS)
-    assert f"recipes: {', '.join(recipe_names()[:3])}, " in said
+    assert "contrastive-text recipes simcse" in said
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +79,7 @@ def test_every_command_explains_its_options(command: str, here: Path, capsys: py
     except SystemExit as left:  # of the parser of fit
         assert left.code in (0, None)
     said = capsys.readouterr().out
-    expected = {"embed": "--model", "evaluate": "files", "views": "--n", "fit": "--data.train"}
+    expected = {"embed": "--model", "evaluate": "files", "views": "--n", "fit": "--encoder"}
     assert expected[command] in said
 
 

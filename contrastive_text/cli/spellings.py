@@ -1,0 +1,64 @@
+"""Short spellings of the options that people change: ``--lr 3e-5`` for ``--model.optimizer.lr 3e-5``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from contrastive_text.core.errors import InvalidValueError
+
+SHORT = {
+    "encoder": "model.encoder.model_name_or_path",
+    "train": "data.train",
+    "validation": "data.validation",
+    "batch_size": "data.batch_size",
+    "lr": "model.optimizer.lr",
+    "epochs": "trainer.max_epochs",
+}
+"""Short spelling -> the key that it stands for. ``Run.from_recipe`` has the first four as arguments."""
+COMMANDS = ("fit", "validate", "test", "predict", "views", "sweep")
+"""Whose options they are: those that take any key of a run's configuration."""
+_STAGE = r"(?P<stage>(?:stage\d+|all)\.)?"
+
+
+def spelled_out(words: Sequence[str]) -> list[str]:
+    """Returns the words with short spellings written out, in ``--vary`` of a sweep too.
+
+    Raises:
+        ValueError: A key in both of its spellings.
+
+    Example:
+        >>> spelled_out(["--lr", "3e-5", "--stage2.epochs=1"])
+        ['--model.optimizer.lr', '3e-5', '--stage2.trainer.max_epochs=1']
+        >>> spelled_out(["--vary", "lr=1e-5,3e-5", "--seeds", "3"])
+        ['--vary', 'model.optimizer.lr=1e-5,3e-5', '--seeds', '3']
+        >>> spelled_out(["--lr", "1e-5", "--model.optimizer.lr=3e-5"])
+        Traceback (most recent call last):
+        contrastive_text.core.errors.InvalidValueError: --lr: expected ... one spelling ...
+    """
+    known = {f"--{long}": short for short, long in SHORT.items()}
+    long = {known[word.partition("=")[0]] for word in words if word.partition("=")[0] in known}
+    found: list[str] = []
+    before = ""
+    for word in words:
+        option = re.fullmatch(rf"--{_STAGE}(?P<name>\w+)(?P<value>=.*)?", word, flags=re.DOTALL)
+        if option and (name := option["name"]) in SHORT:
+            if name in long and not option["stage"]:
+                raise InvalidValueError(
+                    f"--{name}: expected one spelling of {SHORT[name]}, got both; drop --{name}, or the other"
+                )
+            word = f"--{option['stage'] or ''}{SHORT[name]}{option['value'] or ''}"
+        elif before == "--vary" or word.startswith("--vary="):
+            word = _axis(word)
+        found.append(word)
+        before = word
+    return found
+
+
+def _axis(word: str) -> str:
+    """Returns an axis of a sweep, ``KEY[,KEY]=VALUE,...``, with its keys written out."""
+    prefix = "--vary=" if word.startswith("--vary=") else ""
+    keys, joined, values = word.removeprefix(prefix).partition("=")
+    parts = (re.fullmatch(rf"{_STAGE}(?P<name>.*)", key, flags=re.DOTALL) for key in keys.split(","))
+    named = [f"{part['stage'] or ''}{SHORT.get(part['name'], part['name'])}" for part in parts if part]
+    return f"{prefix}{','.join(named)}{joined}{values}"

@@ -1,0 +1,109 @@
+"""Short spellings, the list of recipes, the help of fit, and a run up to its first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+import yaml
+
+from contrastive_text.cli import run
+from contrastive_text.cli.spellings import SHORT, spelled_out
+from contrastive_text.recipes import recipe_names
+
+SHORTLY = ["--encoder", "here/", "--train=a.txt", "--validation", "b.tsv", "--batch_size", "8", "--lr=1e-3"]
+AT_LENGTH = [
+    *("--model.encoder.model_name_or_path", "here/", "--data.train=a.txt", "--data.validation", "b.tsv"),
+    *("--data.batch_size", "8", "--model.optimizer.lr=1e-3"),
+]
+
+
+def printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> object:
+    """Returns the configuration that ``fit`` would use."""
+    with pytest.raises(SystemExit) as left:
+        run(["fit", "--recipe", "simcse", *words, "--print_config"])
+    assert left.value.code in (0, None)
+    return yaml.safe_load(capsys.readouterr().out)
+
+
+def test_short_spellings_are_the_long_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny.write_texts(tmp_path / "a.txt")
+    tiny.write_pairs(tmp_path / "b.tsv")
+    tiny.save_bert(tmp_path / "here")
+    short = printed(SHORTLY, capsys)
+    assert short == printed(AT_LENGTH, capsys)
+    assert isinstance(short, dict) and short["model"]["optimizer"]["init_args"]["lr"] == 1e-3
+
+
+def test_every_short_spelling_is_written_out_and_nothing_else() -> None:
+    assert spelled_out([*SHORTLY, "--epochs", "2"]) == [*AT_LENGTH, "--trainer.max_epochs", "2"]
+    others = ["--recipe", "lr", "--trainer.max_epochs", "3", "--learning", "lr", "--vary", "model.pooler=A,B"]
+    assert spelled_out(others) == others
+    assert spelled_out(["--vary=lr,stage2.epochs=1e-5,2"]) == [
+        "--vary=model.optimizer.lr,stage2.trainer.max_epochs=1e-5,2"
+    ]
+    assert spelled_out([f"--all.{name}" for name in SHORT]) == [f"--all.{key}" for key in SHORT.values()]
+
+
+def test_both_spellings_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fit", "--lr", "1e-3", "--model.optimizer.lr=1e-4"]) == 2
+    assert "--lr: expected one spelling of model.optimizer.lr, got both" in capsys.readouterr().err
+
+
+def test_another_command_keeps_an_option_of_its_own_of_that_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["evaluate", "nowhere", "--suite", "sts", "--epochs", "3"]) == 2
+    assert "--trainer.max_epochs" not in capsys.readouterr().err
+
+
+def test_every_recipe_is_listed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recipes"]) == 0
+    *lines, _, _ = capsys.readouterr().out.splitlines()
+    named = [line.split()[0].removesuffix(":") for line in lines]
+    assert sorted(named) == recipe_names()
+    assert all(len(line.split()) > 3 for line in lines)
+
+
+def test_a_recipe_is_printed_whole_and_an_unknown_one_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recipes", "gist"]) == 0
+    said = capsys.readouterr().out
+    assert "# fidelity: corrected" in said and yaml.safe_load(said)["model"]["pooler"] == "CLSPooler"
+    assert run(["recipes", "gits"]) == 2
+    assert "did you mean gist?" in capsys.readouterr().err
+
+
+def test_the_help_of_fit_is_one_screen_and_names_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fit", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) <= 40 and all(len(line) <= 100 for line in said.splitlines())
+    assert all(f"  --{name} " in said for name in SHORT)
+
+
+@pytest.mark.slow
+def test_the_whole_help_has_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(["fit", "--help", "all"])
+    assert all(f"--{key}" in capsys.readouterr().out for key in ("trainer.max_epochs",))
+
+
+def test_a_dry_run_says_what_would_be_trained_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts, pairs = tiny.write_texts(tmp_path / "a.txt"), tiny.write_pairs(tmp_path / "b.tsv")
+    words = [
+        "fit", "--recipe", "simcse", "--encoder", tiny.save_bert(tmp_path / "here"), "--train", texts,
+        "--validation", pairs, "--batch_size", "8", "--epochs", "2", "--data.num_workers", "0",
+        "--trainer.accelerator", "cpu", "--dry_run",
+    ]  # fmt: skip
+    before = sorted(tmp_path.rglob("*"))
+    assert run(words) == 0
+    said = capsys.readouterr()
+    assert "What makes the result" in said.out and "Dry run: 10 steps would follow" in said.out + said.err
+    assert sorted(tmp_path.rglob("*")) == before
+    assert run([*words, "--data.validation=nowhere.tsv"]) == 2
+    assert run([word if word != pairs else "nowhere.tsv" for word in words]) == 2
+    assert "nowhere.tsv" in capsys.readouterr().err
