@@ -34,7 +34,7 @@ def spelled_out(words: Sequence[str]) -> list[str]:
         ['--vary', 'model.optimizer.lr=1e-5,3e-5', '--seeds', '3']
         >>> spelled_out(["--lr", "1e-5", "--model.optimizer.lr=3e-5"])
         Traceback (most recent call last):
-        contrastive_text.core.errors.InvalidValueError: --lr: expected ... one spelling ...
+        contrastive_text.core.errors.InvalidValueError: --lr: expected one spelling of ...
     """
     known = {f"--{long}": short for short, long in SHORT.items()}
     long = {known[word.partition("=")[0]] for word in words if word.partition("=")[0] in known}
