@@ -38,8 +38,8 @@ def printed(output: dict) -> str:
     return "\n".join("".join(text) for text in texts)
 
 
-def test_there_are_some() -> None:
-    assert SOURCES
+def test_there_are_seven() -> None:
+    assert [path.stem[0] for path in SOURCES] == list("1234567")
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
