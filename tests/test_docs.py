@@ -26,7 +26,7 @@ PAGES = [
 LONG = (
     *("evaluate.md", "sweep.md", "report.md", "onnx.md", "choose.md", "tasks.md", "glue.md", "retrieval.md"),
     *("python.md", "plain_lightning.md"),
-    *("index.md", "loggers.md", "probes.md", "notebooks.md", "optuna.md", "profiling.md"),
+    *("index.md", "callbacks.md", "loggers.md", "probes.md", "notebooks.md", "optuna.md", "profiling.md"),
 )
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many
 runs. What these do the default suite tries in the tests of each command."""
