@@ -174,3 +174,16 @@ def test_the_learning_rate_finder_is_refused_in_words(files: dict[str, str]) -> 
         Run.from_recipe(
             "simcse", files["bert"], {"trainer.callbacks": ["LearningRateFinder"]}, train=files["texts"]
         )
+
+
+def test_early_stopping_ends_a_run_and_its_model_is_kept(files: dict[str, str], tmp_path: Path) -> None:
+    at_once = {"monitor": "val/spearman", "mode": "max", "stopping_threshold": -100.0}
+    stops = {"class_path": "EarlyStopping", "init_args": at_once}
+    made = Run.from_recipe(
+        "simcse", files["bert"], train=files["texts"], validation=files["pairs"], batch_size=8, num_workers=0,
+        max_steps=6, val_check_interval=2, callbacks=[stops], default_root_dir=str(tmp_path), accelerator="cpu",
+        enable_progress_bar=False,
+    )  # fmt: skip
+    made.fit()
+    assert made.trainer.global_step == 2
+    assert (tmp_path / "version_0" / "model" / "modules.json").is_file()
