@@ -242,7 +242,7 @@ def _change(points: Series, drawn: Series, run: RunRecord | None) -> str:
     if len(points.values) == 1:
         return f"{number(points.values[0], '.4g')} at step {points.steps[0]:,}"
     first, last = (number(drawn.values[end], ".4g") for end in (0, -1))
-    return f"from {first} to {last} in {points.steps[-1]:,} steps"
+    return f"from {first} to {last} in {points.steps[-1]:,} steps{', smoothed' if _span(points) > 1 else ''}"
 
 
 def _each(runs: Sequence[RunRecord], said: Mapping[str, str]) -> str:

@@ -18,11 +18,12 @@ _DIFFER = "Where the configurations differ"
 def head(runs: Sequence[RunRecord], spaces: Sequence[Space], verdict: Html = _NOTHING) -> Html:
     """Returns the top of the page: what the runs are, whether they worked, and their main figures."""
     measured = {space.run.name: space for space in spaces}
+    found = [(space.run, space.diagnosis.warnings) for space in spaces if space.diagnosis is not None]
+    doubts = [tag("li", run.says(words)) for run, warnings in found for words in warnings]
+    warned = tag("ul", *doubts, class_="verdicts") if doubts else ""
     glances = [_glance(run, measured.get(run.name)) for run in runs]
     if runs[0].alone:
         tiles = [tag("div", tag("dt", name), tag("dd", value)) for name, value in glances[0].items()]
-        doubts = [tag("li", words) for space in spaces if space.diagnosis for words in space.diagnosis.warnings]
-        warned = tag("ul", *doubts, class_="verdicts") if doubts else ""
         lede = tag("p", summary(runs[0]), class_="lede")
         said = join([lede, verdict, warned, tag("dl", *tiles, class_="tiles")])
     else:
@@ -34,7 +35,7 @@ def head(runs: Sequence[RunRecord], spaces: Sequence[Space], verdict: Html = _NO
         rows = [(name, [glance.get(name, "n/a") for glance in glances]) for name in names]
         figures = table(["", *(run.name for run in runs)], rows, caption="Main figures", class_="figures")
         differ = _compared(runs, [flat(run.config) for run in runs], _DIFFER, "The configurations are equal.")
-        said = join([tag("ul", *legend, class_="runs"), verdict, figures, differ])
+        said = join([tag("ul", *legend, class_="runs"), verdict, warned, figures, differ])
     dates = ", ".join(run.says(f"{run.changed:%d %B %Y, %H:%M} UTC") for run in runs)
     title = runs[0].name if runs[0].alone else f"{len(runs)} runs side by side"
     return tag("header", tag("p", dates, class_="small"), tag("h1", title), said, class_="head")

@@ -18,8 +18,8 @@ from contrastive_text.runs.report.runs import RunRecord
 from contrastive_text.runs.report.space import Space, gold_scores, side_texts
 
 _SURE = (
-    "Intervals are 95 % over resampled pairs (paired bootstrap): they say nothing of another seed. Several seeds "
-    "take contrastive-text sweep."
+    "Intervals are 95 % over resampled pairs (paired bootstrap). They say nothing about other seeds: "
+    "contrastive-text sweep trains several."
 )
 
 

@@ -48,7 +48,7 @@ def test_a_caption_has_the_ends_of_the_curve_as_it_is_drawn(run: RunRecord) -> N
     points = Series(tuple(range(1, 101)), values)
     drawn = smoothed(values, 4.0)
     note = named(run, train__loss=points)["train-loss"]
-    assert note.startswith(f"From 0.3 to {drawn[-1]:.4g} in 100 steps.") and drawn[0] == 0.3
+    assert note.startswith(f"From 0.3 to {drawn[-1]:.4g} in 100 steps, smoothed.") and drawn[0] == 0.3
     assert note.endswith("The first steps, up to 0.3, are above the chart.")
     level = Series(points.steps, (0.06, *values[1:]))
     assert "above the chart" not in named(run, train__loss=level)["train-loss"]
