@@ -98,9 +98,11 @@ def shell(line: str) -> None:
     """Runs a line of a page, cut down to the tiny data."""
     words = [word for typed in shlex.split(line) for word in (sorted(glob(typed)) if "*" in typed else [typed])]
     assert words[0] == "contrastive-text", line
+    if "--batch_size" in words:  # the one below takes its place
+        place = words.index("--batch_size")
+        del words[place : place + 2]
     count = len(words)
     if words[1] in ("fit", "views", "sweep"):
-        words = [word for word in words if word not in ("--batch_size", "16")]
         words += ["--data.batch_size", "8", "--data.num_workers", "0", "--model.encoder.max_length", "16"]
     if words[1] in ("fit", "sweep"):
         steps = "3" if "--ckpt_path" in words else "2"  # a resumed run has a step to go
