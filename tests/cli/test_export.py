@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from huggingface_hub import ModelCard
 
 from contrastive_text.cli.main import run
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -27,6 +28,24 @@ def test_the_model_of_a_checkpoint_is_the_one_that_the_run_has_saved(
     exported, saved = (SentenceEncoder.from_pretrained(folder) for folder in ("out", finished["model"]))
     assert (exported.encode(tiny.TEXTS) == saved.encode(tiny.TEXTS)).all()
     assert (here / "out" / "notes.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_an_exported_folder_has_a_card_that_names_no_place_and_leaves_a_user_s_own(
+    finished: dict[str, str], here: Path
+) -> None:
+    assert run(["export", finished["checkpoint"], "out"]) == 0
+    card = ModelCard.load(here / "out" / "README.md")
+    assert card.data.pipeline_tag == "sentence-similarity"
+    assert card.data.library_name == "sentence-transformers"
+    assert card.data.base_model is None  # a folder is no name on the hub
+    assert "| training data | " in card.text
+    assert "| val/spearman | " in card.text
+    assert str(Path(finished["checkpoint"]).parents[2]) not in card.content
+    assert (Path(finished["model"]) / "README.md").read_text(encoding="utf-8") == card.content
+    assert run(["verify", "out"]) == 0
+    (here / "out" / "README.md").write_text("mine", encoding="utf-8")
+    assert run(["export", finished["checkpoint"], "out"]) == 0
+    assert (here / "out" / "README.md").read_text(encoding="utf-8") == "mine"
 
 
 def test_a_checkpoint_of_weights_and_parts_alone_has_a_model(finished: dict[str, str], here: Path) -> None:
