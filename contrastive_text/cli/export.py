@@ -6,7 +6,7 @@ from contrastive_text.cli.commands import Export
 from contrastive_text.core.checkpoints import best_checkpoint
 from contrastive_text.core.disk import alone_with
 from contrastive_text.core.terminal import say
-from contrastive_text.training.model_card import write_card
+from contrastive_text.training.model_card import add_card
 from contrastive_text.training.module import ContrastiveModule
 
 
@@ -15,7 +15,8 @@ def export(options: Export) -> None:
     with alone_with(options.output):
         path = best_checkpoint(options.checkpoint, "checkpoint")
         module = ContrastiveModule.load_from_checkpoint(path, map_location="cpu")
-        module.sentence_encoder().save_pretrained(options.output, options.adapters_beside)
-        write_card(options.output, path)
+        model = module.sentence_encoder()
+        add_card(model, path)
+        model.save_pretrained(options.output, options.adapters_beside)
     say(f"Model of {path} saved to {options.output}. Next:")
     say(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {options.output}")

@@ -13,7 +13,7 @@ from rich.table import Table
 from contrastive_text.cli.configuration import configured, laid_over
 from contrastive_text.cli.predictions import write_outputs
 from contrastive_text.cli.resume import resume_words
-from contrastive_text.cli.words import option_value
+from contrastive_text.cli.words import option_value, option_values
 from contrastive_text.core.console import console
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import shown
@@ -54,7 +54,7 @@ def train(words: list[str]) -> None:
     if checkpoint is not None and is_ensemble(checkpoint):
         _run_members(command, rest, checkpoint)
     else:
-        _perform(command, Run(*configured(command, rest)), dry_run=dry_run)
+        _perform(command, Run(*configured(command, rest), files=option_values(rest, "--config")), dry_run=dry_run)
 
 
 def _perform(command: str, run: Run, folder: Path | None = None, dry_run: bool = False) -> Path | None:

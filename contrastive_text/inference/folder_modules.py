@@ -186,11 +186,16 @@ def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
         ) from error
 
 
+def is_plain(parts: ModelParts) -> bool:
+    """Whether sentence-transformers has words for a model's pooler and prompts, and so loads its folder."""
+    return type(parts.pooler) in [cls for _, cls in _POOLERS.values()] and parts.prompts.is_plain
+
+
 def _write_pooler(folder: Path, parts: ModelParts) -> str | None:
     """Writes a pooler's settings; what sentence-transformers can't express under its class path."""
     assert parts.pooler is not None
     left_out = {} if parts.prompts.pooled else {_INCLUDE_PROMPT: False}
-    if type(parts.pooler) not in (cls for _, cls in _POOLERS.values()) or not parts.prompts.is_plain:
+    if not is_plain(parts):
         spec = part_spec(parts.pooler, "pooler")
         write_json(folder / "config.json", left_out | spec["init_args"])
         return str(spec["class_path"])

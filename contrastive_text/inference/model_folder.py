@@ -25,6 +25,7 @@ from contrastive_text.inference.folder_modules import (
     read_record,
     write_json,
 )
+from contrastive_text.inference.model_card import put_card, read_card
 from contrastive_text.inference.model_parts import ModelParts
 
 _SETTINGS = "config_sentence_transformers.json"
@@ -77,7 +78,8 @@ def write_folder(folder: Path, parts: ModelParts, adapters_beside: bool = False)
 
     An older model there is there until the newer one is written whole; see ``model_files.whole_folder``. A pooler
     that sentence-transformers can't express, or any with prompts that are more than strings before texts, is
-    written under its class path: there loading fails instead of giving other vectors, here it loads.
+    written under its class path: there loading fails instead of giving other vectors, here it loads. A
+    ``README.md`` that a user wrote stays.
 
     Args:
         folder: Its place.
@@ -109,6 +111,7 @@ def write_folder(folder: Path, parts: ModelParts, adapters_beside: bool = False)
             modules.append({"idx": number, "name": str(number), "path": path, "type": class_path})
         write_json(made / _SETTINGS, {"similarity_fn_name": "cosine"} | prompts | kept)
         write_json(made / MODULES, modules)
+    put_card(folder, parts.card)  # no part of what is whole or not
 
 
 def read_folder(folder: Path) -> ModelParts:
@@ -134,6 +137,7 @@ def read_folder(folder: Path) -> ModelParts:
         max_length=max_length,
         prompts=replace(prompts, pooled=pooled),
         truncate_dim=truncate_dim,
+        card=read_card(folder),
     )
 
 

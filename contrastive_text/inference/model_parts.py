@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,6 +35,7 @@ class ModelParts:
         truncate_dim: Features that are kept unless another number is asked for; None for all.
         pooling: Which pooler it is read with and why, in words; empty until that is settled.
         runtime: What runs the network in place of torch; None for torch.
+        card: The text of the folder's ``README.md``; empty for none, or where it no longer holds.
     """
 
     encoder: TransformerEncoder
@@ -45,6 +47,13 @@ class ModelParts:
     truncate_dim: int | None = None
     pooling: str = ""
     runtime: RuntimeEncoder | None = None
+    card: str = ""
+
+    @property
+    def arguments(self) -> dict[str, Any]:  # Any: of each its own
+        """What ``SentenceEncoder`` takes, by its names: all but what is said of the model."""
+        said = ("pooling", "card")
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in said}
 
     def asked(self, max_length: int | None, truncate_dim: int | None, prompts: Prompts | None) -> ModelParts:
         """Returns the parts with what ``SentenceEncoder.from_pretrained`` is asked for in place of their own.
@@ -62,6 +71,7 @@ class ModelParts:
             max_length=max_length or self.max_length,
             truncate_dim=self.truncate_dim if truncate_dim is None else truncate_dim,
             prompts=self.prompts if prompts is None else prompts,
+            card=self.card if (max_length, truncate_dim, prompts) == (None, None, None) else "",
         )
 
     def run_by(self, backend: str, dtype: torch.dtype) -> ModelParts:

@@ -111,10 +111,10 @@ def read_with(parts: ModelParts, pooler: Pooler | str | None, name: str) -> Mode
         return replace(parts, pooler=asked, pooling=f"{said}, asked for")
     said += f", asked for in place of its own {pooler_name(own)}"
     if parts.head is None:
-        return replace(parts, pooler=asked, pooling=said)
+        return replace(parts, pooler=asked, pooling=said, card="")
     left_out = f"its head belongs to {pooler_name(own)} and is left out"
     warnings.warn(f"{name} is read with {pooler_name(asked)}: {left_out}", stacklevel=3)
-    return replace(parts, pooler=asked, head=None, truncate_dim=None, pooling=f"{said}; {left_out}")
+    return replace(parts, pooler=asked, head=None, truncate_dim=None, pooling=f"{said}; {left_out}", card="")
 
 
 def _unnamed(parts: ModelParts, name: str) -> ModelParts:

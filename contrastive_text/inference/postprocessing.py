@@ -136,7 +136,7 @@ def _with_head(model: SentenceEncoder, head: nn.Sequential | None, normalize: bo
             f"postprocessing.model: expected one that keeps its {model.features} features, got truncate_dim: "
             f"{model.truncate_dim}; set it to None, and let fit_whitening(features=...) choose fewer"
         )
-    parts = replace(model.parts, head=head, normalize=normalize, truncate_dim=None)
+    parts = replace(model.parts, head=head, normalize=normalize, truncate_dim=None, card="")
     return SentenceEncoder.of(parts).eval()
 
 

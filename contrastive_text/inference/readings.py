@@ -98,7 +98,7 @@ def vectors_of_each(
             "pooler: expected poolers without template_bias to read one pass with several, got one with it; read "
             "the model with it alone"
         )
-    parts = replace(first.parts, pooler=_Each(models), head=None, normalize=False, truncate_dim=None)
+    parts = replace(first.parts, pooler=_Each(models), head=None, normalize=False, truncate_dim=None, card="")
     whole = first if len(models) == 1 else SentenceEncoder.of(parts)
     encoded = whole.encode(sentences, batch_size=batch_size, show_progress_bar=show_progress_bar, prompt=prompt)
     vectors = torch.as_tensor(encoded, dtype=torch.float32)

@@ -49,8 +49,8 @@ class SentenceEncoder(nn.Module):
 
     Attributes:
         pooling: Which pooler a loaded model is read with and why, in words: its own, or one in place of it.
-        truncated: Number of texts that the last call of ``encode``, or of ``encode_blocks`` as far as it was
-            read, cut to ``max_length``.
+        card: The model card that ``save_pretrained`` writes as ``README.md``; empty for none.
+        truncated: Texts that the last ``encode``, or ``encode_blocks`` as far as it was read, has cut.
 
     Raises:
         TypeError: Another encoder than a ``TransformerEncoder``.
@@ -75,7 +75,7 @@ class SentenceEncoder(nn.Module):
         limit, length = self.encoder.limit, self.max_length
         self.tokenizer = TextTokenizer(tokenizer, length, limit and length and limit - length)
         self.prompts, self.truncate_dim, self.runtime = prompts, truncate_dim, runtime
-        self.pooling, self.truncated = "", 0
+        self.pooling, self.card, self.truncated = "", "", 0
         self._measured: tuple[Pooler, nn.Sequential | None, int] | None = None
         self._kept(truncate_dim)
 
@@ -125,8 +125,8 @@ class SentenceEncoder(nn.Module):
     def of(cls, parts: ModelParts) -> Self:
         """Returns the model of its parts, which are not copied."""
         assert parts.pooler is not None
-        model = cls(**{each.name: getattr(parts, each.name) for each in fields(parts) if each.name != "pooling"})
-        model.pooling = parts.pooling
+        model = cls(**parts.arguments)
+        model.pooling, model.card = parts.pooling, parts.card
         return model
 
     @property

@@ -67,8 +67,12 @@ def read_recipe(recipe: str | Path) -> Config:
         >>> read_recipe("simcse_unsup_roberta_base")["model"]["pooler"]  # of simcse.yaml
         'CLSPooler'
     """
-    own = Path(recipe).suffix in (".yaml", ".yml")
-    return merge(read_layers(recipe if own else recipe_file(str(recipe))))
+    return merge(read_layers(layer_file(recipe)))
+
+
+def layer_file(recipe: str | Path) -> Path:
+    """Returns the file of a recipe: a path of YAML, or that of a shipped one's name."""
+    return Path(recipe) if Path(recipe).suffix in (".yaml", ".yml") else recipe_file(str(recipe))
 
 
 def merge(layers: Sequence[Config]) -> Config:

@@ -1,103 +1,68 @@
-"""The model card of an exported folder: what a checkpoint knows of its training, and how to use the model."""
+"""The model card of a trained model: what its checkpoint knows of its training."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCardData, try_to_load_from_cache
+from huggingface_hub import try_to_load_from_cache
 
-from contrastive_text.core.checkpoints import Checkpoint, read_checkpoint
-from contrastive_text.core.disk import replacing
-from contrastive_text.core.model_files import MODULES
+from contrastive_text.core.checkpoints import read_checkpoint
+from contrastive_text.inference.folder_modules import is_plain
+from contrastive_text.inference.model_card import ModelCard
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.recipes.citations import citations
 
-CARD = "README.md"
-_MARK = (
-    "<!-- Written by contrastive-text. Delete this line to keep your changes when the model is saved again. -->"
-)
+RECIPE = "recipe"
+"""The fact that names the recipes of a run."""
 _FACTS = (
-    "training data", "validation data", "run", "step", "pairing", "views", "objectives", "pooler", "optimizer",
-    "length limit", "libraries",
+    RECIPE, "training data", "validation data", "run", "step", "pairing", "views", "prompts", "objectives",
+    "guides", "mixture", "gradient", "dropout", "pooler", "head in use", "optimizer", "length limit", "libraries",
 )  # fmt: skip
+_STARTS_FROM = "starts from"
+_LIMITS = (
+    "Nothing beyond the scores above was measured when this card was written. Texts longer than the length limit "
+    "are cut. The model repeats what its training texts take for granted; test it on texts of your own."
+)
 _PATH = re.compile(r"(?:[\w.~:-]*[/\\]+)+([\w.-]*)")
-_HERE = """```python
-from contrastive_text import SentenceEncoder
-
-model = SentenceEncoder.from_pretrained("path/to/this/folder")
-print(model.encode(["a bird sings", "the dog runs"]).shape)
-```"""
-_THERE = """```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("path/to/this/folder")
-print(model.encode(["a bird sings", "the dog runs"]).shape)
-```"""
 
 
-def write_card(folder: Path, checkpoint: str | Path) -> bool:
-    """Writes the card of a model that was saved from a checkpoint.
-
-    Of a path only its last part is written. The card isn't among the files that the folder's manifest vouches
-    for, so it may be edited. A ``README.md`` without the mark of this library is the user's, and stays.
+def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:
+    """Gives a model the card of the checkpoint that its weights are of. Of a path it has the last part alone.
 
     Args:
-        folder: The folder of the saved model.
-        checkpoint: The ``.ckpt`` file that the model is of.
-
-    Returns:
-        Whether it was written.
+        model: The model; ``save_pretrained`` writes its card.
+        checkpoint: The ``.ckpt`` file.
 
     Raises:
-        ValueError: A damaged checkpoint.
-        DiskError: The folder can't be written to.
+        FileNotFoundError: There is no such file.
+        ValueError: A damaged one.
     """
-    path = folder / CARD
-    if path.is_symlink() or (path.exists() and _MARK.encode() not in path.read_bytes()):
-        return False
-    modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
-    plain = all(module["type"].startswith("sentence_transformers.") for module in modules)
-    with replacing(path) as file:
-        file.write(_card(read_checkpoint(checkpoint), elsewhere=plain).encode())
-    return True
-
-
-def _card(known: Checkpoint, elsewhere: bool) -> str:
-    """Returns the text of a card; ``elsewhere``: whether sentence-transformers loads the model."""
+    known = read_checkpoint(checkpoint)
     arguments = (known.model.get("encoder") or {}).get("init_args") or {}
     base = str(arguments.get("model_name_or_path") or "")
-    data = ModelCardData(
-        library_name="sentence-transformers" if elsewhere else "contrastive-text",
-        pipeline_tag="sentence-similarity",
-        tags=["contrastive-text", "sentence-similarity", "feature-extraction"],
-        base_model=base if _is_of_hub(base) else None,
-    )
-    start = base if _is_of_hub(base) else Path(base).name
+    of_hub = _is_of_hub(base)
+    start = base if of_hub else _last(base)
     places = sorted({*_places(known.model), *_places(known.data)}, key=len, reverse=True)
-    facts = [(name, _without_places(known.facts[name], places)) for name in _FACTS if name in known.facts]
-    rows = [f"| {name} | {_cell(fact)} |" for name, fact in facts]
-    lines = [
-        "---", data.to_yaml(), "---", _MARK, "", "# Sentence encoder", "",
-        "Sentence embeddings, trained by contrastive learning"
+    facts = {name: _without_places(known.facts[name], places) for name in _FACTS if name in known.facts}
+    if _STARTS_FROM in known.facts:
+        facts[_STARTS_FROM] = _last(known.facts[_STARTS_FROM])
+    validation = known.data.get("validation")
+    model.card = ModelCard(
+        what="Vectors of sentences, trained by contrastive learning"
         + (f" from the weights of `{start}`." if start else " from random weights."),
-        "", "## Use", "", _HERE, *(["", "In sentence-transformers:", "", _THERE] if elsewhere else []),
-        "", "## Training", "", "| | |", "| --- | --- |", f"| optimiser steps | {known.step:,} |", *rows,
-        "", "## Scores", "", *_scores(known), "", "## Limits", "",
-        "Nothing beyond the scores above was measured when this card was written. Longer texts than the length "
-        "limit are cut. The model repeats what its training texts take for granted; test it on your own texts.",
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"
-
-
-def _scores(known: Checkpoint) -> list[str]:
-    """Returns the validation scores of these very weights, as far as they are known."""
-    figures = {name: score for name, score in known.best.figures.items() if score == score}
-    if not figures:
-        return ["None was measured in training."]
-    said = "On the validation data above, of these weights, one run (no spread); correlations are times 100."
-    return [said, "", "| figure | value |", "| --- | --- |", *(f"| {k} | {v:.4g} |" for k, v in figures.items())]
+        elsewhere=is_plain(model.parts),
+        base=base if of_hub else None,
+        facts={"optimiser steps": f"{known.step:,}", "seed": str(known.data.get("seed", "unknown")), **facts},
+        scores=known.best.figures,
+        setting="Of these very weights, on the validation data above; one run, so without a spread. Correlations "
+        "and accuracies are times 100. The checkpoint was chosen by them, so they flatter it.",
+        pairs=_last(validation) if isinstance(validation, str) else None,
+        limits=_LIMITS,
+        citations=citations(known.facts.get(RECIPE, "").split(", ")),
+    ).text()
 
 
 def _is_of_hub(name: str) -> bool:
@@ -120,6 +85,16 @@ def _places(part: Any) -> Iterator[str]:  # Any: what YAML can hold
             yield from _places(each)
 
 
+def _last(path: str) -> str:
+    r"""Returns what follows the last separator of folders.
+
+    Example:
+        >>> _last("/home/Jane Doe/model/"), _last("C:\\models\\bert")
+        ('model', 'bert')
+    """
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+
+
 def _without_places(text: str, places: list[str]) -> str:
     r"""Returns a text in which only the last part of every path stays.
 
@@ -128,9 +103,5 @@ def _without_places(text: str, places: list[str]) -> str:
         'texts.txt: 3 rows; b.tsv'
     """
     for place in places:
-        text = text.replace(place, re.split(r"[/\\]", place.rstrip("/\\"))[-1])
+        text = text.replace(place, _last(place))
     return _PATH.sub(r"\1", text)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", "<br>")

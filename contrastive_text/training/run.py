@@ -6,12 +6,13 @@ import inspect
 import json
 import shlex
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import pytorch_lightning as pl
 from jsonargparse import Namespace
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, SaveConfigCallback
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
@@ -25,7 +26,8 @@ from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.files.given import given_sources, handed
 from contrastive_text.encoders import Encoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.recipes.layers import lay, merge, read_recipe
+from contrastive_text.recipes.citations import shipped
+from contrastive_text.recipes.layers import lay, layer_file, merge, read_recipe
 from contrastive_text.recipes.yaml_files import parse_yaml
 from contrastive_text.training.callbacks import RunSummary
 from contrastive_text.training.callbacks.chunk_size import ChunkSize
@@ -35,6 +37,7 @@ from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
 from contrastive_text.training.dry_run import FirstStepReachedError, make_dry
 from contrastive_text.training.initial_weights import load_initial_weights
 from contrastive_text.training.latest_checkpoint import FINISHED, resumable_in
+from contrastive_text.training.model_card import add_card
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.named_folder import NamedFolder, check_options
 from contrastive_text.training.run_folders import OwnFolders, remove_leftovers
@@ -68,6 +71,7 @@ class Run:
     Args:
         parser: What ``run_parser`` gives.
         config: What it made of a configuration.
+        files: The files that the configuration came from, which say the recipe.
 
     Attributes:
         module: The ``ContrastiveModule``.
@@ -78,7 +82,9 @@ class Run:
         ValueError: Parts that don't go together, or options that the Trainer refuses.
     """
 
-    def __init__(self, parser: LightningArgumentParser, config: Namespace) -> None:
+    def __init__(
+        self, parser: LightningArgumentParser, config: Namespace, files: Sequence[str | Path] = ()
+    ) -> None:
         seed, options = config["seed_everything"], config["trainer"]
         check_seed(seed)
         check_processes(
@@ -88,7 +94,10 @@ class Run:
             if seed is not False:
                 config["seed_everything"] = pl.seed_everything(None if seed is True else seed, workers=True)
             self._parts = parser.instantiate_classes(config)
-            self._summary, self._folders = RunSummary(), OwnFolders()
+            self._summary, self._folders = (
+                RunSummary(recipe=", ".join(filter(None, map(shipped, files)))),
+                OwnFolders(),
+            )
             self.module: ContrastiveModule = self._parts["model"]
             self.data: TextDataModule = self._parts["data"]
             self._save_config = SaveConfigCallback(parser, config, overwrite=True)
@@ -144,7 +153,8 @@ class Run:
         check_places(merged)
         parser = run_parser()
         with parsing("Run"), handed(given):
-            return cls(parser, parser.parse_args(["--config", json.dumps(merged)]))  # as the shell reads it
+            parsed = parser.parse_args(["--config", json.dumps(merged)])  # as the shell reads it
+            return cls(parser, parsed, [layer_file(recipe)])
 
     def _build_trainer(self) -> pl.Trainer:
         parts, options = self._parts, self._parts["trainer"].as_dict()
@@ -255,7 +265,11 @@ class Run:
                 "Run.model: expected whole weights, got weights split by fsdp2; load the folder that the run has "
                 "saved, with SentenceEncoder.from_pretrained"
             )
-        return self.module.sentence_encoder()
+        model = self.module.sentence_encoder()
+        callback = self.trainer.checkpoint_callback
+        if isinstance(callback, ModelCheckpoint) and Path(callback.best_model_path).is_file():
+            add_card(model, callback.best_model_path)
+        return model
 
     def _repr_html_(self) -> str:
         """Returns what makes the result, and the latest scores, as a notebook shows them."""

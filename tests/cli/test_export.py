@@ -40,9 +40,17 @@ def test_an_exported_folder_has_a_card_that_names_no_place_and_leaves_a_user_s_o
     assert card.data.base_model is None  # a folder is no name on the hub
     assert "| training data | " in card.text
     assert "| val/spearman | " in card.text
+    assert "| recipe | simcse |" in card.text and "eprint = {2104.08821}" in card.text
+    (score, _) = card.data.eval_results
+    assert score.metric_type == "spearman_cosine" and score.dataset_name == "pairs.tsv"
+    assert f"| val/spearman | {score.metric_value:.4g} |" in card.text
     assert str(Path(finished["checkpoint"]).parents[2]) not in card.content
     assert (Path(finished["model"]) / "README.md").read_text(encoding="utf-8") == card.content
     assert run(["verify", "out"]) == 0
+    SentenceEncoder.from_pretrained("out").save_pretrained("again")
+    assert (here / "again" / "README.md").read_text(encoding="utf-8") == card.content
+    SentenceEncoder.from_pretrained("out", pooler="MeanPooler").save_pretrained("again")
+    assert not (here / "again" / "README.md").exists()  # its scores are of another pooler
     (here / "out" / "README.md").write_text("mine", encoding="utf-8")
     assert run(["export", finished["checkpoint"], "out"]) == 0
     assert (here / "out" / "README.md").read_text(encoding="utf-8") == "mine"

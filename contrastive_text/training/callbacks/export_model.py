@@ -15,7 +15,7 @@ from contrastive_text.core.temporaries import remove_abandoned
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.folder_modules import check_loadable
 from contrastive_text.training.callbacks.best_checkpoint import BestCheckpoint
-from contrastive_text.training.model_card import write_card
+from contrastive_text.training.model_card import add_card
 from contrastive_text.training.module import ContrastiveModule
 
 
@@ -78,9 +78,10 @@ class ExportModel(Callback):
         remove_abandoned(folder.parent)
         if pl_module.is_split:
             pl_module = pl_module.unsplit_class().load_from_checkpoint(best, map_location="cpu")
-        pl_module.sentence_encoder().save_pretrained(folder, self.adapters_beside)
+        model = pl_module.sentence_encoder()
         if best:
-            write_card(folder, best)
+            add_card(model, best)
+        model.save_pretrained(folder, self.adapters_beside)
         said = ""
         if checkpoint is not None and checkpoint.best_model_score is not None:
             said = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"

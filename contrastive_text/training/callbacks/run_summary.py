@@ -24,6 +24,7 @@ from contrastive_text.inference.model_folder import folder_prompts
 from contrastive_text.objectives import Contrastive, Matryoshka, Objective
 from contrastive_text.training import Schedule
 from contrastive_text.training.callbacks.best_checkpoint import data_of, monitored
+from contrastive_text.training.model_card import RECIPE
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.run_guides import describe_guides
 
@@ -186,15 +187,17 @@ class RunSummary(Callback):
 
     Args:
         starts_from: What ``load_initial_weights`` said, where a run starts from the weights of another.
+        recipe: Names of the shipped recipes that its configuration begins with, as far as they are known.
     """
 
-    def __init__(self, starts_from: str | None = None) -> None:
-        self.starts_from = starts_from
+    def __init__(self, starts_from: str | None = None, recipe: str | None = None) -> None:
+        self.starts_from, self.recipe = starts_from, recipe
         self.facts: dict[str, str] = {}
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Collects the facts and prints them on the first rank."""
-        self.facts = {} if self.starts_from is None else {_STARTS_FROM: self.starts_from}
+        said = {RECIPE: self.recipe, _STARTS_FROM: self.starts_from}
+        self.facts = {name: fact for name, fact in said.items() if fact}
         if isinstance(pl_module, ContrastiveModule):
             self.facts |= model_facts(pl_module)
             if (data := data_of(trainer)) is not None:
@@ -231,3 +234,4 @@ class RunSummary(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
         """Takes over, when a run is resumed, what its first weights were."""
         self.starts_from = self.starts_from or state_dict.get(_STARTS_FROM)
+        self.recipe = self.recipe or state_dict.get(RECIPE)

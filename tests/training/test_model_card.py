@@ -1,0 +1,102 @@
+"""The card of a real run, held against the hub's rules, and its blocks."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+import tiny
+from conftest import DATA, SHARED, needs_data
+from huggingface_hub import ModelCard, ModelCardData
+
+from contrastive_text import SentenceEncoder
+from contrastive_text.training.model_card import _without_places
+from contrastive_text.training.run import Run
+
+MINILM = SHARED / "models" / "minilm-mlm"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("/home/me/a b/texts.txt: 3 rows", "texts.txt: 3 rows"),
+        ("C:\\Users\\me\\texts.txt: 3 rows", "texts.txt: 3 rows"),
+        ("../../texts.txt: 3 rows; ~/other.tsv", "texts.txt: 3 rows; other.tsv"),
+        ("AdamW(lr=3e-05, betas=[0.9, 0.999])", "AdamW(lr=3e-05, betas=[0.9, 0.999])"),
+    ],
+)
+def test_of_a_path_the_last_part_is_left(text: str, said: str) -> None:
+    assert _without_places(text, ["/home/me/a b/texts.txt"]) == said
+
+
+def test_a_run_in_python_gives_its_model_the_card_of_its_folder(tmp_path: Path) -> None:
+    run = Run.from_recipe(
+        "dcl",
+        encoder=tiny.save_bert(tmp_path / "secret" / "bert"),
+        train=tiny.write_texts(tmp_path / "secret" / "mine.txt"),
+        batch_size=8,
+        num_workers=0,
+        max_steps=1,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        folder=str(tmp_path / "run"),
+    )
+    run.fit()
+    run.model.save_pretrained(tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert card == (tmp_path / "run" / "model" / "README.md").read_text(encoding="utf-8")
+    assert "| recipe | dcl |" in card and "mine.txt: text -> text; 40 rows" in card
+    assert "None was measured." in card and "secret" not in card
+
+
+@pytest.mark.slow
+@needs_data
+@pytest.mark.skipif(not MINILM.is_dir(), reason=f"needs an encoder, which isn't at {MINILM}")
+def test_the_card_of_a_real_run_is_as_the_hub_wants_it_and_its_blocks_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with gzip.open(DATA / "unlabeled" / "wikitext2_sentences.tsv.gz", "rt", encoding="utf-8") as file:
+        texts = [line.rstrip("\n").split("\t")[0] for line in file][1:321]
+    pairs = (DATA / "sts" / "stsb.dev.tsv").read_text(encoding="utf-8").splitlines()[:101]
+    (tmp_path / "dev.tsv").write_text("\n".join(pairs) + "\n", encoding="utf-8")
+    run = Run.from_recipe(
+        "simcse",
+        encoder=MINILM,
+        train=tiny.write_texts(tmp_path / "sentences.txt", tuple(texts)),
+        validation=str(tmp_path / "dev.tsv"),
+        batch_size=32,
+        num_workers=0,
+        max_steps=3,
+        val_check_interval=3,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        folder=str(tmp_path / "run"),
+    )
+    run.fit()
+    folder = tmp_path / "run" / "model"
+    card = ModelCard.load(folder / "README.md")
+    assert isinstance(card.data, ModelCardData)
+    assert ModelCard(f"---\n{card.data.to_yaml()}\n---\n{card.text}").data.to_dict() == card.data.to_dict()
+    held = card.data.to_dict()
+    assert held["library_name"] == "sentence-transformers" and held["pipeline_tag"] == "sentence-similarity"
+    assert not {"license", "language", "base_model", "datasets"} & {*held}  # nothing that isn't known
+    (result,) = held["model-index"]
+    measured = {each["type"]: each["value"] for each in result["results"][0]["metrics"]}
+    figures = run.trainer.callback_metrics
+    assert measured["spearman_cosine"] == pytest.approx(float(figures["val/spearman"]), abs=0.006)
+    assert "| training data | sentences.txt: text -> text; 320 rows |" in card.text
+    for place in (str(tmp_path), str(SHARED), str(MINILM)):
+        assert place not in card.content
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", card.text, flags=re.MULTILINE | re.DOTALL)
+    found = []
+    for block in blocks:
+        names: dict[str, object] = {}
+        exec(compile(block.replace("path/to/this/folder", str(folder)), "card", "exec"), names)
+        found.append(names["vectors"])
+    assert len(found) == 2
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
+    SentenceEncoder.from_pretrained(folder).save_pretrained(tmp_path / "again")
+    assert (tmp_path / "again" / "README.md").read_text(encoding="utf-8") == card.content
