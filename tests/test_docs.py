@@ -24,7 +24,17 @@ PAGES = [
     *sorted((ROOT / "docs" / "lightning").glob("*.md")),
 ]
 LONG = (
-    *("evaluate.md", "sweep.md", "report.md", "onnx.md", "choose.md", "tasks.md", "glue.md", "retrieval.md"),
+    *(
+        "evaluate.md",
+        "share.md",
+        "sweep.md",
+        "report.md",
+        "onnx.md",
+        "choose.md",
+        "tasks.md",
+        "glue.md",
+        "retrieval.md",
+    ),
     *("python.md", "plain_lightning.md"),
     *("index.md", "callbacks.md", "loggers.md", "probes.md", "notebooks.md", "optuna.md", "profiling.md"),
 )

@@ -220,6 +220,28 @@ class Ensemble:
 
 
 @dataclass(frozen=True)
+class Merge(TextsCommand):
+    """Save the mean of the weights of models of one start (Wortsman et al. 2022)."""
+
+    output: Annotated[Path, WrittenFolder(key=MODULES), "folder of the new model"]
+    models: Annotated[Sequence[Model], "folders or hub names, two or more"]
+    _: KW_ONLY
+    weights: Annotated[Sequence[float], {"metavar": "W"}, "of each, above 0; equal ones"] = ()
+    pairs: Annotated[Texts | None, "scored pairs: print Spearman of the new model beside its members'"] = None
+
+
+@dataclass(frozen=True)
+class Share:
+    """Upload a saved model to the hub, where it is private."""
+
+    folder: Annotated[Path, ReadPath(), "a saved model"]
+    _: KW_ONLY
+    to: Annotated[str, {"metavar": "USER/NAME"}, "its name on the hub"]
+    public: Annotated[bool, "open it to everyone"] = False
+    dry_run: Annotated[bool, "say what would be uploaded, and upload nothing"] = False
+
+
+@dataclass(frozen=True)
 class Paper:
     """Print every table and figure of a paper, with the commands that make it."""
 
@@ -275,7 +297,7 @@ class Sweep:
 
 _RECORDS = (
     Ensemble, Export, Corpus, Sweep, Recipes, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search,
-    Duplicates, Mine, Postprocess, Onnx, Verify,
+    Duplicates, Mine, Postprocess, Merge, Onnx, Verify, Share,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {record.__name__.lower(): record for record in _RECORDS}
 """Command -> its record; the options of the other commands are those of a run."""

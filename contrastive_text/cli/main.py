@@ -49,8 +49,10 @@ _USAGE = """usage: contrastive-text COMMAND [options]
   duplicates texts that mean nearly the same: contrastive-text duplicates TEXTS.txt PAIRS.tsv --model FOLDER
   mine       hard negatives of pairs: contrastive-text mine PAIRS.tsv TRIPLES.tsv --model FOLDER
   postprocess whiten a model, or remove its top components: contrastive-text postprocess FOLDER TEXTS.txt OUT
+  merge      the mean of the weights of models: contrastive-text merge OUT FOLDER FOLDER
   onnx       export a model to ONNX and check it: contrastive-text onnx FOLDER OUT
   verify     read every byte of a model, a checkpoint or a run: contrastive-text verify PATH
+  share      upload a model to the hub: contrastive-text share FOLDER --to USER/NAME
 
 Options of a command: contrastive-text COMMAND --help. The configuration that a run would use: --print_config.
 A file may name parts of your own where you trust their module: COMMAND --trust my_views ...

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from contrastive_text.inference.batches import BatchEncoder
     from contrastive_text.inference.device_pool import map_on_devices
     from contrastive_text.inference.encoding import Device, Encoding
+    from contrastive_text.inference.merging import merge
     from contrastive_text.inference.mining import Mined, Mining, MiningReport, MiningRun, PairTexts, Space, mine
     from contrastive_text.inference.onnx_export import Exported, export_onnx
     from contrastive_text.inference.postprocessing import (
@@ -52,6 +53,7 @@ __all__ = [
     "fit_component_removal",
     "fit_whitening",
     "map_on_devices",
+    "merge",
     "mine",
     "near_duplicates",
     "quantize",

@@ -26,7 +26,8 @@ _LIMITS = (
     "Nothing beyond the scores above was measured when this card was written. Texts longer than the length limit "
     "are cut. The model repeats what its training texts take for granted; test it on texts of your own."
 )
-_PATH = re.compile(r"(?:[\w.~:-]*[/\\]+)+([\w.-]*)")
+_PATH = re.compile(r"(?<![\w.])(?:~|\.\.?|[A-Za-z]:)?(?:[/\\]+[\w.~-]+)*[/\\]+([\w.-]*)")
+"""A path that begins at the root, at a drive, at home or at a dot: another slash is no path's."""
 
 
 def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:

@@ -94,10 +94,8 @@ class Run:
             if seed is not False:
                 config["seed_everything"] = pl.seed_everything(None if seed is True else seed, workers=True)
             self._parts = parser.instantiate_classes(config)
-            self._summary, self._folders = (
-                RunSummary(recipe=", ".join(filter(None, map(shipped, files)))),
-                OwnFolders(),
-            )
+            self._summary = RunSummary(recipe=", ".join(filter(None, map(shipped, files))))
+            self._folders = OwnFolders()
             self.module: ContrastiveModule = self._parts["model"]
             self.data: TextDataModule = self._parts["data"]
             self._save_config = SaveConfigCallback(parser, config, overwrite=True)

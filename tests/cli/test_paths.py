@@ -26,6 +26,7 @@ WORDS: Mapping[str, Sequence[str]] = {
     "compare": ("model", "run", "--data", "data", "--texts", TEXTS, "--output", "OUT.txt", "--cache", "CACHE"),
     "diagnose": ("model", TEXTS, "--pairs", PAIRS, "--output", "OUT.txt"),
     "report": ("run", "--pairs", PAIRS, "--texts", TEXTS, "--output", "OUT"),
+    "merge": ("OUT", "model", "run/model", "--pairs", PAIRS),
     "postprocess": ("model", TEXTS, "OUT", "--pairs", PAIRS, "--whiten"),
     "corpus": ("consert", "--data", "data", "--output", "OUT.txt"),
     "export": ("run", "OUT"),

@@ -24,6 +24,7 @@ MINILM = SHARED / "models" / "minilm-mlm"
         ("/home/me/a b/texts.txt: 3 rows", "texts.txt: 3 rows"),
         ("C:\\Users\\me\\texts.txt: 3 rows", "texts.txt: 3 rows"),
         ("../../texts.txt: 3 rows; ~/other.tsv", "texts.txt: 3 rows; other.tsv"),
+        ("n/a, 1/2 of a/b", "n/a, 1/2 of a/b"),
         ("AdamW(lr=3e-05, betas=[0.9, 0.999])", "AdamW(lr=3e-05, betas=[0.9, 0.999])"),
     ],
 )

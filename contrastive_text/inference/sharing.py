@@ -1,0 +1,143 @@
+"""A saved model on its way to the hub: what is uploaded, and the upload, by the hub's own library."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import HfApi, constants, get_token
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # lazy there
+
+from contrastive_text.core.errors import InvalidValueError, RunError
+from contrastive_text.core.manifests import MANIFEST, Manifest
+from contrastive_text.core.model_files import MODULES, TODO
+from contrastive_text.inference.model_card import CARD
+
+_FAILURES: tuple[type[BaseException], ...] = (*HfHubHTTPError.__mro__[1:-3], RuntimeError)
+"""What the hub's library raises: errors of the library that its version asks with, and of an upload's part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What of a folder is uploaded.
+
+    Args:
+        folder: The folder of a saved model.
+        files: Name of a file -> bytes: those that the manifest names, the manifest, and the card.
+        left: Files beside them, which stay where they are.
+    """
+
+    folder: Path
+    files: Mapping[str, int]
+    left: Sequence[str]
+
+    @classmethod
+    def of(cls, folder: Path) -> Parcel:
+        """Reads every byte of a folder, and says what is to be uploaded.
+
+        Raises:
+            ValueError: No saved model of this library, an unfinished one, or changed files.
+        """
+        manifest = Manifest.read(folder, TODO)
+        if manifest is None or MODULES not in manifest.files:
+            raise InvalidValueError(
+                f"{folder}: expected a model that this library has saved, with {MANIFEST}, got none; save it "
+                "with SentenceEncoder.from_pretrained(FOLDER).save_pretrained(ANOTHER)"
+            )
+        if damage := manifest.damage(folder, whole=True):
+            more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""
+            raise InvalidValueError(
+                f"{folder}: expected the files as they were saved, got others ({'; '.join(damage[:3])}{more}); "
+                f"{TODO}"
+            )
+        ours = [*manifest.files, MANIFEST, *([CARD] if (folder / CARD).is_file() else [])]
+        every = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        return cls(
+            folder=folder,
+            files={name: (folder / name).stat().st_size for name in sorted(ours)},
+            left=[name for name in every if name not in ours],
+        )
+
+
+def check_name(to: str) -> None:
+    """Checks that a name is one that a model can have on the hub.
+
+    Raises:
+        ValueError: It isn't ``user/name``.
+
+    Example:
+        >>> check_name("me/my-model")
+        >>> check_name("my-model")
+        Traceback (most recent call last):
+        contrastive_text.core.errors.InvalidValueError: --to: expected USER/NAME, got 'my-model'; ...
+    """
+    try:
+        validate_repo_id(to)
+        known = to.count("/") == 1
+    except HFValidationError:
+        known = False
+    if not known:
+        raise InvalidValueError(
+            f"--to: expected USER/NAME, got {to!r}; name yourself or your organisation, then the model, in "
+            "letters, digits, '-', '_' and '.'"
+        )
+
+
+def share(parcel: Parcel, to: str, public: bool = False, api: HfApi | None = None) -> str:
+    """Uploads a model to the hub in one commit; a name that isn't there yet is made.
+
+    A model that is there keeps whom it is open to: where that isn't what is asked for, nothing is uploaded.
+
+    Args:
+        parcel: What to upload.
+        to: Its name, ``user/name``.
+        public: Whether everyone may read it; otherwise it is private.
+        api: The hub; None for the usual one, with the token of ``hf auth login`` or ``HF_TOKEN``.
+
+    Returns:
+        The address of the commit.
+
+    Raises:
+        RuntimeError: No token, no way to the hub, or the hub's refusal in its own words.
+        ValueError: No such name, or a model there that is open to others than asked for.
+    """
+    check_name(to)
+    if constants.is_offline_mode():
+        raise RunError("share: expected a way to the hub, got HF_HUB_OFFLINE=1; unset it for this command")
+    api = api or HfApi()
+    if not (api.token or get_token()):
+        raise RunError("share: expected a token of the hub, got none; log in with hf auth login, or set HF_TOKEN")
+    try:
+        _open_to(api, to, public)  # before anything leaves
+        commit = api.upload_folder(
+            repo_id=to,
+            folder_path=parcel.folder,
+            allow_patterns=[glob.escape(name) for name in parcel.files],
+            commit_message="A model of contrastive-text",
+        )
+    except _FAILURES as error:
+        said = " ".join(str(error).split())
+        raise RunError(
+            f"share: expected {api.endpoint} to take {to}, got {type(error).__name__}: {said}; check the name "
+            "and that the token may write there, and share it again"
+        ) from error
+    return str(commit.commit_url)
+
+
+def _open_to(api: HfApi, to: str, public: bool) -> None:
+    """Makes the name, unless it is there and open to whom it should be."""
+    try:
+        private = api.repo_info(to).private
+    except RepositoryNotFoundError:
+        api.create_repo(to, private=not public)
+        return
+    if bool(private) is public:
+        there, asked = ("private", "public") if private else ("public", "private")
+        todo = "leave out --public" if public else "add --public"
+        raise InvalidValueError(
+            f"--to: expected a {asked} model, got {to}, which is there and {there}; {todo}, change it on the "
+            "hub, or name another"
+        )
