@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import warnings
@@ -39,11 +40,19 @@ def say(text: object = "", file: TextIO | None = None, end: str = "\n") -> None:
         text: What to print.
         file: Where; None for standard output. What its encoding lacks is shown as escapes too.
         end: What comes after it.
+
+    Raises:
+        SystemExit: Nobody reads any longer, as after ``| head``: with the status that a shell gives for it, 141.
     """
     stream = sys.stdout if file is None else file
     encoding = stream.encoding or "utf-8"
-    stream.write(shown(text).encode(encoding, "backslashreplace").decode(encoding) + end)
-    stream.flush()
+    try:
+        stream.write(shown(text).encode(encoding, "backslashreplace").decode(encoding) + end)
+        stream.flush()
+    except BrokenPipeError:
+        with open(os.devnull, "w") as nowhere:  # for what is still in the buffer, when Python ends
+            os.dup2(nowhere.fileno(), stream.fileno())
+        raise SystemExit(128 + 13) from None  # SIGPIPE's number, which Windows hasn't
 
 
 def show_warnings() -> None:

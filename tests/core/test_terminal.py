@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import io
+import os
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -128,3 +130,12 @@ def test_say_goes_where_standard_output_goes_at_the_time(
     say("a\x1b", end="")
     say("b", file=sys.stderr)
     assert capsys.readouterr() == ("a\\x1b", "b\n")
+
+
+def test_a_reader_that_has_gone_ends_a_program_without_a_word() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = "from contrastive_text.core.terminal import say; say('a bird'); say('never')"
+    done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
