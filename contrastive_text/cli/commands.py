@@ -249,6 +249,14 @@ class Paper:
 
 
 @dataclass(frozen=True)
+class New:
+    """Write a part of your own to begin with, which works as it is: a documented file, its test and its YAML."""
+
+    kind: Annotated[Literal["view", "pooler", "loss", "objective"], "what it is"]
+    name: Annotated[str, "of the class, such as DropStopWords"]
+
+
+@dataclass(frozen=True)
 class Recipes:
     """List the recipes; or print one: how closely it follows its source, the score to expect, and its YAML."""
 
@@ -296,7 +304,7 @@ class Sweep:
 
 
 _RECORDS = (
-    Ensemble, Export, Corpus, Sweep, Recipes, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search,
+    Ensemble, Export, Corpus, Sweep, Recipes, New, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search,
     Duplicates, Mine, Postprocess, Merge, Onnx, Verify, Share,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {record.__name__.lower(): record for record in _RECORDS}

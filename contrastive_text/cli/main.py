@@ -37,6 +37,7 @@ _USAGE = """usage: contrastive-text COMMAND [options]
   corpus     the training texts of ConSERT: contrastive-text corpus consert --data SENTEVAL --output TEXTS.txt
   sweep      a grid of runs: contrastive-text sweep --vary model.views.positive=none,CropTokens ...
   recipes    the methods, or one of them whole: contrastive-text recipes simcse
+  new        a part of your own to begin with, with its test and YAML: contrastive-text new view MyView
   paper      the tables and figures of a paper, and what makes them: contrastive-text paper simcse
 
   evaluate   score a model: contrastive-text evaluate FOLDER PAIRS.tsv, or --suite sts --data DATASETS

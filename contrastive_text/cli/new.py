@@ -1,0 +1,69 @@
+"""The command that writes a part of the user's own to begin with: its file, its test and its YAML."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+
+from contrastive_text.cli.commands import New
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.terminal import say
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def new(options: New) -> None:
+    """Writes three files into the working directory, and says what to do with them.
+
+    Raises:
+        ValueError: No name of a class, one whose file Python would not find, or files that are there already.
+    """
+    if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", options.name) or keyword.iskeyword(options.name):
+        raise InvalidValueError(
+            f"new: expected the name of a class, such as DropStopWords, got {options.name!r}; give another"
+        )
+    module = module_name(options.name)
+    found = find_spec(module)
+    if keyword.iskeyword(module) or (found is not None and not Path(f"{module}.py").exists()):
+        raise InvalidValueError(
+            f"new: expected a name whose module is free, got {options.name}: Python has another {module}; "
+            f"take My{options.name}"
+        )
+    files = written(options.kind, options.name)
+    if there := [name for name in files if Path(name).exists()]:
+        raise InvalidValueError(
+            f"new: expected new files, got {', '.join(there)}, there already; take another name"
+        )
+    for name, text in files.items():
+        with open(name, "x", encoding="utf-8") as file:
+            file.write(text)
+        say(f"{name} written")
+    say("It works as it is. Next: change it, and")
+    say(f"  pytest test_{module}.py")
+    say(f"  contrastive-text fit --recipe simcse --config {module}.yaml --encoder ENCODER --train TEXTS.txt")
+
+
+def module_name(name: str) -> str:
+    """Returns the name of the module of a class.
+
+    Example:
+        >>> module_name("DropStopWords"), module_name("BM25Negatives")
+        ('drop_stop_words', 'bm25_negatives')
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def written(kind: str, name: str) -> dict[str, str]:
+    """Returns name -> text of the files of a part.
+
+    Example:
+        >>> list(written("view", "DropStopWords"))
+        ['drop_stop_words.py', 'test_drop_stop_words.py', 'drop_stop_words.yaml']
+    """
+    text = Template((_TEMPLATES / f"{kind}.txt").read_text(encoding="utf-8"))
+    whole = text.substitute(name=name, module=module_name(name))
+    parts = re.split(r"^--- (.+)\n", whole, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))

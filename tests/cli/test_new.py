@@ -1,0 +1,46 @@
+"""A part of one's own to begin with: what is written works as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from contrastive_text.cli import run
+
+KINDS = ("view", "pooler", "loss", "objective")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_trains_as_it_is(kind: str, here: Path, tiny_words: list[str]) -> None:
+    name = f"Brand{kind.title()}"
+    assert run(["new", kind, name]) == 0
+    module = f"brand_{kind}"
+    words = ["--trainer.max_steps", "1", *tiny_words]
+    assert run(["fit", "--recipe", "simcse", "--config", f"{module}.yaml", *words]) == 0
+    (config,) = here.rglob("config.yaml")
+    assert f"{module}.{name}" in config.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_tests_that_are_written_pass(here: Path) -> None:
+    for kind in KINDS:
+        assert run(["new", kind, f"Fresh{kind.title()}"]) == 0
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=here)
+    assert done.returncode == 0 and "8 passed" in done.stdout, done.stdout
+
+
+def test_nothing_is_written_over_and_no_name_hides_another(
+    here: Path, answer: Callable[[Sequence[str]], str]
+) -> None:
+    (here / "test_brand.py").write_text("mine", encoding="utf-8")
+    assert "got test_brand.py, there already" in answer(["new", "view", "Brand"])
+    assert (here / "test_brand.py").read_text(encoding="utf-8") == "mine"
+    assert [path.name for path in here.iterdir()] == ["test_brand.py"]
+    assert "Python has another random; take MyRandom" in answer(["new", "view", "Random"])
+    for name in ("brand_new", "Brand-New", "../Brand", "Brand\n", ""):
+        assert "expected the name of a class" in answer(["new", "view", name])
