@@ -263,6 +263,13 @@ class Recipes:
     name: Annotated[str | None, {"nargs": "?"}, "of a recipe"] = None
 
 
+@dataclass(frozen=True)
+class Completion:
+    """Print what a shell needs to complete: eval "$(contrastive-text completion bash)"."""
+
+    shell: Annotated[Literal["bash", "zsh"], "which one"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
     """A grid of runs: fit with every combination of values, under every seed; other options are those of fit."""
@@ -305,7 +312,7 @@ class Sweep:
 
 _RECORDS = (
     Ensemble, Export, Corpus, Sweep, Recipes, New, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search,
-    Duplicates, Mine, Postprocess, Merge, Onnx, Verify, Share,
+    Duplicates, Mine, Postprocess, Merge, Onnx, Verify, Share, Completion,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {record.__name__.lower(): record for record in _RECORDS}
 """Command -> its record; the options of the other commands are those of a run."""

@@ -54,6 +54,7 @@ _USAGE = """usage: contrastive-text COMMAND [options]
   onnx       export a model to ONNX and check it: contrastive-text onnx FOLDER OUT
   verify     read every byte of a model, a checkpoint or a run: contrastive-text verify PATH
   share      upload a model to the hub: contrastive-text share FOLDER --to USER/NAME
+  completion complete with the tab key, in ~/.bashrc or ~/.zshrc: eval "$(contrastive-text completion bash)"
 
 Options of a command: contrastive-text COMMAND --help. The configuration that a run would use: --print_config.
 A file may name parts of your own where you trust their module: COMMAND --trust my_views ...
@@ -106,6 +107,8 @@ Going on:
   --KEY VALUE                any key of that configuration: --model.pooler MeanPooler
 
 All keys, with types and defaults: contrastive-text fit --help all"""
+SCREENS = re.findall(r"^ *(--[\w.]+) ", _FIT + _OF_A_RUN, flags=re.MULTILINE)
+"""Options of a run that a first screen names, among its hundreds."""
 _OWN = {"validate": "", "test": "", "predict": "", "views": "\n  --n N             rows to show, 3 by default"}
 """Command whose options are those of ``fit`` -> what it has beside them."""
 

@@ -41,16 +41,9 @@ def read_options(record: type[_T], words: Sequence[str]) -> _T:
         ValueError: Words that make no such record; an unknown option is named before a missing one. Or as
             ``check_paths``.
     """
-    command = f"contrastive-text {record.__name__.lower()}"
-    parser = _Parser(prog=command, description=record.__doc__, allow_abbrev=False)
-    unfolded = {name: _unfolded(hint) for name, hint in get_type_hints(record, include_extras=True).items()}
+    unfolded = _unfolded_fields(record)
     others = [name for name, (*_, notes) in unfolded.items() if OTHERS in notes]
-    own = inspect.get_annotations(record)  # listed before what it inherits
-    every: Iterable[Field[Any]] = fields(record)  # type: ignore[arg-type]  # there is no type of dataclasses
-    for field in sorted(every, key=lambda field: field.name not in own):
-        if field.name not in others:
-            _add(parser, field, *unfolded[field.name])
-    parser.shorten_usage()
+    parser = _parser_of(record)
     if others:
         known, left = parser.parse_known_args(words)
         return record(**vars(known), **dict.fromkeys(others, left))
@@ -60,6 +53,24 @@ def read_options(record: type[_T], words: Sequence[str]) -> _T:
     }
     check_paths(paths_of(record), given)
     return record(**given)
+
+
+def option_words(record: type) -> dict[str, Sequence[str]]:
+    """Returns the options of a command, each with the values to choose from; its arguments' stand under ``""``.
+
+    Example:
+        >>> from contrastive_text.cli.commands import New, Sweep
+        >>> option_words(New)
+        {'--help': (), '': ('view', 'pooler', 'loss', 'objective')}
+        >>> option_words(Sweep)["--take"]
+        ('best', 'last')
+    """
+    found: dict[str, Sequence[str]] = {}
+    for action in _parser_of(record)._actions:
+        name = action.option_strings[-1] if action.option_strings else ""
+        if name or action.choices:
+            found[name] = tuple(map(str, action.choices or ()))
+    return found
 
 
 def paths_of(record: type) -> dict[str, Role]:
@@ -87,6 +98,23 @@ def check_read(options: object, readers: Mapping[str, Sequence[str]], asked: Seq
         if given and given != defaults[name] and not set(reads) & set(asked):
             todo = f"leave it out, or score {' or '.join(reads)}"
             raise InvalidValueError(f"--{name}: expected something that reads it, got {' '.join(asked)}; {todo}")
+
+
+def _unfolded_fields(record: type) -> dict[str, tuple[object, object, list[object]]]:
+    return {name: _unfolded(hint) for name, hint in get_type_hints(record, include_extras=True).items()}
+
+
+def _parser_of(record: type) -> _Parser:
+    command = f"contrastive-text {record.__name__.lower()}"
+    parser = _Parser(prog=command, description=record.__doc__, allow_abbrev=False)
+    unfolded = _unfolded_fields(record)
+    own = inspect.get_annotations(record)  # listed before what it inherits
+    every: Iterable[Field[Any]] = fields(record)
+    for field in sorted(every, key=lambda field: field.name not in own):
+        if OTHERS not in unfolded[field.name][2]:
+            _add(parser, field, *unfolded[field.name])
+    parser.shorten_usage()
+    return parser
 
 
 class _Parser(argparse.ArgumentParser):
