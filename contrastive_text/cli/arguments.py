@@ -19,6 +19,17 @@ _BOUNDS = (
 Model = Annotated[str, ReadPath(model=True), "folder or hub name"]
 Texts = Annotated[str, ReadPath(), FILES]
 Column = Annotated[str | None, "column of the text, where its name isn't a usual one"]
+Columns = Annotated[
+    Mapping[str, str] | None,
+    {"metavar": "NAME=COLUMN"},
+    "anchor=..., positive=..., target=..., where the names in the file aren't usual ones",
+]
+Ranked = Annotated[
+    str | None,
+    ReadPath(),
+    {"metavar": "FILE"},
+    "further texts to rank in retrieval, where --data is a file of pairs",
+]
 Output = Annotated[Path | None, WrittenFile(), "file to write to; the terminal without it"]
 Cache = Annotated[Path | None, WrittenFolder(), "folder where vectors stay for the next run"]
 Backend = Annotated[

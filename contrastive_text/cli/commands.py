@@ -14,10 +14,12 @@ from contrastive_text.cli.arguments import (
     Backend,
     Cache,
     Column,
+    Columns,
     Device,
     Dtype,
     Model,
     Output,
+    Ranked,
     Texts,
     TextsCommand,
 )
@@ -40,11 +42,7 @@ class Evaluate(TextsCommand):
     model: Model
     files: Annotated[Sequence[Texts], "files of scored pairs: Spearman and Pearson of cosine and gold score"] = ()
     _: KW_ONLY
-    columns: Annotated[
-        Mapping[str, str] | None,
-        {"metavar": "NAME=COLUMN"},
-        "anchor=..., positive=..., target=..., where the names in the files aren't usual ones",
-    ] = None
+    columns: Columns = None
     pooler: Annotated[
         Sequence[str],
         {"metavar": "NAME"},
@@ -59,9 +57,7 @@ class Evaluate(TextsCommand):
     data: Annotated[
         str | None, ReadPath(), "folder of the suites' data sets; hub: STS and NanoBEIR from the hub"
     ] = None
-    corpus: Annotated[
-        Texts | None, {"metavar": "FILE"}, "further texts to rank in retrieval, where --data is a file of pairs"
-    ] = None
+    corpus: Ranked = None
     setting: Annotated[Setting | None, "how sub-sets of a year of STS are joined; all"] = None
     without_frequent: Annotated[
         Sequence[int],
@@ -105,6 +101,9 @@ class Compare(TextsCommand):
     _: KW_ONLY
     data: Annotated[str, ReadPath(), "folder of data sets, hub, or a file of pairs"]
     suite: Sequence[Literal["sts", "transfer", "retrieval"]] = ("sts",)
+    columns: Columns = None
+    corpus: Ranked = None
+    tasks: Annotated[Sequence[str], {"metavar": "NAME"}, "of retrieval: NanoNQ, ...; all"] = ()
     setting: Annotated[Setting | None, "how sub-sets of STS tasks are joined; all"] = None
     protocol: Annotated[Protocol | None, "of the transfer tasks; standard"] = None
     texts: Annotated[Texts | None, "texts to compare vectors on; those of the STS tasks where left out"] = None

@@ -32,7 +32,13 @@ from contrastive_text.evaluation.sts.data import STSPairs, find_sts
 from contrastive_text.metrics.bootstrap import check_resamples
 
 _FORMATS = {"text": ModelComparison.text, "markdown": ModelComparison.markdown, "json": ModelComparison.json}
-_READ_BY: Mapping[str, Sequence[str]] = {"setting": ("sts",), "protocol": ("transfer",)}
+_READ_BY: Mapping[str, Sequence[str]] = {
+    "setting": ("sts",),
+    "protocol": ("transfer",),
+    "columns": ("sts", "retrieval"),
+    "corpus": ("retrieval",),
+    "tasks": ("retrieval",),
+}
 """Option -> the suites that read it."""
 
 
@@ -52,14 +58,18 @@ def compare(options: Compare) -> None:
         raise InvalidValueError(f"--data: expected a folder with --suite transfer, got the file {options.data}")
     bounds = Bounds.of(options.bounds)
     setting, protocol = options.setting or "all", options.protocol or "standard"
-    tasks = _sts_tasks(options.data, bounds) if "sts" in options.suite else None
+    tasks = _sts_tasks(options.data, options.columns, bounds) if "sts" in options.suite else None
     if tasks is not None:
         check_pairs("--data", tasks, setting)
     data = find_tasks(options.data, TRANSFER_TASKS) if "transfer" in options.suite else None
     if data is not None:
         check_some("--data", data)
         check_folds(data, PROTOCOLS[protocol])
-    ranked = find_retrieval(options.data, bounds=bounds) if "retrieval" in options.suite else None
+    ranked = (
+        find_retrieval(options.data, options.corpus, options.tasks, options.columns, bounds)
+        if "retrieval" in options.suite
+        else None
+    )
     if ranked is not None:
         check_some("--data", ranked)
     rows = read_rows(options.texts, reads=("text",), bounds=bounds) if options.texts else None
@@ -98,11 +108,13 @@ def _say_truncated(models: Mapping[str, CachedEncoder]) -> None:
             say(f"{name}: of the texts of earlier runs {embed.truncated_earlier:,} are, too")
 
 
-def _sts_tasks(data: str, bounds: Bounds) -> Mapping[str, STSPairs | str]:
+def _sts_tasks(data: str, columns: Mapping[str, str] | None, bounds: Bounds) -> Mapping[str, STSPairs | str]:
     path = Path(data)
-    if not path.is_file():
-        return find_sts(data)
-    return {path.name: STSPairs.of_table(read_pairs(path, bounds=bounds), by_column=True)}
+    if path.is_file():
+        return {path.name: STSPairs.of_table(read_pairs(path, columns, bounds=bounds), by_column=True)}
+    if columns:
+        raise InvalidValueError(f"--columns: expected a file of pairs for --data, got {data}; leave it out")
+    return find_sts(data)
 
 
 def _answers(

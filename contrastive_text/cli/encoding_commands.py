@@ -1,11 +1,21 @@
 """Records of the commands that encode a file of texts, and keep the vectors as they go; see ``commands``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from contrastive_text.cli.arguments import FILES, Backend, Column, Device, Dtype, Model, Texts, TextsCommand
+from contrastive_text.cli.arguments import (
+    FILES,
+    Backend,
+    Column,
+    Columns,
+    Device,
+    Dtype,
+    Model,
+    Texts,
+    TextsCommand,
+)
 from contrastive_text.cli.paths import ReadPath, WrittenFile
 
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
@@ -108,11 +118,7 @@ class Mine(EncodingCommand):
     input: Annotated[Texts, "pairs of a query and a positive; all rows of a query are its positives"]
     output: Annotated[Path, WrittenFile(_with_mining), ".tsv or .jsonl, for fit"]
     _: KW_ONLY
-    columns: Annotated[
-        Mapping[str, str] | None,
-        {"metavar": "NAME=COLUMN"},
-        "anchor=..., positive=..., where the names in the pairs' file aren't usual ones",
-    ] = None
+    columns: Columns = None
     corpus: Annotated[Texts | None, "texts that become negatives, beside the positives of all queries"] = None
     form: Annotated[
         Literal["triples", "tuples", "pairs"],

@@ -40,7 +40,7 @@ _CACHED = tuple(each for each in _ENCODES if each != "mteb")
 _WITH_DATA = tuple(suite for suite in _SUITES if suite != "mteb")
 """Suites whose data lie in a folder; mteb gets its own."""
 _READ_BY: Mapping[str, Sequence[str]] = {
-    "columns": ("files",),
+    "columns": ("files", "retrieval"),
     "threshold": ("files",),
     "bounds": ("files",),
     "data": _WITH_DATA,
@@ -170,6 +170,7 @@ def _evaluate_suites(options: Evaluate) -> None:
         options.classifier or "torch",
         corpus=options.corpus,
         tasks=options.tasks,
+        columns=options.columns,
     )
     with redirect_stdout(sys.stderr):
         data = read_suites(options.data or "", options.suite, protocol)

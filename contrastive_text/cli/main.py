@@ -80,6 +80,7 @@ What people change:
   --recipe NAME              the method: contrastive-text recipes lists them
   --encoder ENCODER          a folder, or a name on the hub; the recipe's
   --train FILE               texts, pairs, documents, labelled rows: what the recipe reads
+  --columns anchor=NAME ...  which of its columns is what, where they have other names than usual
   --validation PAIRS.tsv     scored pairs, by which the best checkpoint is kept; none
   --batch_size ROWS          rows of a step on each process; the recipe's
   --epochs N                 or --trainer.max_steps N; the recipe's

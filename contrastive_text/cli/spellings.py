@@ -1,7 +1,8 @@
-"""Short spellings of the options that people change: ``--lr 3e-5`` for ``--model.optimizer.lr 3e-5``."""
+"""Short spellings of options: ``--lr 3e-5``, and ``--columns anchor=q positive=d`` for a mapping in YAML."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
@@ -10,19 +11,25 @@ from contrastive_text.core.errors import InvalidValueError
 SHORT = {
     "encoder": "model.encoder.model_name_or_path",
     "train": "data.train",
+    "columns": "data.columns",
     "validation": "data.validation",
     "batch_size": "data.batch_size",
     "lr": "model.optimizer.lr",
     "epochs": "trainer.max_epochs",
 }
-"""Short spelling -> the key that it stands for. ``Run.from_recipe`` has the first four as arguments."""
+"""Short spelling -> the key that it stands for. ``Run.from_recipe`` has some of them as arguments."""
 COMMANDS = ("fit", "validate", "test", "predict", "views", "sweep")
 """Whose options they are: those that take any key of a run's configuration."""
+_COLUMNS = re.compile(r"--([\w.]+[._])?columns")
+_PAIR = re.compile(r"(?P<name>\w+)=(?P<column>.+)", flags=re.DOTALL)
 _STAGE = r"(?P<stage>(?:stage\d+|all)\.)?"
 
 
 def spelled_out(words: Sequence[str]) -> list[str]:
     """Returns the words with short spellings written out, in ``--vary`` of a sweep too.
+
+    After an option that ends in ``columns``, words of NAME=COLUMN become one mapping; a name that comes twice
+    has a list of columns.
 
     Raises:
         ValueError: A key in both of its spellings.
@@ -32,6 +39,8 @@ def spelled_out(words: Sequence[str]) -> list[str]:
         ['--model.optimizer.lr', '3e-5', '--stage2.trainer.max_epochs=1']
         >>> spelled_out(["--vary", "lr=1e-5,3e-5", "--seeds", "3"])
         ['--vary', 'model.optimizer.lr=1e-5,3e-5', '--seeds', '3']
+        >>> spelled_out(["--columns", "anchor=searched", "positive=clicked", "--lr", "3e-5"])
+        ['--data.columns', '{"anchor": "searched", "positive": "clicked"}', '--model.optimizer.lr', '3e-5']
         >>> spelled_out(["--lr", "1e-5", "--model.optimizer.lr=3e-5"])
         Traceback (most recent call last):
         contrastive_text.core.errors.InvalidValueError: --lr: expected one spelling of ...
@@ -40,7 +49,7 @@ def spelled_out(words: Sequence[str]) -> list[str]:
     long = {known[word.partition("=")[0]] for word in words if word.partition("=")[0] in known}
     found: list[str] = []
     before = ""
-    for word in words:
+    for word in _mapped(words):
         option = re.fullmatch(rf"--{_STAGE}(?P<name>\w+)(?P<value>=.*)?", word, flags=re.DOTALL)
         if option and (name := option["name"]) in SHORT:
             if name in long and not option["stage"]:
@@ -52,6 +61,23 @@ def spelled_out(words: Sequence[str]) -> list[str]:
             word = _axis(word)
         found.append(word)
         before = word
+    return found
+
+
+def _mapped(words: Sequence[str]) -> list[str]:
+    """Returns the words with those of NAME=COLUMN after an option of columns as one, in JSON."""
+    found: list[str] = []
+    rest = [*words]
+    while rest:
+        found.append(rest.pop(0))
+        columns: dict[str, list[str]] = {}
+        while _COLUMNS.fullmatch(found[-1]) and rest and (pair := _PAIR.fullmatch(rest[0])):
+            columns.setdefault(pair["name"], []).append(pair["column"])
+            del rest[0]
+        if columns:
+            found.append(
+                json.dumps({name: each[0] if len(each) == 1 else each for name, each in columns.items()})
+            )
     return found
 
 

@@ -54,6 +54,7 @@ class TextDataModule(pl.LightningDataModule):
         retrieval: Queries and corpora to rank in validation: folders in BEIR's layout, by ``qrels/dev.tsv`` or
             their only judgements, and files of pairs; each gives ``val/NAME/ndcg@10`` and other figures.
         retrieval_corpus: File or files of further texts to rank beside the positives of a file of pairs.
+        retrieval_columns: As ``columns``, for those files of pairs.
         retrieval_documents: Most documents of a corpus that are ranked: all judged ones, and others, the same in
             every run; None for all.
         columns: Library column -> column of the training file, where its name isn't a usual one.
@@ -98,6 +99,7 @@ class TextDataModule(pl.LightningDataModule):
         predict: Source | None = None,
         retrieval: Source | None = None,
         retrieval_corpus: Source | None = None,
+        retrieval_columns: dict[str, str] | None = None,
         retrieval_documents: int | None = MOST_DOCUMENTS,
         held_out: Source | None = None,
         columns: dict[str, Any] | None = None,  # Any: a name or a list of names; jsonargparse wants one type
@@ -131,6 +133,7 @@ class TextDataModule(pl.LightningDataModule):
         self.held_out = held_out
         self.retrieval = retrieval
         self.retrieval_corpus = retrieval_corpus
+        self.retrieval_columns = retrieval_columns
         self.retrieval_documents = retrieval_documents
         self.columns = columns
         self.labels = labels

@@ -62,7 +62,12 @@ class RunTables:
     def of_arguments(cls, given: Mapping[str, Any], tasks: Mapping[str, TextTask]) -> Self:  # Any: of the data
         """Takes what it needs of the arguments of ``TextDataModule``."""
         files = {part: given[part] for part in SPLITS if part not in ALONE}
-        ranked = RetrievalFiles(given["retrieval"], given["retrieval_corpus"], given["retrieval_documents"])
+        ranked = RetrievalFiles(
+            given["retrieval"],
+            given["retrieval_corpus"],
+            given["retrieval_columns"],
+            given["retrieval_documents"],
+        )
         bounds = Bounds.of(given["bounds"])
         named = bool(given["tasks"])
         return cls(tasks, named, files, given["eval_columns"], bounds, ranked, given["cache_dir"])

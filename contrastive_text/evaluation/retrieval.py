@@ -31,6 +31,7 @@ def find_retrieval(
     place: str | Path,
     corpus: str | Sequence[str] | None = None,
     tasks: Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
     bounds: Bounds = USUAL,
 ) -> dict[str, RetrievalSet | str]:
     """Returns the retrieval sets of a place, or what is missing of one and where to get it.
@@ -48,24 +49,26 @@ def find_retrieval(
         place: One of these.
         corpus: Files of further texts, which are ranked beside the positives of a file of pairs.
         tasks: Which of the tasks; all where empty.
+        columns: Library column -> column of a file of pairs, as for ``read_rows``.
         bounds: How large what is in a file may be.
 
     Raises:
         FileNotFoundError: No such folder or file.
-        ValueError: A file that is not what it should be, further texts beside a corpus, or no such task.
+        ValueError: A file that is not what it should be, further texts or columns beside a corpus, or no such
+            task.
         ImportError: The hub without the library ``datasets``.
     """
     name, _, copy = str(place).partition(":")
     path = Path(place)
-    if corpus and not path.is_file():
-        raise reading_error(
-            "corpus", "a file of pairs beside it", str(place), "a folder has a corpus; leave it out"
-        )
+    for option, given in (("corpus", corpus), ("columns", columns)):
+        if given and not path.is_file():
+            todo = "a folder has a corpus, in columns of its own; leave it out"
+            raise reading_error(option, "a file of pairs beside it", str(place), todo)
     if name == "hub":
         return {task: _on_hub(task, copy or NANO_PLACE) for task in _chosen(tasks, NANO_SETS)}
     if path.is_file():
         (task,) = _chosen(tasks, [path.name])
-        return {task: read_pair_corpus(path, corpus, bounds=bounds)}
+        return {task: read_pair_corpus(path, corpus, columns, bounds=bounds)}
     if not path.is_dir():
         raise MissingFileError(
             f"{path}: expected a folder of data sets or a file of pairs, found none; check its name"

@@ -46,6 +46,7 @@ class SuiteProtocol:
         classifier: Name of what trains them, in ``CLASSIFIERS``.
         corpus: A file of further texts that retrieval ranks beside the positives of a file of pairs.
         tasks: Which tasks of retrieval; all where empty.
+        columns: Library column -> column of retrieval's file of pairs.
     """
 
     setting: str = "all"
@@ -53,6 +54,7 @@ class SuiteProtocol:
     classifier: str = "torch"
     corpus: str | None = None
     tasks: Sequence[str] = ()
+    columns: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,9 @@ def read_suites(
         trained=find_trained(folder) if asked & {"trained-sts", "declutr"} else {},
         transfer=find_tasks(folder, TRANSFER_TASKS) if asked & {"transfer", "declutr"} else {},
         probing=find_tasks(folder, PROBING_TASKS) if asked & {"probing", "declutr"} else {},
-        retrieval=find_retrieval(folder, protocol.corpus, protocol.tasks) if "retrieval" in asked else {},
+        retrieval=find_retrieval(folder, protocol.corpus, protocol.tasks, protocol.columns)
+        if "retrieval" in asked
+        else {},
     )
     check_some(where, {**data.sts, **trained_splits(data), **data.transfer, **data.probing, **data.retrieval})
     if asked & {"sts", "sts-pearson"}:

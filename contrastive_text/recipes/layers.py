@@ -19,7 +19,17 @@ from contrastive_text.recipes.yaml_files import parse_yaml, read_yaml
 Config: TypeAlias = dict[str, Any]  # Any: what YAML can hold
 
 _NAMED_ALONE = frozenset(
-    {"tasks", "views", "guides", "objectives", "weights", "columns", "eval_columns", "labels"}
+    {
+        "tasks",
+        "views",
+        "guides",
+        "objectives",
+        "weights",
+        "columns",
+        "eval_columns",
+        "retrieval_columns",
+        "labels",
+    }
 )
 """Dictionaries whose names the user chooses, and of which a later layer names all entries."""
 

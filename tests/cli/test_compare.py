@@ -108,6 +108,25 @@ def test_retrieval_is_compared_query_by_query(
     assert any("vectors not compared" in note for note in loaded["notes"])  # two queries have a relevant document
 
 
+def test_a_file_of_pairs_is_ranked_among_further_texts(
+    models: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = zip(["searched", *tiny.TEXTS[:9]], ["clicked", *tiny.TEXTS[9:18]], strict=True)
+    Path("clicks.csv").write_text("".join(f"{query},{document}\n" for query, document in rows))
+    tiny.write_texts(here / "more.txt", tiny.TEXTS[18:])
+    words = ["compare", *models, "--data", "clicks.csv", "--suite", "retrieval", "--resamples", "50"]
+    named = ["--columns", "anchor=searched", "positive=clicked"]
+    assert run([*words, *named, "--corpus", "more.txt", "--tasks", "clicks.csv", "--format", "json"]) == 0
+    printed = capsys.readouterr()
+    (difference,) = json.loads(printed.out)["differences"]
+    assert difference["task"] == "clicks.csv"
+    assert f"9 queries, {len({*tiny.TEXTS[9:]})} documents" in printed.err
+    assert run(words) == 2
+    assert "`--columns anchor=NAME positive=NAME`" in capsys.readouterr().err
+    assert run(["compare", *models, "--data", ".", *named]) == 2
+    assert "--columns: expected a file of pairs for --data, got .;" in capsys.readouterr().err
+
+
 def test_wrong_inputs_are_answered(models: list[str], files: dict[str, str], answer: Answer) -> None:
     data = ["--data", files["pairs"]]
     assert "models: expected two or more, got old alone" in answer(["compare", "old", *data])

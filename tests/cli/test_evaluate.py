@@ -401,7 +401,7 @@ def test_retrieval_is_scored_by_what_finds_what(files: dict[str, str], here: Pat
     assert [cell.strip() for cell in first.splitlines()[0].split("|")] == ["ndcg@10 x 100", "small", "Avg."]
     assert [table.split(" x 100")[0] for table in others] == [*FIGURES[1:]]
     assert "small: small, test: 2 queries, 4 documents, 3 relevant" in err
-    Path("pairs.tsv").write_text("anchor\tpositive\na bird\tit sings\na dog\tit runs\n")
+    Path("pairs.tsv").write_text("searched\tpositive\na bird\tit sings\na dog\tit runs\n")
     Path("more.txt").write_text("it sleeps\n")
     words = [
         files["bert"],
@@ -411,6 +411,8 @@ def test_retrieval_is_scored_by_what_finds_what(files: dict[str, str], here: Pat
         "pairs.tsv",
         "--corpus",
         "more.txt",
+        "--columns",
+        "anchor=searched",
         "--format",
         "json",
     ]

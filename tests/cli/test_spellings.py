@@ -49,6 +49,23 @@ def test_every_short_spelling_is_written_out_and_nothing_else() -> None:
     assert spelled_out([f"--all.{name}" for name in SHORT]) == [f"--all.{key}" for key in SHORT.values()]
 
 
+def test_columns_are_named_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = printed(["--columns", "anchor=searched for", "positive=clicked=1", "--lr", "1e-3"], capsys)
+    assert isinstance(short, dict)
+    assert short["data"]["columns"] == {"anchor": "searched for", "positive": "clicked=1"}
+    assert short["model"]["optimizer"]["init_args"]["lr"] == 1e-3
+    several = ["--columns", "text=title", "text=body", "text=notes"]
+    assert spelled_out(several) == ["--data.columns", '{"text": ["title", "body", "notes"]}']
+    for option in ("--data.eval_columns", "--data.tasks.nli.columns", "--stage2.columns"):
+        words = spelled_out([option, "target=gold", "--seed_everything=1"])
+        assert words[1:] == ['{"target": "gold"}', "--seed_everything=1"]
+    others = ["--data.columns", "{text: a}", "a=b", "--vary", "columns=1,2", "x=y"]
+    assert spelled_out(others)[:3] == others[:3]
+
+
 def test_both_spellings_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fit", "--lr", "1e-3", "--model.optimizer.lr=1e-4"]) == 2
     assert "--lr: expected one spelling of model.optimizer.lr, got both" in capsys.readouterr().err

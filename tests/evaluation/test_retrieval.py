@@ -54,6 +54,8 @@ def test_sets_of_nano_beir_that_are_not_there_say_where_to_get_them(tmp_path: Pa
         find_retrieval(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="corpus: expected a file of pairs beside it"):
         find_retrieval(tmp_path, corpus=["more.txt"])
+    with pytest.raises(ValueError, match="columns: expected a file of pairs beside it"):
+        find_retrieval(tmp_path, columns={"anchor": "searched"})
 
 
 def test_the_hub_s_form_is_read_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,11 +67,12 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_run_is_validated_by_ranking_and_keeps_the_best(bert: str, tmp_path: Path) -> None:
     write_set(tmp_path / "small")
     pairs = tmp_path / "mine.tsv"
-    rows = [("query", "answer"), *zip(tiny.TEXTS[:6], tiny.TEXTS[3:9], strict=True)]
+    rows = [("searched", "answer"), *zip(tiny.TEXTS[:6], tiny.TEXTS[3:9], strict=True)]
     pairs.write_text("".join(f"{query}\t{answer}\n" for query, answer in rows))
     module, best, summary = module_of(bert), BestCheckpoint(dirpath=str(tmp_path / "best")), RunSummary()
     data = data_of(
         tmp_path, retrieval=[str(tmp_path / "small"), str(pairs)], retrieval_documents=20,
+        retrieval_columns={"anchor": "searched"},
         retrieval_corpus=tiny.write_texts(tmp_path / "more.txt", tiny.TEXTS[20:]),
     )  # fmt: skip
     trainer = trainer_of(tmp_path, [best, summary])
@@ -96,6 +97,8 @@ def test_names_and_bounds_are_checked(tmp_path: Path) -> None:
         RetrievalFiles(str(tmp_path / "a/small")).read(taken=["small"])
     with pytest.raises(ValueError, match="retrieval_corpus: expected a file of pairs"):
         RetrievalFiles(str(tmp_path / "a/small"), corpus="more.txt").read()
+    with pytest.raises(ValueError, match="retrieval_columns: expected a file of pairs"):
+        RetrievalFiles(str(tmp_path / "a/small"), columns={"anchor": "searched"}).read()
     with pytest.raises(ValueError, match="retrieval_documents: expected 1 or more, got 0"):
         TextDataModule(retrieval_documents=0)
     with pytest.raises(FileNotFoundError, match="nowhere"):

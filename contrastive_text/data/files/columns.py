@@ -61,9 +61,12 @@ def _stands_for(column: str, name: str) -> bool:
     return numbered or _LIBRARY_NAMES.get(plain(column)) == name
 
 
-def _advice(name: str, column: str) -> str:
-    option = f", or `--column {column}` to a command that has it" if name == "text" else ""
-    return f"give `columns: {{{name}: {column}}}`{option}"
+def _advice(names: Sequence[str], column: str) -> str:
+    option = f", or `--column {column}` to a command that has it" if "text" in names else ""
+    words = " ".join(f"{name}={column}" for name in names)
+    return (
+        f"give `columns: {{{', '.join(f'{name}: {column}' for name in names)}}}`, or `--columns {words}`{option}"
+    )
 
 
 def plan_columns(
@@ -94,7 +97,7 @@ def plan_columns(
         # negative_1 and negative_2 are two texts under one alias; neg and hard_neg are two aliases.
         rivals = list({_unnumbered(c) if name == "negative" else c: c for c in found[name]}.values())
         if len(rivals) > 1 and name not in columns:
-            todo = _advice(name, rivals[0])
+            todo = _advice([name], rivals[0])
             raise reading_error(where, f"one column for {name}", f"{rivals[0]} and {rivals[1]}", todo)
     if "text" in reads and not found["text"]:
         if "target" in reads and (pair := [name for name in ("anchor", "positive") if found[name]]):
@@ -102,9 +105,9 @@ def plan_columns(
             todo = f"set `pairing: Given` for pairs, or give `columns: {{text: [{sides}]}}`"
             raise reading_error(where, "a column for text beside the target", there, todo)
         found["text"] = [column for column in header if any(column in found[name] for name in PAIR)]
-    for name in taken:
-        if name in reads and not found[name]:
-            todo = _advice(name, "NAME")
-            todo += "; if the first line is a text, call the file .txt" if len(header) == 1 else ""
-            raise reading_error(where, f"a column for {name} ({listed(ALIASES[name])})", there, todo)
+    if lacking := [name for name in taken if name in reads and not found[name]]:
+        todo = _advice(lacking, "NAME")
+        todo += "; if the first line is a text, call the file .txt" if len(header) == 1 else ""
+        usual = " and ".join(f"a column for {name} ({listed(ALIASES[name])})" for name in lacking)
+        raise reading_error(where, usual, there, todo)
     return {name: found[name] for name in taken if found[name]}

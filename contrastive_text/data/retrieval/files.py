@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ class RetrievalFiles:
     Args:
         sources: Folders in BEIR's layout, and files or rows of pairs.
         corpus: Files of further texts, beside the positives of each file of pairs.
+        columns: Library column -> column of each file of pairs; None for their usual names.
         documents: Most documents of a set; None for all.
 
     Raises:
@@ -33,6 +34,7 @@ class RetrievalFiles:
 
     sources: Source | None = None
     corpus: Source | None = None
+    columns: Mapping[str, str] | None = None
     documents: int | None = MOST_DOCUMENTS
 
     def __post_init__(self) -> None:
@@ -58,18 +60,19 @@ class RetrievalFiles:
                 f"data.retrieval: expected folders and files of different names, got {twice[0]} twice; no name "
                 "of a task or a validation file either: rename one"
             )
-        if self.corpus and all(map(_is_dir, sources)):
-            raise InvalidValueError(
-                "data.retrieval_corpus: expected a file of pairs in data.retrieval, beside whose positives it is "
-                "ranked, got none; leave it out, for a folder has its own corpus"
-            )
+        for option, given in (("corpus", self.corpus), ("columns", self.columns)):
+            if given and all(map(_is_dir, sources)):
+                raise InvalidValueError(
+                    f"data.retrieval_{option}: expected a file of pairs in data.retrieval, got none; leave it "
+                    "out, for a folder has its own corpus"
+                )
         return {name: self._read(source, bounds) for name, source in zip(names, sources, strict=True)}
 
     def _read(self, source: str, bounds: Bounds) -> RetrievalSet:
         if _is_dir(source):
             data = read_beir(Path(source), chosen_split(Path(source), "dev"), bounds)
         else:
-            data = read_pair_corpus(source, files_of(self.corpus) or None, bounds=bounds)
+            data = read_pair_corpus(source, files_of(self.corpus) or None, self.columns, bounds=bounds)
         return data if self.documents is None else data.bounded(self.documents)
 
 

@@ -88,9 +88,14 @@ def test_a_file_without_a_known_column_says_how_to_name_one(tmp_path: Path, suff
     with refuses(
         f"a{suffix}: expected a column for text (text, texts, sentence,",
         'got headline, ""',
-        "`columns: {text: NAME}`",
+        "`columns: {text: NAME}`, or `--columns text=NAME`, or `--column NAME` to a command that has it",
     ):
         read_rows(path, ["text"])
+    with refuses(
+        "a column for anchor (anchor, sentence1,", "and a column for positive (positive, ",
+        "`columns: {anchor: NAME, positive: NAME}`, or `--columns anchor=NAME positive=NAME`",
+    ):  # fmt: skip
+        read_rows(path, PAIR[:2])
 
 
 def test_a_single_column_without_a_header_is_told_of_txt(tmp_path: Path) -> None:
