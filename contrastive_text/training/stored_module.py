@@ -113,6 +113,8 @@ class StoredModule(SplitModule):
     def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:  # Any: what Lightning put into it
         """Takes the learned tokenizer back; where a run is to go on, checks that it can (``check_resumed``).
 
+        A run that ended inside an epoch, as by ``max_steps``, goes on inside it when it is made longer.
+
         Raises:
             ValueError: Adapters of other weights than the encoder's.
         """
@@ -125,5 +127,25 @@ class StoredModule(SplitModule):
         if self._trainer is not None and self._trainer.state.fn == "fit":
             check_resumed(checkpoint, self.trainer, self.by_task.prompts)
             check_same_guides(self.by_task.guides, checkpoint.get(GUIDES, {}), self.trainer.ckpt_path)
+            _settle_epoch(checkpoint["loops"]["fit_loop"])
         if _TOKENIZER in checkpoint:
             self.adopt_tokenizer(checkpoint[_TOKENIZER])
+
+
+def _settle_epoch(loop: dict[str, Any]) -> None:  # Any: Lightning's
+    """Has a checkpoint from after the last batch of an epoch, or of a run, say what one from that batch says.
+
+    Lightning counts the last epoch of every run as done, so that a longer run would leave out what the epoch had
+    left; and a run by steps would give the batches of the next epoch the numbers after those of the last one.
+    """
+    epochs, batches = loop["epoch_progress"], loop["epoch_loop.batch_progress"]
+    resumable = bool(loop["state_dict"].get("combined_loader"))  # other loaders can't go to a place in an epoch
+    afterwards = epochs["current"]["processed"] == epochs["current"]["started"]
+    if not resumable or not afterwards or not batches["current"]["processed"]:
+        return
+    for counted in (epochs["total"], epochs["current"]):
+        counted["processed"] = counted["completed"] = counted["started"] - 1
+    if batches["is_last_batch"]:
+        for counted in (batches["total"], batches["current"]):
+            counted["completed"] = counted["processed"] - 1
+        loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1  # which is added again

@@ -16,7 +16,7 @@ from contrastive_text.core.distributed import whole
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture, TextTask
 from contrastive_text.heads import ProjectorHead
 from contrastive_text.objectives import Contrastive, Momentum
-from contrastive_text.training import AtomicCheckpointIO, Combine
+from contrastive_text.training import AtomicCheckpointIO, Combine, Schedule
 from contrastive_text.views import FeatureCutoff, SwapWords
 
 FUSION = Fusion([["sentiment", "paraphrase", "similarity"], ["contrastive"]])
@@ -42,6 +42,7 @@ def run(
     dropout: float = 0.2,
     callbacks: tuple[Callback, ...] = (),
     data: dict[str, Any] | None = None,
+    schedule: Schedule | None = None,
     **options: Any,
 ) -> dict[str, Tensor]:
     """Trains with dropout, drawing views, running statistics and a queue of keys; gives the last weights.
@@ -52,6 +53,7 @@ def run(
         bert,
         dropout=dropout,
         combine=combine,
+        schedule=schedule,
         contrastive=Contrastive(task="sst", head=ProjectorHead(last_norm=True), queue=20, keys=Momentum(0.9)),
         views={"sst": {"anchor": [SwapWords(0.3)], "positive": [FeatureCutoff(0.2)]}},
     )

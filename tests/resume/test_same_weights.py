@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contrastive_text.core.setting import current_setting
 from contrastive_text.data import BatchRoundRobin, EpochRoundRobin, TextTask
-from contrastive_text.training import Combine, PCGrad, Uncertainty
+from contrastive_text.training import Combine, ConstantSchedule, PCGrad, Uncertainty
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
 from contrastive_text.training.module import ContrastiveModule
 
@@ -97,6 +97,30 @@ def test_runs_by_epochs_are_taken_up_at_every_step(
     for name in ("step=1", f"step={epoch}", "end of epoch=0", f"step={epoch + 1}"):
         resume = str(tmp_path / "whole" / f"{name}.ckpt")
         check_equal(whole, by_epochs(tmp_path / "again" / name, resume=resume))
+
+
+@pytest.mark.parametrize("accumulate", rest_slow([2, 1]))
+def test_a_longer_run_goes_on_inside_the_epoch_in_which_it_ended(
+    accumulate: int, bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    """Wherever it ended: what is saved after its last step, at the end of its last epoch and by hand."""
+
+    def to(steps: int, name: str, resume: str | None = None) -> dict[str, Tensor]:
+        class SaveAfterwards(Callback):
+            def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's
+                trainer.save_checkpoint(tmp_path / name / "by hand.ckpt")
+
+        ends = ModelCheckpoint(tmp_path / name, filename="end", save_top_k=-1, every_n_epochs=1)
+        options: dict[str, Any] = {"accumulate": accumulate, "schedule": ConstantSchedule()}
+        more = (ends, SaveAfterwards())
+        return run(tmp_path / name, bert, tasks, steps=steps, resume=resume, callbacks=more, **options)
+
+    whole = to(7, "whole")
+    for steps in (1, 3, 4):
+        to(steps, str(steps))
+        for saved in (f"step={steps}", "end", "by hand"):
+            resume = str(tmp_path / str(steps) / f"{saved}.ckpt")
+            check_equal(whole, to(7, f"after {steps}, {saved}", resume=resume))
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
