@@ -17,7 +17,7 @@ from contrastive_text.cli.words import option_value, option_values, with_values
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes import BASE
-from contrastive_text.recipes.layers import Config, merge, option_over, put, read_config, read_layers
+from contrastive_text.recipes.layers import Config, lay, merge, option_over, put, read_config, read_layers
 from contrastive_text.training.run_parser import check_places, checkpoint_parts, run_parser
 from contrastive_text.training.trainer_options import answering
 
@@ -90,7 +90,11 @@ def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
     config = merge(layers)
     left: list[str] = []
     for option in options:
-        laid = option_over(config, option[0].removeprefix("--"), option[1]) if len(option) == 2 else None
+        key, typed = option[0].removeprefix("--"), option[1] if len(option) == 2 else None
+        if typed and typed[0] in "[{":  # it is laid over the part whose class an earlier option may have named
+            for name, _, part in (each.removeprefix("--").partition("=") for each in left):
+                config = lay(config, name, {"class_path": part}) if key.startswith(f"{name}.") else config
+        laid = None if typed is None else option_over(config, key, typed)
         if laid is None:
             left += ["=".join(option)] if option[0].startswith("--") else option
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from argparse import ArgumentError
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -54,10 +54,15 @@ def no_class(path: str, kinds: tuple[type, ...], known: Iterable[str], where: st
     )
 
 
-def other_kind(path: str, kinds: tuple[type, ...], known: Iterable[str], where: str) -> InvalidValueError:
-    """Returns the answer to a class that no place of this kind may hold."""
+def other_kind(
+    path: str, found: type, kinds: tuple[type, ...], known: Mapping[str, type], where: str
+) -> InvalidValueError:
+    """Returns the answer to a class that no place of this kind may hold; a part may be there that wraps it."""
     said = " or ".join(kind.__name__ for kind in kinds)
     near = nearest(path.rpartition(".")[2], known)
+    for name, cls in known.items():
+        if issubclass(found, vars(cls).get("wraps", ())):
+            near = f"; give {name} for class_path, and in init_args name: {path}, its other arguments as options"
     return InvalidValueError(f"{where}: expected a subclass of {said}, got {path}, which is none{near}")
 
 

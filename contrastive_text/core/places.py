@@ -204,7 +204,7 @@ class _Walk:
         except TypeError:  # a protocol, which the parser compares by itself
             return None
         if not fits:
-            raise other_kind(path, kinds, named, where)
+            raise other_kind(path, found, kinds, named, where)
         return found
 
     def _text(self, text: str, place: _Place, where: str) -> Any:  # Any: the text, or the part that it names

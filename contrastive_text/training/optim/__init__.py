@@ -2,6 +2,7 @@
 
 from contrastive_text.training.optim.combine import Combine, Uncertainty, WeightedSum
 from contrastive_text.training.optim.gradients import gradient_figures
+from contrastive_text.training.optim.of_torch import TorchOptimizer, TorchSchedule
 from contrastive_text.training.optim.optimizers import AdamW, Optimizer
 from contrastive_text.training.optim.pcgrad import PCGrad
 from contrastive_text.training.optim.schedules import (
@@ -25,6 +26,8 @@ __all__ = [
     "Schedule",
     "ScheduledRates",
     "SlantedTriangularSchedule",
+    "TorchOptimizer",
+    "TorchSchedule",
     "Uncertainty",
     "WarmupSchedule",
     "WeightedSum",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import nn
@@ -107,20 +107,39 @@ class AdamW(Optimizer):
         Raises:
             ValueError: No parameter requires a gradient.
         """
-        trained = [parameter for _, parameter in parameters if parameter.requires_grad]
-        if not trained:
-            raise InvalidValueError(
-                "AdamW.build: expected a parameter that requires a gradient, got none; unfreeze a layer"
-            )
-        groups = [
-            {"params": [p for p in trained if p.ndim >= 2], "weight_decay": self.weight_decay},
-            {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-        ]
-        filled = [group for group in groups if group["params"]]
+        filled = decayed_apart(parameters, self.weight_decay, "AdamW")
         if not self.bias_correction:
             return UncorrectedAdamW(filled, lr=self.lr, betas=self.betas, eps=self.eps)
-        optimizer = torch.optim.AdamW(filled, lr=self.lr, betas=self.betas, eps=self.eps, fused=self.fused)
-        # The fused kernel offers to unscale float16's gradients itself, which is too late to clip them, and
-        # Lightning refuses to clip then. Without the offer the scaler unscales them before.
-        optimizer._step_supports_amp_scaling = False
-        return optimizer
+        return unscaled_before(
+            torch.optim.AdamW(filled, lr=self.lr, betas=self.betas, eps=self.eps, fused=self.fused)
+        )
+
+
+def decayed_apart(
+    parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float, where: str
+) -> list[dict[str, Any]]:  # Any: torch's groups
+    """Returns the groups of trained parameters, matrices with weight decay and others without; none is empty.
+
+    Raises:
+        ValueError: No parameter requires a gradient.
+    """
+    trained = [parameter for _, parameter in parameters if parameter.requires_grad]
+    if not trained:
+        raise InvalidValueError(
+            f"{where}.build: expected a parameter that requires a gradient, got none; unfreeze a layer"
+        )
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def unscaled_before(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Leaves it to the scaler to unscale float16's gradients.
+
+    A fused kernel offers to do that itself, which is too late to clip them, and Lightning refuses to clip then.
+    """
+    if vars(optimizer).get("_step_supports_amp_scaling"):
+        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # torch's, undeclared
+    return optimizer

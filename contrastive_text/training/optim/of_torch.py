@@ -1,0 +1,182 @@
+"""Optimisers and schedules of torch, or of another library, by the name of their class."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, TypeVar, final
+
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from contrastive_text.core.class_paths import resolve
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.misspelt import nearest
+from contrastive_text.training.optim.optimizers import Optimizer, decayed_apart, unscaled_before
+from contrastive_text.training.optim.schedules import Schedule
+
+_T = TypeVar("_T")
+_TOTAL = "total"
+"""An option of a schedule with this value is the number of optimiser steps of the run."""
+_PROBED = 100
+"""Steps of a run on which options are tried, before its length is known."""
+
+
+@final
+class TorchOptimizer(Optimizer):
+    """An optimiser of ``torch.optim``, or of another library, with weight decay as ``AdamW`` has it.
+
+    Parameters of fewer than two dimensions form a group without decay; frozen ones are left out.
+
+    Args:
+        name: Class of ``torch.optim``, such as ``SGD``, or the path of another one, such as
+            ``bitsandbytes.optim.AdamW8bit``, of a module that is imported or trusted (``trust``).
+        lr: Peak learning rate, positive; a schedule multiplies it.
+        weight_decay: As the class understands it; 0 or more.
+        options: Further arguments of the class.
+
+    Raises:
+        ValueError: No such class, arguments that it refuses, or weight decay where it has none.
+
+    Example:
+        >>> optimizer = TorchOptimizer("SGD", lr=0.1, weight_decay=0.01, options={"momentum": 0.9})
+        >>> built = optimizer.build(nn.Linear(2, 1).named_parameters())
+        >>> type(built).__name__, [(group["momentum"], group["weight_decay"]) for group in built.param_groups]
+        ('SGD', [(0.9, 0.01), (0.9, 0.0)])
+    """
+
+    wraps = torch.optim.Optimizer
+
+    def __init__(
+        self, name: str, lr: float, weight_decay: float = 0.0, options: dict[str, Any] | None = None
+    ) -> None:
+        if not 0 < lr < math.inf:
+            raise InvalidValueError(f"TorchOptimizer.lr: expected a positive number, got {lr}; try 3e-5")
+        if not 0 <= weight_decay < math.inf:
+            raise InvalidValueError(
+                f"TorchOptimizer.weight_decay: expected 0 or more, got {weight_decay}; 0 switches it off"
+            )
+        self.name = name
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.options = options
+        self._cls = _class_of(name, torch.optim.Optimizer, torch.optim, "TorchOptimizer.name")
+        self._decays = "weight_decay" in inspect.signature(self._cls).parameters
+        if weight_decay and not self._decays:
+            raise InvalidValueError(
+                f"TorchOptimizer.weight_decay: expected an optimiser that has it, got {name}; leave it out"
+            )
+        for given in ("lr", "weight_decay"):
+            if given in (options or {}):
+                raise InvalidValueError(
+                    f"TorchOptimizer.options: expected others than {given}, got it; give {given} beside them"
+                )
+        self.build([("matrix", nn.Parameter(torch.zeros(2, 2)))])
+
+    def build(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+        """Builds the optimiser, with a group with decay and one without where it decays.
+
+        Raises:
+            ValueError: No parameter requires a gradient, or what the class refuses.
+        """
+        settings = {"lr": self.lr, **(self.options or {})}
+        groups = decayed_apart(parameters, self.weight_decay, "TorchOptimizer")
+        if not self.weight_decay:  # one group, for those that take no second one
+            groups = [{"params": [weight for group in groups for weight in group["params"]]}]
+            settings |= {"weight_decay": 0.0} if self._decays else {}
+        with _answering(f"TorchOptimizer({self.name})"):
+            return unscaled_before(self._cls(groups, **settings))
+
+
+@final
+class TorchSchedule(Schedule):
+    """A learning-rate scheduler of ``torch.optim.lr_scheduler``, as shares of the peak rate.
+
+    It is stepped beside a rate of 1, so its own rates are shares of the optimiser's ``lr``: ``eta_min=0.1`` is a
+    tenth of it, ``max_lr=1`` the peak. What else a scheduler changes, such as the momentum of ``OneCycleLR``,
+    stays as the optimiser has it. ``ReduceLROnPlateau``, which reads a score, is refused.
+
+    Args:
+        name: Class of ``torch.optim.lr_scheduler``, such as ``OneCycleLR``, or the path of another one, of a
+            module that is imported or trusted (``trust``).
+        options: Its arguments beside the optimiser; ``total`` in the place of a number is the run's number of
+            optimiser steps.
+
+    Raises:
+        ValueError: No such class, or arguments that it refuses.
+
+    Example:
+        >>> schedule = TorchSchedule("CosineAnnealingLR", options={"T_max": "total", "eta_min": 0.1})
+        >>> [round(schedule.factor(step, total=4), 3) for step in range(5)]
+        [1.0, 0.868, 0.55, 0.232, 0.1]
+    """
+
+    wraps = LRScheduler
+
+    def __init__(self, name: str, options: dict[str, Any] | None = None) -> None:
+        self.name = name
+        self.options = options
+        self._cls = _class_of(name, LRScheduler, lr_scheduler, "TorchSchedule.name")
+        if issubclass(self._cls, ReduceLROnPlateau):
+            raise InvalidValueError(
+                f"TorchSchedule.name: expected a schedule of the step alone, got {name}, which reads a score; "
+                "take another, or the callback EarlyStopping"
+            )
+        self._rates = array("d")
+        self._run: tuple[int, LRScheduler] | None = None
+        self.factor(0, _PROBED)
+
+    @property
+    def needs_total(self) -> bool:
+        """Whether one of the options is ``total``."""
+        return _TOTAL in (self.options or {}).values()
+
+    def factor(self, step: int, total: int) -> float:
+        """Returns the rate of the step, where the optimiser's own is 1."""
+        with _answering(f"TorchSchedule({self.name})"):
+            if self._run is None or self._run[0] != total:
+                self._run = total, self._scheduler(total)
+                self._rates = array("d")
+            scheduler = self._run[1]
+            while len(self._rates) <= step:
+                if self._rates:
+                    scheduler.optimizer.step()  # there is no gradient; torch warns without it
+                    scheduler.step()
+                self._rates.append(float(scheduler.optimizer.param_groups[0]["lr"]))
+        return self._rates[step]
+
+    def _scheduler(self, total: int) -> LRScheduler:
+        known = {name: total if value == _TOTAL else value for name, value in (self.options or {}).items()}
+        return self._cls(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9), **known)
+
+
+def _class_of(name: str, base: type[_T], module: ModuleType, where: str) -> type[_T]:
+    """Returns the class of a name in torch's module, or of a path."""
+    known = {
+        each: cls
+        for each, cls in vars(module).items()
+        if inspect.isclass(cls) and issubclass(cls, base) and cls is not base
+    }
+    if "." in name:
+        return resolve(name, base, where)
+    if name not in known:
+        raise InvalidValueError(
+            f"{where}: expected a class of {module.__name__} or the path of another one, got {name!r}"
+            f"{nearest(name, known)}"
+        )
+    return known[name]
+
+
+@contextmanager
+def _answering(where: str) -> Iterator[None]:
+    """Says of what a class refuses whose option it was."""
+    try:
+        yield
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidValueError(f"{where}: expected options that it takes, got an error: {error}") from error

@@ -1,0 +1,171 @@
+"""Optimisers and schedulers of torch by their names: what they are given, what they refuse, a run with them."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+import yaml
+from torch import nn
+from torch.optim import lr_scheduler
+
+from contrastive_text import Run
+from contrastive_text.cli import run
+from contrastive_text.training import ScheduledRates, TorchOptimizer, TorchSchedule
+
+STEPS = 12
+SCHEDULES: list[tuple[str, dict[str, Any]]] = [
+    ("OneCycleLR", {"max_lr": 1, "total_steps": "total"}),
+    ("CosineAnnealingLR", {"T_max": "total", "eta_min": 0.1}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 5}),
+    ("PolynomialLR", {"total_iters": "total", "power": 2.0}),
+    ("MultiStepLR", {"milestones": [3, 7], "gamma": 0.5}),
+    ("torch.optim.lr_scheduler.ExponentialLR", {"gamma": 0.9}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), SCHEDULES, ids=[name for name, _ in SCHEDULES])
+def test_a_schedule_has_torch_s_rates(name: str, options: dict[str, Any]) -> None:
+    weights = [nn.Parameter(torch.ones(2))]
+    ours, theirs = (torch.optim.SGD(weights, lr=0.2, momentum=0.9) for _ in range(2))
+    schedule = TorchSchedule(name, options)
+    assert schedule.needs_total == ("total" in options.values())
+    rates = ScheduledRates(ours, schedule, total=STEPS)
+    known: dict[str, Any] = {key: STEPS if value == "total" else value for key, value in options.items()}
+    known |= {key: 0.2 * value for key, value in known.items() if key in ("max_lr", "eta_min")}
+    expected = vars(lr_scheduler)[name.rpartition(".")[2]](theirs, **known)
+    for _ in range(STEPS):
+        assert ours.param_groups[0]["lr"] == pytest.approx(theirs.param_groups[0]["lr"], rel=1e-12)
+        for optimizer, scheduler in ((ours, rates), (theirs, expected)):
+            optimizer.step()
+            scheduler.step()
+
+
+def test_a_rate_is_known_in_any_order_and_for_any_length() -> None:
+    schedule = TorchSchedule("PolynomialLR", {"total_iters": "total"})
+    assert [schedule.factor(step, 4) for step in (4, 0, 2)] == pytest.approx([0.0, 1.0, 0.5])
+    assert schedule.factor(2, 8) == pytest.approx(0.75)
+    assert copy.deepcopy(schedule).factor(1, 4) == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adafactor", "NAdam", "RMSprop", "torch.optim.AdamW"])
+def test_decay_spares_vectors_and_is_off_unless_it_is_given(name: str) -> None:
+    module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2).requires_grad_(False))
+    decayed = TorchOptimizer(name, lr=0.1, weight_decay=0.5).build(module.named_parameters())
+    assert [(g["lr"], g["weight_decay"], [p.ndim for p in g["params"]]) for g in decayed.param_groups] == [
+        (0.1, 0.5, [2]),
+        (0.1, 0.0, [1]),
+    ]
+    (group,) = TorchOptimizer(name, lr=0.1).build(module.named_parameters()).param_groups
+    assert (group["weight_decay"], len(group["params"])) == (0, 2)
+
+
+def test_one_without_decay_is_built_too() -> None:
+    (group,) = TorchOptimizer("LBFGS", lr=1.0).build(nn.Linear(2, 2).named_parameters()).param_groups
+    assert len(group["params"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "SDG"}, r"TorchOptimizer.name: expected a class of torch.optim .* got 'SDG'; did you mean SGD"),
+        ({"name": "lr_scheduler"}, "expected a class of torch.optim"),
+        ({"name": "nowhere.Lion"}, "nothing was imported"),
+        ({"name": "collections.OrderedDict"}, "expected a subclass of Optimizer"),
+        ({"lr": 0.0}, "TorchOptimizer.lr: expected a positive number, got 0.0"),
+        ({"weight_decay": -1.0}, "TorchOptimizer.weight_decay: expected 0 or more, got -1.0"),
+        ({"name": "Rprop", "weight_decay": 0.1}, "expected an optimiser that has it, got Rprop"),
+        ({"options": {"lr": 1.0}}, "TorchOptimizer.options: expected others than lr"),
+        ({"options": {"momentun": 0.9}}, r"TorchOptimizer\(SGD\): expected options that it takes, .*momentun"),
+        ({"options": {"momentum": -1}}, "Invalid momentum value"),
+    ],
+)
+def test_a_wrong_optimizer_is_refused_when_it_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TorchOptimizer(**({"name": "SGD", "lr": 0.1} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (
+            "OneCycle",
+            {},
+            "expected a class of torch.optim.lr_scheduler .*did you mean OneCycleLR",
+        ),
+        ("OneCycleLR", {"max_lr": 1}, r"TorchSchedule\(OneCycleLR\): expected options that it takes"),
+        ("StepLR", {"step": 3}, "expected options that it takes, .*step"),
+        ("ReduceLROnPlateau", {}, "expected a schedule of the step alone"),
+        ("torch.optim.SGD", {}, "expected a subclass of LRScheduler"),
+    ],
+)
+def test_a_wrong_schedule_is_refused_when_it_is_named(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TorchSchedule(name, options)
+
+
+def test_a_run_of_unknown_length_is_refused() -> None:
+    schedule = TorchSchedule("CosineAnnealingLR", {"T_max": "total"})
+    with pytest.raises(ValueError, match="TorchSchedule: expected the number of optimiser steps of the run"):
+        ScheduledRates(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0), schedule, total=None)
+
+
+def test_the_class_itself_is_answered_with_what_wraps_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, wrapper in (
+        (["--model.optimizer", "torch.optim.SGD"], "TorchOptimizer"),
+        (["--model.schedule", "torch.optim.lr_scheduler.StepLR"], "TorchSchedule"),
+    ):
+        assert run(["fit", "--recipe", "simcse", *words]) == 2
+        assert f"which is none; give {wrapper} for class_path, and in init_args name: {words[1]}" in (
+            capsys.readouterr().err
+        )
+
+
+def test_the_shell_names_them_with_their_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--model.schedule", "TorchSchedule", "--model.schedule.name", "StepLR"]
+    with pytest.raises(SystemExit):
+        run(["fit", *words, "--model.schedule.options", "{step_size: 3}", "--print_config"])
+    schedule = yaml.safe_load(capsys.readouterr().out)["model"]["schedule"]
+    assert schedule["class_path"].endswith(".TorchSchedule")
+    assert schedule["init_args"] == {"name": "StepLR", "options": {"step_size": 3}}
+
+
+@pytest.mark.bits
+def test_a_stopped_run_goes_on_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts, bert = tiny.write_texts(tmp_path / "texts.txt"), tiny.save_bert(tmp_path / "bert")
+    config: dict[str, Any] = {
+        "model.optimizer": {
+            "class_path": "TorchOptimizer",
+            "init_args": {"name": "SGD", "lr": 0.1, "weight_decay": 0.01, "options": {"momentum": 0.9}},
+        },
+        "model.schedule": {
+            "class_path": "TorchSchedule",
+            "init_args": {"name": "OneCycleLR", "options": {"max_lr": 1, "total_steps": 6}},
+        },
+        "trainer.accelerator": "cpu",
+        "trainer.enable_progress_bar": False,
+        "trainer.max_epochs": -1,
+    }
+
+    def weights(folder: str, steps: int, **more: Any) -> dict[str, torch.Tensor]:
+        made = Run.from_recipe(
+            "simcse", encoder=bert, train=texts, batch_size=8, max_steps=steps,
+            config=config | {"trainer.default_root_dir": folder}, **more,
+        )  # fmt: skip
+        made.fit()
+        made.trainer.save_checkpoint(f"{folder}.ckpt")
+        return made.module.state_dict()
+
+    whole = weights("whole", 6)
+    half = weights("half", 3)
+    after = weights("after", 6, ckpt_path="half.ckpt")
+    assert all(torch.equal(after[name], weight) for name, weight in whole.items())
+    assert any(not torch.equal(half[name], weight) for name, weight in whole.items())
