@@ -100,6 +100,9 @@ class Compare(TextsCommand):
     models: Annotated[Sequence[Model], "folders or hub names; the first is the baseline"]
     _: KW_ONLY
     data: Annotated[str, ReadPath(), "folder of data sets, hub, or a file of pairs"]
+    pooler: Annotated[
+        str | None, {"metavar": "NAME"}, "what to read a model with whose folder names none; the mean of tokens"
+    ] = None
     suite: Sequence[Literal["sts", "transfer", "retrieval"]] = ("sts",)
     columns: Columns = None
     corpus: Ranked = None

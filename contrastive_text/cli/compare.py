@@ -29,6 +29,7 @@ from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
 from contrastive_text.evaluation.senteval.transfer import SIMCSE_TASKS, check_folds, find_tasks, outcomes
 from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS
 from contrastive_text.evaluation.sts.data import STSPairs, find_sts
+from contrastive_text.inference.model_folder import names_pooler
 from contrastive_text.metrics.bootstrap import check_resamples
 
 _FORMATS = {"text": ModelComparison.text, "markdown": ModelComparison.markdown, "json": ModelComparison.json}
@@ -80,7 +81,12 @@ def compare(options: Compare) -> None:
         say("\n".join([*pairs, *([] if rows is None else [rows.understood])]))
         with warnings_as_notes():
             models = {
-                name: CachedEncoder(load_model(path, options.device), options.cache, options.batch_size, True)
+                name: CachedEncoder(
+                    load_model(path, options.device, None if names_pooler(path) else options.pooler),
+                    options.cache,
+                    options.batch_size,
+                    show_progress_bar=True,
+                )
                 for name, path in zip(_names(options.models), options.models, strict=True)
             }
             found = measure(

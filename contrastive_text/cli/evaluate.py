@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from contrastive_text.cli.commands import Evaluate, Suite
 from contrastive_text.cli.models import load_readings, warnings_as_notes
 from contrastive_text.cli.options import check_read
 from contrastive_text.cli.tables import print_or_write
-from contrastive_text.core.console import console
+from contrastive_text.core.console import print_whole
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
@@ -24,8 +25,8 @@ from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.data.retrieval.judged import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.frequency import frequency_table
-from contrastive_text.evaluation.results import ScoreTable, figure_cell, written_together
-from contrastive_text.evaluation.sts.cosine import check_labels, score_table, warnings_named
+from contrastive_text.evaluation.results import ScoreTable, TaskScore, figure_cell, written_together
+from contrastive_text.evaluation.sts.cosine import PairScore, check_labels, score_table, warnings_named
 from contrastive_text.evaluation.sts.data import STSPairs
 from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suites, trained_splits
 
@@ -56,8 +57,8 @@ _READ_BY: Mapping[str, Sequence[str]] = {
     "tasks": ("glue", "retrieval", "mteb"),
     **dict.fromkeys(("learning_rates", "batch_sizes", "seeds", "epochs", "steps", "config"), ("glue",)),
     "runs": ("glue",),
-    "format": _SUITES,
-    "output": _SUITES,
+    "format": ("files", *_SUITES),
+    "output": ("files", *_SUITES),
 }
 """Option -> what reads it: suites, or files of pairs."""
 
@@ -133,33 +134,72 @@ def _encoded(embed: CachedEncoder) -> str:
 
 
 def _evaluate_files(options: Evaluate) -> None:
+    """Prints the scores; those for a file or a program by themselves, with all else on standard error."""
+    plain = options.output is None and options.format in (None, "text")
     bounds = Bounds.of(options.bounds)
-    tables = {path: read_pairs(path, columns=options.columns, bounds=bounds) for path in options.files}
-    for path, table in tables.items():
-        say(table.understood)
-        if options.threshold is not None:
-            check_labels(path, table)
-    embeds = _load(options)
-    head = ["file", "sub-set", "pairs", "Spearman x 100", "Pearson x 100"]
-    head += [] if options.threshold is None else [f"accuracy x 100 above {options.threshold:g}"]
-    shown = Table(*head, title="cosine similarity against gold score")
-    if len(embeds) > 1:
-        shown.add_column("model")
-    names = Counter(Path(path).name for path in tables)
-    with warnings_as_notes():
+    with redirect_stdout(sys.stdout if plain else sys.stderr):
+        tables = {path: read_pairs(path, columns=options.columns, bounds=bounds) for path in options.files}
         for path, table in tables.items():
-            name = Path(path).name
-            label = name if names[name] == 1 else path
-            with warnings_named(path):
-                found = {model: score_table(embed, table, options.threshold) for model, embed in embeds.items()}
-            for rows in zip(*found.values(), strict=True):
-                for model, score in zip(found, rows, strict=True):
-                    known = (score.spearman, score.pearson, score.accuracy)
-                    figures = [figure_cell(each) for each in known if each is not None]
-                    cells = [label, score.subset, f"{score.pairs:,}", *figures, model]
-                    shown.add_row(*map(Text, cells[: len(shown.columns)]))
-    _say_encoded(embeds)
-    console().print(shown)
+            say(table.understood)
+            if options.threshold is not None:
+                check_labels(path, table)
+        embeds = _load(options)
+        names = Counter(Path(path).name for path in tables)
+        found: dict[str, dict[str, list[PairScore]]] = {}
+        with warnings_as_notes():
+            for path, table in tables.items():
+                label = Path(path).name if names[Path(path).name] == 1 else path
+                with warnings_named(path):
+                    found[label] = {
+                        model: score_table(embed, table, options.threshold) for model, embed in embeds.items()
+                    }
+        _say_encoded(embeds)
+    if plain:
+        _show_files(found, options.threshold)
+    else:
+        written = written_together(_file_tables(found, options.threshold), options.format or "text")
+        print_or_write(written, options.output, "scores")
+
+
+def _show_files(found: Mapping[str, Mapping[str, Sequence[PairScore]]], threshold: float | None) -> None:
+    models = next(iter(found.values()))
+    head = ["file", "sub-set", "pairs", "Spearman x 100", "Pearson x 100"]
+    head += [] if threshold is None else [f"accuracy x 100 above {threshold:g}"]
+    head += ["model"] if len(models) > 1 else []
+    shown = Table(*head, title="cosine similarity against gold score")
+    for label, scores in found.items():
+        for rows in zip(*scores.values(), strict=True):
+            for model, score in zip(scores, rows, strict=True):
+                known = (score.spearman, score.pearson, score.accuracy)
+                figures = [figure_cell(each) for each in known if each is not None]
+                cells = [label, score.subset, f"{score.pairs:,}", *figures, model]
+                shown.add_row(*map(Text, cells[: len(head)]))
+    print_whole(shown)
+
+
+def _file_tables(
+    found: Mapping[str, Mapping[str, Sequence[PairScore]]], threshold: float | None
+) -> dict[str, ScoreTable]:
+    """Returns a table of each figure, with a column for each file and each of its sub-sets."""
+    figures = ["spearman", "pearson", *([] if threshold is None else ["accuracy"])]
+    models = next(iter(found.values()))
+    tables = {}
+    for figure in figures:
+        rows = {
+            model: [
+                TaskScore(
+                    label if score.subset == "all" else f"{label}, {score.subset}",
+                    figure,
+                    math.nan if (value := score._asdict()[figure]) is None else float(value),
+                    size=score.pairs,
+                )
+                for label, scores in found.items()
+                for score in scores[model]
+            ]
+            for model in models
+        }
+        tables[figure] = ScoreTable(f"{figure} x 100", rows, averaged=list(found))
+    return tables
 
 
 def _evaluate_suites(options: Evaluate) -> None:

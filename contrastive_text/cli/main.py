@@ -105,7 +105,8 @@ Going on:
   --config FILE              a YAML file over the recipe; later ones override earlier ones
   --print_config             print the configuration that the run would use, and do nothing
   --dry_run                  read the data, build the model, say what would be trained
-  --KEY VALUE                any key of that configuration: --model.pooler MeanPooler
+  --KEY VALUE                any key of it: --model.pooler MeanPooler,
+                             --model.objectives.contrastive.loss.temperature 0.1
 
 All keys, with types and defaults: contrastive-text fit --help all"""
 SCREENS = re.findall(r"^ *(--[\w.]+) ", _FIT + _OF_A_RUN, flags=re.MULTILINE)

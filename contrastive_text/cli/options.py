@@ -152,6 +152,10 @@ def _add(parser: _Parser, field: Field[Any], kind: Any, outer: object, notes: li
         settings |= {"choices": get_args(kind)} if get_origin(kind) is Literal else {"type": kind}
     for note in notes:
         settings |= {"help": note} if isinstance(note, str) else note if isinstance(note, dict) else {}
+    if field.kw_only and (default := settings.get("default")) and kind is not bool:
+        shown = " ".join(map(str, default)) if outer is Sequence else str(default)
+        said = settings.get("help", "")
+        settings["help"] = said if shown in said else f"{said} ({shown})".strip()
     if outer is Mapping:
         settings["type"] = partial(_pair, kind, settings["metavar"])
     if field.kw_only:

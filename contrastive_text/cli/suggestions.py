@@ -15,6 +15,30 @@ _OPTION = re.compile(
     r"|does not accept option '(?P<e>[\w.]+)'"
 )
 _ABSTRACT = re.compile(r"Expected an instantiatable class, but [\w.]*?(?P<kind>\w+) is abstract")
+_PLACES = ("model", "data", "trainer", "checkpoint", "export")
+_ELSEWHERE = {
+    "learning_rate": "lr",
+    "max_seq_length": "model.encoder.max_length",
+    "model_name": "encoder",
+    "model_name_or_path": "encoder",
+    "num_epochs": "epochs",
+    "num_train_epochs": "epochs",
+    "output_dir": "export.dirpath",
+    "per_device_train_batch_size": "batch_size",
+    "seed": "seed_everything",
+    "train_batch_size": "batch_size",
+    "train_file": "train",
+    "warmup_ratio": "model.schedule.warmup_ratio",
+    "warmup_steps": "model.schedule.warmup_steps",
+}
+"""What people call an option elsewhere -> the option."""
+_VALUE = re.compile(r'Parser key "(?P<key>[\w.]+)"')
+_EXPECTED = re.compile(r"Expected an? (?P<kind><class '[\w.]+'>|typing\.Literal\[.*\])")
+_GOT = re.compile(r"(?:Got|Given) value: (?P<value>.*)")
+_KINDS = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "list": "a list",
+    "NoneType": "null", "dict": "names and values, as in '{name: value}'",
+}  # fmt: skip
 _WORDS = (
     "model",
     "data",
@@ -77,7 +101,18 @@ def short_answer(message: str) -> str:
     """Makes a few lines of a parser's message: what was wrong, and the nearest right name."""
     if (match := _OPTION.search(message)) is not None:
         key = next(group for group in match.groups() if group)
+        if key in _ELSEWHERE:
+            return f"no option {key!r}; did you mean --{_ELSEWHERE[key]}?"
         options = option_names() | dict.fromkeys(_WORDS, "")
+        owners = options.get(key, "").split(", ")
+        if places := [place for place in owners if place in _PLACES]:
+            return f"no option {key!r}; did you mean --{places[0]}.{key}?"
+        if key in options and owners != [""]:
+            parts = ", ".join(owners[:3]) + (f" and {len(owners) - 3} more" if len(owners) > 3 else "")
+            return (
+                f"no option {key!r} at this place: it is an argument of {parts}; --print_config shows the place "
+                f"of each part, and --PLACE.{key} sets it"
+            )
         for part in reversed(key.split(".")):
             if part not in options and (near := get_close_matches(part, options, n=1)):
                 owner = f" (of {options[near[0]]})" if options[near[0]] else ""
@@ -99,5 +134,22 @@ def short_answer(message: str) -> str:
         place = re.search(r'Parser key "([\w.]+)"', message)
         where = f"{place[1]}: " if place else ""
         return f"{where}expected the class of a part ({match['kind']}), got arguments alone; name its class first"
+    if (said := _value_answer(message)) is not None:
+        return said
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return "\n".join(lines[:6])
+
+
+def _value_answer(message: str) -> str | None:
+    """Returns the answer to a value of another type than its option takes; None if the message isn't of one."""
+    key, got, kinds = _VALUE.search(message), _GOT.search(message), _EXPECTED.findall(message)
+    if key is None or got is None or not kinds:
+        return None
+    said = []
+    for kind in kinds:
+        if kind.startswith("typing"):
+            said.append(f"one of {kind.removeprefix('typing.Literal[').removesuffix(']')}")
+        else:
+            name = kind.removeprefix("<class '").removesuffix("'>")
+            said.append(_KINDS.get(name, name.rpartition(".")[2]))
+    return f"{key['key']}: expected {' or '.join(dict.fromkeys(said))}, got {got['value']}"

@@ -77,7 +77,7 @@ def show_task(
             table.add_row(*map(Text, line))
         screen.print(table)
     else:
-        screen.print("views: none")
+        screen.print("views: none; copies of a text are told apart by dropout alone")
     for objective, part in module.by_task.objectives(training.name).items():
         if part.keys is not None:
             screen.print(f"keys of {objective}: {describe(part.keys)}", markup=False)

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
+from rich.measure import Measurement
 from rich.segment import Segment
+from rich.table import Table
 
 from contrastive_text.core.terminal import shown
 
@@ -29,6 +31,15 @@ def console(file: TextIO | None = None, soft_wrap: bool = False) -> Console:
     )
     made.push_render_hook(_ShowAll())
     return made
+
+
+def print_whole(table: Table) -> None:
+    """Prints a table, as wide as it is where no terminal bounds it: a name that is cut is another one's, too."""
+    screen = console()
+    if not screen.is_terminal:
+        unbound = screen.options.update(max_width=10_000)
+        screen.width = max(screen.width, Measurement.get(screen, unbound, table).maximum)
+    screen.print(table)
 
 
 class _ShowAll(RenderHook):

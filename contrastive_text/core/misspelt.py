@@ -12,6 +12,9 @@ from pathlib import Path
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, cause_of
 
+_LISTED = 30
+"""Names that an answer lists at most."""
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns ``; did you mean ...?``, or nothing if no name is near.
@@ -37,9 +40,9 @@ def no_class(path: str, kinds: tuple[type, ...], known: Iterable[str], where: st
     said = f"{'an' if said[0] in 'AEIOU' else 'a'} {said}"
     names = path.split(".")
     if len(names) == 1:
-        return InvalidValueError(
-            f"{where}: expected {said} of this library, or module.Class, got {path}{nearest(path, known)}"
-        )
+        every = sorted({*known} - {kind.__name__ for kind in kinds})
+        near = nearest(path, every) or (f"; there are {', '.join(every)}" if len(every) <= _LISTED else "")
+        return InvalidValueError(f"{where}: expected {said} of this library, or module.Class, got {path}{near}")
     ends = [end for end in range(len(names) - 1, 0, -1) if ".".join(names[:end]) in sys.modules]
     if not ends:
         files = [file.stem for place in ("", *sys.path) for file in Path(place or ".").glob("*.py")]

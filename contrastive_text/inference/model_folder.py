@@ -44,6 +44,12 @@ def local_folder(model_name_or_path: str) -> Path:
         ValueError: Neither a folder nor a name the hub has, or the hub is out of reach.
     """
     path = Path(model_name_or_path)
+    if path.is_dir() and not (path / "config.json").exists() and (path / "checkpoints").is_dir():
+        model = path / "model"
+        todo = (
+            f"give {model}" if (model / MODULES).exists() else f"make one: contrastive-text export {path} FOLDER"
+        )
+        raise InvalidValueError(f"model: expected a model folder, got {path}, the folder of a run; {todo}")
     if path.is_dir():
         return path
     if path.exists() or path.is_absolute():
@@ -57,6 +63,11 @@ def local_folder(model_name_or_path: str) -> Path:
             f"model: expected a local folder or a name on the Hugging Face hub, got {model_name_or_path!r}; "
             "there is no such folder, and the hub was out of reach or doesn't have it"
         ) from error
+
+
+def names_pooler(model_name_or_path: str) -> bool:
+    """Returns whether a model's folder names its pooler, as those do that were trained for embeddings."""
+    return any(kind is POOLER for kind, *_ in _read_modules(local_folder(model_name_or_path)))
 
 
 def folder_prompts(model_name_or_path: str) -> Prompts:

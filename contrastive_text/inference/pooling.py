@@ -127,7 +127,8 @@ def _unnamed(parts: ModelParts, name: str) -> ModelParts:
         said += " and the checkpoint's layer over [CLS]" if authors.keeps_head else ""
         why = f"the pooling of its authors ({authors.source})"
     taken = "the mean over tokens" if authors is None else f"{said}, {why}"
-    warnings.warn(f"{name} names no pooler: taking {taken}; give pooler=... to choose", stacklevel=4)
+    todo = "give pooler=... to choose (--pooler in evaluate, compare and diagnose)"
+    warnings.warn(f"{name} names no pooler: taking {taken}; {todo}", stacklevel=4)
     head = parts.head if authors is None else authors.head(folder)
     return replace(parts, pooler=chosen, head=head, pooling=f"{said}, {why}")
 

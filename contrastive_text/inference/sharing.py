@@ -45,7 +45,8 @@ class Parcel:
         if manifest is None or MODULES not in manifest.files:
             raise InvalidValueError(
                 f"{folder}: expected a model that this library has saved, with {MANIFEST}, got none; save it "
-                "with SentenceEncoder.from_pretrained(FOLDER).save_pretrained(ANOTHER)"
+                "with SentenceEncoder.from_pretrained(FOLDER).save_pretrained(ANOTHER), or, of a run, with "
+                "contrastive-text export RUN ANOTHER"
             )
         if damage := manifest.damage(folder, whole=True):
             more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""

@@ -23,8 +23,8 @@ _FACTS = (
 )  # fmt: skip
 _STARTS_FROM = "starts from"
 _LIMITS = (
-    "Nothing beyond the scores above was measured when this card was written. Texts longer than the length limit "
-    "are cut. The model repeats what its training texts take for granted; test it on texts of your own."
+    "Nothing beyond the scores above was measured when this card was written. The length limit above is that of "
+    "training. The model repeats what its training texts take for granted; test it on texts of your own."
 )
 _PATH = re.compile(r"(?<![\w.])(?:~|\.\.?|[A-Za-z]:)?(?:[/\\]+[\w.~-]+)*[/\\]+([\w.-]*)")
 """A path that begins at the root, at a drive, at home or at a dot: another slash is no path's."""

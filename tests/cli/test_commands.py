@@ -262,6 +262,10 @@ def test_the_plain_recipe_runs_on_a_few_lines_of_text(
     assert run(words) == 0  # five steps, fewer than the recipe's validation interval
     assert "best val/spearman" in capsys.readouterr().out
     assert (here / "runs" / "version_0" / "model").is_dir()
+    assert run(["embed", files["texts"], "v.npy", "--model", "runs/version_0"]) == 2
+    assert "the folder of a run; give runs/version_0/model" in capsys.readouterr().err
+    assert run([*words, "--trainer.max_steps", "1", "--export.dirpath", "runs/version_0/model"]) == 0
+    assert "runs/version_0/model holds a model: this run's will take its place" in capsys.readouterr().out
 
 
 def test_early_stopping_comes_from_a_file(tiny_words: list[str], files: dict[str, str], here: Path) -> None:

@@ -127,6 +127,20 @@ def test_a_file_of_pairs_is_ranked_among_further_texts(
     assert "--columns: expected a file of pairs for --data, got .;" in capsys.readouterr().err
 
 
+def test_a_model_that_names_no_pooler_is_read_with_the_one_that_is_asked_for(
+    models: list[str], files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compare", files["bert"], models[1], "--data", files["pairs"], "--resamples", "50"]
+
+    def scores(*more: str) -> list[float]:
+        assert run([*words, *more, "--format", "json"]) == 0
+        (table,) = json.loads(capsys.readouterr().out)["scores"]
+        return [row["tasks"][0]["score"] for row in table["models"].values()]
+
+    (mean, own), (cls, other) = scores(), scores("--pooler", "CLSPooler")
+    assert cls != mean and other == own
+
+
 def test_wrong_inputs_are_answered(models: list[str], files: dict[str, str], answer: Answer) -> None:
     data = ["--data", files["pairs"]]
     assert "models: expected two or more, got old alone" in answer(["compare", "old", *data])

@@ -306,10 +306,9 @@ def altered(folder: Path, copy: Path, value: float) -> Path:
         (["m", "--suite", "sts", "--data", "d", "--protocol", "fast"], "--protocol: expected something"),
         (["m", "--suite", "transfer", "--data", "d", "--setting", "mean"], "got transfer; leave it out, or"),
         (["m", "--suite", "sts", "--data", "d", "--columns", "target=x"], "leave it out, or score files"),
-        (["m", "pairs.tsv", "--format", "json"], "--format: expected something that reads it, got files"),
         (["m", "--suite", "sts", "--data", "d", "--output", "no/x.md"], "existing folder, found none at no"),
         (["m", "--suite", "sts", "--data", "d", "--output", "."], ".: expected a file, got a folder"),
-        (["m", "pairs.tsv", "--output", "x"], "--output: expected something that reads it, got files"),
+        (["m", "pairs.tsv", "--output", "no/x.md"], "existing folder, found none at no"),
         (["m", "--suite", "sts", "--data", "d", "--subsets", "--format", "csv"], "got csv, which holds sub-sets"),
         (["m", "--suite", "sts", "--data", "d", "--subsets", "--format", "json"], "json, which holds sub-sets"),
         (["m", "--suite", "sts", "--data", "d", "--without_frequent", "2", "--cache", "c"], "got --cache too"),
@@ -419,3 +418,20 @@ def test_retrieval_is_scored_by_what_finds_what(files: dict[str, str], here: Pat
     (row,) = json.loads(said(words)[0])["retrieval"]["models"].values()
     (task,) = row["tasks"]
     assert (task["task"], task["size"]) == ("pairs.tsv", 2) and task["parts"]["recall@10"] == 100
+
+
+def test_scores_of_files_are_written_for_a_program(files: dict[str, str], here: Path, said: Any) -> None:  # noqa: ARG001  # the working directory
+    lines = [f"{one}\t{two}\t{i % 6}\tpart {i % 2}" for i, (one, two, _) in enumerate(tiny.scored_pairs(12))]
+    Path("parts.tsv").write_text("\n".join(["sentence1\tsentence2\tscore\tgenre", *lines, ""]))
+    words = [files["bert"], files["pairs"], "parts.tsv"]
+    shown = said(words)[0]
+    out, err = said([*words, "--format", "json"])
+    tables = json.loads(out)
+    assert tables.keys() == {"spearman", "pearson"} and "12 rows" in err
+    (row,) = tables["spearman"]["models"].values()
+    names = [task["task"] for task in row["tasks"]]
+    assert names == [Path(files["pairs"]).name, "parts.tsv", "parts.tsv, part 0", "parts.tsv, part 1"]
+    assert all(f"{task['score']:.2f}" in shown for task in row["tasks"])
+    assert row["average"] == pytest.approx(sum(task["score"] for task in row["tasks"][:2]) / 2)
+    assert "scores written to scores.csv" in said([*words, "--format", "csv", "--output", "scores.csv"])[1]
+    assert Path("scores.csv").read_text().startswith("suite,model,task")

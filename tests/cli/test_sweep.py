@@ -137,7 +137,7 @@ ONE = "model.pooler=MaxPooler"
     [
         ("", "--vary: expected KEY=VALUE,VALUE,..."),
         ("model.poolr=MaxPooler", "got 'poolr'; did you mean 'pooler'?"),
-        ("model.optimizer.lr=1e-3,fast", 'in the cell fast: Parser key "lr"'),
+        ("model.optimizer.lr=1e-3,fast", "in the cell fast: lr: expected a number, got fast"),
         ("model.views.anchor=none,FeatureCutof", "model.views.anchor[0]: expected a View of this library"),
         ("model.views.anchor=none,FeatureCutoff(rate=2)", "FeatureCutoff(rate=2): FeatureCutoff.rate: expected"),
         ("model.views.anchor=none,FeatureCutoff+CropTokens", "in the cell FeatureCutoff+CropTokens: views.anc"),

@@ -11,6 +11,7 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from contrastive_text.core.checkpoints import verify_checkpoint
 from contrastive_text.core.console import console
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.model_files import MODULES
 from contrastive_text.core.temporaries import remove_abandoned
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.folder_modules import check_loadable
@@ -51,6 +52,9 @@ class ExportModel(Callback):
             )
         if isinstance(pl_module.encoder, TransformerEncoder):
             check_loadable(pl_module.encoder, where="ExportModel")
+            older = self.dirpath is not None and Path(self.dirpath, MODULES).exists()
+            if older and trainer.ckpt_path is None and trainer.is_global_zero:
+                console(soft_wrap=True).print(f"{self.dirpath} holds a model: this run's will take its place")
         elif trainer.is_global_zero:
             name = type(pl_module.encoder).__name__
             console().print(
@@ -88,3 +92,5 @@ class ExportModel(Callback):
         screen = console(soft_wrap=True)
         screen.print(f"Model saved to {folder}{said}. Next:")
         screen.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}")
+        if trainer.log_dir is not None:
+            screen.print(f"  contrastive-text report {trainer.log_dir}")
