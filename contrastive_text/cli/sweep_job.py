@@ -21,6 +21,7 @@ from contrastive_text.cli.sweep_checks import speaking_to
 from contrastive_text.cli.sweep_scores import SweepScores
 from contrastive_text.cli.words import option_value
 from contrastive_text.core.class_paths import trusted
+from contrastive_text.core.distributed import leaving_the_group
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes.layers import Config
@@ -172,11 +173,10 @@ def _alone(words: Sequence[str]) -> Iterator[None]:
     typed, environment = sys.argv, dict(os.environ)
     sys.argv = [typed[0], *words]  # what Lightning starts them with
     try:
-        yield
+        with leaving_the_group():
+            yield
     finally:
         sys.argv = typed
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
         for name in os.environ.keys() - environment.keys():
             del os.environ[name]
         for name, value in environment.items():

@@ -15,6 +15,7 @@ from contrastive_text.cli.predictions import write_outputs
 from contrastive_text.cli.resume import resume_words
 from contrastive_text.cli.words import option_value, option_values
 from contrastive_text.core.console import console
+from contrastive_text.core.distributed import leaving_the_group
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import shown
 from contrastive_text.recipes.layers import Config
@@ -51,10 +52,12 @@ def train(words: list[str]) -> None:
     checkpoint = option_value(rest, "--ckpt_path")
     if command != "fit" and option_value(rest, "--init_from") is not None:
         raise InvalidValueError(f"--init_from: expected it with fit, got it with {command}; give --ckpt_path")
-    if checkpoint is not None and is_ensemble(checkpoint):
-        _run_members(command, rest, checkpoint)
-    else:
-        _perform(command, Run(*configured(command, rest), files=option_values(rest, "--config")), dry_run=dry_run)
+    with leaving_the_group():
+        if checkpoint is not None and is_ensemble(checkpoint):
+            _run_members(command, rest, checkpoint)
+        else:
+            files = option_values(rest, "--config")
+            _perform(command, Run(*configured(command, rest), files=files), dry_run=dry_run)
 
 
 def _perform(command: str, run: Run, folder: Path | None = None, dry_run: bool = False) -> Path | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from itertools import accumulate
 from typing import Any
@@ -21,7 +22,25 @@ _ALIGNED = 16
 
 def is_distributed() -> bool:
     """Whether a process group of more than one process is up."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return _has_group() and dist.get_world_size() > 1
+
+
+@contextmanager
+def leaving_the_group() -> Iterator[None]:
+    """Leaves the group of processes that the block has started, as NCCL's is left when a process ends.
+
+    gloo's threads otherwise run until the process is taken apart, which now and then aborts it.
+    """
+    before = _has_group()
+    try:
+        yield
+    finally:
+        if _has_group() and not before:
+            dist.destroy_process_group()
+
+
+def _has_group() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
 def world_size() -> int:

@@ -74,7 +74,8 @@ class ExportModel(Callback):
             pl_module.load_state_dict(state)
             del state
         # All ranks ask for the run's folder.
-        folder = Path(self.dirpath or Path(trainer.log_dir or trainer.default_root_dir) / "model")
+        run = trainer.log_dir
+        folder = Path(self.dirpath or Path(run or trainer.default_root_dir) / "model")
         if not trainer.is_global_zero or not isinstance(pl_module, ContrastiveModule):
             return
         if not isinstance(pl_module.encoder, TransformerEncoder):
@@ -92,5 +93,5 @@ class ExportModel(Callback):
         screen = console(soft_wrap=True)
         screen.print(f"Model saved to {folder}{said}. Next:")
         screen.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}")
-        if trainer.log_dir is not None:
-            screen.print(f"  contrastive-text report {trainer.log_dir}")
+        if run is not None:
+            screen.print(f"  contrastive-text report {run}")
