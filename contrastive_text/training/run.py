@@ -41,7 +41,7 @@ from contrastive_text.training.model_card import add_card
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.named_folder import NamedFolder, check_options
 from contrastive_text.training.run_folders import OwnFolders, remove_leftovers
-from contrastive_text.training.run_log import LogInCheckpoints, RunLogger
+from contrastive_text.training.run_log import LogInCheckpoints, RunLogger, give_back_folders
 from contrastive_text.training.run_parser import PLACES, VALUES, check_places, checkpoint_parts, run_parser
 from contrastive_text.training.trainer_options import answering, check_processes, check_seed, check_trainer
 
@@ -218,6 +218,9 @@ class Run:
             self.call(pl.Trainer.fit)
         except FirstStepReachedError:
             return
+        except BaseException:
+            give_back_folders(self.trainer.loggers)
+            raise
         if parts["folder"] is not None and self.trainer.is_global_zero:
             Path(parts["folder"], FINISHED).touch()
         parts["ckpt_path"] = None  # from here on the weights are the run's own

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,14 @@ class RunLogger(CSVLogger):
                 check_writable(Path(self.root_dir, "version"), "trainer.default_root_dir")
                 raise
         return number
+
+
+def give_back_folders(loggers: Iterable[object]) -> None:
+    """Removes the folders of a run that has ended before anything was written into them."""
+    for logger in loggers:
+        if isinstance(logger, RunLogger) and vars(rank_zero_only)["rank"] == 0:
+            with suppress(OSError):  # it isn't there, or not empty
+                Path(logger.log_dir).rmdir()
 
 
 class LogInCheckpoints(Callback):

@@ -161,3 +161,15 @@ def test_a_dry_run_says_what_would_be_trained_and_leaves_nothing(
     assert run([*words, "--data.validation=nowhere.tsv"]) == 2
     assert run([word if word != pairs else "nowhere.tsv" for word in words]) == 2
     assert "nowhere.tsv" in capsys.readouterr().err
+
+
+def test_a_run_that_never_began_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = tiny.write_texts(tmp_path / "a.txt")
+    words = ["fit", "--recipe", "simcse", "--encoder", tiny.save_bert(tmp_path / "here"), "--train", texts]
+    for more in ((), ("--folder", "mine")):
+        assert run([*words, "--validation", texts, "--trainer.accelerator", "cpu", *more]) == 2
+        assert "a.txt: expected anchor, positive, target, got a .txt file" in capsys.readouterr().err
+    assert not list(tmp_path.glob("runs/*")) and not (tmp_path / "mine").exists()

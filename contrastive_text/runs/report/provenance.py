@@ -92,7 +92,7 @@ def _glance(run: RunRecord, space: Space | None) -> dict[str, str]:
         figures["at step"] = f"{step:,}"
     if (losses := run.metrics.get(LOSS)) is not None:
         figures["loss, last step"] = number(losses.values[-1], ".3g")
-        figures["steps"] = f"{losses.steps[-1]:,}"
+        figures["steps"] = f"{max(points.steps[-1] for points in run.metrics.values()):,}"
     if run.diverged is not None:
         figures["loss, last step"] = f"NaN or infinite from step {run.diverged:,} on"
     if space is not None and space.diagnosis is not None:
