@@ -47,6 +47,14 @@ class Pooler(nn.Module, ABC):
             off the text's (see ``encoders.templates``).
         reads_end: Whether all that it reads is the last token: training sees to it that this is the same one in
             every row (``append_eos`` of ``TransformerEncoder``).
+
+    Example:
+        >>> class MiddleToken(Pooler):
+        ...     def forward(self, hidden):
+        ...         tokens, middle = hidden.layers[-1], hidden.mask.sum(dim=1) // 2
+        ...         return tokens[torch.arange(len(tokens)), middle]
+        >>> MiddleToken()(Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True] * 3])))
+        tensor([[3.]])
     """
 
     layers: tuple[int, ...] = (-1,)
@@ -59,7 +67,13 @@ class Pooler(nn.Module, ABC):
 
 
 class MeanPooler(Pooler):
-    """Mean of the last layer's tokens (SBERT, DeCLUTR, ConSERT in training; ``avg`` in SimCSE's code)."""
+    """Mean of the last layer's tokens (SBERT, DeCLUTR, ConSERT in training; ``avg`` in SimCSE's code).
+
+    Example:
+        >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True, True, False]]))
+        >>> MeanPooler()(hidden)
+        tensor([[2.]])
+    """
 
     def forward(self, hidden: Hidden) -> Tensor:
         """Returns the masked mean, (n, D)."""
@@ -67,7 +81,13 @@ class MeanPooler(Pooler):
 
 
 class CLSPooler(Pooler):
-    """First token of the last layer (``cls_before_pooler`` in SimCSE's code; add a head for its ``cls``)."""
+    """First token of the last layer (``cls_before_pooler`` in SimCSE's code; add a head for its ``cls``).
+
+    Example:
+        >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True, True, False]]))
+        >>> CLSPooler()(hidden)
+        tensor([[1.]])
+    """
 
     def forward(self, hidden: Hidden) -> Tensor:
         """Returns the vector of the first token that is not padding, (n, D)."""
@@ -77,7 +97,13 @@ class CLSPooler(Pooler):
 
 
 class LastTwoPooler(Pooler):
-    """Mean over tokens of the average of the last two layers (``avg_top2``; ConSERT's evaluation)."""
+    """Mean over tokens of the average of the last two layers (``avg_top2``; ConSERT's evaluation).
+
+    Example:
+        >>> layers = {-1: torch.tensor([[[1.0], [3.0]]]), -2: torch.tensor([[[3.0], [5.0]]])}
+        >>> LastTwoPooler()(Hidden(layers, mask=torch.tensor([[True, True]])))
+        tensor([[3.]])
+    """
 
     layers = (-1, -2)
 
@@ -98,6 +124,11 @@ class FirstLastPooler(Pooler):
 
     Raises:
         ValueError: Another name.
+
+    Example:
+        >>> layers = {-1: torch.tensor([[[1.0], [3.0]]]), 0: torch.tensor([[[3.0], [5.0]]])}
+        >>> FirstLastPooler("embeddings")(Hidden(layers, mask=torch.tensor([[True, True]])))
+        tensor([[3.]])
     """
 
     def __init__(self, first: FirstLayer) -> None:
@@ -116,6 +147,11 @@ class MaxPooler(Pooler):
     """Largest value of each feature over the last layer's tokens (sentence-transformers' ``max``).
 
     Of tokens that an embedding view erased whole, which stay equal in every layer, rounding chooses the largest.
+
+    Example:
+        >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True, True, False]]))
+        >>> MaxPooler()(hidden)
+        tensor([[3.]])
     """
 
     def forward(self, hidden: Hidden) -> Tensor:
@@ -130,6 +166,11 @@ class LastTokenPooler(Pooler):
     Source: Jiang et al. 2023, PromptEOL (https://arxiv.org/abs/2307.16645), section 3.1; sentence-transformers'
     ``lasttoken``. It is a special token where the tokenizer puts one after a text; where it puts none, training
     puts the tokenizer's end token there, unless a template ends the row.
+
+    Example:
+        >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True, True, False]]))
+        >>> LastTokenPooler()(hidden)
+        tensor([[3.]])
     """
 
     reads_end = True

@@ -21,7 +21,12 @@ _ALIGNED = 16
 
 
 def is_distributed() -> bool:
-    """Whether a process group of more than one process is up."""
+    """Whether a process group of more than one process is up.
+
+    Example:
+        >>> is_distributed()
+        False
+    """
     return _has_group() and dist.get_world_size() > 1
 
 
@@ -44,12 +49,22 @@ def _has_group() -> bool:
 
 
 def world_size() -> int:
-    """Returns the number of processes, 1 without a process group."""
+    """Returns the number of processes, 1 without a process group.
+
+    Example:
+        >>> world_size()
+        1
+    """
     return dist.get_world_size() if is_distributed() else 1
 
 
 def rank() -> int:
-    """Returns the number of this process, 0 without a process group."""
+    """Returns the number of this process, 0 without a process group.
+
+    Example:
+        >>> rank()
+        0
+    """
     return dist.get_rank() if is_distributed() else 0
 
 

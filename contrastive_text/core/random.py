@@ -77,7 +77,12 @@ def fold_each(*parts: npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
 
 
 def text_id(text: str | bytes) -> int:
-    """Returns a signed 64-bit hash of a text, the same in every process (BLAKE2b)."""
+    """Returns a signed 64-bit hash of a text, the same in every process (BLAKE2b).
+
+    Example:
+        >>> text_id("a cat") == text_id("a cat") != text_id("a dog")
+        True
+    """
     content = text.encode() if isinstance(text, str) else text
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
@@ -140,6 +145,13 @@ def seed_torch(key: int, device: torch.device) -> None:
     """Seeds the generators that dropout on a device draws from.
 
     ``torch.manual_seed`` seeds those of all devices, which takes 0.2 ms where there are none.
+
+    Example:
+        >>> seed_torch(3, torch.device("cpu"))
+        >>> first = torch.rand(1)
+        >>> seed_torch(3, torch.device("cpu"))
+        >>> torch.equal(first, torch.rand(1))
+        True
     """
     if device.type == "cpu":
         torch.default_generator.manual_seed(key)

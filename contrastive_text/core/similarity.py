@@ -41,6 +41,10 @@ def at_least_float32(values: Tensor) -> Tensor:
 
     Args:
         values: (..., D).
+
+    Example:
+        >>> at_least_float32(torch.zeros(1, dtype=torch.bfloat16)).dtype
+        torch.float32
     """
     if values.dtype == torch.float16 and values.requires_grad and values.numel():
         widened: Tensor = _Widened.apply(values)  # type: ignore[no-untyped-call]  # torch's

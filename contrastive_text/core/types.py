@@ -90,7 +90,12 @@ class Tokens:
 
 
 class TextPair(NamedTuple):
-    """Two texts that stand in one sequence, one after the other."""
+    """Two texts that stand in one sequence, one after the other.
+
+    Example:
+        >>> TextPair("A premise.", "A hypothesis.").second
+        'A hypothesis.'
+    """
 
     first: str
     second: str
@@ -205,6 +210,10 @@ class Example:
         target: A label or a score, for supervised objectives.
         views_per_text: How often each text stands in the batch: the views of a text i of a role are the
             slots ``i * views_per_text`` and those that follow.
+
+    Example:
+        >>> Example("a dog runs", positives=("it runs",), negatives=("it sleeps",)).negatives
+        ('it sleeps',)
     """
 
     anchor: Text
@@ -215,7 +224,12 @@ class Example:
 
 
 class Slot(NamedTuple):
-    """One text of every example: its role and its number within the role."""
+    """One text of every example: its role and its number within the role.
+
+    Example:
+        >>> Slot("positive", 1)
+        Slot(role='positive', number=1)
+    """
 
     role: Role
     number: int
@@ -244,6 +258,12 @@ class Hidden:
         ids: Token ids, of any value on padding, (n, L); None of an encoder of one's own that doesn't say them.
         mask_id: Id of the mask token; None where there is none.
         on_host: The mask where the host knows it, and the ids, of vectors on a device; None elsewhere.
+
+    Example:
+        >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True, True, False]]))
+        >>> hidden.tokens(-1)
+        tensor([[1.],
+                [3.]])
     """
 
     layers: Mapping[int, Tensor]

@@ -28,6 +28,10 @@ class TaskScore:
         size: Rows that the score is of.
         parts: Further figures of the task, times 100: of its sub-sets, or of another metric or split.
         missing: Empty, or why there is no score and what to do: which files to put where, and where to get them.
+
+    Example:
+        >>> TaskScore("MR", "accuracy", 81.0).score
+        81.0
     """
 
     task: str

@@ -32,6 +32,10 @@ class Hit(NamedTuple):
     Args:
         corpus_id: Its place in the corpus.
         score: Its cosine similarity to the query.
+
+    Example:
+        >>> Hit(corpus_id=3, score=0.91).corpus_id
+        3
     """
 
     corpus_id: int

@@ -44,6 +44,17 @@ class Loss(nn.Module, ABC):
         reads_labels: Whether it compares by classes: those alike are texts of a row's class.
         reduction: How the terms make one number; see ``reduce_terms``.
         learned: The temperature that is trained; None where it stays as it is.
+
+    Example:
+        >>> from contrastive_text.losses import cosine_similarity_matrix
+        >>> class Hinge(Loss):
+        ...     def terms(self, block):
+        ...         cosines = block.hide(cosine_similarity_matrix(block.rows, block.columns))
+        ...         target = block.target.unsqueeze(1)
+        ...         wrong = cosines.scatter(1, target, -1).amax(dim=1)
+        ...         return (0.3 - cosines.gather(1, target).squeeze(1) + wrong).clamp(min=0)
+        >>> Hinge()(torch.eye(3), torch.eye(3))
+        tensor(0.)
     """
 
     several_targets: bool = False

@@ -22,6 +22,13 @@ class BatchLoss(nn.Module, ABC):
         decorrelates: Whether it asks features to differ, so that their correlation is logged.
         remedy: What to try where vectors become alike all the same, beside a lower learning rate or a larger
             batch; the doctor of a run says it.
+
+    Example:
+        >>> class Invariance(BatchLoss):
+        ...     def value(self, anchor, positive, ids):
+        ...         return (anchor - positive).square().mean()
+        >>> Invariance()(torch.eye(2), torch.zeros(2, 2))
+        tensor(0.5000)
     """
 
     decorrelates: ClassVar[bool] = False

@@ -13,7 +13,16 @@ from contrastive_text.losses.temperature import check_temperature
 
 
 class RankLoss(nn.Module, ABC):
-    """Base class of losses that hold a student's cosines of each row's candidates against a guide's."""
+    """Base class of losses that hold a student's cosines of each row's candidates against a guide's.
+
+    Example:
+        >>> class SameScores(RankLoss):
+        ...     def terms(self, student, guide, target, hidden):
+        ...         errors = (student - guide).square().masked_fill(hidden, 0.0)
+        ...         return errors.sum(dim=1) / (~hidden).sum(dim=1).clamp(min=1)
+        >>> SameScores()(torch.tensor([[1.0, 0.5]]), torch.tensor([[1.0, 0.0]]))
+        tensor(0.1250)
+    """
 
     @abstractmethod
     def terms(self, student: Tensor, guide: Tensor, target: Tensor, hidden: Tensor) -> Tensor:

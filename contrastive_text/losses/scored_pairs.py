@@ -21,6 +21,13 @@ class ScoreLoss(nn.Module, ABC):
         whole_batch: Whether pairs are held against each other, so that the pairs of all ranks are needed;
             False where every pair has a term of its own.
         reads_vectors: Whether it reads the two vectors of each pair in place of their cosine.
+
+    Example:
+        >>> class AbsoluteError(ScoreLoss):
+        ...     def terms(self, pairs, scores):
+        ...         return (pairs - scores).abs()
+        >>> AbsoluteError()(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 1.0]))
+        tensor(0.2500)
     """
 
     whole_batch: ClassVar[bool] = False

@@ -16,6 +16,10 @@ class RetrievalScores(NamedTuple):
     Args:
         recall_at_1: Share of the queries whose answer ranks first.
         mrr: Mean of 1 / rank of the answer (mean reciprocal rank).
+
+    Example:
+        >>> RetrievalScores(recall_at_1=50.0, mrr=62.5).mrr
+        62.5
     """
 
     recall_at_1: float

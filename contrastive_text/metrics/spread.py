@@ -65,6 +65,10 @@ class Hubs(NamedTuple):
     Args:
         skewness: Of the k-occurrences: 0 where all are neighbours equally often, above where few are very often.
         orphans: Share of the vectors that are no neighbour of any other, in [0, 1].
+
+    Example:
+        >>> Hubs(skewness=0.0, orphans=0.25).orphans
+        0.25
     """
 
     skewness: float

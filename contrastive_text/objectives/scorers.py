@@ -14,7 +14,20 @@ from contrastive_text.heads import linear_exactly
 
 
 class Scorer(nn.Module, ABC):
-    """Base class of scorers: a small network whose widths are known when encoder and classes are."""
+    """Base class of scorers: a small network whose widths are known when encoder and classes are.
+
+    Example:
+        >>> class Difference(Scorer):
+        ...     def build(self, features, classes):
+        ...         self.layer = nn.Linear(features, classes)
+        ...
+        ...     def forward(self, u, v):
+        ...         return self.layer((u - v).abs())
+        >>> scorer = Difference()
+        >>> scorer.build(features=4, classes=3)
+        >>> scorer(torch.zeros(2, 4), torch.ones(2, 4)).shape
+        torch.Size([2, 3])
+    """
 
     def build(self, features: int, classes: int) -> None:  # a scorer may have nothing to build
         """Makes what depends on the width D of the vectors and on the number of classes."""

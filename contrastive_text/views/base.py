@@ -53,6 +53,15 @@ class TextView(View, ABC):
             text.
         checks_texts: Whether ``check`` asks something of each text: then every text that enters the view is
             looked at before the first step.
+
+    Example:
+        >>> class DropOneWord(TextView):
+        ...     def __call__(self, text, rng):
+        ...         words = text.split()
+        ...         del words[rng.integers(len(words))]
+        ...         return " ".join(words)
+        >>> len(DropOneWord()("a dog runs", np.random.default_rng(0)).split())
+        2
     """
 
     around: Frame | None = None
@@ -85,6 +94,13 @@ class TokenView(View, ABC):
         sets_positions: Whether it fills ``Tokens.positions``.
         sets_labels: Whether it fills ``Tokens.labels``, for masked language modelling.
         unit: What it chooses.
+
+    Example:
+        >>> class Reverse(TokenView):
+        ...     def __call__(self, tokens, rng):
+        ...         return tokens.take(range(len(tokens) - 1, -1, -1))
+        >>> Reverse().unit
+        'token'
     """
 
     after_specials: ClassVar[bool] = False
@@ -109,6 +125,13 @@ class EmbeddingView(View, ABC):
 
     Attributes:
         specials: Whether it may alter special tokens too; if not, the mask that it gets leaves them out.
+
+    Example:
+        >>> class Noise(EmbeddingView):
+        ...     def __call__(self, embeddings, mask, rng):
+        ...         return embeddings + 0.1 * rng.randn(*embeddings.shape[1:]).to(embeddings)
+        >>> Noise().specials
+        True
     """
 
     specials: bool = True

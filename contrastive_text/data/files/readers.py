@@ -252,6 +252,14 @@ def read_pairs(
 
     Rows without a score are left out and counted: those with an empty cell, a dash or, in a file without another
     score below 0, -1 (GLUE's for none).
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "pairs.tsv")
+        ...     _ = path.write_text("sentence1\\tsentence2\\tscore\\na cat\\ta pet\\t4.5\\na cat\\ta car\\t-\\n")
+        ...     len(read_pairs(path))
+        1
     """
     reads = ("anchor", "positive", "target")
     return _read(paths, reads, columns, Labels(None, gold=True), split, True, bounds, None)

@@ -190,6 +190,10 @@ class PairScore(NamedTuple):
         pearson: Pearson correlation of the same.
         accuracy: Share of the pairs, times 100, whose label is 1 where their cosine is above a threshold and 0
             elsewhere; None without a threshold.
+
+    Example:
+        >>> PairScore("all", pairs=1_500, spearman=81.2, pearson=80.4).spearman
+        81.2
     """
 
     subset: str

@@ -55,6 +55,13 @@ class WarmupSchedule(Schedule):
 
     Raises:
         ValueError: One is negative, both are given, or the ratio is above 1.
+
+    Example:
+        >>> class SquareRoot(WarmupSchedule):
+        ...     def after_warmup(self, step, warmup, total):
+        ...         return (1 - (step - warmup) / (total - warmup)) ** 0.5
+        >>> [SquareRoot(warmup_steps=2).factor(step, total=6) for step in (1, 2, 5)]
+        [0.5, 1.0, 0.5]
     """
 
     def __init__(self, warmup_steps: int = 0, warmup_ratio: float = 0.0) -> None:
