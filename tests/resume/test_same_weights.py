@@ -99,28 +99,54 @@ def test_runs_by_epochs_are_taken_up_at_every_step(
         check_equal(whole, by_epochs(tmp_path / "again" / name, resume=resume))
 
 
-@pytest.mark.parametrize("accumulate", rest_slow([2, 1]))
-def test_a_longer_run_goes_on_inside_the_epoch_in_which_it_ended(
-    accumulate: int, bert: str, tasks: dict[str, TextTask], tmp_path: Path
+class SaveAfterwards(Callback):
+    """Saves by hand, after the run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's
+        trainer.save_checkpoint(self.path)
+
+
+@pytest.mark.parametrize(
+    ("ends", "options"),
+    rest_slow(
+        [
+            ([1, 3, 4, 7], {"accumulate": 2}),  # steps; an epoch has three batches
+            ([1, 3, 4, 7], {}),
+            ([1, 3], {"by_epochs": 3}),  # epochs
+            ([1, 3], {"by_epochs": 2, "limit_train_batches": 2}),
+        ]
+    ),
+    ids=["accumulated", "by steps", "by epochs", "by limited epochs"],
+)
+def test_a_longer_run_goes_on_where_a_shorter_one_ended(
+    ends: list[int], options: dict[str, Any], bert: str, tasks: dict[str, TextTask], tmp_path: Path
 ) -> None:
-    """Wherever it ended: what is saved after its last step, at the end of its last epoch and by hand."""
+    """Wherever it was saved: after its last step, at the end of its last epoch, and by hand."""
+    epoch = options.get("by_epochs")
+    more = {name: value for name, value in options.items() if name != "by_epochs"}
 
-    def to(steps: int, name: str, resume: str | None = None) -> dict[str, Tensor]:
-        class SaveAfterwards(Callback):
-            def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's
-                trainer.save_checkpoint(tmp_path / name / "by hand.ckpt")
+    def to(end: int, name: str, resume: str | None = None) -> dict[str, Tensor]:
+        folder = tmp_path / name
+        callbacks = (
+            ModelCheckpoint(folder, filename="end", save_top_k=-1, every_n_epochs=1),
+            SaveAfterwards(folder / "by hand.ckpt"),
+        )
+        bound = {"max_steps": -1, "max_epochs": end} if epoch else {}
+        steps, schedule = end * (epoch or 1), ConstantSchedule()
+        return run(
+            folder, bert, tasks, steps, resume=resume, callbacks=callbacks, schedule=schedule, **bound, **more
+        )
 
-        ends = ModelCheckpoint(tmp_path / name, filename="end", save_top_k=-1, every_n_epochs=1)
-        options: dict[str, Any] = {"accumulate": accumulate, "schedule": ConstantSchedule()}
-        more = (ends, SaveAfterwards())
-        return run(tmp_path / name, bert, tasks, steps=steps, resume=resume, callbacks=more, **options)
-
-    whole = to(7, "whole")
-    for steps in (1, 3, 4):
-        to(steps, str(steps))
-        for saved in (f"step={steps}", "end", "by hand"):
-            resume = str(tmp_path / str(steps) / f"{saved}.ckpt")
-            check_equal(whole, to(7, f"after {steps}, {saved}", resume=resume))
+    *shorter, last = ends
+    whole = to(last, "whole")
+    for end in shorter:
+        to(end, str(end))
+        for saved in (f"step={end * (epoch or 1)}", "end", "by hand"):
+            resume = str(tmp_path / str(end) / f"{saved}.ckpt")
+            check_equal(whole, to(last, f"after {end}, {saved}", resume=resume))
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
