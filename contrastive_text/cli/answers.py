@@ -11,6 +11,7 @@ _PARSER_S = re.compile(r"Does not validate against any|Problem with given class_
 """How the parser's errors begin, which are raised from those of a part's constructor."""
 _IN_A_WORKER = re.compile(r"Caught (?P<error>\w+) in .*\nOriginal Traceback")
 _LACKS = re.compile(r"Requirement '(?P<library>[\w-]+)[^']*' not met")
+_OF_LIGHTNING = re.compile(r"class_path='pytorch_lightning\.[\w.]*?(\w+)'")
 _REFUSED = re.compile(r"^\s*- (\S+: expected .*)$", flags=re.MULTILINE)
 
 
@@ -46,8 +47,19 @@ def constructor_answer(message: str, cause: BaseException | None = None) -> str 
     if (lacks := _LACKS.search(message)) is not None:
         library = lacks["library"]
         return f"{_place(message)}expected the library {library}, got none; pip install {library}"
-    found = _REFUSED.findall(message)
-    return found[0] if found else None
+    if (refused := _REFUSED.search(message)) is not None:
+        return refused[1]
+    if (part := _OF_LIGHTNING.search(message)) is not None and cause is not None:
+        said = " ".join(str(first := _first_of(cause)).split())[:300]
+        return f"{part[1]}: expected arguments that it takes, got {type(first).__name__}: {said}"
+    return None
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """Returns the error that all others were raised from."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return error
 
 
 def _place(message: str) -> str:

@@ -41,7 +41,7 @@ from contrastive_text.training.model_card import add_card
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.named_folder import NamedFolder, check_options
 from contrastive_text.training.run_folders import OwnFolders, remove_leftovers
-from contrastive_text.training.run_log import LogInCheckpoints, RunLogger, give_back_folders
+from contrastive_text.training.run_log import LogInCheckpoints, RunLogger, check_loggers, give_back_folders
 from contrastive_text.training.run_parser import PLACES, VALUES, check_places, checkpoint_parts, run_parser
 from contrastive_text.training.trainer_options import answering, check_processes, check_seed, check_trainer
 
@@ -215,6 +215,7 @@ class Run:
             )
         self._folders.resumes = parts["ckpt_path"]
         try:
+            check_loggers(self.trainer.loggers)
             self.call(pl.Trainer.fit)
         except FirstStepReachedError:
             return

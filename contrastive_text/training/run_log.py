@@ -13,11 +13,12 @@ from typing import Any
 import pytorch_lightning as pl
 from lightning_fabric.loggers.logger import rank_zero_experiment
 from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.loggers import CSVLogger, Logger
 from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 from pytorch_lightning.utilities import rank_zero_only
 
 from contrastive_text.core.disk import replacing
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.training.writable import check_writable
 
 LOG_ROWS = "log_rows"
@@ -118,6 +119,25 @@ class RunLogger(CSVLogger):
                 check_writable(Path(self.root_dir, "version"), "trainer.default_root_dir")
                 raise
         return number
+
+
+def check_loggers(loggers: Iterable[Logger]) -> None:
+    """Has the loggers beside the run's own begin, before the data are read.
+
+    Raises:
+        ValueError: One that can't, such as a tracker whose server isn't there.
+    """
+    for logger in loggers:
+        if isinstance(logger, RunLogger):
+            continue
+        try:
+            _ = logger.experiment  # type: ignore[attr-defined]  # of all of them, but not declared
+        except Exception as error:
+            name, said = type(logger).__name__, " ".join(str(error).split())[:300]
+            raise InvalidValueError(
+                f"trainer.logger: expected a {name} that can log, got {type(error).__name__}: {said}; change its "
+                "options, or leave it out"
+            ) from error
 
 
 def give_back_folders(loggers: Iterable[object]) -> None:

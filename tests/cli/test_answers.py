@@ -12,6 +12,7 @@ import pytest
 import tiny
 
 from contrastive_text.cli import run
+from contrastive_text.cli.answers import answer as answer_of
 
 # Lightning on the place of the best checkpoint, where validate, test and predict load one of another run
 pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed from")
@@ -382,3 +383,20 @@ def test_an_error_inside_a_user_s_own_part_keeps_its_traceback(
 def test_a_column_without_its_name_is_refused(answer: Callable[[Sequence[str]], str]) -> None:
     said = answer(["evaluate", "model", "pairs.tsv", "--columns", "gold"])
     assert "--columns: expected NAME=COLUMN, got gold" in said
+
+
+def test_a_part_of_lightning_that_refuses_its_arguments_is_named() -> None:
+    first = RuntimeError("no server at\n127.0.0.1")
+    second = ValueError("in between")
+    second.__cause__ = first
+    path = "pytorch_lightning.loggers.MLFlowLogger"
+    third = ValueError(
+        f"Does not validate against any\nGiven value: Namespace(class_path='{path}', init_args=None)"
+    )
+    third.__cause__ = second
+    assert answer_of(third) == (
+        "MLFlowLogger: expected arguments that it takes, got RuntimeError: no server at 127.0.0.1"
+    )
+    own = ValueError("Does not validate against any\nGiven value: Namespace(class_path='my_parts.Own')")
+    own.__cause__ = second
+    assert answer_of(own) is None  # whose bug keeps its traceback

@@ -91,3 +91,21 @@ def test_runs_of_a_sweep_log_elsewhere_too(here: Path, capsys: pytest.CaptureFix
     scores = [figures["val/spearman"] for _, figures in Kept.rows if "val/spearman" in figures]
     shown = capsys.readouterr().out
     assert len(scores) == 2 and all(f"{score:.2f}" in shown for score in scores)
+
+
+def test_a_logger_that_can_t_begin_is_named_before_the_first_step(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "lost_logs.py").write_text(
+        "from pytorch_lightning.loggers.logger import DummyLogger\n\n"
+        "class Lost(DummyLogger):\n"
+        "    @property\n"
+        "    def experiment(self):\n"
+        '        raise RuntimeError("no server at\\n127.0.0.1")\n',
+        encoding="utf-8",
+    )
+    words = ["--encoder", "encoder/", "--train", "texts.txt", "--trainer.accelerator", "cpu"]
+    assert run(["fit", "--recipe", "simcse", *words, "--trainer.logger", "lost_logs.Lost"]) == 2
+    said = capsys.readouterr()
+    assert "trainer.logger: expected a Lost that can log, got RuntimeError: no server at 127.0.0.1; " in said.err
+    assert "What makes the result" not in said.out and not list(here.glob("runs/*"))
