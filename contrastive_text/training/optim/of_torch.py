@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,13 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from contrastive_text.core.class_paths import resolve
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.misspelt import nearest
-from contrastive_text.training.optim.optimizers import Optimizer, decayed_apart, unscaled_before
+from contrastive_text.training.optim.optimizers import (
+    Optimizer,
+    check_decay,
+    check_positive,
+    decayed_apart,
+    unscaled_before,
+)
 from contrastive_text.training.optim.schedules import Schedule
 
 _T = TypeVar("_T")
@@ -56,12 +61,8 @@ class TorchOptimizer(Optimizer):
     def __init__(
         self, name: str, lr: float, weight_decay: float = 0.0, options: dict[str, Any] | None = None
     ) -> None:
-        if not 0 < lr < math.inf:
-            raise InvalidValueError(f"TorchOptimizer.lr: expected a positive number, got {lr}; try 3e-5")
-        if not 0 <= weight_decay < math.inf:
-            raise InvalidValueError(
-                f"TorchOptimizer.weight_decay: expected 0 or more, got {weight_decay}; 0 switches it off"
-            )
+        check_positive("TorchOptimizer.lr", lr, usual=3e-5)
+        check_decay("TorchOptimizer.weight_decay", weight_decay)
         self.name = name
         self.lr = lr
         self.weight_decay = weight_decay

@@ -79,15 +79,11 @@ class AdamW(Optimizer):
         bias_correction: bool = True,
         fused: bool = True,
     ) -> None:
-        for name, value, usual in (("lr", lr, 3e-5), ("eps", eps, 1e-8)):
-            if not 0 < value < math.inf:
-                raise InvalidValueError(f"AdamW.{name}: expected a positive number, got {value}; try {usual}")
+        check_positive("AdamW.lr", lr, usual=3e-5)
+        check_positive("AdamW.eps", eps, usual=1e-8)
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise InvalidValueError(f"AdamW.betas: expected two numbers in [0, 1), got {betas}; try (0.9, 0.999)")
-        if not 0 <= weight_decay < math.inf:
-            raise InvalidValueError(
-                f"AdamW.weight_decay: expected 0 or more, got {weight_decay}; 0 switches it off"
-            )
+        check_decay("AdamW.weight_decay", weight_decay)
         self.lr = lr
         self.betas = betas
         self.eps = eps
@@ -113,6 +109,18 @@ class AdamW(Optimizer):
         return unscaled_before(
             torch.optim.AdamW(filled, lr=self.lr, betas=self.betas, eps=self.eps, fused=self.fused)
         )
+
+
+def check_positive(where: str, value: float, usual: float) -> None:
+    """Checks that a setting is a positive number (ValueError)."""
+    if not 0 < value < math.inf:
+        raise InvalidValueError(f"{where}: expected a positive number, got {value}; try {usual}")
+
+
+def check_decay(where: str, value: float) -> None:
+    """Checks that a weight decay is none or positive (ValueError)."""
+    if not 0 <= value < math.inf:
+        raise InvalidValueError(f"{where}: expected 0 or more, got {value}; 0 switches it off")
 
 
 def decayed_apart(
