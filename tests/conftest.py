@@ -126,6 +126,20 @@ def forking(seeding_what_is_there: None, unflushed: None) -> None:  # noqa: ARG0
     processes.serve()
 
 
+@pytest.fixture(autouse=True)
+def no_place_among_processes() -> Iterator[None]:
+    """Takes back what Lightning's launchers write into the environment.
+
+    A command that a later test starts would take itself for one of several processes, and wait for the others.
+    """
+    names = ("LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    yield
+    for name in names:
+        os.environ.pop(name, None)
+    os.environ.update(before)
+
+
 @pytest.fixture
 def warm_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forks a device's process from the server; one that imports torch itself takes seconds.
