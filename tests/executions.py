@@ -110,19 +110,6 @@ class Along(GradientView):
         return embeddings + gradient
 
 
-class Quiet(ContrastiveModule):
-    """Keeps what it would log, for want of a trainer."""
-
-    shown: dict[str, Tensor]
-
-    def log(self, *args: Any, **options: Any) -> None:
-        """Does nothing."""
-
-    def log_dict(self, dictionary: dict[str, Tensor], **options: Any) -> None:  # type: ignore[override]  # noqa: ARG002  # Lightning's options
-        """Keeps the figures."""
-        self.shown = dict(dictionary)
-
-
 def chains(case: Case, views: str, followed: str) -> dict[str, list[View]]:
     """Returns the chains of views of each role."""
     found: dict[str, list[View]] = {"anchor": [], "positive": []}
@@ -141,7 +128,7 @@ def chains(case: Case, views: str, followed: str) -> dict[str, list[View]]:
     return found
 
 
-def module_of(execution: Execution, **options: Any) -> Quiet:
+def module_of(execution: Execution, **options: Any) -> ContrastiveModule:
     """Returns the module of an execution, in float64; without chunks. Options are the encoder's."""
     case = CASES[execution.case]
     torch.manual_seed(0)
@@ -156,7 +143,7 @@ def module_of(execution: Execution, **options: Any) -> Quiet:
     views = chains(case, execution.views, followed=next(iter(objectives)))
     if case.template:
         encoder.tokenizer = SimpleNamespace(mask_token_id=MASK)  # type: ignore[assignment]  # all that is read of it
-    return Quiet(encoder, views=dict(views), objectives=objectives, **case.parts()).double()
+    return ContrastiveModule(encoder, views=dict(views), objectives=objectives, **case.parts()).double()
 
 
 def batch_of(case: Case, views: str, step: int) -> Batch:
@@ -295,7 +282,7 @@ def mean_gradients(parameters: dict[str, torch.nn.Parameter]) -> dict[str, Tenso
     return {name: mean for name, mean, some in zip(own, averaged, (anywhere > 0).tolist(), strict=True) if some}
 
 
-def execute(execution: Execution, module: Quiet | None = None, split: bool = False) -> Found:
+def execute(execution: Execution, module: ContrastiveModule | None = None, split: bool = False) -> Found:
     """Takes some steps down the gradient, on this rank's part of each batch.
 
     Args:
@@ -333,7 +320,7 @@ def execute(execution: Execution, module: Quiet | None = None, split: bool = Fal
             gradients = mean_gradients(parameters)
         if found is None:
             figures = {"loss": sum_over_ranks(loss.detach()) / world_size()}
-            figures |= {name: value for name, value in module.shown.items() if "gradient/" in name}
+            figures |= {name: value for name, value in module.figures.items() if "gradient/" in name}
             copies = {name: value.clone() for name, value in gradients.items()}
             found = Found(figures, copies, start, {}, seen, (len(read), tokens), queued=0)
         for name, gradient in gradients.items():

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 from covering import covering
-from executions import RANKS, Execution, Outcome, Quiet, compare, execute, module_of
+from executions import RANKS, Execution, Outcome, compare, execute, module_of
 from objective_cases import CASES, TRIPLE, Case, How, Known
 from processes import free_ports, meeting, start_all
 from torch import nn
@@ -18,6 +18,7 @@ from torch import nn
 from contrastive_text.encoders import LoRA
 from contrastive_text.losses import InfoNCE
 from contrastive_text.objectives import Contrastive, FalseNegatives, Matryoshka, Momentum, Objective
+from contrastive_text.training.module import ContrastiveModule
 
 PROMISE = 1e-10
 AFTER_STEPS = 1e-9
@@ -59,7 +60,7 @@ EVERY = [Parts(*names) for names in itertools.product(*(("", name) for name in P
 COVERING = covering(EVERY[::-1])
 
 
-def module_for(parts: Parts, execution: Execution, bert: str) -> Quiet:
+def module_for(parts: Parts, execution: Execution, bert: str) -> ContrastiveModule:
     """Returns the module; its adapters have learned something."""
     adapted = {"model_name_or_path": bert, "adapters": LoRA(rank=4, alpha=8.0)} if parts.adapters else {}
     module = module_of(execution, **adapted)

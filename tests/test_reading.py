@@ -46,8 +46,6 @@ def test_a_step_is_read_in_the_nine_files_of_the_design(tmp_path: Path, monkeypa
     data = tiny.data(tiny.write_texts(tmp_path / "texts.txt"))
     data.attach(module)
     data.setup("fit")
-    monkeypatch.setattr(module, "log", lambda *_, **__: None)
-    monkeypatch.setattr(module, "log_dict", lambda *_, **__: None)
     monkeypatch.setattr(type(module), "current_epoch", 0)
     ran = traced_step(module, next(iter(data.train_dataloader())))
     table = re.findall(r"^\| \[`([\w/.]+)`\]\S+ \| (\d+) \| (.+) \|$", SECTION[1], flags=re.MULTILINE)

@@ -296,6 +296,7 @@ class Encoded:
         keys: Settings of a momentum network, an objective's own -> what that makes of the slots that it encodes,
             after the objective's head and without a gradient. Training alone has any.
         shares: Examples of each rank, as ``Batch.shares``; None where they aren't known.
+        logged: Whether figures beside the loss are looked at; otherwise an objective may leave them out.
     """
 
     embeddings: Tensor
@@ -310,6 +311,7 @@ class Encoded:
     by_groups: OwnPass | None = None
     keys: Mapping[object, Encoded] = field(default_factory=dict)
     shares: tuple[int, ...] | None = None
+    logged: bool = True
 
     def role(self, role: Role) -> Tensor:
         """Returns the vectors of a role, (N, slots of the role, D).

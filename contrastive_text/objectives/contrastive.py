@@ -244,7 +244,7 @@ class Contrastive(Objective):
         local = [replace(each, classes=classes) for each in columns.values()]
         gathered, offset = gather_triples(local, self.training, encoded.shares)
         every = dict(zip(columns, gathered, strict=True))
-        return Terms.added([self._terms(name, rows[name], every[name], offset) for name in rows])
+        return Terms.added([self._terms(name, rows[name], every[name], offset, encoded.logged) for name in rows])
 
     def finish_step(self) -> None:
         """Lets the columns of the step enter the queue."""
@@ -289,7 +289,7 @@ class Contrastive(Objective):
             )
         return encoded.target.long()
 
-    def _terms(self, name: str, rows: Triples, every: Triples, offset: int) -> Terms:
+    def _terms(self, name: str, rows: Triples, every: Triples, offset: int, logged: bool) -> Terms:
         texts = every.anchor_ids if every.anchor_ids.ndim == 1 else every.anchor_ids[:, 0]
         if not self.mask_duplicates:
             distinct = Triples.distinct(every.anchor, every.positive, every.negative)
@@ -306,12 +306,16 @@ class Contrastive(Objective):
         in_batch = self.in_batch or not self.training
         pairs = BatchPairs(local, every, offset, texts=texts, queue=queue, in_batch=in_batch)
         if self.pair_labels is None:
-            logs = health(local, every, offset, by_class=self.loss.reads_labels)
             terms = pairs.terms(self.loss, local, every, offset)
+        else:
+            terms = self.pair_labels.terms(self.loss, pairs)
+        if not logged:
+            return replace(terms, logs={})
+        if self.pair_labels is None:
+            logs = health(local, every, offset, by_class=self.loss.reads_labels)
         else:
             _, positives, _ = pairs.positives()
             logs = health(positives, positives, 0)
-            terms = self.pair_labels.terms(self.loss, pairs)
         if every.anchor_ids.ndim == 2:
             every_ids = [every.anchor_ids, every.positive_ids]
             every_ids += [] if every.negative_ids is None else [every.negative_ids.flatten(0, 1)]

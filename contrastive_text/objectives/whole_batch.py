@@ -81,11 +81,13 @@ class WholeBatch(Objective):
         local = list(self._between.triples(encoded, vectors).values())
         every, offset = gather_triples(local, self.training, encoded.shares)
         own = slice(offset, offset + len(local[0].anchor))
-        return Terms.added([self._terms(each, own) for each in every])
+        return Terms.added([self._terms(each, own, encoded.logged) for each in every])
 
-    def _terms(self, every: Triples, own: slice) -> Terms:
+    def _terms(self, every: Triples, own: slice, logged: bool) -> Terms:
         ids = torch.stack([every.anchor_ids, every.positive_ids], dim=1)
         value = self.loss(every.anchor, every.positive, ids)
+        if not logged:
+            return Terms(total=value, count=1)
         # Other positives of a row's query don't count as texts that it should be unlike.
         every = every.with_partners(attract=None)
         logs = health(every.map(lambda rows: rows[own]), every, own.start)

@@ -87,7 +87,8 @@ def encode_read(
     guided, keyed = guide_vectors(guides, read, running), keys(names)
 
     def loss(encoded: Encoded) -> Tensor:
-        return value(in_place_read(whole(encoded), plan, objectives[followed].view), followed)[0]
+        read = in_place_read(whole(encoded), plan, objectives[followed].view)
+        return value(replace(read, logged=False), followed)[0]
 
     def whole(encoded: Encoded) -> Encoded:
         by_groups = partial(run_by_groups, embedder)

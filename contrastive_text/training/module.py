@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Self
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.utilities import rank_zero_warn
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch, StepBatch
-from contrastive_text.core.distributed import means_over_ranks, rank, world_size
+from contrastive_text.core.distributed import means_over_ranks, rank
 from contrastive_text.core.random import fold, seed_torch, text_id
 from contrastive_text.core.similarity import new_in_full_precision
 from contrastive_text.core.specs import stored_arguments
@@ -34,6 +34,7 @@ from contrastive_text.training.divergence import EndWhenDiverged
 from contrastive_text.training.forward_pass import encode_read
 from contrastive_text.training.guides import Guide
 from contrastive_text.training.held_out import HeldOutScores, predictions, scores_of
+from contrastive_text.training.log_figures import LogFigures
 from contrastive_text.training.momentum import FollowSteps, MomentumNetworks, check_momentum
 from contrastive_text.training.optim import AdamW, Combine, LinearSchedule, Optimizer, Schedule, WeightedSum
 from contrastive_text.training.optim.gradients import gradient_figures
@@ -70,13 +71,17 @@ class ContrastiveModule(StoredModule):
         combine: How the gradients of several objectives make one; None for ``WeightedSum``.
         chunk_tokens: Most tokens that are encoded together while training, computed anew in the backward pass:
             memory of a chunk, loss and gradient of the whole batch, some 4/3 of the time. None for no bound.
-        log_gradients: Every how many batches gradients' norms and cosines are logged, by one more backward pass.
+        log_gradients: Every how many steps gradients' norms and cosines are logged, by one more backward pass: in
+            the first step from there on that is logged at all.
         optimizer: None for ``AdamW``.
         schedule: None for ``LinearSchedule``.
 
     Attributes:
         figures: Name -> what a step logs as ``train/NAME`` beside its loss, scalars without a gradient; emptied
-            before each step. A subclass adds its own in ``step_losses``.
+            before each step. A subclass adds its own in ``step_losses``. After a step that is logged they are
+            means over ranks.
+        logs_step: Whether the step that runs is logged; ``LogFigures`` sets it. Of another step no figure is
+            read, and none need be computed.
 
     Raises:
         ValueError: A head that inference doesn't keep, views out of order, weights of no objective, heads that
@@ -121,7 +126,7 @@ class ContrastiveModule(StoredModule):
         self.by_task = TaskParts(self.objective_parts(), views or {}, trained, guides or {})
         self.plan = self.by_task.common
         self.figures: dict[str, Tensor] = {}
-        self._logged: dict[str, Tensor] = {}
+        self.logs_step = True
         self._recipe: str | None = None
         self._scores: HeldOutScores
         check_parts(encoder, head, self.weights, self.by_task)
@@ -207,7 +212,8 @@ class ContrastiveModule(StoredModule):
         parts, plan = self.by_task.objectives(task), self.by_task.plan(task)
         names, guides = names or list(parts), self.by_task.guides
         keys = partial(self.momentum.encode_keys, batch, plan, self.chunk_tokens)
-        return encode_read(batch, self.embedder, plan, parts, names, self.objective_value, guides, keys)
+        read = encode_read(batch, self.embedder, plan, parts, names, self.objective_value, guides, keys)
+        return replace(read, logged=self.logs_step)
 
     def objective_value(self, encoded: Encoded, name: str) -> tuple[Tensor, Terms]:
         """Returns an objective's loss, whose mean over ranks is that of the whole batch, and its terms."""
@@ -246,30 +252,27 @@ class ContrastiveModule(StoredModule):
         self.figures = {}
         losses = self.step_losses(batch)
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        if self.log_gradients and batch_idx % self.log_gradients == 0:
+        if self._logs_gradients(batch_idx):
             found = gradient_figures(losses, trained)
             self.figures |= {f"gradient/{name}": figure for name, figure in found.items()}
         loss: Tensor = self.combine(losses, trained, key=fold(self.current_epoch, batch_idx))
         for name, objective in self.objective_parts().items():
             if name in losses:
                 objective.finish_step()
-        self.figures |= {"loss": loss.detach()} | self.combine.logs() | self.momentum.figures(self._trainer)
-        self._log_step(list(batch.batches.values()) if isinstance(batch, StepBatch) else [batch])
+        if self.logs_step:
+            self.figures |= {"loss": loss.detach()} | self.combine.logs() | self.momentum.figures()
+            # One sum for all of them, where Lightning has a barrier and a sum for each.
+            self.figures = means_over_ranks(self.figures)
         return loss
 
-    def _log_step(self, batches: Sequence[Batch]) -> None:
-        # One sum for all of them, where Lightning has a barrier and a sum for each.
-        means = means_over_ranks(self.figures)
-        # Lightning repeats the last value of a name that a step doesn't log.
-        self._logged = dict.fromkeys(self._logged, torch.full((), torch.nan, device=self.device)) | means
-        shown = {f"train/{name}": figure for name, figure in self._logged.items()}
-        rows, sync = sum(len(batch) // len(batch.slots) for batch in batches), world_size() > 1
-        self.log("train/loss", shown.pop("train/loss"), prog_bar=True, batch_size=rows)
-        self.log_dict(shown, batch_size=rows)
-        cut = float(sum(batch.truncated for batch in batches))
-        self.log(
-            "train/truncated", cut, batch_size=1, sync_dist=sync, on_step=False, on_epoch=True, reduce_fx="sum"
-        )
+    def _logs_gradients(self, batch_idx: int) -> bool:
+        """Whether a multiple of ``log_gradients`` lies between the last logged step and this one."""
+        if not self.log_gradients or not self.logs_step:
+            return False
+        step, every = batch_idx, 1
+        if (trainer := self._trainer) is not None:
+            step, every = trainer.global_step, vars(trainer)["log_every_n_steps"] or 1  # Lightning's, undeclared
+        return step // self.log_gradients != (step - every) // self.log_gradients
 
     def on_validation_epoch_start(self) -> None:
         """Starts a score for every file and task of the loaders."""
@@ -303,7 +306,7 @@ class ContrastiveModule(StoredModule):
 
     def configure_callbacks(self) -> list[pl.Callback]:
         """Returns what watches over every run, whoever made its trainer."""
-        return [EndWhenDiverged(), KeepGradients(), FollowSteps(self.momentum)]
+        return [EndWhenDiverged(), KeepGradients(), FollowSteps(self.momentum), LogFigures()]
 
     def setup(self, stage: str) -> None:
         """Becomes float64 where that is asked for, before a checkpoint is loaded, which would be rounded.

@@ -186,11 +186,8 @@ class MomentumNetworks(nn.ModuleDict):
         running = [network for name, network in self.networks.items() if name in names and self.training]
         return {network.settings: network.keys(batch, plan, chunk_tokens) for network in running}
 
-    def figures(self, trainer: pl.Trainer | None) -> dict[str, Tensor]:
-        """Returns ``OBJECTIVE/momentum_distance``: how far each copy is behind, where a trainer logs the step."""
-        every = 1 if trainer is None else int(vars(trainer)["log_every_n_steps"])
-        if trainer is not None and (not every or (trainer.global_step + 1) % every):
-            return {}  # reading all weights takes as long as following
+    def figures(self) -> dict[str, Tensor]:
+        """Returns ``OBJECTIVE/momentum_distance``: how far each copy is behind; it takes as long as following."""
         return {f"{name}/momentum_distance": network.distance() for name, network in self.networks.items()}
 
 

@@ -11,7 +11,7 @@ import peft
 import pytest
 import tiny
 import torch
-from executions import Quiet, batch_of
+from executions import batch_of
 from objective_cases import CASES
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor, nn
@@ -126,7 +126,7 @@ def tiny_module(folder: str, **parts: Any) -> ContrastiveModule:
 
 
 def gradients(encoder: TransformerEncoder, chunk_tokens: int | None) -> dict[str, Tensor]:
-    module = Quiet(
+    module = ContrastiveModule(
         encoder, objectives={"c": Contrastive()}, views={"positive": [FeatureCutoff()]}, chunk_tokens=chunk_tokens
     )
     batch = batch_of(CASES["InfoNCE"], "no views", step=0)

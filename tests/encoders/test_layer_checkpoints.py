@@ -11,7 +11,7 @@ import torch
 from architectures import CONFIGS, ROWS, encoder_of, ragged
 from covering import rest_slow
 from decoders import save_decoder
-from executions import Quiet, batch_of
+from executions import batch_of
 from objective_cases import CASES
 from torch import Tensor, nn
 
@@ -19,6 +19,7 @@ from contrastive_text.encoders import LoRA, TransformerEncoder, layer_checkpoint
 from contrastive_text.encoders.layouts import Layout
 from contrastive_text.objectives import Contrastive, DenoisingDecoder, Objective
 from contrastive_text.poolers import LastTwoPooler
+from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import Adversarial, TokenCutoff
 
 LORA = {"rank": 4, "alpha": 8.0, "dropout": 0.1}
@@ -38,7 +39,7 @@ def step(
     dtype: torch.dtype,
 ) -> tuple[dict[str, Tensor], int]:
     """Returns the gradient of a step with views of two levels, and how many calls of layers were checkpointed."""
-    module = Quiet(
+    module = ContrastiveModule(
         encoder,
         LastTwoPooler(),
         objectives=dict(objectives),

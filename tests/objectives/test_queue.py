@@ -611,19 +611,9 @@ def test_the_pass_that_finds_a_gradient_view_does_not_enter(bert: str, texts: st
     assert torch.equal(held(watched)["vectors"], torch.cat(watched.seen[1::2]))
 
 
-class Quiet(ContrastiveModule):
-    """Logs nothing, for want of a trainer."""
-
-    def log(self, *args: Any, **options: Any) -> None:
-        """Does nothing."""
-
-    def log_dict(self, *args: Any, **options: Any) -> None:
-        """Does nothing."""
-
-
 def test_what_is_only_followed_in_a_step_does_not_enter() -> None:
     watched = Watched(queue=99, task="texts")
-    built = Quiet(
+    built = ContrastiveModule(
         TransformerEncoder(config=tiny.CONFIG),
         views={"positive": [Adversarial(objective="watched")]},
         objectives={"watched": watched, "other": Contrastive(task="texts")},

@@ -39,23 +39,13 @@ CASES: dict[str, tuple[Mixture, Combine]] = {
 }
 
 
-class Quiet(ContrastiveModule):
-    """Logs nothing, for want of a trainer."""
-
-    def log(self, *args: Any, **options: Any) -> None:
-        """Does nothing."""
-
-    def log_dict(self, *args: Any, **options: Any) -> None:
-        """Does nothing."""
-
-
-def module(bert: str, combine: Combine) -> Quiet:
+def module(bert: str, combine: Combine) -> ContrastiveModule:
     torch.manual_seed(0)
     objectives = several.objectives()
     objectives["ranked"] = PairRegression(loss=CoSENT(), task="sts")
     weights = {"contrastive": 0.3}
     encoder = TransformerEncoder(bert, dropout=0.0)
-    return Quiet(encoder, objectives=objectives, weights=weights, combine=combine).double()
+    return ContrastiveModule(encoder, objectives=objectives, weights=weights, combine=combine).double()
 
 
 def batches(parts: ContrastiveModule, folder: str, mixture: Mixture) -> Iterator[StepBatch]:

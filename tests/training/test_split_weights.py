@@ -11,7 +11,7 @@ import tiny
 import torch
 import torch.distributed as dist
 from covering import Pair, covering, pairs
-from executions import PARTS, RANKS, VIEWS, Execution, Outcome, Quiet, compare, execute, module_of
+from executions import PARTS, RANKS, VIEWS, Execution, Outcome, compare, execute, module_of
 from objective_cases import CASES
 from processes import free_ports, meeting, of_two_ranks, start_all
 from torch import nn
@@ -65,7 +65,7 @@ QUICK = [
 ]
 
 
-def module_for(way: Way, ranks: str, bert: str) -> Quiet:
+def module_for(way: Way, ranks: str, bert: str) -> ContrastiveModule:
     """Returns the module of a way; its adapters have learned something."""
     adapted = {"model_name_or_path": bert, "adapters": LoRA(rank=4, alpha=8.0)}
     module = module_of(way.execution(ranks), **(adapted if way.trained == "LoRA" else {}))
@@ -168,7 +168,7 @@ def test_ranks_agree_on_parts_and_on_clipped_gradients(tmp_path: Path) -> None:
 
 
 def test_blocks_whose_weights_others_have_too_are_not_split_alone() -> None:
-    def module(case: str) -> Quiet:
+    def module(case: str) -> ContrastiveModule:
         return module_of(Execution(case, "no views", "packed", "whole", "dense", "one process"))
 
     plain, keyed = module("InfoNCE"), module("queue of keys, and queue of keys alone")

@@ -164,6 +164,8 @@ class CollapseDoctor(Callback):
     have negatives; and when features repeat each other, of those that ask them to differ.
     """
 
+    reads_figures_every = EVERY
+
     def __init__(self) -> None:
         self.signs = TrainingSigns()
         self._said: set[str] = set()

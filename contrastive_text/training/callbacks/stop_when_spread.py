@@ -39,6 +39,8 @@ class StopWhenSpread(Callback):
         [False, False, False, False, False, True]
     """
 
+    reads_figures_every = 1
+
     def __init__(self, every: int = 25, least: float = 0.05, objective: str = "contrastive") -> None:
         if every < 1 or not least >= 0:
             raise InvalidValueError(
