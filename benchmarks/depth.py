@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from decoder_memory import RANK, Memory, Sizes, Way, predicted, tables_of_sizes
 from runs import RESULTS, markdown, publish
-from timing import STEADY, Contender, Turn, kept, machine, made_up_texts, memory, parser, peak
+from timing import STEADY, Contender, Turn, Unheard, kept, machine, made_up_texts, memory, parser, peak
 from train_step import Job, fit_ours, write_texts
 
 MIB = 2**20
@@ -41,16 +41,6 @@ WAYS = (
     Way("LoRA", "bfloat16", layers_anew=True, chunked=True),
     Way("LoRA", "float32"),
 )
-
-
-class Unheard(Turn):
-    """Stands in for a turn where nobody measures."""
-
-    def __init__(self) -> None:
-        self.counts = {}
-
-    def loaded(self) -> None:
-        """Doesn't wait."""
 
 
 def train(job: Job, turn: Turn) -> None:

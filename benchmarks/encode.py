@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from profiles import Profile, Shares, section
 from runs import RESULTS, markdown, publish
 from timing import (
     Shape,
@@ -47,7 +48,6 @@ from timing import (
     take_turns,
     tiny_encoder,
 )
-from torch.profiler import ProfilerActivity, profile
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SIZES = (16, 32, 64, 128, 256)
@@ -127,25 +127,13 @@ def cosines(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> npt
     return product
 
 
-def shares(encode: Encode, texts: Sequence[str], device: str, top: int = 10) -> list[tuple[str, float]]:
-    """Returns the operations that take most of an encoding's time with their share, and the rest's.
-
-    The rest is what no operation of torch accounts for: the tokenizer, Python, torch's own calls.
-    """
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
+def watched(encode: Encode, texts: Sequence[str], device: str) -> Shares:
+    """Returns the shares of an encoding's operations."""
     encode(texts[:64])
-    begun = time.perf_counter()
-    with profile(activities=activities) as made:
+    noted = Profile(device)
+    with noted.watched():
         encode(texts)
-        synchronize(device)
-        seconds = time.perf_counter() - begun
-    times = {
-        each.key: (each.self_device_time_total if device == "cuda" else each.self_cpu_time_total) / 1e6 / seconds
-        for each in made.key_averages()
-    }
-    first = sorted(times.items(), key=lambda item: -item[1])[:top]
-    other = sum(times.values()) - sum(share for _, share in first)
-    return [*first, ("other operations", other), ("outside of operations", 1 - sum(times.values()))]
+    return noted.shares()
 
 
 def measure(options: Any, texts: Sequence[str], encoder: str) -> dict[str, Any]:  # Any: argparse's; figures
@@ -183,7 +171,9 @@ def measure(options: Any, texts: Sequence[str], encoder: str) -> dict[str, Any]:
                 "mean cosine": float(agreed.mean()),
             }
         )
-    profiles = {name: shares(encode, few, device) for name, encode in encoders.items() if name.startswith("ours")}
+    profiles = {
+        name: watched(encode, few, device) for name, encode in encoders.items() if name.startswith("ours")
+    }
     return {
         "rows": rows,
         "texts": len(texts),
@@ -288,13 +278,8 @@ def main() -> None:
                 for precision, each in found["peer's batch sizes, texts/s"].items()
             ],
         ),
-        "",
-        "## Where our time goes",
-        "",
-        "Shares of the time of a pass over the sample under torch's profiler, which slows it.",
+        *section(found["profiles"], "a pass over the sample"),
     ]
-    for name, each in found["profiles"].items():
-        lines += ["", f"{name}:", "", *markdown(["operation", "share"], [[op, f"{s:.1%}"] for op, s in each])]
     if options.quick and options.out is None:
         print("\n".join(lines))
         return

@@ -110,6 +110,16 @@ class Turn:
         self._begun = time.perf_counter()
 
 
+class Unheard(Turn):
+    """Stands in for a turn where nobody measures."""
+
+    def __init__(self) -> None:
+        self.counts = {}
+
+    def loaded(self) -> None:
+        """Doesn't wait."""
+
+
 class Contender:
     """One way to do the work, in a process of its own; use it in a ``with`` statement.
 

@@ -8,7 +8,7 @@ pairs, every text twice, told apart by dropout. Seconds are those of the whole l
 logging. The bare loop has its batches tokenised beforehand and does nothing but forward pass, loss, backward
 pass and update. Clipping, the schedule and a log line every ten steps are in both trainers, not in the bare loop.
 The floor is three times the forward FLOPs of the tokens without padding, at the speed of a matrix product in the
-same round.
+same round. After the rounds a profile of ours says where a step's time goes.
 
 A smoke run without data: ``python benchmarks/train_step.py --quick``. One setting alone: ``--max-lengths 32
 --precisions float32``.
@@ -27,12 +27,14 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from profiles import Profile, Shares, section
 from runs import RESULTS, markdown, publish
 from timing import (
     Answer,
     Contender,
     Shape,
     Turn,
+    Unheard,
     describe_lengths,
     draw,
     encoder_name,
@@ -357,6 +359,22 @@ def measure(job: Job, options: Any, steps: int) -> dict[str, list[Answer | float
     return found
 
 
+def profiled(job: Job, steps: int) -> Shares:
+    """Returns the shares of the operations of so many steps of ours, loader, trainer and update included."""
+    noted, ended, stack = Profile(job.device), 0, ExitStack()
+
+    def count(_: Any, batch: Any) -> None:  # noqa: ARG001  # Any: Lightning's trainer, our batch
+        nonlocal ended
+        ended += 1
+        if ended == WARM_UP:
+            stack.enter_context(noted.watched())
+        elif ended == WARM_UP + steps:
+            stack.close()
+
+    fit_ours(job, Unheard(), count, max_steps=WARM_UP + steps)
+    return noted.shares()
+
+
 def rows_for(job: Job, options: Any, lengths: Sequence[int], steps: int) -> Iterator[dict[str, Any]]:
     """Measures one length limit and precision and gives a row for each contender."""
     found = measure(job, options, steps)
@@ -377,6 +395,7 @@ def rows_for(job: Job, options: Any, lengths: Sequence[int], steps: int) -> Iter
             "texts a round": 2 * size,
             "tokens a round": [answer.tokens for answer in answers],
             "product FLOP/s": speeds,
+            "profile": profiled(job, steps) if name == "ours" else [],
         }
 
 
@@ -456,10 +475,12 @@ def main() -> None:
                 job = Job(
                     encoder, given, ordered, options.rows, max_length, precision, options.device, str(folder)
                 )
-                own_rows = partial(list, rows_for(job, options, lengths, options.steps))
-                rows += kept(options.keep, f"{max_length}-{precision}", own_rows)
+                measured = partial(list, rows_for(job, options, lengths, options.steps))
+                rows += kept(options.keep, f"{max_length}-{precision}", measured)
                 print("\n".join(table(rows)), flush=True)
     source = "made-up texts" if options.quick else "sentences of STS12, 14, 15 and STS-B"
+    own_rows = [row for row in rows if row["profile"]]
+    profiles = {f"{row['max length']} tokens at most, {row['precision']}": row["profile"] for row in own_rows}
     lines = [
         f"# A training step of {2 * options.rows} texts",
         "",
@@ -479,6 +500,7 @@ def main() -> None:
         "texts are tokenised beforehand. The floor is 3 x the forward FLOPs of the tokens without padding at the",
         "product's speed in the same round. In the row of the bare loop 0.95 means that a step of ours takes",
         "1.05 times its time.",
+        *section(profiles, "a step"),
     ]
     if options.quick and options.out is None:
         print("\n".join(lines))

@@ -28,7 +28,7 @@ from contrastive_text.training.module import ContrastiveModule
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = ("timing", "train_step", "memory", "encode", "scaling", "sts", "transfer", "embed", "papers", "runs")
-SCRIPTS += ("decoder_memory", "history", "duplicates", "search")
+SCRIPTS += ("decoder_memory", "profiles", "history", "duplicates", "search")
 SMOKES = {
     "train_step": ("--max-lengths", "32", "--precisions", "float32", "--only", "ours", "sentence-transformers"),
     "encode": ("--precisions", "float32"),
