@@ -132,6 +132,16 @@ class ModelParts:
         return digest.hexdigest()
 
 
+def check_type(dtype: object) -> None:
+    """Checks that a type is torch's own.
+
+    Raises:
+        TypeError: Another, such as a name.
+    """
+    if not isinstance(dtype, torch.dtype):
+        raise InvalidTypeError(f"dtype: expected a type of torch, such as torch.bfloat16, got {dtype!r}")
+
+
 def usable_encoder(encoder: Encoder) -> tuple[TransformerEncoder, PreTrainedTokenizerBase]:
     """Returns an encoder that a model in use can have, and its tokenizer.
 

@@ -23,7 +23,7 @@ from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.inference.blocks import BlockEncoder, TextBlock, VectorBlock, encode_each, join_blocks
 from contrastive_text.inference.encoding import Device, Encoding, Vectors
 from contrastive_text.inference.model_folder import local_folder, read_folder, write_folder
-from contrastive_text.inference.model_parts import ModelParts, usable_encoder
+from contrastive_text.inference.model_parts import ModelParts, check_type, usable_encoder
 from contrastive_text.inference.pooling import read_with
 from contrastive_text.inference.quantization import Precision, quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
@@ -114,7 +114,9 @@ class SentenceEncoder(nn.Module):
             ImportError: A backend that isn't installed.
             ValueError: No such model, a damaged folder, one that names a class of a module that isn't trusted, no
                 such pooler or backend, a length beyond the model's limit, or more features than there are.
+            TypeError: A ``dtype`` that is no type of torch, such as its name.
         """
+        check_type(dtype)
         with trusting(trust):
             parts = read_folder(local_folder(str(model_name_or_path)))
         parts = read_with(parts, pooler, name=str(model_name_or_path))

@@ -132,6 +132,8 @@ def test_what_a_runtime_does_not_compute_in_is_refused(bert: str) -> None:
     ):
         with pytest.raises(ValueError, match=expected):
             check_backend(backend, dtype)
+    with pytest.raises(TypeError, match=r"dtype: expected a type of torch, such as torch\.bfloat16, got 'bf"):
+        SentenceEncoder.from_pretrained(bert, dtype="bfloat16")  # type: ignore[arg-type]  # what is refused
     with pytest.raises(ValueError, match="dtype: expected a floating-point type with backend='torch'"):
         SentenceEncoder.from_pretrained(bert, pooler="MeanPooler", dtype=torch.int8)
 
