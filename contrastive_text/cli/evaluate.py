@@ -216,7 +216,7 @@ def _evaluate_suites(options: Evaluate) -> None:
         data = read_suites(options.data or "", options.suite, protocol)
         for name, rows in (*data.sts.items(), *trained_splits(data).items(), *data.retrieval.items()):
             if isinstance(rows, STSPairs | RetrievalSet):
-                say(f"{name}: {rows.understood}")
+                say(rows.understood if rows.understood.startswith(f"{name}: ") else f"{name}: {rows.understood}")
         corpus = _counted(options)
         embeds = _load(options)
         with warnings_as_notes():
@@ -259,12 +259,13 @@ def _evaluate_mteb(options: Evaluate) -> None:
 
 def _written(tables: Mapping[str, ScoreTable], options: Evaluate) -> str:
     """Returns tables in the format that is asked for, with further ones where these are."""
-    further: dict[str, ScoreTable] = {}
+    shown = dict(tables)
     if options.subsets:
-        further |= tables["sts"].subsets() if "sts" in tables else {}
-        further |= tables["retrieval"].by_part() if "retrieval" in tables else {}
-        further |= tables["mteb"].subsets() if "mteb" in tables else {}
-    return written_together({**tables, **further}, options.format or "text")
+        shown |= tables["sts"].subsets() if "sts" in tables else {}
+        if ranked := tables.get("retrieval"):
+            shown |= {"retrieval": ranked.of_one_task()} if len(ranked.tasks) == 1 else ranked.by_part()
+        shown |= tables["mteb"].subsets() if "mteb" in tables else {}
+    return written_together(shown, options.format or "text")
 
 
 def _counted(options: Evaluate) -> list[str] | None:

@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.notebook import html_table
@@ -57,7 +57,7 @@ class ScoreTable:
     Args:
         title: What was measured and how: ``Spearman x 100, setting all``.
         rows: Name of a model -> its scores; all rows have the same tasks in the same order.
-        averaged: Tasks that the mean is over; None for all.
+        averaged: Tasks that the mean is over; None for all. Without any there is no column of means.
 
     Raises:
         ValueError: Rows of different tasks.
@@ -160,6 +160,26 @@ class ScoreTable:
             tables[part] = ScoreTable(f"{part} x 100", rows, averaged=self.averaged)
         return tables
 
+    def of_one_task(self) -> ScoreTable:
+        """Returns all figures of the only task, a column for each, to be read by people.
+
+        Example:
+            >>> scores = [TaskScore("held.tsv", "ndcg@10", 35.8, parts={"mrr@10": 31.2, "recall@1": 24.1})]
+            >>> print(ScoreTable("ndcg@10 x 100", {"mine": scores}).of_one_task().markdown())
+            | held.tsv, x 100 | ndcg@10 | mrr@10 | recall@1 |
+            | --- | ---: | ---: | ---: |
+            | mine | 35.80 | 31.20 | 24.10 |
+        """
+        (task,) = self.tasks
+        rows = {
+            name: [
+                replace(score, task=score.metric),
+                *(TaskScore(part, part, figure) for part, figure in score.parts.items()),
+            ]
+            for name, (score,) in self.rows.items()
+        }
+        return ScoreTable(f"{task}, x 100", rows, averaged=())
+
     def _lines(self) -> Iterator[list[object]]:
         for name, scores in self.rows.items():
             for score in scores:
@@ -189,9 +209,11 @@ class ScoreTable:
         return {"title": self.title, "models": rows}
 
     def _cells(self) -> list[list[str]]:
-        cells = [[self.title, *self.tasks, AVERAGE]]
+        means = self.averaged is None or len(self.averaged) > 0
+        cells = [[self.title, *self.tasks, *([AVERAGE] if means else [])]]
         for name, scores in self.rows.items():
-            cells.append([name, *(figure_cell(score.score) for score in scores), figure_cell(self.average(name))])
+            figures = [*(score.score for score in scores), *([self.average(name)] if means else [])]
+            cells.append([name, *map(figure_cell, figures)])
         return cells
 
 
