@@ -147,6 +147,11 @@ class Prompts:
         return self.named.get(kind, "")
 
     @property
+    def ranks(self) -> bool:
+        """Whether queries and documents have prompts of their own."""
+        return self.of_kind(QUERY) != self.of_kind(DOCUMENT)
+
+    @property
     def alike(self) -> Prompts:
         """The prompts of texts that are neither queries nor documents, whatever their role: the default's."""
         return replace(self, named=dict.fromkeys((QUERY, DOCUMENT), self.text()), default=None)

@@ -45,6 +45,20 @@ class Edit(NamedTuple):
     rate: float | None
     unit: str
 
+    @property
+    def said(self) -> str:
+        """The rate in words.
+
+        Example:
+            >>> Edit("views.anchor[0]", View(), 0.15, "tokens").said
+            '15.0% of tokens'
+            >>> Edit("views.anchor[0]", View(), 0.0, "tokens").said
+            '0.0% of tokens: the network sees no difference'
+        """
+        if self.rate is None:
+            return self.unit
+        return f"{self.rate:.1%} of {self.unit}" + ("" if self.rate else ": the network sees no difference")
+
 
 Kind: TypeAlias = Literal["kept", "gone", "new"]
 
@@ -120,10 +134,7 @@ def altered_rows(collator: Collator, encoder: Encoder, rows: Rows, count: int) -
     tokenizer = collator.tokenizer.tokenizer
     texts = [pieces(before.tolist(), after.tolist(), tokenizer) for before, after in pairs]
     examples = len(texts) // len(altered.slots)
-    rates = [
-        (edit.place, describe(edit.view), edit.unit if edit.rate is None else f"{edit.rate:.1%} of {edit.unit}")
-        for edit in edit_rates(collator, encoder, keyed)
-    ]
+    rates = [(edit.place, describe(edit.view), edit.said) for edit in edit_rates(collator, encoder, keyed)]
     return AlteredRows(
         rates=[*rates, *both_views(collator, keyed)],
         measured=len(keyed),

@@ -92,6 +92,7 @@ def merged_card(
     return ModelCard(
         what=f"Vectors of sentences, by the mean of the weights of {len(members)} models.",
         elsewhere=is_plain(model.parts),
+        ranks=model.prompts.ranks,
         facts={
             "members (share)": "\n".join(members),
             "pooler": type(model.pooler).__name__,

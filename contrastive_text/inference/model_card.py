@@ -19,8 +19,7 @@ _HERE = """```python
 from contrastive_text import SentenceEncoder
 
 model = SentenceEncoder.from_pretrained("path/to/this/folder")  # or its name on the hub
-vectors = model.encode(["a bird sings", "the dog runs"])
-print(model.similarity(vectors, vectors))
+{encode}
 ```"""
 _ELSEWHERE = """In sentence-transformers, with the same vectors:
 
@@ -28,9 +27,13 @@ _ELSEWHERE = """In sentence-transformers, with the same vectors:
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("path/to/this/folder")  # or its name on the hub
-vectors = model.encode(["a bird sings", "the dog runs"])
-print(model.similarity(vectors, vectors))
+{encode}
 ```"""
+_ALIKE = """vectors = model.encode(["a bird sings", "the dog runs"])
+print(model.similarity(vectors, vectors))"""
+_QUERIES = """queries = model.encode_query(["which animal sings?"])
+documents = model.encode_document(["a bird sings", "the dog runs"])
+print(model.similarity(queries, documents))"""
 _ONLY_HERE = "Its pooler or its prompts are this library's own: sentence-transformers doesn't load it."
 _METRICS = {"spearman": "Spearman of cosine", "pearson": "Pearson of cosine"}
 """Score of pairs -> what the hub's metadata calls it, where its type is the name and ``_cosine``."""
@@ -43,6 +46,7 @@ class ModelCard:
     Args:
         what: The model, in a sentence or two.
         elsewhere: Whether sentence-transformers loads it.
+        ranks: Whether queries and documents have prompts of their own.
         base: Its base model on the hub; None where that isn't known to be there.
         facts: Name -> fact, of its making.
         scores: Figure -> value; correlations are times 100.
@@ -61,6 +65,7 @@ class ModelCard:
 
     what: str
     elsewhere: bool
+    ranks: bool = False
     base: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     scores: Mapping[str, float] = field(default_factory=dict)
@@ -74,10 +79,12 @@ class ModelCard:
         scores = [f"| {name} | {score:.4g} |" for name, score in self.scores.items() if score == score]
         measured = [self.setting, "", "| figure | value |", "| --- | --- |", *scores]
         facts = [f"| {_cell(name)} | {_cell(fact)} |" for name, fact in self.facts.items()]
+        encode = _QUERIES if self.ranks else _ALIKE
+        elsewhere = _ELSEWHERE.format(encode=encode) if self.elsewhere else _ONLY_HERE
         cited = [f"```bibtex\n{entry.strip()}\n```" for entry in self.citations]
         lines = [
             "---", self._metadata(), "---", MARK, "", "# Sentence encoder", "", self.what,
-            "", "## Use", "", _HERE, "", _ELSEWHERE if self.elsewhere else _ONLY_HERE,
+            "", "## Use", "", _HERE.format(encode=encode), "", elsewhere,
             "", "## Training", "", "| | |", "| --- | --- |", *facts,
             "", "## Scores", "", *(measured if scores else ["None was measured."]),
             "", "## Limits", "", self.limits,

@@ -93,7 +93,7 @@ class TokenView(View, ABC):
         after_specials: Whether the view sees the special tokens too.
         sets_positions: Whether it fills ``Tokens.positions``.
         sets_labels: Whether it fills ``Tokens.labels``, for masked language modelling.
-        unit: What it chooses.
+        unit: What it chooses, single tokens or whole words: ``token`` or ``word``.
 
     Example:
         >>> class Reverse(TokenView):
@@ -110,7 +110,7 @@ class TokenView(View, ABC):
 
     @property
     def words(self) -> Words | None:
-        """The tokenizer's words, where the view keeps them together."""
+        """``tokenizer`` for a view of whole words, which are those of the tokenizer; else None."""
         return "tokenizer" if self.unit == "word" else None
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -52,6 +53,42 @@ def test_a_run_in_python_gives_its_model_the_card_of_its_folder(tmp_path: Path) 
     assert "None was measured." in card and "secret" not in card
 
 
+def test_the_card_of_a_model_with_prompts_encodes_queries_and_documents(tmp_path: Path) -> None:
+    run = Run.from_recipe(
+        "simcse",
+        encoder=tiny.save_bert(tmp_path / "bert"),
+        train=tiny.write_texts(tmp_path / "texts.txt"),
+        config={"model.prompts": {"query": "query: ", "document": "passage: "}},
+        batch_size=8,
+        num_workers=0,
+        max_steps=1,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        folder=str(tmp_path / "run"),
+    )
+    run.fit()
+    folder = tmp_path / "run" / "model"
+    blocks = python_blocks((folder / "README.md").read_text(encoding="utf-8"))
+    found = [run_block(block, folder) for block in blocks]
+    assert len(found) == 2
+    for names in found:
+        assert names["queries"] == pytest.approx(
+            run.model.encode("query: which animal sings?", prompt="")[None], abs=1e-5
+        )
+        assert names["documents"] == pytest.approx(found[0]["documents"], abs=1e-5)
+
+
+def python_blocks(card: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", card, flags=re.MULTILINE | re.DOTALL)
+
+
+def run_block(block: str, folder: Path) -> dict[str, Any]:
+    """Runs a block of a card, and returns its names."""
+    names: dict[str, Any] = {}
+    exec(compile(block.replace("path/to/this/folder", str(folder)), "card", "exec"), names)
+    return names
+
+
 @pytest.mark.slow
 @needs_data
 @pytest.mark.skipif(not MINILM.is_dir(), reason=f"needs an encoder, which isn't at {MINILM}")
@@ -91,12 +128,7 @@ def test_the_card_of_a_real_run_is_as_the_hub_wants_it_and_its_blocks_run(
     for place in (str(tmp_path), str(SHARED), str(MINILM)):
         assert place not in card.content
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```", card.text, flags=re.MULTILINE | re.DOTALL)
-    found = []
-    for block in blocks:
-        names: dict[str, object] = {}
-        exec(compile(block.replace("path/to/this/folder", str(folder)), "card", "exec"), names)
-        found.append(names["vectors"])
+    found = [run_block(block, folder)["vectors"] for block in python_blocks(card.text)]
     assert len(found) == 2
     assert found[0] == pytest.approx(found[1], abs=1e-5)
     SentenceEncoder.from_pretrained(folder).save_pretrained(tmp_path / "again")
