@@ -254,7 +254,10 @@ class Paper:
 class New:
     """Write a part of your own to begin with, which works as it is: a documented file, its test and its YAML."""
 
-    kind: Annotated[Literal["view", "pooler", "loss", "objective"], "what it is"]
+    kind: Annotated[
+        Literal["view", "text_view", "embedding_view", "pooler", "loss", "objective"],
+        "what it is; view is one of tokens",
+    ]
     name: Annotated[str, "of the class, such as DropStopWords"]
 
 

@@ -57,7 +57,11 @@ def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:
         elsewhere=is_plain(model.parts),
         ranks=model.prompts.ranks,
         base=base if of_hub else None,
-        facts={"steps of these weights": f"{known.step:,}", "seed": str(known.data.get("seed", "unknown")), **facts},
+        facts={
+            "steps of these weights": f"{known.step:,}",
+            "seed": str(known.data.get("seed", "unknown")),
+            **facts,
+        },
         scores=known.best.figures,
         setting="Of these very weights, on the validation data above; one run, so without a spread. Correlations "
         "and accuracies are times 100. The checkpoint was chosen by them, so they flatter it.",
