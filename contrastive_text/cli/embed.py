@@ -109,6 +109,9 @@ def embed(options: Embed) -> None:
         ranges=ranges,
         device=devices,
     )
+    if model.prompts:
+        prompt, others = encoding.prompt_in(model.prompts), ", ".join(sorted(model.prompts.named))
+        say(f"each text is read after the prompt {prompt!r}; --prompt_name takes another of {others}")
     shard = None if options.shard is None else Shard.parse(options.shard)
     run = EmbeddingRun(
         model, texts, options.output, encoding, options.restart, with_ids=options.distinct, shard=shard

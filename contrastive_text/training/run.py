@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 import pytorch_lightning as pl
 from jsonargparse import Namespace
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.callbacks import ModelCheckpoint, ProgressBar
 from pytorch_lightning.cli import LightningArgumentParser, SaveConfigCallback
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
@@ -32,6 +32,7 @@ from contrastive_text.recipes.yaml_files import parse_yaml
 from contrastive_text.training.callbacks import RunSummary
 from contrastive_text.training.callbacks.chunk_size import ChunkSize
 from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
+from contrastive_text.training.callbacks.progress import RunProgressBar
 from contrastive_text.training.callbacks.run_summary import TITLE, model_facts
 from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
 from contrastive_text.training.dry_run import FirstStepReachedError, make_dry
@@ -162,8 +163,13 @@ class Run:
         elif options["logger"] is not False:
             options["logger"] = _with_csv(options["logger"], options["default_root_dir"] or RUNS)
         own = options["callbacks"] or []
+        own = own if isinstance(own, list) else [own]
+        shows = options["enable_progress_bar"] is not False and not any(
+            isinstance(each, ProgressBar) for each in own
+        )
         options["callbacks"] = [
-            *(own if isinstance(own, list) else [own]),
+            *own,
+            *([RunProgressBar()] if shows else []),
             *(parts[place] for place in ("checkpoint", "export", "resumable")),
             *(self._summary, CollapseDoctor(), self._folders, LogInCheckpoints()),
             *([] if options["fast_dev_run"] else [self._save_config]),

@@ -17,6 +17,7 @@ import tiny
 
 from contrastive_text.cli import run
 from contrastive_text.core.setting import current_setting
+from contrastive_text.data.prompts import Prompts
 from contrastive_text.inference.quantization import quantize
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun
@@ -159,7 +160,7 @@ def test_another_model_is_refused_with_what_to_do(
     other = tiny.save_bert(here / "other", seed=1)
     words = words_of({"bert": other}, many, "v.npy")
     said = answer(words)
-    assert "v.npy.unfinished: expected vectors of these texts and options, got model" in said
+    assert "v.npy.unfinished: expected vectors of these texts and options, got another model" in said
     assert "begin anew with --restart" in said
     assert run([*words, "--restart"]) == 0
     assert len(np.load(here / "v.npy")) == 3000
@@ -343,3 +344,14 @@ def test_texts_that_change_meanwhile_are_told(
         words_of(files, many, "v.npy")
     )
     assert not (here / "v.npy").exists()
+
+
+def test_the_prompt_that_texts_are_read_after_is_said(files: dict[str, str], here: Path, capsys: Capture) -> None:
+    prompts = Prompts({"query": "query: ", "document": "passage: "}, default="query")
+    SentenceEncoder.from_pretrained(files["bert"], pooler="MeanPooler", prompts=prompts).save_pretrained(
+        here / "m"
+    )
+    for words, prompt in (((), "query: "), (("--prompt_name", "document"), "passage: ")):
+        assert run(words_of({"bert": str(here / "m")}, files["texts"], "v.npy", "--restart", *words)) == 0
+        said = capsys.readouterr().out
+        assert f"after the prompt {prompt!r}; --prompt_name takes another of document, query" in said

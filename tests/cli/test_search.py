@@ -148,10 +148,10 @@ def test_an_index_of_another_corpus_or_model_is_refused(
     assert run(words_of(files, files["texts"], "--index", "i.npy")) == 0
     other = tiny.write_texts(here / "other.txt", tiny.TEXTS[:39])
     said = answer(words_of(files, other, "--index", "i.npy"))
-    assert "i.npy: expected an index of this model and these texts, got texts" in said
+    assert "i.npy: expected an index of this model and these texts, got other texts" in said
     assert "delete it to have it made anew, or name another file" in said
     model = tiny.save_bert(here / "other", seed=1)
-    assert "got model" in answer(words_of({"bert": model}, files["texts"], "--index", "i.npy"))
+    assert "got another model" in answer(words_of({"bert": model}, files["texts"], "--index", "i.npy"))
     capsys.readouterr()
     assert run(words_of(files, other, "--index", "i.npy", "--restart", "--format", "json")) == 0
     assert len(np.load(here / "i.npy")) == 39

@@ -24,6 +24,7 @@ from contrastive_text.inference.vector_files.shards import check_written, is_beg
 from contrastive_text.inference.vector_files.unfinished import differences
 
 _ANEW = "delete it to have it made anew, or name another file"
+_PROMPT = "embed takes the model's prompt of documents with --prompt_name document; "
 
 
 class VectorIndex:
@@ -121,8 +122,9 @@ class VectorIndex:
         for file, record in records.items():
             asked["shard"] = None if file == place else record.made_of.get("shard")  # a part alone is no index
             if said := differences({name: record.made_of.get(name) for name in asked}, asked):
+                of_prompt = "" if record.made_of.get("prompt") == asked["prompt"] else _PROMPT
                 raise InvalidValueError(
-                    f"{file}: expected an index of this model and these texts, got {said}; {_ANEW}"
+                    f"{file}: expected an index of this model and these texts, got {said}; {of_prompt}{_ANEW}"
                 )
         check_written(records, _ANEW)
         return cls(model, *map(_mapped, records))

@@ -29,6 +29,9 @@ from contrastive_text.inference.vector_files.formats import (
 )
 from contrastive_text.inference.vector_files.records import VectorRecord
 
+_DIGESTS = {"model": "another model", "texts": "other texts"}
+"""What is known by a digest, which tells nobody anything -> how a difference is called."""
+
 _ANEW = "begin anew with --restart (restart=True)"
 
 
@@ -240,12 +243,20 @@ def differences(kept: Mapping[str, object], asked: Mapping[str, object]) -> str:
     """Returns what differs between what vectors were made of and what is asked for; nothing if all is equal.
 
     Example:
-        >>> differences({"model": "a", "batch_size": 64}, {"model": "a", "batch_size": 32})
-        'batch_size 64 instead of 32'
+        >>> differences({"model": "1f2f", "batch_size": 64}, {"model": "b569", "batch_size": 32})
+        'another model, batch_size 64 instead of 32'
+        >>> differences({"prompt": "query: "}, {"prompt": "passage: "})
+        "prompt 'query: ' instead of 'passage: '"
     """
+
+    def value(values: Mapping[str, object], name: str) -> str:
+        return f"{values.get(name)!r}" if name == "prompt" else f"{values.get(name)}"  # blanks count in prompts
+
     names = dict.fromkeys([*kept, *asked])
     found = [name for name in names if kept.get(name) != asked.get(name)]
-    return ", ".join(f"{name} {kept.get(name)} instead of {asked.get(name)}" for name in found)
+    return ", ".join(
+        _DIGESTS.get(name) or f"{name} {value(kept, name)} instead of {value(asked, name)}" for name in found
+    )
 
 
 def _need(folder: Path, size: int) -> None:

@@ -145,10 +145,10 @@ def test_another_model_and_changed_texts_are_refused(
     stopped(model, texts, out, monkeypatch)
     with pytest.warns(UserWarning, match="names no pooler"):
         other = SentenceEncoder.from_pretrained(tiny.save_bert(tmp_path / "other", seed=1))
-    with pytest.raises(ValueError, match=f"got model {model.identity} instead of {other.identity}; give"):
+    with pytest.raises(ValueError, match="got another model; give"):
         EmbeddingRun(other, texts, out, SMALL)
     tiny.write_texts(texts.path, (*MANY[:-1], "another last one"))
-    with pytest.raises(ValueError, match=r"got texts [0-9a-f]{32} instead of [0-9a-f]{32}; give"):
+    with pytest.raises(ValueError, match="got other texts; give"):
         EmbeddingRun(model, TextStream(texts.path), out, SMALL)
 
 

@@ -60,12 +60,14 @@ def refusals(folder: Path) -> Iterator[tuple[type[Exception], str]]:
     """Makes an index useless in several ways, one after the other."""
     place, record = folder / "corpus.npy", folder / "corpus.npy.json"
     made = VectorRecord.read(place, "")
-    for name, value in (("model", "x"), ("texts", "y"), ("precision", "int8")):
+    for name, value, said in (
+        ("model", "x", "another model"),
+        ("texts", "y", "other texts"),
+        ("precision", "int8", "precision int8 instead of float32"),
+        ("prompt", "query: ", "prompt 'query: ' instead of None; .* with --prompt_name document"),
+    ):
         replace(made, made_of={**made.made_of, name: value}).write(place)
-        yield (
-            ValueError,
-            f"expected an index of this model and these texts, got {name} {value} instead of .*; delete",
-        )
+        yield ValueError, f"expected an index of this model and these texts, got {said}; .*delete"
     record.unlink()
     yield ValueError, r"expected corpus\.npy\.json beside it, which says of what it was made, got none; delete"
     place.unlink()

@@ -126,8 +126,8 @@ def change_a_byte(_model: SentenceEncoder, _texts: TextStream, path: Path) -> No
     [
         (begin_the_second, "expected all 3 parts, got 2; run contrastive-text embed with --shard 2/3"),
         (add_of_another_division, "expected the parts of one division, got some of 2 and of 3; delete"),
-        (of_another_model, r"v-00003-of-00003\.npy: expected this part .* got model "),
-        (of_other_texts, r"v-00003-of-00003\.npy: expected this part .* got texts "),
+        (of_another_model, r"v-00003-of-00003\.npy: expected this part .* got another model"),
+        (of_other_texts, r"v-00003-of-00003\.npy: expected this part .* got other texts"),
         (of_fewer_features, r"v-00002-of-00003\.npy: expected this part .* got truncate_dim 5 instead of None"),
         (exchange, r"v-00001-of-00003\.npy: expected this part .* got shard 2/3 instead of 1/3"),
         (change_a_byte, r"v-00002-of-00003\.npy: expected the vectors as they were written, got changed ones"),
@@ -153,7 +153,7 @@ def test_a_part_alone_and_parts_of_other_texts_are_no_index(
     with pytest.raises(ValueError, match=r"v-00001-of-00002\.npy: .* got shard 1/2 instead of None"):
         VectorIndex.load(model, texts, tmp_path / "v-00001-of-00002.npy")
     other = tiny.write_texts(tmp_path / "other.txt", MANY[1:])
-    with pytest.raises(ValueError, match="expected an index of this model and these texts, got texts"):
+    with pytest.raises(ValueError, match="expected an index of this model and these texts, got other texts"):
         VectorIndex.load(model, other, tmp_path / "v.npy")
 
 
