@@ -74,8 +74,11 @@ def _said(report: MiningReport, mining: Mining) -> Iterator[str]:
         yield f"  the nearest {mining.range_min} of {of} were skipped"
     if report.short:
         became = "left out" if mining.short == "drop" else "kept with those"
-        without = f", {report.none:,} of them none" if report.none else ""
-        yield f"{report.short:,} queries have fewer than {mining.negatives} negatives{without}: {became}"
+        if mining.negatives == 1:
+            yield f"{report.short:,} queries have no negative: {became}"
+        else:
+            without = f", {report.none:,} of them none" if report.none else ""
+            yield f"{report.short:,} queries have fewer than {mining.negatives} negatives{without}: {became}"
     if not report.scores["negative"].count:
         return
     yield f"{'cosine':<8}" + "".join(f"{name:>12}" for name in report.scores)

@@ -11,7 +11,7 @@ from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.places import settled
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes.layers import read_config
-from contrastive_text.training.latest_checkpoint import CONFIG, kept_elsewhere, latest_checkpoint, model_of
+from contrastive_text.training.latest_checkpoint import CONFIG, finished_run, kept_elsewhere, latest_checkpoint
 from contrastive_text.training.run_parser import PLACES, VALUES
 
 _LENGTH = ("--trainer.max_steps", "--trainer.max_epochs", "--trainer.max_time", "--trainer.enable_progress_bar")
@@ -83,7 +83,7 @@ def _latest(folder: Path, config: Mapping[str, object]) -> Checkpoint:
 
     A run that has none of its own yet goes on from where it began.
     """
-    if (model := model_of(folder, config)) is not None:
+    if (model := finished_run(folder, config)) is not None:
         raise InvalidValueError(
             f"--resume: expected a run that was stopped, got {folder}, which has finished: its model is {model}"
         )

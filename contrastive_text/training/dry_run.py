@@ -9,6 +9,7 @@ from pytorch_lightning.cli import SaveConfigCallback
 from contrastive_text.core.terminal import say
 from contrastive_text.training.callbacks.export_model import ExportModel
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
+from contrastive_text.training.run_folders import OwnFolders
 
 
 class FirstStepReachedError(Exception):
@@ -45,5 +46,8 @@ def make_dry(trainer: pl.Trainer) -> None:
     callbacks = vars(trainer)["callbacks"]  # Lightning sets it, undeclared
     writers = (ExportModel, SaveConfigCallback, SaveWhenStopped)
     callbacks[:] = [callback for callback in callbacks if not isinstance(callback, writers)]
+    for callback in callbacks:
+        if isinstance(callback, OwnFolders):
+            callback.writes = False
     callbacks.append(_EndBeforeFirstStep())
     trainer.loggers = []

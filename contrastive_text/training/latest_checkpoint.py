@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from contrastive_text.core.checkpoints import Checkpoint, read_checkpoint
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
@@ -16,8 +17,25 @@ FINISHED = "finished"
 """Name of the file that says of a named folder that its run came to its end."""
 
 
-def model_of(folder: Path, config: Mapping[str, object]) -> str | None:
-    """Returns where the model of a finished run is, with what could be done next; None for an unfinished one.
+class FinishedRun(NamedTuple):
+    """What a run has left.
+
+    Args:
+        model: Where its model is; nothing is there of an encoder that can't be saved as a folder.
+        best: Its best checkpoint; None where none was kept.
+    """
+
+    model: Path
+    best: Path | None
+
+    def __str__(self) -> str:
+        """Returns where the model is, with what could be done next."""
+        further = f"; to train on, give --ckpt_path {self.best} and the options of a longer run"
+        return f"{self.model}{'' if self.best is None else further}"
+
+
+def finished_run(folder: Path, config: Mapping[str, object]) -> FinishedRun | None:
+    """Returns what a finished run has left; None for an unfinished one.
 
     A folder of models elsewhere may hold another run's: then a run counts as finished if its own folder says so.
     """
@@ -26,9 +44,7 @@ def model_of(folder: Path, config: Mapping[str, object]) -> str | None:
     if not saved and not (folder / FINISHED).is_file():
         return None
     best = sorted((_place(config, "checkpoint") or folder / "checkpoints").glob("*.ckpt"))
-    return str(model) + (
-        f"; to train on, give --ckpt_path {best[0]} and the options of a longer run" if best else ""
-    )
+    return FinishedRun(model, next(iter(best), None))
 
 
 def latest_checkpoint(

@@ -13,7 +13,7 @@ from contrastive_text.core.checkpoints import Checkpoint
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes.layers import read_config
-from contrastive_text.training.latest_checkpoint import CONFIG, latest_checkpoint, model_of
+from contrastive_text.training.latest_checkpoint import CONFIG, FinishedRun, finished_run, latest_checkpoint
 from contrastive_text.training.run_log import LOG_ROWS
 
 _MAY_DIFFER = (
@@ -64,7 +64,7 @@ class NamedFolder:
         config: The whole configuration of the run that starts.
 
     Attributes:
-        finished: Where the model of a finished run is; None for an unfinished one.
+        finished: What a finished run has left; None for an unfinished one.
         checkpoint: What the run goes on from; None to begin.
         log_end: Rows of the log at that checkpoint, and its step.
 
@@ -74,7 +74,7 @@ class NamedFolder:
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:  # Any: what YAML can hold
         self.folder = folder
-        self.finished: str | None = None
+        self.finished: FinishedRun | None = None
         self.checkpoint: Checkpoint | None = None
         self.log_end = (0, 0)
         self._damaged: list[str] = []
@@ -88,7 +88,7 @@ class NamedFolder:
             return
         saved = read_config(folder / CONFIG)
         own = {**saved, "ckpt_path": None}  # from where it began it begins again
-        self.finished = model_of(folder, saved)
+        self.finished = finished_run(folder, saved)
         if self.finished is None:
             self.checkpoint, self._damaged = latest_checkpoint(folder, own, "folder")
         if self.finished is None and self.checkpoint is None:

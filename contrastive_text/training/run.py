@@ -103,6 +103,7 @@ class Run:
             self.trainer = self._build_trainer()
         self._command = _resuming(config)
         self._trained = False
+        self._finished: Path | None = None  # the model of a run that had ended before
 
     @classmethod
     def from_recipe(
@@ -248,6 +249,8 @@ class Run:
             if self._parts["chunk"] == "auto":
                 self.module.set_chunk_tokens(named.checkpoint.model.get("chunk_tokens"))  # what was measured then
             vars(self.trainer)["callbacks"].remove(self._save_config)  # that of its first start is there
+        if named.finished is not None:
+            self._finished = named.finished.model
         return named.finished is None
 
     def call(self, method: Callable[..., T]) -> T:
@@ -260,12 +263,14 @@ class Run:
 
     @property
     def model(self) -> SentenceEncoder:
-        """The trained model with the best weights, after ``fit``.
+        """The trained model with the best weights, after ``fit``; that of its folder if the run had ended before.
 
         Raises:
             RuntimeError: Before ``fit``, or with split weights.
             TypeError: An encoder that isn't a ``TransformerEncoder``.
         """
+        if self._finished is not None:
+            return SentenceEncoder.from_pretrained(self._finished)
         if not self._trained:
             raise RunError("Run.model: expected a trained run, got one before fit; call run.fit() first")
         if self.module.is_split:

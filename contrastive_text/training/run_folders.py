@@ -37,9 +37,11 @@ class OwnFolders(Callback):
     Attributes:
         resumes: The checkpoint that the run goes on from; None to begin.
         log_end: Rows of the log that is there already, and the step, at that checkpoint.
+        writes: Whether the run writes anything; otherwise folders are looked at, and left as they are.
     """
 
     def __init__(self) -> None:
+        self.writes = True
         self.resumes: str | None = None
         self.log_end = (0, 0)
         self._held = ExitStack()
@@ -77,19 +79,19 @@ class OwnFolders(Callback):
     def _take(self, folders: Iterable[tuple[Path, str]], size: int) -> None:
         taken: set[Path] = set()
         for folder, where in folders:
-            check_writable(folder, where)
+            there = check_writable(folder, where)
             real = Path(os.path.realpath(folder))  # two names of one folder exclude each other
             if real in taken:
                 continue
             taken.add(real)
-            free = shutil.disk_usage(real if real.is_dir() else real.parent).free
+            free = shutil.disk_usage(there).free
             if free < _COPIES * size:
                 raise DiskError(
                     errno.ENOSPC,
                     f"{where}: expected room for {_COPIES * size / 1e6:,.0f} MB at {folder}, for a checkpoint "
                     f"and the model, got {free / 1e6:,.0f} MB; make room, or name another folder",
                 )
-            if not self._held.enter_context(held(real)):
+            if self.writes and not self._held.enter_context(held(real)):
                 raise RunError(
                     f"{where}: expected a folder that no other run writes to, got {folder}, where one is at "
                     "work; wait for it, or name another folder"

@@ -9,8 +9,10 @@ from pathlib import Path
 from contrastive_text.core.errors import DiskError
 
 
-def check_writable(folder: Path, where: str) -> None:
-    """Checks that a folder can be written to, or made; those around it are made.
+def check_writable(folder: Path, where: str) -> Path:
+    """Checks that a folder can be written to, or made; returns the one that is there, itself or one around it.
+
+    Nothing is written.
 
     Args:
         folder: The folder.
@@ -20,11 +22,12 @@ def check_writable(folder: Path, where: str) -> None:
         DiskError: It can't.
     """
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        if os.path.lexists(folder) and not folder.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(folder))
-        if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(there))
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
+        return there
     except OSError as error:
         raise DiskError(
             error.errno or errno.EIO,

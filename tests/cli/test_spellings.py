@@ -154,7 +154,7 @@ def test_a_dry_run_says_what_would_be_trained_and_leaves_nothing(
         "--trainer.accelerator", "cpu", "--dry_run",
     ]  # fmt: skip
     before = sorted(tmp_path.rglob("*"))
-    assert run(words) == 0
+    assert run([*words, "--trainer.default_root_dir", "not/there/yet"]) == 0
     said = capsys.readouterr()
     assert "What makes the result" in said.out and "Dry run: 10 steps would follow" in said.out + said.err
     assert sorted(tmp_path.rglob("*")) == before

@@ -170,6 +170,18 @@ def test_what_no_run_can_be_made_of_is_answered(
         Run.from_recipe("simcse", encoder=files["bert"], accelerator="cpu", **options)
 
 
+def test_a_script_started_again_has_the_model_of_its_finished_run(files: dict[str, str], tmp_path: Path) -> None:
+    vectors = []
+    for _ in range(2):
+        made = Run.from_recipe(
+            "simcse", files["bert"], train=files["texts"], batch_size=8, max_steps=2, num_workers=0,
+            folder=str(tmp_path / "mine"), accelerator="cpu", enable_progress_bar=False,
+        )  # fmt: skip
+        made.fit()
+        vectors.append(made.model.encode(tiny.TEXTS))
+    assert (vectors[0] == vectors[1]).all()
+
+
 def test_the_learning_rate_finder_is_refused_in_words(files: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="expected no LearningRateFinder, got one: it sets an attribute lr"):
         Run.from_recipe(
