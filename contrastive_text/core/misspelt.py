@@ -27,6 +27,24 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+def nearest_folder(path: str | Path) -> str:
+    """Returns ``; did you mean ...?`` with the folder beside it that has the nearest name, or nothing.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     Path(place, "encoder").mkdir()
+        ...     nearest_folder(Path(place, "encodr")).endswith("/encoder?")
+        True
+    """
+    around = Path(path).parent
+    if not around.is_dir():
+        return ""
+    folders = {each.name: str(each) for each in around.iterdir() if each.is_dir()}
+    near = get_close_matches(Path(path).name, folders, n=1)
+    return f"; did you mean {folders[near[0]]}?" if near else ""
+
+
 def no_class(path: str, kinds: tuple[type, ...], known: Iterable[str], where: str) -> InvalidValueError:
     """Returns the answer to the path of a class that can't be found, after its module was looked for.
 

@@ -25,6 +25,7 @@ from transformers import (
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
 from contrastive_text.core.libraries import is_failure, quiet
+from contrastive_text.core.misspelt import nearest_folder
 from contrastive_text.core.model_files import TODO, check_whole
 from contrastive_text.core.records import Record, shown
 from contrastive_text.encoders.adapter_files import NOT_BY_TRANSFORMERS, adapters_beside, merge_adapters
@@ -60,8 +61,8 @@ def _fetched(what: str, name: str, fetch: Callable[[], _T]) -> _T:
             answer = f"a whole model folder, got {name} with {listed}; {_said(error)}"
         else:
             answer = (
-                f"a local model folder or a name on the Hugging Face hub, got {name!r}; there is no such folder, "
-                f"and the hub gave none: {_said(error)}"
+                f"a local model folder or a name on the Hugging Face hub, got {name!r}; there is no such folder"
+                f"{nearest_folder(name) or f', and the hub gave none: {_said(error)}'}"
             )
         raise InvalidValueError(f"{what}: expected {answer}") from error
 

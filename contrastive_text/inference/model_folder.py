@@ -11,6 +11,7 @@ from huggingface_hub import snapshot_download
 from torch import nn
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.misspelt import nearest_folder
 from contrastive_text.core.model_files import MODULES, TODO, check_whole, whole_folder
 from contrastive_text.core.records import inside, read_json, records
 from contrastive_text.core.types import MASK, SLOT
@@ -61,7 +62,7 @@ def local_folder(model_name_or_path: str) -> Path:
     except (OSError, ValueError) as error:
         raise InvalidValueError(
             f"model: expected a local folder or a name on the Hugging Face hub, got {model_name_or_path!r}; "
-            "there is no such folder, and the hub was out of reach or doesn't have it"
+            f"there is no such folder, and the hub was out of reach or doesn't have it{nearest_folder(path)}"
         ) from error
 
 

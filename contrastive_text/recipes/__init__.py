@@ -40,11 +40,16 @@ def recipe_file(name: str, where: str = "recipe") -> Path:
         'simcse.yaml'
         >>> recipe_file("simsce")
         Traceback (most recent call last):
-        contrastive_text.core.errors.InvalidValueError: recipe: expected one of ...; did you mean simcse?
+        contrastive_text.core.errors.InvalidValueError: recipe: expected a recipe, ... did you mean simcse? ...
     """
     names = recipe_names()
     if name in names:
         return BASE.parent / f"{name}.yaml"
     near = get_close_matches(name, names, n=1)
-    advice = f"did you mean {near[0]}?" if near else "a file of your own goes with --config"
-    raise InvalidValueError(f"{where}: expected one of {', '.join(names)}, got {name!r}; {advice}")
+    if near:
+        advice = f"did you mean {near[0]}? contrastive-text recipes lists all"
+        raise InvalidValueError(f"{where}: expected a recipe, got {name!r}; {advice}")
+    every = ", ".join(names)
+    raise InvalidValueError(
+        f"{where}: expected one of {every}, got {name!r}; a file of your own goes with --config"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -93,5 +94,5 @@ class ExportModel(Callback):
         screen = console(soft_wrap=True)
         screen.print(f"Model saved to {folder}{said}. Next:")
         screen.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}")
-        if run is not None:
+        if run is not None and find_spec("matplotlib") is not None:  # which draws the page
             screen.print(f"  contrastive-text report {run}")

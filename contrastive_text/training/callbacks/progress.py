@@ -21,3 +21,7 @@ class RunProgressBar(RichProgressBar):
         seen = loop.batch_progress.current.ready if loop.restarting else 0
         left = (trainer.max_steps - trainer.global_step) * trainer.accumulate_grad_batches
         return min(trainer.num_training_batches, seen + left)
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        """Returns the number of the epoch, and of how many where that is known."""
+        return str(super()._get_train_description(current_epoch)).replace("/-2", "  ")  # max_epochs is -1

@@ -115,8 +115,11 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
     below = (
         f"; the learning rate comes to {peak:.0%} of its peak at most: a shorter warm-up?" if peak < 0.9 else ""
     )
+    whole = vars(trainer).get("check_val_every_n_epoch") is None
     validated = (
-        f"every {interval} batches" if isinstance(interval, int) else "by share of an epoch, or by the clock"
+        f"every {interval} batches of {'the run' if whole else 'an epoch'}"
+        if isinstance(interval, int)
+        else "by share of an epoch, or by the clock"
     )
     merged = trainer.accumulate_grad_batches > 1 and len(data.training.step_kinds()) > 1
     joined = any(task.pairing.joins for task in data.training.tasks.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,6 +64,14 @@ def test_the_bar_of_a_resumed_run_begins_where_the_epoch_stood(tmp_path: Path) -
     path = tmp_path / "at_2.ckpt"
     first.trainer.save_checkpoint(path)
     assert totals(run_of(tmp_path, max_steps=4, max_epochs=1, ckpt_path=str(path))) == [4]
+
+
+def test_a_run_by_steps_has_no_number_of_epochs() -> None:
+    bar = RunProgressBar()
+    bar._trainer = SimpleNamespace(max_epochs=-1)  # type: ignore[assignment]  # all that is read of it
+    assert bar._get_train_description(1).strip() == "Epoch 1"
+    bar._trainer.max_epochs = 3
+    assert bar._get_train_description(1).strip() == "Epoch 1/2"
 
 
 def test_another_bar_or_none_takes_its_place(tmp_path: Path) -> None:
