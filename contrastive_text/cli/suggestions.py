@@ -14,7 +14,7 @@ _OPTION = re.compile(
     r"|Key '(?P<c>[\w.]+)' is not expected|[Nn]ested key \"(?P<d>[\w.]+)\""
     r"|does not accept option '(?P<e>[\w.]+)'"
 )
-_ABSTRACT = re.compile(r"Expected an instantiatable class, but [\w.]*?(?P<kind>\w+) is abstract")
+_ABSTRACT = re.compile(r"Expected an instantiatable class, but (?P<module>[\w.]*?)(?P<kind>\w+) is abstract")
 _PLACES = ("model", "data", "trainer", "checkpoint", "export")
 _ELSEWHERE = {
     "learning_rate": "lr",
@@ -133,6 +133,8 @@ def short_answer(message: str) -> str:
     if (match := _ABSTRACT.search(message)) is not None:
         place = re.search(r'Parser key "([\w.]+)"', message)
         where = f"{place[1]}: " if place else ""
+        if match["module"] and not match["module"].startswith("contrastive_text."):
+            return f"{where}expected {match['kind']} to define what its base class asks for, such as __call__"
         return f"{where}expected the class of a part ({match['kind']}), got arguments alone; name its class first"
     if (said := _value_answer(message)) is not None:
         return said

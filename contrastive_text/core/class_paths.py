@@ -129,6 +129,16 @@ def own_modules(plain: object) -> list[str]:
     return []
 
 
+def trust_words(modules: Iterable[str]) -> list[str]:
+    """Returns the words of a command that let it import these modules.
+
+    Example:
+        >>> trust_words(["my_views"])
+        ['--trust', 'my_views']
+    """
+    return [word for module in modules for word in ("--trust", module)]
+
+
 def public_path(cls: type) -> str:
     """Returns the path by which a class is imported, as every file that we write has it.
 

@@ -17,7 +17,7 @@ from pytorch_lightning.cli import LightningArgumentParser, SaveConfigCallback
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from contrastive_text.core.class_paths import own_modules
+from contrastive_text.core.class_paths import own_modules, trust_words
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.misspelt import nearest, parsing
 from contrastive_text.core.notebook import facts_table
@@ -326,5 +326,4 @@ def _further(loggers: object) -> list[Any]:  # Any: what a user configures
 
 def _resuming(config: Namespace) -> str:
     """Returns the command that goes on with a run when its folder is put after it."""
-    trust = [word for module in own_modules(config.as_dict()) for word in ("--trust", module)]
-    return shlex.join(["contrastive-text", "fit", *trust, "--resume"])
+    return shlex.join(["contrastive-text", "fit", *trust_words(own_modules(config.as_dict())), "--resume"])

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from torch import Tensor
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import Frame, Tokens, Vocabulary
 
@@ -18,6 +18,30 @@ def check_rate(where: str, rate: float) -> None:
     """Checks that a rate is within [0, 1] (ValueError)."""
     if not 0 <= rate <= 1:
         raise InvalidValueError(f"{where}.rate: expected a share between 0 and 1, got {rate}")
+
+
+def check_returned(where: str, view: object, returned: object, wanted: type, advice: str) -> None:
+    """Checks the kind of what a view has returned, which in a view of a user's own may be anything.
+
+    Args:
+        where: Place of the view in the configuration.
+        view: The view.
+        returned: What came back.
+        wanted: What it should be.
+        advice: What to do.
+
+    Raises:
+        TypeError: It is something else.
+
+    Example:
+        >>> check_returned("views.positive[0]", "a view", None, str, "end it with return")
+        Traceback (most recent call last):
+        contrastive_text.core.errors.InvalidTypeError: views.positive[0]: expected str to return a str, ... ...
+    """
+    if not isinstance(returned, wanted):
+        got = "None" if returned is None else f"a {type(returned).__name__}"
+        name = type(view).__qualname__
+        raise InvalidTypeError(f"{where}: expected {name} to return a {wanted.__name__}, got {got}; {advice}")
 
 
 Unit = Literal["token", "word"]

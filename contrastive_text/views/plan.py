@@ -14,7 +14,7 @@ from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.host import sent
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import ROLES, Alter, Frame, Role, Slot, Tokens, Vocabulary
-from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View
+from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View, check_returned
 from contrastive_text.views.network import FixedDropout
 
 _LEVELS = (
@@ -207,6 +207,10 @@ class ViewPlan:
                 except Exception as error:
                     error.add_note(f"raised by views.{name}[{number}], {type(view).__qualname__}")
                     raise
+                for each in altered:
+                    check_returned(
+                        f"views.{name}[{number}]", view, each, str, "end its __call__ with return text"
+                    )
         return altered
 
     def around(self, name: str | None) -> Frame:
@@ -229,6 +233,7 @@ class ViewPlan:
                     f"raised by views.{name}, {type(view).__qualname__}, on the tokens {tokens.ids[:40]}"
                 )
                 raise
+            check_returned(f"views.{name}", view, tokens, Tokens, "return tokens.take(places)")
         return tokens
 
     def alterable(self, view: EmbeddingView, mask: Tensor) -> Tensor:
@@ -277,11 +282,18 @@ class ViewPlan:
                 rows = sent(rows, embeddings.device)
                 part, part_mask, keys = embeddings[rows], mask[rows], batch.draw_keys[rows]
                 for number, view in chain:
-                    rng = RowRandom(keys, view=number)
+                    rng, shape = RowRandom(keys, view=number), part.shape
                     if isinstance(view, EmbeddingView):
                         part = view(part, self.alterable(view, part_mask), rng)
                     elif isinstance(view, GradientView) and gradient is not None:
                         part = view(part, gradient[rows], part_mask, rng)
+                    where, wanted = f"views.{name}[{number}]", tuple(shape)
+                    check_returned(where, view, part, Tensor, f"return vectors of {wanted}")
+                    if part.shape != shape:
+                        raise InvalidValueError(
+                            f"{where}: expected {type(view).__qualname__} to return vectors of {wanted}, got "
+                            f"{tuple(part.shape)}; rows, tokens and features stay as many"
+                        )
                 embeddings = embeddings.index_copy(0, rows, part.to(embeddings.dtype))
             return embeddings
 

@@ -19,12 +19,16 @@ def class_of(kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_written_trains_as_it_is(kind: str, here: Path, tiny_words: list[str]) -> None:
+def test_what_is_written_trains_as_it_is(
+    kind: str, here: Path, tiny_words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     name = f"Brand{class_of(kind)}"
     assert run(["new", kind, name]) == 0
     module = f"brand_{kind}"
     words = ["--trainer.max_steps", "1", *tiny_words]
     assert run(["fit", "--recipe", "simcse", "--config", f"{module}.yaml", *words]) == 0
+    if kind == "view":
+        assert f"contrastive-text report --trust {module} " in capsys.readouterr().out
     (config,) = here.rglob("config.yaml")
     assert f"{module}.{name}" in config.read_text(encoding="utf-8")
 

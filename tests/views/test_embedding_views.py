@@ -340,3 +340,19 @@ def test_a_view_can_be_made_again_from_its_arguments(view: View, arguments: dict
         "class_path": f"contrastive_text.views.{type(view).__name__}",
         "init_args": arguments,
     }
+
+
+class DropsFirst(EmbeddingView):
+    """Returns fewer tokens than it gets."""
+
+    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
+        return embeddings[:, 1:]
+
+
+def test_vectors_of_another_shape_are_refused() -> None:
+    batch = ragged(*ROWS[:3], *ROWS[:3])
+    alter = ViewPlan({"positive": [DropsFirst()]}).alter_embeddings(batch)
+    assert alter is not None
+    said = r"views.positive\[0\]: expected DropsFirst to return vectors of \(3, 9, 4\), got \(3, 8, 4\)"
+    with pytest.raises(ValueError, match=said):
+        alter(torch.zeros(6, 9, 4), torch.ones(6, 9, dtype=torch.bool))

@@ -202,3 +202,28 @@ def test_two_equal_views_in_a_chain_draw_differently() -> None:
     once = altered(ViewPlan({"anchor": [Noise()]}), batch(), torch.zeros(10, 2, 3))
     twice = altered(ViewPlan({"anchor": [Noise(), Noise()]}), batch(), torch.zeros(10, 2, 3))
     assert not torch.allclose(twice[:2], 2 * once[:2])
+
+
+class Returns(TextView):
+    """Returns something of its own."""
+
+    def __init__(self, returned: object) -> None:
+        self.returned = returned
+
+    def __call__(self, text: str, rng: np.random.Generator) -> str:  # noqa: ARG002  # the base's signature
+        return self.returned  # type: ignore[return-value]  # what is refused
+
+
+class ReturnsIds(TokenView):
+    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:  # noqa: ARG002  # the base's signature
+        return list(tokens.ids)  # type: ignore[return-value]  # what is refused
+
+
+def test_what_a_view_of_a_users_own_returns_is_looked_at() -> None:
+    rng = np.random.default_rng(0)
+    said = r"views.positive\[0\]: expected Returns to return a str, got None; end its __call__ with return"
+    with pytest.raises(TypeError, match=said):
+        ViewPlan({"positive": [Returns(None)]}).alter_texts("positive", ["a"], [rng])
+    said = r"views.positive: expected ReturnsIds to return a Tokens, got a list; return tokens.take"
+    with pytest.raises(TypeError, match=said):
+        ViewPlan({"positive": [ReturnsIds()]}).alter_tokens("positive", Tokens((5, 6), (0, 1)), rng)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
 from contrastive_text.core.checkpoints import verify_checkpoint
+from contrastive_text.core.class_paths import own_modules, trust_words
 from contrastive_text.core.console import console
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.model_files import MODULES
@@ -95,4 +97,6 @@ class ExportModel(Callback):
         screen.print(f"Model saved to {folder}{said}. Next:")
         screen.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}")
         if run is not None and find_spec("matplotlib") is not None:  # which draws the page
-            screen.print(f"  contrastive-text report {run}")
+            parts = [pl_module, vars(trainer).get("datamodule")]  # Lightning sets it, undeclared
+            own = own_modules([dict(part.hparams) for part in parts if part is not None])
+            screen.print("  " + shlex.join(["contrastive-text", "report", *trust_words(own), run]))
