@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from torchmetrics import Metric
 from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
+from contrastive_text.core.terminal import say
 from contrastive_text.core.types import Encoded
 from contrastive_text.data import Collator
 from contrastive_text.data.collator import StepCollator
@@ -159,11 +161,15 @@ class HeldOutScores:
         return figures | self.ranked.figures(partial) | self.losses.figures()
 
     def log(self, module: pl.LightningModule, part: str) -> None:
-        """Logs the figures under a part: ``val`` or ``test``."""
-        trial = module.trainer.sanity_checking or vars(module.trainer)["fast_dev_run"]
+        """Logs the figures under a part, ``val`` or ``test``; says the main ones of before the first step."""
+        trainer = module.trainer
+        at_start = trainer.sanity_checking and trainer.num_sanity_val_steps == math.inf  # asked for by -1
+        trial = (trainer.sanity_checking and not at_start) or vars(trainer)["fast_dev_run"]
         for name, figure in self.figures(partial=bool(trial)).items():
             # The metrics have gathered over ranks; sync_dist spares a warning.
             shown = name in ("spearman", OVERALL, RANK_SCORE)
+            if at_start and shown and trainer.is_global_zero:
+                say(f"before the first step: {part}/{name} {float(figure):.2f}")
             module.log(f"{part}/{name}", figure, prog_bar=shown, sync_dist=True)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytorch_lightning as pl
 import tiny
 import torch
 from pytorch_lightning.tuner import Tuner
@@ -208,6 +209,35 @@ def test_a_run_after_the_learning_rate_finder_is_the_run_without_it(
         made.fit()
         weights.append(dict(made.module.state_dict()))
     assert_equal(*weights)
+
+
+def test_the_scores_before_the_first_step_are_said_on_request(
+    files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [
+        Run.from_recipe(
+            "simcse",
+            files["bert"],
+            train=files["texts"],
+            validation=files["pairs"],
+            batch_size=8,
+            max_steps=2,
+            num_workers=0,
+            num_sanity_val_steps=steps,
+            default_root_dir=str(tmp_path / str(i)),
+            accelerator="cpu",
+            enable_progress_bar=False,
+        )
+        for i, steps in enumerate((0, 0, -1))
+    ]
+    (figures,) = made[0].call(pl.Trainer.validate)
+    said = f"before the first step: val/spearman {figures['val/spearman']:.2f}\n"
+    for one, says in ((made[1], False), (made[2], True)):
+        capsys.readouterr()
+        one.fit()
+        assert (said in capsys.readouterr().out) == says
+    first, second = (one.model.encode(tiny.TEXTS) for one in made[1:])
+    assert (first == second).all()
 
 
 def test_early_stopping_ends_a_run_and_its_model_is_kept(files: dict[str, str], tmp_path: Path) -> None:
