@@ -19,6 +19,14 @@ from contrastive_text.training.run import Run
 MINILM = SHARED / "models" / "minilm-mlm"
 
 
+def trained(recipe: str, folder: Path, **options: Any) -> Run:
+    """Returns a run that has ended, whose folder is ``run`` in this one."""
+    own = {"num_workers": 0, "accelerator": "cpu", "enable_progress_bar": False, "folder": str(folder / "run")}
+    run = Run.from_recipe(recipe, **own, **options)
+    run.fit()
+    return run
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -34,18 +42,11 @@ def test_of_a_path_the_last_part_is_left(text: str, said: str) -> None:
 
 
 def test_a_run_in_python_gives_its_model_the_card_of_its_folder(tmp_path: Path) -> None:
-    run = Run.from_recipe(
-        "dcl",
-        encoder=tiny.save_bert(tmp_path / "secret" / "bert"),
-        train=tiny.write_texts(tmp_path / "secret" / "mine.txt"),
-        batch_size=8,
-        num_workers=0,
-        max_steps=1,
-        accelerator="cpu",
-        enable_progress_bar=False,
-        folder=str(tmp_path / "run"),
+    encoder, texts = (
+        tiny.save_bert(tmp_path / "secret" / "bert"),
+        tiny.write_texts(tmp_path / "secret" / "mine.txt"),
     )
-    run.fit()
+    run = trained("dcl", tmp_path, encoder=encoder, train=texts, batch_size=8, max_steps=1)
     run.model.save_pretrained(tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert card == (tmp_path / "run" / "model" / "README.md").read_text(encoding="utf-8")
@@ -54,19 +55,9 @@ def test_a_run_in_python_gives_its_model_the_card_of_its_folder(tmp_path: Path) 
 
 
 def test_the_card_of_a_model_with_prompts_encodes_queries_and_documents(tmp_path: Path) -> None:
-    run = Run.from_recipe(
-        "simcse",
-        encoder=tiny.save_bert(tmp_path / "bert"),
-        train=tiny.write_texts(tmp_path / "texts.txt"),
-        config={"model.prompts": {"query": "query: ", "document": "passage: "}},
-        batch_size=8,
-        num_workers=0,
-        max_steps=1,
-        accelerator="cpu",
-        enable_progress_bar=False,
-        folder=str(tmp_path / "run"),
-    )
-    run.fit()
+    encoder, texts = tiny.save_bert(tmp_path / "bert"), tiny.write_texts(tmp_path / "texts.txt")
+    prompts = {"model.prompts": {"query": "query: ", "document": "passage: "}}
+    run = trained("simcse", tmp_path, encoder=encoder, train=texts, config=prompts, batch_size=8, max_steps=1)
     folder = tmp_path / "run" / "model"
     blocks = python_blocks((folder / "README.md").read_text(encoding="utf-8"))
     found = [run_block(block, folder) for block in blocks]
@@ -99,20 +90,16 @@ def test_the_card_of_a_real_run_is_as_the_hub_wants_it_and_its_blocks_run(
         texts = [line.rstrip("\n").split("\t")[0] for line in file][1:321]
     pairs = (DATA / "sts" / "stsb.dev.tsv").read_text(encoding="utf-8").splitlines()[:101]
     (tmp_path / "dev.tsv").write_text("\n".join(pairs) + "\n", encoding="utf-8")
-    run = Run.from_recipe(
+    run = trained(
         "simcse",
+        tmp_path,
         encoder=MINILM,
         train=tiny.write_texts(tmp_path / "sentences.txt", tuple(texts)),
         validation=str(tmp_path / "dev.tsv"),
         batch_size=32,
-        num_workers=0,
         max_steps=3,
         val_check_interval=3,
-        accelerator="cpu",
-        enable_progress_bar=False,
-        folder=str(tmp_path / "run"),
     )
-    run.fit()
     folder = tmp_path / "run" / "model"
     card = ModelCard.load(folder / "README.md")
     assert isinstance(card.data, ModelCardData)
