@@ -110,8 +110,9 @@ def embed(options: Embed) -> None:
         device=devices,
     )
     if model.prompts:
-        prompt, others = encoding.prompt_in(model.prompts), ", ".join(sorted(model.prompts.named))
-        say(f"each text is read after the prompt {prompt!r}; --prompt_name takes another of {others}")
+        prompt, named = encoding.prompt_in(model.prompts), ", ".join(sorted(model.prompts.named))
+        said = f"each text is read with the prompt {prompt!r}" if prompt else "texts are read without a prompt"
+        say(f"{said}; --prompt_name takes one of {named}")
     shard = None if options.shard is None else Shard.parse(options.shard)
     run = EmbeddingRun(
         model, texts, options.output, encoding, options.restart, with_ids=options.distinct, shard=shard

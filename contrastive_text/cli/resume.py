@@ -83,9 +83,9 @@ def _latest(folder: Path, config: Mapping[str, object]) -> Checkpoint:
 
     A run that has none of its own yet goes on from where it began.
     """
-    if (model := finished_run(folder, config)) is not None:
+    if (ended := finished_run(folder, config)) is not None:
         raise InvalidValueError(
-            f"--resume: expected a run that was stopped, got {folder}, which has finished: its model is {model}"
+            f"--resume: expected a run that was stopped, got {folder}, which has finished: its model is {ended}"
         )
     checkpoint, damaged = latest_checkpoint(folder, config, "--resume")
     if checkpoint is None:

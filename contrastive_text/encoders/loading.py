@@ -61,8 +61,8 @@ def _fetched(what: str, name: str, fetch: Callable[[], _T]) -> _T:
             answer = f"a whole model folder, got {name} with {listed}; {_said(error)}"
         else:
             answer = (
-                f"a local model folder or a name on the Hugging Face hub, got {name!r}; there is no such folder"
-                f"{nearest_folder(name) or f', and the hub gave none: {_said(error)}'}"
+                f"a local model folder or a name on the Hugging Face hub, got {name!r}{nearest_folder(name)}; "
+                f"there is no such folder, and the hub gave none: {_said(error)}"
             )
         raise InvalidValueError(f"{what}: expected {answer}") from error
 

@@ -354,4 +354,4 @@ def test_the_prompt_that_texts_are_read_after_is_said(files: dict[str, str], her
     for words, prompt in (((), "query: "), (("--prompt_name", "document"), "passage: ")):
         assert run(words_of({"bert": str(here / "m")}, files["texts"], "v.npy", "--restart", *words)) == 0
         said = capsys.readouterr().out
-        assert f"after the prompt {prompt!r}; --prompt_name takes another of document, query" in said
+        assert f"with the prompt {prompt!r}; --prompt_name takes one of document, query" in said
