@@ -144,6 +144,10 @@ def gather_sizes(size: int, device: torch.device, known: Sequence[int] | None = 
 
     Raises:
         ValueError: This rank's is another than is known.
+
+    Example:
+        >>> gather_sizes(3, torch.device("cpu"))  # in one process
+        [3]
     """
     if not is_distributed():
         return [size]
@@ -160,7 +164,13 @@ def gather_sizes(size: int, device: torch.device, known: Sequence[int] | None = 
 
 
 def gather_rows(rows: Tensor, sizes: list[int]) -> Tensor:
-    """Concatenates the rows of all ranks, as ``gather_all`` does those of several tensors, (rows, ...)."""
+    """Concatenates the rows of all ranks, as ``gather_all`` does those of several tensors, (rows, ...).
+
+    Example:
+        >>> rows = torch.ones(3, 4)
+        >>> gather_rows(rows, gather_sizes(len(rows), rows.device)).shape  # in one process
+        torch.Size([3, 4])
+    """
     return gather_all([rows], sizes)[0]
 
 
@@ -190,7 +200,12 @@ def gather_all(tensors: Sequence[Tensor], sizes: list[int]) -> list[Tensor]:
 
 
 def least_over_ranks(value: int, device: torch.device) -> int:
-    """Returns the smallest of all ranks' values."""
+    """Returns the smallest of all ranks' values.
+
+    Example:
+        >>> least_over_ranks(3, torch.device("cpu"))  # in one process
+        3
+    """
     if not is_distributed():
         return value
     least = torch.tensor(value, device=device)
@@ -208,7 +223,12 @@ def most_over_ranks(values: list[int], device: torch.device) -> list[int]:
 
 
 def sum_over_ranks(value: Tensor) -> Tensor:
-    """Returns the sum of a value over all ranks, without a gradient."""
+    """Returns the sum of a value over all ranks, without a gradient.
+
+    Example:
+        >>> sum_over_ranks(torch.tensor([1.0, 2.0]))  # in one process
+        tensor([1., 2.])
+    """
     total = value.detach().clone()
     if is_distributed():
         dist.all_reduce(total)

@@ -189,6 +189,10 @@ class Vocabulary:
         prefix: Number of special tokens before a text.
         suffix: Number of special tokens after it.
         added: Token that a view has asked for (``View.new_tokens``) -> its id.
+
+    Example:
+        >>> Vocabulary(size=30522, mask_id=103, prefix=1, suffix=1).mask_id
+        103
     """
 
     size: int

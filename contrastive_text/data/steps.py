@@ -14,7 +14,12 @@ from contrastive_text.core.errors import InvalidValueError
 
 @dataclass(frozen=True, slots=True)
 class TaskSize:
-    """How many rows a data set has and how many of them make a batch."""
+    """How many rows a data set has and how many of them make a batch.
+
+    Example:
+        >>> TaskSize(rows=10, batch_size=4)
+        TaskSize(rows=10, batch_size=4)
+    """
 
     rows: int
     batch_size: int
@@ -53,6 +58,10 @@ class Rounds:
     Args:
         first: The steps of the first round; in each further one they take of each task the rows that follow.
         count: Number of rounds.
+
+    Example:
+        >>> len(Rounds((Step({"a": (0, 2)}), Step({"b": (0, 1)})), count=3))
+        6
     """
 
     first: tuple[Step, ...]
@@ -147,6 +156,10 @@ def consecutive_steps(sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
 
     Raises:
         ValueError: No whole batch, where smaller ones are left out.
+
+    Example:
+        >>> list(consecutive_steps({"a": TaskSize(rows=5, batch_size=2)}, drop_last=True))
+        [Step(parts={'a': (0, 2)}, objectives=None), Step(parts={'a': (2, 4)}, objectives=None)]
     """
     shortest = min(sizes.values(), key=lambda size: size.rows / size.batch_size)
     whole, rest = divmod(shortest.rows, shortest.batch_size)

@@ -30,6 +30,15 @@ class Head(nn.Module, ABC):
         shared_layers: How many of them; None for all. See ``share_layers``.
         together: Of a head whose output for a row depends on other rows: whether it gets the rows of all roles in
             one call, or those of each slot by themselves. None for all other heads. See ``project_parts``.
+
+    Example:
+        >>> class Halves(Head):
+        ...     def layers(self, features):
+        ...         return nn.Sequential(nn.Linear(features, features // 2))
+        >>> head = Halves()
+        >>> head.build(features=8)
+        >>> head(torch.ones(3, 8)).shape
+        torch.Size([3, 4])
     """
 
     takes_pooler: ClassVar[bool] = False
@@ -68,7 +77,14 @@ def check_width(where: str, width: int | None) -> None:
 
 
 def check_train_only(head: Head | None, where: str) -> None:
-    """Checks that an objective's head isn't one that inference keeps (ValueError)."""
+    """Checks that an objective's head isn't one that inference keeps (ValueError).
+
+    Example:
+        >>> from contrastive_text.heads import MLPHead
+        >>> check_train_only(MLPHead(train_only=False), "Contrastive.head")
+        Traceback (most recent call last):
+        contrastive_text.core.errors.InvalidValueError: Contrastive.head: expected a head with train_only: ...
+    """
     if head is not None and not head.train_only:
         raise InvalidValueError(
             f"{where}: expected a head with train_only: true, got {type(head).__name__} with false; a head that "
@@ -77,7 +93,12 @@ def check_train_only(head: Head | None, where: str) -> None:
 
 
 def build_head(head: Head | None, features: int) -> int:
-    """Makes a head's layers for vectors of width D and gives the width of its output; without a head D."""
+    """Makes a head's layers for vectors of width D and returns the width of its output; without a head D.
+
+    Example:
+        >>> build_head(None, features=384)
+        384
+    """
     if head is None:
         return features
     head.build(features)
@@ -85,7 +106,15 @@ def build_head(head: Head | None, features: int) -> int:
 
 
 def output_width(head: Head, features: int) -> int:
-    """Returns the width of what a head, whose layers are made, gives for vectors of width D."""
+    """Returns the width of what a head, whose layers are made, gives for vectors of width D.
+
+    Example:
+        >>> from contrastive_text.heads import MLPHead
+        >>> head = MLPHead()
+        >>> head.build(features=8)
+        >>> output_width(head, features=8)
+        8
+    """
     training = head.training
     head.eval()
     with torch.no_grad():
@@ -98,6 +127,10 @@ def apply_exactly(head: Head | None, vectors: Tensor) -> Tensor:
     """Returns what a head makes of vectors (n, D), outside autocast and in at least float32.
 
     For results that are compared or scored right away: a cosine or a logit keeps 8 bits under bfloat16.
+
+    Example:
+        >>> apply_exactly(None, torch.ones(2, 3, dtype=torch.bfloat16)).dtype
+        torch.float32
     """
     vectors = at_least_float32(vectors)
     if head is None:

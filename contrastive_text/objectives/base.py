@@ -86,6 +86,17 @@ class Objective(nn.Module, ABC):
         keys: Settings of a momentum network of its own, whose vectors it reads as ``Encoded.keys[keys]``; None
             for none.
         keyed: The roles that it reads as keys alone while it is trained; the trained network needn't encode them.
+
+    Example:
+        >>> from contrastive_text.core import Slot
+        >>> class Length(Objective):
+        ...     reads = ("anchor",)
+        ...     def forward(self, encoded):
+        ...         lengths = encoded.role("anchor")[:, 0].norm(dim=1)
+        ...         return Terms(total=(lengths - 1).square().sum(), count=len(lengths))
+        >>> encoded = Encoded(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), (Slot("anchor", 0),), torch.arange(2))
+        >>> Length()(encoded).loss()
+        tensor(8.)
     """
 
     reads: tuple[Role, ...] = ()

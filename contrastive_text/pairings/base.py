@@ -25,6 +25,15 @@ class Pairing(ABC):
         target: How the pairing itself understands the labels of a file; None where it reads none.
         reads_tokens: Whether the texts come tokenised, as ``Tokens`` without special tokens and uncut.
         joins: Whether it puts texts into one sequence, which is then done with held-out rows too.
+
+    Example:
+        >>> class Halves(Pairing):
+        ...     def __call__(self, row, rng):
+        ...         words = row["text"].split()
+        ...         middle = len(words) // 2
+        ...         return [Example(" ".join(words[:middle]), (" ".join(words[middle:]),))]
+        >>> Halves()({"text": "a bird sings aloud"}, np.random.default_rng(0))[0].positives
+        ('sings aloud',)
     """
 
     reads: tuple[str, ...] = ("text",)

@@ -174,6 +174,13 @@ class GradientView(View, ABC):
     Attributes:
         objective: Name of the objective whose gradient is taken; None for the only one.
         same_dropout: Whether both passes see the same dropout masks.
+
+    Example:
+        >>> class Uphill(GradientView):
+        ...     def __call__(self, embeddings, gradient, mask, rng):
+        ...         return embeddings + 0.1 * gradient
+        >>> Uphill().same_dropout
+        False
     """
 
     objective: str | None = None

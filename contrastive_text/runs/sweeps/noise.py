@@ -14,6 +14,10 @@ class SeedDifference(NamedTuple):
     Args:
         mean: Mean over the seeds of score minus baseline.
         margin: What the interval reaches to either side.
+
+    Example:
+        >>> SeedDifference(mean=1.2, margin=0.7).exceeds_noise
+        True
     """
 
     mean: float

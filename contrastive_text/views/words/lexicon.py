@@ -21,7 +21,15 @@ A word is looked up as it is written, then in lower case; an entry without synon
 
 
 class SynonymSource(ABC):
-    """Base class of sources of synonyms."""
+    """Base class of sources of synonyms.
+
+    Example:
+        >>> class Animals(SynonymSource):
+        ...     def table(self):
+        ...         return {"": {"dog": ("hound",)}}  # of every part of speech
+        >>> Animals().table()[""]["dog"]
+        ('hound',)
+    """
 
     @abstractmethod
     def table(self) -> SynonymTable:
