@@ -61,7 +61,7 @@ def option_words(record: type) -> dict[str, Sequence[str]]:
     Example:
         >>> from contrastive_text.cli.commands import New, Sweep
         >>> option_words(New)
-        {'--help': (), '': ('view', 'pooler', 'loss', 'objective')}
+        {'--help': (), '': ('view', 'text_view', 'embedding_view', 'pooler', 'loss', 'objective')}
         >>> option_words(Sweep)["--take"]
         ('best', 'last')
     """

@@ -143,7 +143,7 @@ ONE = "model.pooler=MaxPooler"
         ("model.views.anchor=none,FeatureCutoff+CropTokens", "in the cell FeatureCutoff+CropTokens: views.anc"),
         ("data.batch_size=8,8.5", "in the cell 8.5:"),
         ("model.optimizer.weight_decay=0.1,1e-1", "got one configuration for 0.1 and 1e-1"),
-        ("recipe=simcse,simsce", "recipe: expected one of"),
+        ("recipe=simcse,simsce", "recipe: expected a recipe"),
         ("model.optimizer=AdamW(lr=1),AdamW(lr=2)", "--model.optimizer.lr: expected no option inside of"),
         ("seed_everything=1,2", "--seed_everything: expected none, for a sweep sets it, got one; give --seeds"),
         (f"{ONE} --export.dirpath x", "--export.dirpath: expected none"),

@@ -142,7 +142,7 @@ def test_a_new_report_of_runs_whose_weights_are_gone_names_them(tmp_path: Path) 
         ("--report diagnose:rank", "--report diagnose:rank: expected one of mean_cosine, uniformity"),
         ("--select val/spearman --checkpoint.monitor val/loss", "give val/spearman with --select alone"),
         ("--stage2.data.train a.txt", "--stage2.data.train: expected a stage up to 1, got one more"),
-        ("--then simsce", "recipe: expected one of"),
+        ("--then simsce", "recipe: expected a recipe"),
         ("--then simcse --stage2.init_from a", "--stage2.init_from: expected none, for a sweep sets it"),
         ("--then simcse --vary then=none,simcse", "--vary then: expected it alone, got --then beside it"),
         ("--then simcse", "data.validation: expected a file to score the runs on, got none for MaxPooler"),
