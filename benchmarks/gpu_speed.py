@@ -141,9 +141,11 @@ def losses(setting: Setting) -> Pieces:
     """NT-Xent over many rows, forward and backward, streamed and where it fits dense."""
 
     def measured(rows: int) -> Row:
-        found = loss.times(rows, setting.device, setting.rounds, forms=("streamed", "dense"))
+        found = loss.times("NT-Xent", rows, setting.device, setting.rounds, ("streamed", "dense"))
         pair = loss.sides(rows, setting.device)
-        peaks = {form: peak_of(partial(loss.step, loss.make(form), *pair), setting.device) for form in found}
+        peaks = {
+            form: peak_of(partial(loss.step, loss.make("NT-Xent", form), *pair), setting.device) for form in found
+        }
         said = [
             f"{form} {statistics.median(times) * 1e3:,.1f} ms, {peaks[form] / 2**20:,.0f} MiB"
             for form, times in found.items()

@@ -1,61 +1,70 @@
-"""Measures forward and backward pass of NT-Xent, ours and others, at 128 to 65,536 rows of 384 features.
+"""Times NT-Xent and InfoNCE, forward and backward, by tiles and whole, beside others; with their peaks of memory.
 
-    python benchmarks/loss.py                       # on two threads
+    python benchmarks/loss.py
+    python benchmarks/loss.py --losses InfoNCE --rows 16384 --rounds 7
     python benchmarks/loss.py --device cuda --rows 1024 16384
 
-Time: all forms take turns in one process, round by round; medians. Memory: the peak above the start of a fresh
-process per form and size, its input and the gradient of it included. A form that would need more than the free
-memory is left out: the dense forms hold some matrices of rows x rows, pytorch-metric-learning some that hold an
-entry for every row, positive and negative. It is needed as well: pip install pytorch-metric-learning.
+Rows are texts of both sides, of 384 features: half as many pairs. Time: all forms take turns in one process.
+Memory: the peak above the start of a fresh process per form and size, its input and their gradients included.
+A form that would need more than the free memory is left out: the whole ones hold some matrices of cosines,
+pytorch-metric-learning some that hold an entry for every row, positive and negative. A smoke run: ``--quick``.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import multiprocessing
-import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 import torch.nn.functional as F
-from runs import publish
-from torch import Tensor
+from runs import RESULTS, markdown, publish
+from timing import machine, memory, needs, parser, peak, ratio_and_range, reset_peak, synchronize, take_turns
+from torch import Tensor, nn
 
-from contrastive_text.losses import NTXent
+from contrastive_text.losses import InfoNCE, NTXent
 
 FEATURES = 384
 TEMPERATURE = 0.05
 ROWS = (128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 65_536)
 STREAMED_ONLY = 16_384
 """Rows above which only the streamed form is measured on a CPU."""
-FORMS = ("automatic", "streamed", "dense", "plain", "pytorch-metric-learning")
-MiB = 2**20
+STREAMED = {"automatic": None, "streamed": True, "dense": False}
+"""Our forms, by the option of the losses; the rest is others'."""
+PEERS = {"NT-Xent": "pytorch-metric-learning", "InfoNCE": "sentence-transformers"}
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-def plain(anchor: Tensor, positive: Tensor) -> Tensor:
-    """NT-Xent as one writes it by hand, for texts that all differ."""
+def by_hand(name: str, anchor: Tensor, positive: Tensor) -> Tensor:
+    """Returns a loss as one writes it for texts that all differ.
+
+    Example:
+        >>> anchor, positive = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.8, 0.6], [-0.6, 0.8]])
+        >>> torch.allclose(by_hand("InfoNCE", anchor, positive), InfoNCE(TEMPERATURE)(anchor, positive))
+        True
+        >>> torch.allclose(by_hand("NT-Xent", anchor, positive), NTXent(TEMPERATURE)(anchor, positive))
+        True
+    """
+    n = len(anchor)
+    if name == "InfoNCE":
+        logits = F.normalize(anchor, dim=-1) @ F.normalize(positive, dim=-1).T / TEMPERATURE
+        return F.cross_entropy(logits, torch.arange(n, device=anchor.device))
     unit = F.normalize(torch.cat([anchor, positive]), dim=-1)
     logits = unit @ unit.T / TEMPERATURE
     logits.fill_diagonal_(-torch.inf)
-    n = len(anchor)
     return F.cross_entropy(logits, torch.arange(2 * n, device=anchor.device).roll(n))
 
 
 def metric_learning() -> Loss:
     """Returns pytorch-metric-learning's NTXentLoss on both sides, each pair a class of its own."""
-    try:
-        from pytorch_metric_learning.losses import NTXentLoss
-    except ModuleNotFoundError as error:
-        raise SystemExit("benchmarks/loss.py: pytorch-metric-learning is missing; pip install it") from error
+    from pytorch_metric_learning.losses import NTXentLoss
+
     loss = NTXentLoss(temperature=TEMPERATURE)
 
     def value(anchor: Tensor, positive: Tensor) -> Tensor:
@@ -66,29 +75,39 @@ def metric_learning() -> Loss:
     return value
 
 
-def make(form: str) -> Loss:
-    """Returns a form by its name."""
-    if form == "plain":
-        return plain
-    if form == "pytorch-metric-learning":
-        return metric_learning()
-    return NTXent(TEMPERATURE, streamed={"automatic": None, "streamed": True, "dense": False}[form])
+def sentence_transformers() -> Loss:
+    """Returns sentence-transformers' MultipleNegativesRankingLoss of vectors that are there already."""
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+    loss = MultipleNegativesRankingLoss(nn.Identity(), scale=1 / TEMPERATURE)
+
+    def value(anchor: Tensor, positive: Tensor) -> Tensor:
+        result: Tensor = loss.compute_loss_from_embeddings([anchor, positive], None)
+        return result
+
+    return value
 
 
-def bytes_needed(form: str, rows: int) -> int:
-    """Returns about how much a form holds at its peak."""
-    vectors = 8 * rows * FEATURES * 4
-    if form == "pytorch-metric-learning":
-        return vectors + 16 * rows**3  # 24 s and 17 GB at 1,024 rows
-    return vectors + (5 * rows**2 * 4 if form in ("dense", "plain") else 0)
+def make(name: str, form: str) -> Loss:
+    """Returns a form of a loss."""
+    if form in STREAMED:
+        return (NTXent if name == "NT-Xent" else InfoNCE)(TEMPERATURE, streamed=STREAMED[form])
+    if form == "by hand":
+        return partial(by_hand, name)
+    return metric_learning() if name == "NT-Xent" else sentence_transformers()
 
 
-def is_measured(form: str, rows: int, device: str) -> bool:
-    """Whether a form takes part at a size."""
+def forms(name: str, rows: int, device: str) -> list[str]:
+    """Returns those that take part at a size."""
     if rows > STREAMED_ONLY and device == "cpu":
-        return form == "streamed"
+        return ["streamed"]
+    vectors, cosines = 8 * rows * FEATURES * 4, 4 * (rows if name == "NT-Xent" else rows // 2) ** 2
+    needed = dict.fromkeys((*STREAMED, "by hand", PEERS[name]), vectors + 5 * cosines)
+    needed["automatic"] = needed["streamed"] = vectors
+    if name == "NT-Xent":
+        needed[PEERS[name]] = vectors + 16 * rows**3  # 24 s and 17 GB at 1,024 rows
     free = psutil.virtual_memory().available if device == "cpu" else torch.cuda.mem_get_info()[0]
-    return bytes_needed(form, rows) < 0.8 * free
+    return [form for form, size in needed.items() if size < 0.8 * free]
 
 
 def sides(rows: int, device: str) -> tuple[Tensor, Tensor]:
@@ -99,146 +118,123 @@ def sides(rows: int, device: str) -> tuple[Tensor, Tensor]:
     return anchor.to(device).requires_grad_(), positive.to(device).requires_grad_()
 
 
-def step(loss: Loss, anchor: Tensor, positive: Tensor) -> None:
-    """One forward and backward pass."""
+def step(loss: Loss, anchor: Tensor, positive: Tensor) -> float:
+    """Returns the seconds of a forward and a backward pass."""
     anchor.grad = positive.grad = None
+    synchronize(anchor.device.type)
+    begun = time.perf_counter()
     loss(anchor, positive).backward()
-    if anchor.is_cuda:
-        torch.cuda.synchronize()
+    synchronize(anchor.device.type)
+    return time.perf_counter() - begun
 
 
 def rounds_of(rows: int) -> int:
-    """Returns the number of rounds: at least five, but for the largest sizes, whose passes take long."""
+    """Returns the number of rounds: at least five, but for the largest sizes, whose passes take long.
+
+    Example:
+        >>> [rounds_of(rows) for rows in (128, 2048, 16_384, 65_536)]
+        [100, 5, 3, 1]
+    """
     if rows > STREAMED_ONLY:
         return 1
     return 3 if rows > 4096 else min(max(5, 2**24 // rows**2), 100)
 
 
 def times(
-    rows: int, device: str, rounds: int | None = None, forms: Sequence[str] = FORMS
+    name: str, rows: int, device: str, rounds: int | None = None, wanted: Sequence[str] | None = None
 ) -> dict[str, list[float]]:
-    """Returns the seconds of each form's rounds, the forms taking turns, after a round that doesn't count."""
-    losses = {form: make(form) for form in forms if is_measured(form, rows, device)}
-    anchor, positive = sides(rows, device)
-    found: dict[str, list[float]] = {form: [] for form in losses}
-    once = rows > STREAMED_ONLY and device == "cpu"  # such passes take long
-    slow = set()  # one round is enough to know what takes a hundred times as long
-    for turn in range((rounds or rounds_of(rows)) + (not once)):
-        first = turn % len(losses)  # who comes after a form that fills the caches changes
-        for form, loss in [*losses.items()][first:] + [*losses.items()][:first]:
-            if form in slow and found[form]:
-                continue
-            begun = time.perf_counter()
-            step(loss, anchor, positive)
-            taken = time.perf_counter() - begun
-            if taken > 10 and form == "pytorch-metric-learning":
-                slow.add(form)
-            if turn or once or form in slow:
-                found[form].append(taken)
-    return found
+    """Returns the seconds of each form's rounds, after a step of each that doesn't count."""
+    taking_part = [form for form in forms(name, rows, device) if wanted is None or form in wanted]
+    works = {form: partial(step, make(name, form), *sides(rows, device)) for form in taking_part}
+    first = {form: work() for form, work in works.items() if len(works) > 1}
+    # One that takes a hundred times as long, as pytorch-metric-learning may, has its one round behind it.
+    slow = {form: [seconds] for form, seconds in first.items() if seconds > 10 and form not in STREAMED}
+    steady = {form: work for form, work in works.items() if form not in slow}
+    return take_turns(steady, rounds or rounds_of(rows)) | slow
 
 
-def peak(form: str, rows: int, device: str, pipe: Connection) -> None:
+def send_peak(name: str, form: str, rows: int, device: str, threads: int, pipe: Connection) -> None:
     """Sends the most memory that a pass takes above the start of it, in bytes; runs in a process of its own."""
-    torch.set_num_threads(2)
-    loss = make(form)
+    torch.set_num_threads(threads)
+    loss = make(name, form)
     step(loss, *sides(16, device))  # loads what is loaded once
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        step(loss, *sides(rows, device))
-        pipe.send(torch.cuda.max_memory_allocated() - before)
-        return
-    # Linux: sets the high-water mark back to what is held now; that of loading would hide a small pass.
-    Path("/proc/self/clear_refs").write_text("5")
-    before = high_water_mark()
+    reset_peak(device)
+    before = memory(device)
     step(loss, *sides(rows, device))
-    pipe.send(high_water_mark() - before)
+    pipe.send(peak(device) - before)
 
 
-def high_water_mark() -> int:
-    """Returns the most memory that this process has held, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM"))
-    return int(kilobytes) * 1024
-
-
-def peaks(rows: int, device: str) -> dict[str, int]:
-    """Returns each form's peak memory in bytes."""
+def peak_of(name: str, form: str, rows: int, device: str, threads: int) -> int:
+    """Returns a form's peak of memory, in bytes."""
     fresh = multiprocessing.get_context("spawn")
-    found = {}
-    for form in FORMS:
-        if not is_measured(form, rows, device):
-            continue
-        receiver, sender = fresh.Pipe(duplex=False)
-        process = fresh.Process(target=peak, args=(form, rows, device, sender))
-        process.start()
-        sender.close()
-        try:
-            found[form] = int(receiver.recv())
-        except EOFError:
-            print(f"{form} at {rows} rows gave no peak: its process ended", flush=True)
+    receiver, sender = fresh.Pipe(duplex=False)
+    process = fresh.Process(target=send_peak, args=(name, form, rows, device, threads, sender))
+    process.start()
+    sender.close()
+    try:
+        return int(receiver.recv())
+    except EOFError as error:
+        raise SystemExit(f"expected a peak of {form} at {rows} rows, its process ended without one") from error
+    finally:
         process.join()
-    return found
+
+
+def table(found: Sequence[Mapping[str, Any]]) -> list[str]:  # Any: of JSON
+    """Returns a table of a loss: its forms, size by size, held against the automatic one."""
+    cells = []
+    for row in found:
+        seconds = row["seconds"]
+        of_ours = next(
+            (each for each in found if each["rows"] == row["rows"] and each["form"] == "automatic"), row
+        )
+        comparable = row is not of_ours and len(of_ours["seconds"]) == len(seconds)
+        milliseconds = [1e3 * each for each in (statistics.median(seconds), min(seconds), max(seconds))]
+        cells.append(
+            [
+                f"{row['rows']:,}",
+                str(row["form"]),
+                "{:,.1f} ({:,.1f} to {:,.1f})".format(*milliseconds),
+                str(len(seconds)),
+                ratio_and_range(seconds, of_ours["seconds"]) if comparable else "",
+                f"{row['peak'] / 2**20:,.0f}",
+            ]
+        )
+    header = ["rows", "", "milliseconds (lowest to highest)", "rounds", "automatic is faster by", "peak MiB"]
+    return markdown(header, cells)
 
 
 def main() -> None:
     """Measures all and writes the dated table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
-    parser.add_argument("--rounds", type=int, help="of every size; by its size if left out")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--dry", action="store_true", help="print only")
-    options = parser.parse_args()
+    own = parser(__doc__)
+    own.set_defaults(rounds=None)
+    own.add_argument("--losses", choices=list(PEERS), nargs="+", default=list(PEERS))
+    own.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
+    options = own.parse_args()
+    needs(*PEERS.values())
+    if options.quick:
+        options.rows = [64, 128]
     torch.set_num_threads(options.threads)
-    metric_learning()  # refuses to start without it
-    found: list[dict[str, Any]] = []
-    for rows in options.rows:
-        seconds, memory = times(rows, options.device, options.rounds), peaks(rows, options.device)
-        for form, taken in seconds.items():
-            found.append(
-                {
-                    "rows": rows,
-                    "form": form,
-                    "ms": statistics.median(taken) * 1000,
-                    "fastest": min(taken) * 1000,
-                    "slowest": max(taken) * 1000,
-                    "rounds": len(taken),
-                    "peak MB": memory.get(form, 0) / MiB,
-                }
-            )
-            print(found[-1], flush=True)
-    if not options.dry:
-        write(found, options)
-
-
-def write(found: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """Writes the dated table and its JSON."""
-    today = datetime.date.today().isoformat()
-    suffix = "" if options.device == "cpu" else f"-{options.device}"
-    where = f"CPU ({platform.machine()}), {options.threads} threads"
-    if options.device == "cuda":
-        where = torch.cuda.get_device_name()
+    rows = []
+    for name in options.losses:
+        for size in options.rows:
+            for form, seconds in times(name, size, options.device, options.rounds).items():
+                peak_memory = peak_of(name, form, size, options.device, options.threads)
+                rows.append({"loss": name, "rows": size, "form": form, "seconds": seconds, "peak": peak_memory})
     lines = [
-        "# NT-Xent, forward and backward",
+        "# Losses, forward and backward",
         "",
-        f"{today}, torch {torch.__version__}, {where}, D = {FEATURES}, float32. Milliseconds: medians, the",
-        "forms taking turns in one process; in brackets the number of rounds. MB: peak above the start of a",
-        "fresh process, input and gradients included. Written by `benchmarks/loss.py`; each form's fastest and",
-        "slowest round stands in the JSON.",
-        "",
+        f"{machine(options.threads, options.device)}. Vectors of {FEATURES} features, float32. Rows are texts of",
+        "both sides, half as many pairs. Ratios are medians of the rounds' ratios (lowest to highest). The peak",
+        "is that of a fresh process above its start, input and gradients included.",
+        "Written by `benchmarks/loss.py`.",
     ]
-    for title, cell in (
-        ("Milliseconds", lambda row: f"{row['ms']:,.1f} ({row['rounds']})"),
-        ("Peak MB", lambda row: f"{row['peak MB']:,.0f}"),
-    ):
-        lines += [f"## {title}", "", f"| rows | {' | '.join(FORMS)} |", "| --- |" + " --- |" * len(FORMS)]
-        for rows in options.rows:
-            cells = {row["form"]: cell(row) for row in found if row["rows"] == rows}
-            lines.append(f"| {rows:,} | {' | '.join(cells.get(form, '') for form in FORMS)} |")
-        lines.append("")
-    print(publish(f"loss{suffix}", lines[:-1], found, vars(options)).read_text())
+    for name in options.losses:
+        lines += ["", f"## {name}", "", *table([row for row in rows if row["loss"] == name])]
+    if options.quick and options.out is None:
+        print("\n".join(lines))
+        return
+    suffix = "" if options.device == "cpu" else f"-{options.device}"
+    print(publish(f"loss{suffix}", lines, rows, vars(options), folder=options.out or RESULTS).name)
 
 
 if __name__ == "__main__":

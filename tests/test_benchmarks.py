@@ -28,15 +28,18 @@ from contrastive_text.training.module import ContrastiveModule
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = ("timing", "train_step", "memory", "encode", "scaling", "sts", "transfer", "embed", "papers", "runs")
-SCRIPTS += ("decoder_memory", "profiles", "history", "duplicates", "search")
+SCRIPTS += ("decoder_memory", "profiles", "history", "duplicates", "search", "loss")
 SMOKES = {
     "train_step": ("--max-lengths", "32", "--precisions", "float32", "--only", "ours", "sentence-transformers"),
     "encode": ("--precisions", "float32"),
     "duplicates": (),
+    "loss": (),
     "ranking": (),
     "search": (),
 }
 """Scripts that time ours beside a peer, with what makes a smoke run of each shorter."""
+EXTRAS = {"search": "faiss", "loss": "pytorch_metric_learning"}
+"""What some of them need beside what tests need."""
 WAYS = [("all", "float32"), ("LoRA", "bfloat16"), ("LoRA", "float32"), ("all", "bfloat16")]
 
 
@@ -82,8 +85,8 @@ def test_a_result_holds_the_configuration_of_its_runs_without_the_folders_of_a_m
 def test_a_smoke_run_leaves_figures_of_ours_and_the_peers(
     name: str, scripts: dict[str, ModuleType], tmp_path: Path
 ) -> None:
-    if name == "search":
-        pytest.importorskip("faiss")
+    if name in EXTRAS:
+        pytest.importorskip(EXTRAS[name])
     words = ["--quick", "--rounds", "2", "--threads", "1", "--out", str(tmp_path), *SMOKES[name]]
     command = [sys.executable, str(FOLDER / f"{name}.py"), *words]
     subprocess.run(command, check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True)

@@ -16,8 +16,12 @@ from contrastive_text.core.similarity import EPSILON, at_least_float32, full_pre
 BLOCK = 4096
 """Side of a tile of cosines, which is what memory holds at once: 64 MiB in float32."""
 
+_PARTS = 4
+"""Of a full tile, so many are made one after the other, to be read while caches hold them. Of fewer queries each
+has more columns: a hundred small ones take a third longer."""
+
 _WIDEST = 8
-"""Tiles side by side that are one for few queries: a hundred small ones take a third longer."""
+"""Blocks of a corpus at once where they have to be copied."""
 
 _CELL = 256
 """Cosines of which the highest is looked at first."""
@@ -47,7 +51,8 @@ class UnitVectors:
     """Vectors of a corpus of length 1 and checked, made once for many searches: half the time of a single query.
 
     Args:
-        values: (C, D), in float32, or float64.
+        values: (C, D), in float32, or float64. ``of`` lays each feature of all vectors together in memory, from
+            which a single query's cosines are made fastest.
 
     Example:
         >>> corpus = UnitVectors.of(torch.tensor([[0.0, 1.0], [2.0, 0.0]]))
@@ -72,8 +77,11 @@ class UnitVectors:
         parts = [vectors] if isinstance(vectors, Tensor) else vectors
         for part in parts:
             _check("corpus", part)
-        units = [units for _, units in _units_of(parts, BLOCK, device or parts[0].device)]
-        return cls(torch.cat(units) if units else at_least_float32(parts[0].to(device)))
+        first = at_least_float32(parts[0][:0].to(device))
+        by_feature = first.new_empty(parts[0].shape[1], sum(map(len, parts)))
+        for start, units in _units_of(parts, BLOCK, first.device):
+            by_feature[:, start : start + len(units)] = units.T
+        return cls(by_feature.T)
 
 
 def hits(queries: Tensor, corpus: Tensor | Sequence[Tensor] | UnitVectors, k: int) -> list[list[Hit]]:
@@ -93,8 +101,8 @@ def top_k(
 ) -> tuple[Tensor, Tensor]:
     """Returns the k vectors of a corpus that are nearest to each query by cosine, exactly.
 
-    Cosines are taken in float32 (float64 where both sides are) for half-precision vectors too, a tile of
-    (block, block), or of fewer queries and more columns, at a time on the queries' device: the corpus may be a
+    Cosines are taken in float32 (float64 where both sides are) for half-precision vectors too, a tile of at most
+    block x block, of fewer queries and more columns, at a time on the queries' device: the corpus may be a
     memory-mapped file larger than memory. Of equal cosines the lower id comes first. A zero vector has cosine 0
     with everything. Another block size rounds cosines differently, by some 1e-7.
 
@@ -134,7 +142,8 @@ def top_k(
     scores, ids = [queries.new_empty(0, width, dtype=dtype)], [_ids(queries, 0, width)]
     with full_precision(queries.device):
         for _, rows in _units("queries", queries, block):
-            wide = block * max(1, min(_WIDEST, block // (_WIDEST * len(rows))))
+            wide = max(1, block // _PARTS) * max(1, block // len(rows))
+            wide = wide if is_ready else min(wide, _WIDEST * block)
             found = _nearest(rows.to(dtype), _columns(parts, wide, rows.device, dtype, is_ready), k)
             scores.append(found[0])
             ids.append(found[1])
@@ -174,6 +183,7 @@ def _nearest(
         if inverse is not None:
             cosines *= inverse
         new_scores, places = _best(cosines, k) if scores.shape[1] < k else _above(cosines, scores[:, -1:], k)
+        del cosines  # the next tile takes its place, where caches have it
         # What was found before has lower ids and stands to the left, where a stable sort leaves it.
         scores, order = torch.cat([scores, new_scores], dim=1).sort(dim=1, descending=True, stable=True)
         ids = torch.cat([ids, places + start], dim=1).gather(1, order)[:, :k]

@@ -19,6 +19,8 @@ def test_products_are_those_of_torch_of_whole_numbers(rows: int, columns: int, f
     assert torch.equal(found, left @ right.T)
     assert found.is_contiguous()
     assert torch.equal(products(left.T.contiguous().T, right), found)
+    by_feature = torch.cat([right, right]).T.contiguous().T[:columns]
+    assert torch.equal(products(left, by_feature), found)
 
 
 @pytest.mark.skipif(not has_onednn(), reason="other kernels, which round as they do")

@@ -78,9 +78,11 @@ def test_a_memory_mapped_corpus_of_half_precision_is_searched_without_a_copy_of_
 
 
 @pytest.mark.parametrize("block", [7, 256, 4096])
-@pytest.mark.parametrize("length", [1e-6, 1.0, 1e6])
-def test_a_corpus_of_any_length_and_one_made_ready_give_the_best_cosines(block: int, length: float) -> None:
-    corpus, queries = random_vectors(1100, 8).float(), random_vectors(3, 8, seed=1).float()
+@pytest.mark.parametrize(("length", "count"), [(1e-6, 3), (1.0, 1), (1.0, 4), (1.0, 9), (1e6, 3)])
+def test_a_corpus_of_any_length_and_one_made_ready_give_the_best_cosines(
+    block: int, length: float, count: int
+) -> None:
+    corpus, queries = random_vectors(1100, 8).float(), random_vectors(count, 8, seed=1).float()
     cosines = torch.nn.functional.normalize(queries.double()) @ torch.nn.functional.normalize(corpus.double()).T
     corpus *= length
     for given_as in (corpus, UnitVectors.of([corpus[:500], corpus[500:]])):
