@@ -23,6 +23,14 @@ def has_onednn() -> bool:
     return platform.machine() in _PROCESSORS and bool(mkldnn.is_available())  # type: ignore[no-untyped-call]  # torch's
 
 
+def has_fast_gelu() -> bool:
+    """Whether oneDNN's GELU within a product takes less time than torch's after it: with AVX-512's instructions.
+
+    With AVX2's a product of 384 by 1,536 features takes half as long again with it, and a tenth with torch's.
+    """
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+
+
 def products(rows: Tensor, columns: Tensor) -> Tensor:
     """Returns the dot product of every row with every column, without a gradient, (R, D), (C, D) -> (R, C).
 

@@ -19,8 +19,9 @@ from contrastive_text.inference import blocks
 
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packs on this processor too, whatever it is."""
+    """Packs on this processor too, whatever it is, with the GELU."""
     monkeypatch.setattr(room, "has_onednn", mkldnn.is_available)
+    monkeypatch.setattr(room, "has_fast_gelu", mkldnn.is_available)
 
 
 def packed_layers(model: nn.Module) -> int:
@@ -96,3 +97,17 @@ def test_encode_packs_for_many_tokens_and_gives_the_same_vectors(
     assert any(counts) or dtype == torch.bfloat16  # which not every processor packs
     cosines = torch.linalg.vecdot(torch.as_tensor(found), torch.as_tensor(plain))
     assert cosines.min() > (1 - 1e-6 if dtype == torch.float32 else 1 - 1e-3)  # bfloat16 has 8 bits
+
+
+@torch.no_grad()
+def test_a_gelu_stays_where_the_product_makes_it_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = encoder_of("bert").float()
+    with prepacked(encoder):
+        fused = packed_layers(encoder)
+    monkeypatch.setattr(room, "has_fast_gelu", lambda: False)
+    plain = encoder.token_vectors(ragged(*ROWS))
+    with prepacked(encoder):
+        linear = sum(type(part) is nn.Linear and "forward" in vars(part) for part in encoder.modules())
+        assert packed_layers(encoder) == linear < fused
+        vectors = encoder.token_vectors(ragged(*ROWS))
+    torch.testing.assert_close(vectors, plain, rtol=1e-4, atol=1e-5)  # float32, summed in another order
