@@ -22,8 +22,9 @@ def prepacked(model: nn.Module) -> Iterator[None]:
 
     A GELU right after such a layer is computed with the product, where that is faster. Values are those of the
     layers but for rounding. The copies take as much memory as the weights. They are made here, and not kept, so
-    that no change of a weight is missed; that takes the time of some 300 tokens. Layers that aren't plain ones of float32 or bfloat16, of a
-    compiled network or under autocast stay as they are, and all do on another processor than x86.
+    that no change of a weight is missed; that takes the time of some 300 tokens. Layers that aren't plain ones of
+    float32 or bfloat16, of a compiled network or under autocast stay as they are, and all do on another processor
+    than x86.
 
     Args:
         model: A network on the CPU; within, it gives no gradient.
