@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.activations import GELUActivation
 
-from contrastive_text.core.onednn import has_fast_gelu, has_onednn
+from contrastive_text.core.onednn import has_fast_layers
 
 _NEXT_TO_ACTIVATION = {"dense", "intermediate_act_fn"}
 """Parts of the first half of a feed-forward block, which runs one after the other, in BERT and its kin."""
@@ -20,20 +20,18 @@ _NEXT_TO_ACTIVATION = {"dense", "intermediate_act_fn"}
 def prepacked(model: nn.Module) -> Iterator[None]:
     """Lets linear layers compute from copies of their weights in oneDNN's order.
 
-    A GELU right after such a layer is computed with the product, where that is faster. Values are those of the
-    layers but for rounding. The copies take as much memory as the weights. They are made here, and not kept, so
-    that no change of a weight is missed; that takes the time of some 300 tokens. Layers that aren't plain ones of
-    float32 or bfloat16, of a compiled network or under autocast stay as they are, and all do on another processor
-    than x86.
+    A GELU right after such a layer is computed with the product. Values are those of the layers but for rounding.
+    The copies take as much memory as the weights. They are made here, and not kept, so that no change of a weight
+    is missed; that takes the time of some 300 tokens. Layers that aren't plain ones of float32 or bfloat16, of a
+    compiled network or under autocast stay as they are, and all do on a processor without AVX-512.
 
     Args:
         model: A network on the CPU; within, it gives no gradient.
     """
-    parts = list(model.modules()) if has_onednn() and not torch.is_autocast_enabled("cpu") else []
+    parts = list(model.modules()) if has_fast_layers() and not torch.is_autocast_enabled("cpu") else []
     if any(part._compiled_call_impl is not None for part in parts):
         parts = []
-    fused = parts if has_fast_gelu() else []
-    activations = dict(pair for part in fused if (pair := _gelu_after(part)) is not None)
+    activations = dict(pair for part in parts if (pair := _gelu_after(part)) is not None)
     changed: list[nn.Module] = []
     try:
         for part in parts:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.backends import mkldnn
 
 from contrastive_text import SentenceEncoder
+from contrastive_text.core import onednn
 from contrastive_text.encoders import prepacked as room
 from contrastive_text.encoders.prepacked import prepacked
 from contrastive_text.inference import blocks
@@ -19,9 +20,8 @@ from contrastive_text.inference import blocks
 
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packs on this processor too, whatever it is, with the GELU."""
-    monkeypatch.setattr(room, "has_onednn", mkldnn.is_available)
-    monkeypatch.setattr(room, "has_fast_gelu", mkldnn.is_available)
+    """Packs on this processor too, whatever it is."""
+    monkeypatch.setattr(room, "has_fast_layers", mkldnn.is_available)
 
 
 def packed_layers(model: nn.Module) -> int:
@@ -99,15 +99,9 @@ def test_encode_packs_for_many_tokens_and_gives_the_same_vectors(
     assert cosines.min() > (1 - 1e-6 if dtype == torch.float32 else 1 - 1e-3)  # bfloat16 has 8 bits
 
 
-@torch.no_grad()
-def test_a_gelu_stays_where_the_product_makes_it_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = encoder_of("bert").float()
-    with prepacked(encoder):
-        fused = packed_layers(encoder)
-    monkeypatch.setattr(room, "has_fast_gelu", lambda: False)
-    plain = encoder.token_vectors(ragged(*ROWS))
-    with prepacked(encoder):
-        linear = sum(type(part) is nn.Linear and "forward" in vars(part) for part in encoder.modules())
-        assert packed_layers(encoder) == linear < fused
-        vectors = encoder.token_vectors(ragged(*ROWS))
-    torch.testing.assert_close(vectors, plain, rtol=1e-4, atol=1e-5)  # float32, summed in another order
+@pytest.mark.parametrize(("capability", "packs"), [("AVX512", True), ("AVX2", False), ("DEFAULT", False)])
+def test_layers_are_packed_with_the_instructions_that_make_it_faster(
+    monkeypatch: pytest.MonkeyPatch, capability: str, packs: bool
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert onednn.has_fast_layers() == (packs and onednn.has_onednn())
