@@ -23,8 +23,9 @@ from typing import Any
 import psutil
 import torch
 import torch.nn.functional as F
+from gpu_work import peak_of
 from runs import RESULTS, markdown, publish
-from timing import machine, memory, needs, parser, peak, ratio_and_range, reset_peak, synchronize, take_turns
+from timing import kept, machine, needs, parser, ratio_and_range, synchronize, take_turns
 from torch import Tensor, nn
 
 from contrastive_text.losses import InfoNCE, NTXent
@@ -145,10 +146,13 @@ def times(
 ) -> dict[str, list[float]]:
     """Returns the seconds of each form's rounds, after a step of each that doesn't count."""
     taking_part = [form for form in forms(name, rows, device) if wanted is None or form in wanted]
-    works = {form: partial(step, make(name, form), *sides(rows, device)) for form in taking_part}
-    first = {form: work() for form, work in works.items() if len(works) > 1}
-    # One that takes a hundred times as long, as pytorch-metric-learning may, has its one round behind it.
-    slow = {form: [seconds] for form, seconds in first.items() if seconds > 10 and form not in STREAMED}
+    pair = sides(rows, device)
+    works = {form: partial(step, make(name, form), *pair) for form in taking_part}
+    slow: dict[str, list[float]] = {}
+    if rows <= STREAMED_ONLY or device != "cpu":  # beyond, a step takes a minute
+        first = {form: work() for form, work in works.items()}
+        # One that takes a hundred times as long, as pytorch-metric-learning may, has its one round behind it.
+        slow = {form: [seconds] for form, seconds in first.items() if seconds > 10 and form not in STREAMED}
     steady = {form: work for form, work in works.items() if form not in slow}
     return take_turns(steady, rounds or rounds_of(rows)) | slow
 
@@ -158,13 +162,10 @@ def send_peak(name: str, form: str, rows: int, device: str, threads: int, pipe: 
     torch.set_num_threads(threads)
     loss = make(name, form)
     step(loss, *sides(16, device))  # loads what is loaded once
-    reset_peak(device)
-    before = memory(device)
-    step(loss, *sides(rows, device))
-    pipe.send(peak(device) - before)
+    pipe.send(peak_of(lambda: step(loss, *sides(rows, device)), device))
 
 
-def peak_of(name: str, form: str, rows: int, device: str, threads: int) -> int:
+def fresh_peak(name: str, form: str, rows: int, device: str, threads: int) -> int:
     """Returns a form's peak of memory, in bytes."""
     fresh = multiprocessing.get_context("spawn")
     receiver, sender = fresh.Pipe(duplex=False)
@@ -210,20 +211,28 @@ def main() -> None:
     own.add_argument("--losses", choices=list(PEERS), nargs="+", default=list(PEERS))
     own.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
     options = own.parse_args()
-    needs(*PEERS.values())
+    needs(*(PEERS[name] for name in options.losses))
     if options.quick:
         options.rows = [64, 128]
     torch.set_num_threads(options.threads)
+    device, threads = options.device, options.threads
+
+    def measured(name: str, size: int) -> list[dict[str, Any]]:
+        found = times(name, size, device, options.rounds)
+        peaks = {form: fresh_peak(name, form, size, device, threads) for form in found}
+        return [
+            {"loss": name, "rows": size, "form": form, "seconds": found[form], "peak": peaks[form]}
+            for form in found
+        ]
+
     rows = []
     for name in options.losses:
         for size in options.rows:
-            for form, seconds in times(name, size, options.device, options.rounds).items():
-                peak_memory = peak_of(name, form, size, options.device, options.threads)
-                rows.append({"loss": name, "rows": size, "form": form, "seconds": seconds, "peak": peak_memory})
+            rows += kept(options.keep, f"{name}-{size}", partial(measured, name, size))
     lines = [
         "# Losses, forward and backward",
         "",
-        f"{machine(options.threads, options.device)}. Vectors of {FEATURES} features, float32. Rows are texts of",
+        f"{machine(threads, device)}. Vectors of {FEATURES} features, float32. Rows are texts of",
         "both sides, half as many pairs. Ratios are medians of the rounds' ratios (lowest to highest). The peak",
         "is that of a fresh process above its start, input and gradients included.",
         "Written by `benchmarks/loss.py`.",
@@ -233,7 +242,7 @@ def main() -> None:
     if options.quick and options.out is None:
         print("\n".join(lines))
         return
-    suffix = "" if options.device == "cpu" else f"-{options.device}"
+    suffix = "" if device == "cpu" else f"-{device}"
     print(publish(f"loss{suffix}", lines, rows, vars(options), folder=options.out or RESULTS).name)
 
 

@@ -547,4 +547,6 @@ def needs(*packages: str) -> None:
     """
     missing = [name for name in packages if _version(name) is None]
     if missing:
-        raise SystemExit(f"expected the peers to be installed, {', '.join(missing)} missing: install .[dev]")
+        raise SystemExit(
+            f"expected the peers to be installed, {', '.join(missing)} missing: install .[benchmarks]"
+        )

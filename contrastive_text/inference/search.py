@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -72,14 +73,21 @@ class UnitVectors:
             device: Where to search; None for where they are.
 
         Raises:
-            ValueError: Not matrices of floating-point numbers, or a value that is not finite.
+            ValueError: Not matrices of floating-point numbers, of as many features each, or a value that is not
+                finite.
         """
         parts = [vectors] if isinstance(vectors, Tensor) else vectors
         for part in parts:
             _check("corpus", part)
-        first = at_least_float32(parts[0][:0].to(device))
-        by_feature = first.new_empty(parts[0].shape[1], sum(map(len, parts)))
-        for start, units in _units_of(parts, BLOCK, first.device):
+            if part.shape[1] != parts[0].shape[1]:
+                raise InvalidValueError(
+                    f"corpus: expected {parts[0].shape[1]} features in every part, as the first has, got "
+                    f"{part.shape[1]}; encode all with one model"
+                )
+        place = device or parts[0].device
+        dtype = reduce(torch.promote_types, (part.dtype for part in parts), torch.float32)
+        by_feature = torch.empty(parts[0].shape[1], sum(map(len, parts)), dtype=dtype, device=place)
+        for start, units in _units_of(parts, BLOCK, place):
             by_feature[:, start : start + len(units)] = units.T
         return cls(by_feature.T)
 

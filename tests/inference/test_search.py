@@ -96,6 +96,14 @@ def test_a_corpus_that_is_not_finite_is_not_made_ready() -> None:
         UnitVectors.of(torch.tensor([[1.0], [torch.inf]]))
 
 
+def test_parts_made_ready_keep_the_widest_type_and_have_the_same_features() -> None:
+    parts = [random_vectors(3, 8).float(), random_vectors(2, 8, seed=1).double(), random_vectors(2, 8).half()]
+    assert UnitVectors.of(parts).values.dtype == torch.float64
+    assert UnitVectors.of(parts[2]).values.dtype == torch.float32
+    with pytest.raises(ValueError, match="corpus: expected 8 features in every part, as the first has, got 1;"):
+        UnitVectors.of([parts[0], torch.ones(4, 1)])
+
+
 def test_cosines_stay_in_float32_under_autocast() -> None:
     queries, corpus = random_vectors(3, 64).float(), random_vectors(90, 64, seed=1).float()
     plain = top_k(queries, corpus, k=5)
