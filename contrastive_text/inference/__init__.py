@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from contrastive_text.inference.encoding import Device, Encoding
     from contrastive_text.inference.merging import merge
     from contrastive_text.inference.mining import Mined, Mining, MiningReport, MiningRun, PairTexts, Space, mine
+    from contrastive_text.inference.near_duplicates import connected_groups, near_duplicates
     from contrastive_text.inference.onnx_export import Exported, export_onnx
     from contrastive_text.inference.postprocessing import (
         fit_component_removal,
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from contrastive_text.inference.quantization import quantize, value_ranges
     from contrastive_text.inference.readings import vectors_by_pooler
     from contrastive_text.inference.retrieval import retrieval_scores, retrieved
-    from contrastive_text.inference.search import Hit, UnitVectors, connected_groups, near_duplicates, top_k
+    from contrastive_text.inference.search import Hit, UnitVectors, top_k
     from contrastive_text.inference.sentence_encoder import SentenceEncoder
     from contrastive_text.inference.vector_files import (
         EmbeddingRun,

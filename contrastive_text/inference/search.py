@@ -1,4 +1,4 @@
-"""Exact search by cosine: the nearest of many vectors, and all pairs of near-duplicates, block by block."""
+"""Exact search by cosine: the nearest of many vectors, block by block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contrastive_text.core.onednn import products
 from contrastive_text.core.similarity import EPSILON, at_least_float32, full_precision, unit_vectors
 
 BLOCK = 4096
-"""Side of a tile of cosines, which is what memory holds at once: 64 MiB in float32."""
+"""Side of the largest tile of cosines, which is what memory holds at once: 64 MiB in float32."""
 
 _PARTS = 4
 """Of a full tile, so many are made one after the other, to be read while caches hold them. Of fewer queries each
@@ -26,9 +26,6 @@ _WIDEST = 8
 
 _CELL = 256
 """Cosines of which the highest is looked at first."""
-
-MOST_PAIRS = 10_000_000
-"""Near-duplicates above which the threshold is refused: some 250 MB of ids and cosines."""
 
 
 class Hit(NamedTuple):
@@ -78,7 +75,7 @@ class UnitVectors:
         """
         parts = [vectors] if isinstance(vectors, Tensor) else vectors
         for part in parts:
-            _check("corpus", part)
+            check_vectors("corpus", part)
             if part.shape[1] != parts[0].shape[1]:
                 raise InvalidValueError(
                     f"corpus: expected {parts[0].shape[1]} features in every part, as the first has, got "
@@ -87,7 +84,7 @@ class UnitVectors:
         place = device or parts[0].device
         dtype = reduce(torch.promote_types, (part.dtype for part in parts), torch.float32)
         by_feature = torch.empty(parts[0].shape[1], sum(map(len, parts)), dtype=dtype, device=place)
-        for start, units in _units_of(parts, BLOCK, place):
+        for start, units in _unit_blocks_of(parts, BLOCK, place):
             by_feature[:, start : start + len(units)] = units.T
         return cls(by_feature.T)
 
@@ -135,10 +132,10 @@ def top_k(
     is_ready = isinstance(corpus, UnitVectors)
     whole = corpus.values if isinstance(corpus, UnitVectors) else corpus
     parts = [whole] if isinstance(whole, Tensor) else whole
-    _check("queries", queries)
-    _at_least_one(k=k, block=block)
+    check_vectors("queries", queries)
+    check_at_least_one(k=k, block=block)
     for part in parts:
-        _check("corpus", part)
+        check_vectors("corpus", part)
         if queries.shape[1] != part.shape[1]:
             raise InvalidValueError(
                 f"corpus: expected {queries.shape[1]} features, as the queries have, got {part.shape[1]}; "
@@ -149,7 +146,7 @@ def top_k(
     width = min(k, sum(map(len, parts)))
     scores, ids = [queries.new_empty(0, width, dtype=dtype)], [_ids(queries, 0, width)]
     with full_precision(queries.device):
-        for _, rows in _units("queries", queries, block):
+        for _, rows in unit_blocks("queries", queries, block):
             wide = max(1, block // _PARTS) * max(1, block // len(rows))
             wide = wide if is_ready else min(wide, _WIDEST * block)
             found = _nearest(rows.to(dtype), _columns(parts, wide, rows.device, dtype, is_ready), k)
@@ -176,7 +173,7 @@ def _columns(
             if columns.dtype == dtype and norms.isfinite().all():
                 yield before + start, columns, norms.clamp_(min=EPSILON).reciprocal_()
                 continue
-            for offset, units in _units("corpus", columns, block, before=before + start):
+            for offset, units in unit_blocks("corpus", columns, block, before=before + start):
                 yield offset, units.to(dtype), None
         before += len(part)
 
@@ -238,99 +235,18 @@ def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, places.gather(1, order)
 
 
-@torch.no_grad()
-def near_duplicates(
-    vectors: Tensor,
-    threshold: float,
-    block: int = BLOCK,
-    most: int = MOST_PAIRS,
-    device: torch.device | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Returns all pairs of vectors whose cosine reaches a threshold, exactly, a tile of cosines at a time.
-
-    Args:
-        vectors: (N, D); may be a memory-mapped file larger than memory.
-        threshold: Lowest cosine of a pair, above 0 and at most 1; equal vectors can round to 1 - 1e-7.
-        block: Vectors at once.
-        most: Pairs above which the threshold is taken for too low.
-        device: Where to compute; None for where the vectors are.
-
-    Returns:
-        Ids (M, 2), the lower one first, sorted by the first and then the second; their cosines (M,).
-
-    Raises:
-        ValueError: Not a matrix of finite numbers, a threshold out of range, or more pairs than ``most``.
-
-    Example:
-        >>> near_duplicates(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]), threshold=0.9)
-        (tensor([[0, 2]]), tensor([1.]))
-    """
-    _check("vectors", vectors)
-    _at_least_one(block=block)
-    check_threshold(threshold)
-    place = device or vectors.device
-    ids = [torch.empty(0, 2, dtype=torch.long, device=place)]
-    scores = [torch.empty(0, dtype=torch.float32, device=place)]
-    count = 0
-    for start, rows in _units("vectors", vectors, block, place):
-        for offset, columns in _units("vectors", vectors[start:], block, place):
-            with full_precision(rows.device):
-                tile = rows @ columns.T
-            near = tile >= threshold
-            pairs = (near.triu(diagonal=1) if offset == 0 else near).nonzero()
-            count += len(pairs)
-            if count > most:
-                raise InvalidValueError(
-                    f"threshold: expected at most {most:,} pairs, got more at {threshold}; take a higher one"
-                )
-            ids.append(pairs + torch.tensor([start, start + offset], device=pairs.device))
-            scores.append(tile[pairs[:, 0], pairs[:, 1]].to(torch.float32))
-    # Tiles of one row of tiles come one after the other, so that pairs of a vector stand apart.
-    found, cosines = torch.cat(ids), torch.cat(scores)
-    order = (found[:, 0] * max(len(vectors), 1) + found[:, 1]).argsort()
-    return found[order], cosines[order]
-
-
-def check_threshold(threshold: float) -> None:
-    """Checks that a cosine can be a threshold, before anything is encoded."""
-    if not 0 < threshold <= 1:
-        raise InvalidValueError(f"threshold: expected a cosine above 0 and at most 1, got {threshold}; try 0.95")
-
-
-def connected_groups(pairs: Tensor, count: int) -> Tensor:
-    """Returns for each of some items the first item that it is connected with, itself if with none before it.
-
-    Groups are connected components: two items of one group need not be near each other, only linked by a chain.
-
-    Args:
-        pairs: Ids of connected items, (M, 2).
-        count: Number of items, N.
-
-    Returns:
-        (N,), int64, on the CPU.
-
-    Example:
-        >>> connected_groups(torch.tensor([[0, 2], [2, 3]]), count=5)
-        tensor([0, 1, 0, 0, 4])
-    """
-    first = list(range(count))
-
-    def root(item: int) -> int:
-        while first[item] != item:
-            first[item] = first[first[item]]
-            item = first[item]
-        return item
-
-    for one, other in pairs.tolist():
-        low, high = sorted((root(one), root(other)))
-        first[high] = low
-    return torch.tensor([root(item) for item in range(count)], dtype=torch.long)
-
-
-def _units(
+def unit_blocks(
     name: str, vectors: Tensor, block: int, device: torch.device | None = None, before: int = 0
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yields blocks of unit vectors, each with its start, counted from a number of rows before all."""
+    """Yields blocks of unit vectors, each with its start, counted from a number of rows before all.
+
+    Raises:
+        ValueError: A value that is not finite.
+
+    Example:
+        >>> list(unit_blocks("corpus", torch.tensor([[2.0, 0.0], [0.0, 0.5]]), block=1))
+        [(0, tensor([[1., 0.]])), (1, tensor([[0., 1.]]))]
+    """
     for start in range(0, len(vectors), block):
         units = unit_vectors(vectors[start : start + block].to(device))
         if units.sum().isnan():  # as infinity is, over its norm
@@ -341,15 +257,25 @@ def _units(
         yield before + start, units
 
 
-def _units_of(parts: Sequence[Tensor], block: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
+def _unit_blocks_of(parts: Sequence[Tensor], block: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
     """Yields blocks of unit vectors of a corpus in parts, each with its start in the whole."""
     before = 0
     for part in parts:
-        yield from _units("corpus", part, block, device, before)
+        yield from unit_blocks("corpus", part, block, device, before)
         before += len(part)
 
 
-def _check(name: str, vectors: Tensor) -> None:
+def check_vectors(name: str, vectors: Tensor) -> None:
+    """Checks that vectors are a matrix (N, D) of floating-point numbers.
+
+    Raises:
+        ValueError: Another shape, or integers.
+
+    Example:
+        >>> check_vectors("corpus", torch.ones(3))
+        Traceback (most recent call last):
+        contrastive_text.core.errors.InvalidValueError: corpus: expected a matrix (N, D), got the shape (3,); ...
+    """
     if vectors.ndim != 2:
         raise InvalidValueError(
             f"{name}: expected a matrix (N, D), got the shape {tuple(vectors.shape)}; add an axis"
@@ -360,7 +286,17 @@ def _check(name: str, vectors: Tensor) -> None:
         )
 
 
-def _at_least_one(**numbers: int) -> None:
+def check_at_least_one(**numbers: int) -> None:
+    """Checks that numbers are at least 1, by their names.
+
+    Raises:
+        ValueError: One is.
+
+    Example:
+        >>> check_at_least_one(k=3, block=0)
+        Traceback (most recent call last):
+        contrastive_text.core.errors.InvalidValueError: block: expected 1 or more, got 0
+    """
     for name, number in numbers.items():
         if number < 1:
             raise InvalidValueError(f"{name}: expected 1 or more, got {number}")

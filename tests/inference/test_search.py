@@ -9,13 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contrastive_text.inference.search import (
-    UnitVectors,
-    check_threshold,
-    connected_groups,
-    near_duplicates,
-    top_k,
-)
+from contrastive_text.inference.near_duplicates import check_threshold, connected_groups, near_duplicates
+from contrastive_text.inference.search import UnitVectors, top_k
 
 
 def random_vectors(count: int, features: int = 6, seed: int = 0) -> Tensor:
