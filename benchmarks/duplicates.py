@@ -33,7 +33,7 @@ from timing import (
 )
 
 from contrastive_text import SentenceEncoder
-from contrastive_text.inference.near_duplicates import near_duplicates
+from contrastive_text.inference.duplicates import near_duplicates
 
 Pairs = set[tuple[int, int]]
 AT_THE_EDGE = 1e-3

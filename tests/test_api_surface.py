@@ -61,6 +61,13 @@ def test_every_public_name_is_there_and_documented(package: str) -> None:
             assert value.__doc__, name
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_hides_a_public_name(package: str) -> None:
+    """A name that is its package's file too is the one or the other, by what was imported last."""
+    modules = {found.name for found in pkgutil.iter_modules(vars(PACKAGES[package]).get("__path__", []))}
+    assert not modules & {*public(PACKAGES[package])}
+
+
 def test_public_names_have_examples() -> None:
     """A base class, a record or what needs a running trainer may go without; nothing else joins them."""
     values = {name: getattr(module, name) for module in PACKAGES.values() for name in public(module)}

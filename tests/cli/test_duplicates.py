@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 from contrastive_text.cli import run
-from contrastive_text.inference.near_duplicates import near_duplicates
+from contrastive_text.inference.duplicates import near_duplicates
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 Answer = Callable[[Sequence[str]], str]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contrastive_text.inference.near_duplicates import check_threshold, connected_groups, near_duplicates
+from contrastive_text.inference.duplicates import check_threshold, connected_groups, near_duplicates
 from contrastive_text.inference.search import UnitVectors, top_k
 
 
