@@ -23,6 +23,17 @@ def rest_slow(values: Iterable[Any], quick: int = 1) -> list[Any]:  # Any: what 
     return [pytest.param(*value, marks=[] if i < quick else [pytest.mark.slow]) for i, value in enumerate(each)]
 
 
+def crossed(*axes: Iterable[Any]) -> list[Any]:  # Any: what parametrize takes
+    """Returns every combination of some axes, marked as slow but for the few that show each choice once.
+
+    In those the n-th choices of all axes meet; a short axis begins anew.
+    """
+    each = [list(axis) for axis in axes]
+    first = [tuple(axis[i % len(axis)] for axis in each) for i in range(max(map(len, each)))]
+    rest = [combination for combination in itertools.product(*each) if combination not in first]
+    return rest_slow([*first, *rest], quick=len(first))
+
+
 def pairs(combination: tuple[str, ...]) -> set[Pair]:
     """Returns every two choices of a combination, each with the number of its axis."""
     return set(itertools.combinations(enumerate(combination), 2))

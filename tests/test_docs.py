@@ -24,20 +24,10 @@ PAGES = [
     *sorted((ROOT / "docs" / "lightning").glob("*.md")),
 ]
 LONG = (
-    *(
-        "evaluate.md",
-        "share.md",
-        "sweep.md",
-        "report.md",
-        "onnx.md",
-        "choose.md",
-        "tasks.md",
-        "glue.md",
-        "retrieval.md",
-    ),
-    *("python.md", "plain_lightning.md"),
-    *("index.md", "callbacks.md", "loggers.md", "probes.md", "notebooks.md", "optuna.md", "profiling.md"),
-)
+    "callbacks.md", "choose.md", "evaluate.md", "glue.md", "index.md", "loggers.md", "notebooks.md", "onnx.md",
+    "optimizers.md", "optuna.md", "plain_lightning.md", "probes.md", "profiling.md", "python.md", "report.md",
+    "retrieval.md", "share.md", "sweep.md", "tasks.md",
+)  # fmt: skip
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many
 runs. What these do the default suite tries in the tests of each command."""
 NEEDS = {"optuna.md": "optuna"}
@@ -162,6 +152,7 @@ def test_the_example_view_runs_from_its_yaml(workplace: Path, capsys: pytest.Cap
     shell(f"contrastive-text fit {common}")
 
 
+@pytest.mark.slow
 def test_the_example_mixture_runs_over_two_tasks(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,6 +168,7 @@ def test_the_example_mixture_runs_over_two_tasks(
     assert "reviews: 40 of 40 rows an epoch, 8 a step" in said
 
 
+@pytest.mark.slow
 def test_the_example_scripts_train_and_embed(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

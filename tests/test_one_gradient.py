@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from covering import Pair, choices, covering, pairs, part_of
+from covering import Pair, choices, covering, pairs, part_of, rest_slow
 from executions import (
     EVERY,
     EXAMPLES,
@@ -199,10 +199,13 @@ def plain(bert: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tens
     return fitted(tmp_path_factory.mktemp("plain"), bert)
 
 
+BOTH = {"gradient_clip_val": 0.05, "accumulate_grad_batches": 2}
+
+
 @pytest.mark.parametrize(
     "options",
-    [{}, {"gradient_clip_val": 0.05}, {"accumulate_grad_batches": 2}],
-    ids=["plain", "clipped", "accumulated"],
+    rest_slow([BOTH, {}, *({name: value} for name, value in BOTH.items())]),
+    ids=["clipped and accumulated", "plain", "clipped", "accumulated"],
 )
 def test_clipping_and_accumulation_in_chunks_are_those_of_whole_batches(
     options: dict[str, Any], plain: dict[str, Tensor], bert: str, tmp_path: Path
@@ -257,7 +260,7 @@ def test_every_loss_that_can_be_streamed_or_learn_its_temperature_does() -> None
             assert {(loss, False, learn), (loss, True, learn)} <= found, loss.__name__
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", rest_slow(CASES, quick=4))
 def test_views_of_each_level_give_other_losses(case: str) -> None:
     first = [float(plainly(case, views).loss["loss"]) for views in VIEWS]
     assert all(abs(one - other) > 1e-4 for i, one in enumerate(first) for other in first[:i])

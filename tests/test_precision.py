@@ -10,6 +10,7 @@ import pytest
 import pytorch_lightning as pl
 import tiny
 import torch
+from covering import rest_slow
 from torch import Tensor
 
 from contrastive_text.core.similarity import at_least_float32
@@ -41,7 +42,7 @@ class Watch(pl.Callback):
         self.scores += outputs["target"].tolist()
 
 
-@pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "32-true", "64-true"])
+@pytest.mark.parametrize("precision", rest_slow(["bf16-true", "bf16-mixed", "32-true", "64-true"]))
 def test_no_precision_rounds_classes_or_scores(bert: str, tmp_path: Path, precision: str) -> None:
     rows = [f"{tiny.TEXTS[i % 40]}\t{label}" for i, label in enumerate(TRAINED)]
     labelled = tiny.write_texts(tmp_path / "labelled.tsv", ("text\tlabel", *rows))
@@ -65,7 +66,7 @@ class Counted(Objective):
         return terms
 
 
-@pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "32-true"])
+@pytest.mark.parametrize("precision", rest_slow(["bf16-mixed", "bf16-true", "32-true"]))
 def test_the_number_of_rows_is_not_rounded_nor_is_the_logged_loss(
     bert: str, tmp_path: Path, precision: str
 ) -> None:

@@ -253,6 +253,7 @@ def test_a_second_run_in_the_same_folder_gets_its_own_place(
         assert (here / "runs" / f"version_{number}" / "model" / "modules.json").is_file()
 
 
+@pytest.mark.slow
 def test_the_plain_recipe_runs_on_a_few_lines_of_text(
     files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -268,6 +269,7 @@ def test_the_plain_recipe_runs_on_a_few_lines_of_text(
     assert "runs/version_0/model holds a model: this run's will take its place" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_early_stopping_comes_from_a_file(tiny_words: list[str], files: dict[str, str], here: Path) -> None:
     (here / "stop.yaml").write_text(
         "trainer:\n"
@@ -309,6 +311,7 @@ class {name}(TokenView):
 """
 
 
+@pytest.mark.slow
 def test_a_view_in_the_working_directory_runs_is_printed_and_survives_its_checkpoint(
     tiny_words: list[str], here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,6 +167,7 @@ def test_another_model_is_refused_with_what_to_do(
     assert {path.name for path in here.iterdir()} == {"many.txt", "other", "v.npy", "v.npy.json"}
 
 
+@pytest.mark.slow
 def test_features_and_precisions_are_those_of_encode(files: dict[str, str], here: Path, capsys: Capture) -> None:
     with pytest.warns(UserWarning, match="names no pooler"):
         model = SentenceEncoder.from_pretrained(files["bert"], device="cpu")

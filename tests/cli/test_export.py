@@ -17,6 +17,7 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 Answer = Callable[[Sequence[str]], str]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["checkpoint", "folder"])
 def test_the_model_of_a_checkpoint_is_the_one_that_the_run_has_saved(
     what: str, finished: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]

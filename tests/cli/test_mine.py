@@ -10,6 +10,7 @@ import tiny
 from contrastive_text.cli import run
 
 
+@pytest.mark.slow
 def test_mined_triples_train_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = tiny.save_bert(tmp_path / "model")
     pairs, out = tmp_path / "pairs.jsonl", tmp_path / "triples.tsv"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from covering import rest_slow
 
 from contrastive_text.cli import run
 
@@ -18,7 +19,7 @@ def class_of(kind: str) -> str:
     return kind.title().replace("_", "")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", rest_slow(KINDS, quick=2))
 def test_what_is_written_trains_as_it_is(
     kind: str, here: Path, tiny_words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

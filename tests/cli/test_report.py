@@ -6,6 +6,7 @@ import pytest
 from contrastive_text.cli import run
 
 
+@pytest.mark.slow
 def test_report_writes_a_page_into_the_runs_folder(
     finished: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

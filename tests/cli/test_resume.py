@@ -85,6 +85,7 @@ def test_a_run_that_is_killed_before_its_first_validation_goes_on_from_its_folde
     assert "expected a whole checkpoint in" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")  # runs share it here
 def test_a_run_never_goes_on_from_another_run_and_goes_on_from_where_it_began(
     words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

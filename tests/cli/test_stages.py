@@ -104,6 +104,7 @@ def test_a_saved_model_is_a_first_stage_too(finished: dict[str, str], second: li
     assert facts(checkpoint)["starts from"].startswith(f"{finished['model']}: a saved model\nloaded: encoder")
 
 
+@pytest.mark.slow
 def test_a_resumed_second_stage_still_says_what_it_began_with(
     finished: dict[str, str], second: list[str], here: Path
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from covering import rest_slow
 from pytorch_lightning import Trainer
 
 from contrastive_text import ContrastiveModule, SentenceEncoder, TextDataModule
@@ -109,7 +110,7 @@ def _foreign_run(hole: str, folder: Path, finished: dict[str, str]) -> Path:
     return place
 
 
-@pytest.mark.parametrize("hole", HOLES)
+@pytest.mark.parametrize("hole", rest_slow(HOLES, quick=11))
 def test_a_checkpoint_has_nothing_imported_or_made(hole: str, foreign: Path, finished: dict[str, str]) -> None:
     place = _foreign_run(hole, foreign, finished)
     calls: dict[str, Callable[[], object]] = {

@@ -87,6 +87,7 @@ def test_a_comparison() -> None:
     assert Tables(without._repr_html_()).captions == ["Differences, times 100"]
 
 
+@pytest.mark.slow
 def test_a_run_its_data_and_its_summary(bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     texts, pairs = tiny.write_texts(tmp_path / "texts.txt"), tiny.write_pairs(tmp_path / "pairs.tsv")

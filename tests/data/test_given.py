@@ -81,6 +81,7 @@ def test_a_checkpoint_keeps_the_record_and_asks_for_the_rows_again(bert: str, tm
                 resumed.fit(tiny.module(bert), datamodule=given, ckpt_path=path)
 
 
+@pytest.mark.slow
 def test_a_run_takes_rows_and_its_configuration_their_record(bert: str, tmp_path: Path) -> None:
     texts = [{"text": text} for text in tiny.TEXTS]
     options: dict[str, Any] = {"encoder": bert, "batch_size": 4, "fast_dev_run": 1, "accelerator": "cpu"}

@@ -165,6 +165,7 @@ def test_a_chunk_computed_anew_drops_what_it_dropped(masked: str) -> None:
     assert any(not torch.allclose(gradient, one[name]) for name, gradient in whole.items())  # other masks
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_what_is_trained_and_a_resumed_run_its_bits(masked: str, tmp_path: Path) -> None:
     whole = fit(tmp_path / "whole", masked, steps=3)
     saved = torch.load(tmp_path / "whole" / "kept" / "step=2.ckpt", weights_only=True)

@@ -11,6 +11,7 @@ import pytest
 import tiny
 import torch
 from architectures import CONFIGS, DECODER, NAMES, ROWS, SIZE, encoder_of, ragged
+from covering import crossed
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -115,21 +116,24 @@ def plan() -> ViewPlan:
     return ViewPlan({"anchor": [FeatureCutoff(rate=0.3), TokenCutoff(rate=0.3), EmbeddingDropout(rate=0.1)]})
 
 
-@pytest.mark.parametrize("what", ["plain", "positions", "embedding views"])
-@pytest.mark.parametrize("name", [*PACKED, *WINDOWS])
+@pytest.mark.parametrize(
+    ("name", "what"), crossed([*PACKED, *WINDOWS], ["plain", "positions", "embedding views"])
+)
 def test_packed_rows_give_the_vectors_and_gradients_of_padded_ones(name: str, what: str) -> None:
     check(name, "packed", texts(positions=what == "positions"), plan() if what == "embedding views" else None)
 
 
-@pytest.mark.parametrize("what", ["plain", "positions and views"])
-@pytest.mark.parametrize("name", [*NAMES, *WINDOWS])
+@pytest.mark.parametrize(("name", "what"), crossed([*NAMES, *WINDOWS], ["plain", "positions and views"]))
 def test_buckets_give_the_vectors_and_gradients_of_one_padded_block(name: str, what: str) -> None:
     both = what != "plain"
     check(name, "bucketed", texts(positions=both and name != "deberta-v2"), plan() if both else None)
 
 
-@pytest.mark.parametrize("lengths", [(9,), (1,), (1, 1, 1), (4, 4), (1, 40)], ids=str)
-@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "qwen2", "mistral"])
+@pytest.mark.parametrize(
+    ("name", "lengths"),
+    crossed(["bert", "roberta", "modernbert", "qwen2", "mistral"], [(9,), (1,), (1, 1, 1), (4, 4), (1, 40)]),
+    ids=str,
+)
 def test_one_row_and_rows_of_one_token_are_packed_as_any(name: str, lengths: tuple[int, ...]) -> None:
     check(name, "packed", texts(lengths))
 

@@ -11,6 +11,7 @@ import architectures
 import pytest
 import tiny
 import torch
+from covering import rest_slow
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 from transformers.models.bert.modeling_bert import BertLayer
@@ -38,7 +39,7 @@ def weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> 
 LAYERS = {"distilbert": "n_layers", "albert": "num_hidden_groups"}
 
 
-@pytest.mark.parametrize("name", architectures.NAMES)
+@pytest.mark.parametrize("name", rest_slow(architectures.NAMES, quick=3))
 def test_left_over_layers_and_matrices_of_zeros_are_refused_in_every_architecture(
     name: str, tmp_path: Path
 ) -> None:

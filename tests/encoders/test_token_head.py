@@ -10,6 +10,7 @@ import pytest
 import tiny
 import torch
 from architectures import CONFIGS, NAMES, PAIR, ROWS, encoder_of, ragged
+from covering import rest_slow
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import (
@@ -189,7 +190,7 @@ def test_the_checkpoints_head_is_loaded(masked_lm: str) -> None:
     check_head(encoder, masked_lm)
 
 
-@pytest.mark.parametrize("name", MASKED)
+@pytest.mark.parametrize("name", rest_slow(MASKED, quick=3))
 def test_the_head_of_any_architecture_is_loaded_where_the_checkpoint_has_one(
     name: str, tmp_path: Path, learned_tokenizer: PreTrainedTokenizerFast
 ) -> None:

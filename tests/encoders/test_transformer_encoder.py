@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from architectures import CONFIGS, NAMES, PAIR, ROWS, SIZE, encoder_of, ragged
-from covering import rest_slow
+from covering import crossed, rest_slow
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, PreTrainedTokenizerFast
 
@@ -100,8 +100,11 @@ def test_a_row_does_not_depend_on_the_length_of_others(name: str) -> None:
         torch.testing.assert_close(hidden.layers[-1][i, : len(row)], alone.layers[-1][0], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("view", VIEWS, ids=lambda view: type(view).__name__)
+@pytest.mark.parametrize(
+    ("name", "view"),
+    crossed(NAMES, VIEWS),
+    ids=lambda each: each if isinstance(each, str) else type(each).__name__,
+)
 @torch.no_grad()
 def test_an_embedding_view_changes_its_own_slot_and_no_other(
     name: str, view: EmbeddingView | GradientView

@@ -189,7 +189,7 @@ def undisturbed(place: Path) -> Iterator[None]:
     os.chdir(place)
     set_variables({**variables, "COLUMNS": WIDTH})
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(record=True):  # they would stand among the run's own
             warnings.simplefilter("default")  # as in a user's shell, not as in a test
             yield
     finally:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from covering import crossed
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM
@@ -171,8 +172,7 @@ def test_two_activations_behind_each_other_are_refused(bert: str, tmp_path: Path
 # With sentence-transformers, both ways
 
 
-@pytest.mark.parametrize("name", POOLERS)
-@pytest.mark.parametrize("full", [False, True], ids=["bare", "with head and normalised"])
+@pytest.mark.parametrize(("name", "full"), crossed(POOLERS, [True, False]))
 def test_sentence_transformers_loads_ours_with_equal_vectors(
     bert: str, tmp_path: Path, theirs: SimpleNamespace, name: str, full: bool
 ) -> None:
@@ -187,8 +187,7 @@ def test_sentence_transformers_loads_ours_with_equal_vectors(
     assert vectors(ours).std() > 0.05
 
 
-@pytest.mark.parametrize("name", POOLERS)
-@pytest.mark.parametrize("full", [False, True], ids=["bare", "with head and normalised"])
+@pytest.mark.parametrize(("name", "full"), crossed(POOLERS, [True, False]))
 def test_we_load_what_sentence_transformers_saved_with_equal_vectors(
     bert: str, tmp_path: Path, theirs: SimpleNamespace, name: str, full: bool
 ) -> None:

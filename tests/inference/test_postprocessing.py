@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from covering import crossed
 from torch import Tensor, nn
 
 from contrastive_text import SentenceEncoder
@@ -103,10 +104,9 @@ def test_a_direction_without_any_spread_is_left_out_of_a_whitening() -> None:
 # In a model
 
 
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("headed", [False, True], ids=["no head", "two linear layers before it"])
+@pytest.mark.parametrize(("headed", "normalize"), crossed([False, True], [True, False]))
 def test_a_model_is_saved_with_its_map_and_loads_equal_here_and_in_sentence_transformers(
-    tmp_path: Path, normalize: bool, headed: bool
+    tmp_path: Path, headed: bool, normalize: bool
 ) -> None:
     from sentence_transformers import SentenceTransformer
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from covering import crossed
 from tokenizers import ByteLevelBPETokenizer, processors
 from transformers import AutoModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
@@ -197,8 +198,7 @@ def test_prompts_can_be_given_to_a_folder_that_says_none(folders: dict[str, str]
 TEMPLATE = "the old '{text} ' sings {mask}."
 
 
-@pytest.mark.parametrize("apart", [True, False])
-@pytest.mark.parametrize("name", ["bert", "roberta"])
+@pytest.mark.parametrize(("name", "apart"), crossed(["bert", "roberta"], [True, False]))
 def test_a_template_is_embedded_at_its_mask_token(
     folders: dict[str, str], tmp_path: Path, name: str, apart: bool
 ) -> None:

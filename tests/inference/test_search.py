@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from covering import rest_slow
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -72,10 +73,16 @@ def test_a_memory_mapped_corpus_of_half_precision_is_searched_without_a_copy_of_
     assert torch.equal(found[0], dense[0]) and torch.equal(found[1], dense[1])
 
 
-@pytest.mark.parametrize("block", [7, 256, 4096])
-@pytest.mark.parametrize(("length", "count"), [(1e-6, 3), (1.0, 1), (1.0, 4), (1.0, 9), (1e6, 3)])
+@pytest.mark.parametrize(
+    ("length", "count", "block"),
+    rest_slow(
+        [(1e-6, 3, 256), (1.0, 1, 4096), (1.0, 4, 7), (1.0, 9, 256), (1e6, 3, 4096)]
+        + [(length, count, 7) for length, count in ((1e-6, 3), (1.0, 1), (1.0, 9), (1e6, 3))],
+        quick=5,
+    ),
+)
 def test_a_corpus_of_any_length_and_one_made_ready_give_the_best_cosines(
-    block: int, length: float, count: int
+    length: float, count: int, block: int
 ) -> None:
     corpus, queries = random_vectors(1100, 8).float(), random_vectors(count, 8, seed=1).float()
     cosines = torch.nn.functional.normalize(queries.double()) @ torch.nn.functional.normalize(corpus.double()).T

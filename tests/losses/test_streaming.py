@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from covering import rest_slow
+from covering import crossed, rest_slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -119,10 +119,12 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("hard", [0, 2])
-@pytest.mark.parametrize("ids", [None, 9, 2], ids=["distinct", "some repeat", "most repeat"])
-@pytest.mark.parametrize("part", [(0, None), (2, 6), (5, 5)], ids=["whole", "part", "none"])
+@pytest.mark.parametrize(
+    ("loss", "ids", "part"),
+    crossed(LOSSES, [None, 9, 2], [(2, 6), (0, None), (5, 5)]),  # of 12 rows: distinct, some repeat, most repeat
+    ids=str,
+)
 def test_streamed_is_dense_with_the_gradients_of_vectors_and_temperature(
     loss: str, hard: int, ids: int | None, part: tuple[int, int | None]
 ) -> None:

@@ -168,6 +168,7 @@ def fit(folder: Path, bert: str, resume: str | None = None, **options: Any) -> C
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_a_run_trains_each_weight_once_resumes_exactly_and_keeps_no_decoder(bert: str, tmp_path: Path) -> None:
     module = fit(tmp_path / "whole", bert, accumulate_grad_batches=2)

@@ -10,7 +10,7 @@ import pytest
 import reference
 import torch
 import yaml
-from covering import rest_slow
+from covering import crossed, rest_slow
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
@@ -407,8 +407,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, 
     return of_two_ranks(work, tmp_path_factory.mktemp("ranks"))
 
 
-@pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "split"), crossed(CASES, SPLITS))
 def test_the_gradient_of_two_ranks_is_that_of_one_process(
     ranks: list[dict[str, dict[str, Tensor]]], split: str, name: str
 ) -> None:

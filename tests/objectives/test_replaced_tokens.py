@@ -173,6 +173,7 @@ def fit(folder: Path, bert: str, generator: str, resume: str | None = None, **op
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_a_run_resumes_exactly_with_the_same_generator_and_keeps_none_of_its_networks(
     bert: str, generator: str, tmp_path: Path

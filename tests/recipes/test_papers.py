@@ -10,7 +10,6 @@ from pathlib import Path
 
 import paper_files
 import pytest
-from covering import rest_slow
 
 from contrastive_text.cli import run
 from contrastive_text.core.errors import InvalidValueError
@@ -63,7 +62,8 @@ def test_the_commands_of_an_item_run(name: str, workplace: Path, capsys: pytest.
         check_runs(command, workplace, capsys)
 
 
-@pytest.mark.parametrize(("name", "beginning"), rest_slow(KINDS))
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "beginning"), KINDS)
 def test_a_command_of_each_kind_runs(
     name: str, beginning: str, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

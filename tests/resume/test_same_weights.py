@@ -74,9 +74,10 @@ def test_what_combines_gradients_resumes_too(
     check_equal(whole, run(tmp_path / "again", bert, tasks, steps=5, combine=type(combine)(), resume=resume))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    rest_slow([{"limit_train_batches": 2, "data": {"permutation_rows": 4}}, {}]),
+    [{"limit_train_batches": 2, "data": {"permutation_rows": 4}}, {}],
     ids=["limited epochs, computed orders", "whole epochs"],
 )
 def test_runs_by_epochs_are_taken_up_at_every_step(
@@ -113,13 +114,14 @@ class SaveAfterwards(Callback):
     ("ends", "options"),
     rest_slow(
         [
-            ([1, 3, 4, 7], {"accumulate": 2}),  # steps; an epoch has three batches
+            ([1, 4], {"accumulate": 2}),  # steps; an epoch has three batches
+            ([1, 3, 4, 7], {"accumulate": 2}),
             ([1, 3, 4, 7], {}),
             ([1, 3], {"by_epochs": 3}),  # epochs
             ([1, 3], {"by_epochs": 2, "limit_train_batches": 2}),
         ]
     ),
-    ids=["accumulated", "by steps", "by epochs", "by limited epochs"],
+    ids=["inside an epoch", "accumulated", "by steps", "by epochs", "by limited epochs"],
 )
 def test_a_longer_run_goes_on_where_a_shorter_one_ended(
     ends: list[int], options: dict[str, Any], bert: str, tasks: dict[str, TextTask], tmp_path: Path
@@ -149,8 +151,9 @@ def test_a_longer_run_goes_on_where_a_shorter_one_ended(
             check_equal(whole, to(last, f"after {end}, {saved}", resume=resume))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
-@pytest.mark.parametrize("workers", rest_slow([2, 1, 3]))
+@pytest.mark.parametrize("workers", [2, 1, 3])
 def test_another_number_of_workers_changes_nothing(
     workers: int, whole: Whole, bert: str, tasks: dict[str, TextTask], tmp_path: Path
 ) -> None:

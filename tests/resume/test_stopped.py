@@ -54,7 +54,6 @@ SCORED: dict[str, Any] = {"val_check_interval": 2, "check_val_every_n_epoch": No
             (Signal(3), 4, {}),  # the end of an epoch, which is finished
             (Signal(4), 4, SCORED),  # validated after it
         ],
-        quick=2,
     ),
     ids=["accumulation", "in validation", "Ctrl-C", "mid-epoch", "epoch's end", "validation due"],
 )
@@ -91,6 +90,7 @@ def test_a_run_told_to_stop_is_taken_up_there(
     assert Path(best["again"].best_model_path).name == Path(best["whole"].best_model_path).name
 
 
+@pytest.mark.slow
 def test_a_run_told_to_stop_in_its_last_step_is_finished(
     bert: str, tasks: dict[str, TextTask], tmp_path: Path
 ) -> None:
@@ -99,6 +99,7 @@ def test_a_run_told_to_stop_in_its_last_step_is_finished(
         assert not list((tmp_path / name).glob("resume*"))
 
 
+@pytest.mark.slow
 def test_the_shell_says_how_to_go_on_from_where_it_was_stopped(
     bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

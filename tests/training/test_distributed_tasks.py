@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,14 +101,14 @@ def through_ddp(bert: str, folder: str, name: str) -> list[dict[str, Tensor]]:
 
 
 DDP_CASES = ("batch round robin", "pcgrad", "fusion", "uncertainty")
+QUICK = ("all", "batch round robin", "fusion", "pcgrad")
 
 
-def work(number: int, bert: str, folder: str) -> dict[str, list[dict[str, Tensor]]]:
+def work(number: int, bert: str, folder: str, cases: Sequence[str]) -> dict[str, list[dict[str, Tensor]]]:
     """One rank's results."""
     own = Path(folder) / f"data{number}"
-    results = {name: gradients(bert, str(own), name) for name in CASES}
-    results |= {f"ddp {name}": through_ddp(bert, str(own), name) for name in DDP_CASES}
-    return results
+    results = {name: gradients(bert, str(own), name) for name in cases}
+    return results | {f"ddp {name}": through_ddp(bert, str(own), name) for name in cases if name in DDP_CASES}
 
 
 Results = list[dict[str, list[dict[str, Tensor]]]]
@@ -116,8 +116,9 @@ Results = list[dict[str, list[dict[str, Tensor]]]]
 
 @pytest.fixture(scope="module")
 def ranks(bert: str, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """The results of both ranks in the quick cases."""
     folder = tmp_path_factory.mktemp("ranks")
-    return of_two_ranks(work, folder, bert, str(folder))
+    return of_two_ranks(work, folder, bert, str(folder), QUICK)
 
 
 def check(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -128,24 +129,32 @@ def check(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         assert float((found[name] - value).abs().max()) <= PROMISE * largest, name
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_gradient_of_two_ranks_is_that_of_one_process(
-    name: str, ranks: Results, bert: str, tmp_path: Path
-) -> None:
-    alone = gradients(bert, str(tmp_path), name)
+def check_case(name: str, ranks: Results, bert: str, folder: Path) -> None:
+    """Holds the gradient of two ranks, and what DDP leaves of it, against that of one process."""
+    alone = gradients(bert, str(folder), name)
     for rank in ranks:
         for found, expected in zip(rank[name], alone, strict=True):
             check(found, expected)
-
-
-@pytest.mark.parametrize("name", DDP_CASES)
-def test_ddp_leaves_that_gradient_and_none_where_no_objective_of_the_step_is(
-    name: str, ranks: Results, bert: str, tmp_path: Path
-) -> None:
-    alone = gradients(bert, str(tmp_path), name)
-    absent = 0
+    if name not in DDP_CASES:
+        return
+    absent = 0  # where no objective of the step has a gradient for it
     for rank in ranks:
         for found, expected in zip(rank[f"ddp {name}"], alone, strict=True):
             check(found, {key: value for key, value in expected.items() if key != "loss"})
             absent += "objectives.sentiment.head.network.0.weight" not in found
     assert (absent > 0) == (name in ("batch round robin", "fusion"))
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_gradient_of_two_ranks_is_that_of_one_process(
+    name: str, ranks: Results, bert: str, tmp_path: Path
+) -> None:
+    check_case(name, ranks, bert, tmp_path)
+
+
+@pytest.mark.slow
+def test_so_it_is_under_every_mixture_and_combiner(bert: str, tmp_path: Path) -> None:
+    rest = [name for name in CASES if name not in QUICK]
+    ranks = of_two_ranks(work, tmp_path, bert, str(tmp_path), rest)
+    for name in rest:
+        check_case(name, ranks, bert, tmp_path / "alone")

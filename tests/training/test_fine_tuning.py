@@ -124,7 +124,8 @@ def plain_losses(
     return losses
 
 
-@pytest.mark.parametrize("kind", ["classification", pytest.param("regression", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_fine_tuning_is_a_plain_loop_over_transformers(kind: str, tmp_path: Path) -> None:
     bert = save_with_pooler(tmp_path / "bert")
     run, recorder = run_of(kind, bert, tmp_path), Recorder()

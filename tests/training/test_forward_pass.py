@@ -10,7 +10,7 @@ import pytest
 import tiny
 import torch
 from architectures import PAIR, encoder_of, ragged
-from covering import rest_slow
+from covering import crossed, rest_slow
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch
@@ -163,14 +163,18 @@ def check_step(module: ContrastiveModule, batch: Batch, expected: Tensor) -> Non
 
 
 # 5 examples are encoded as one block, 24 in blocks of rows of similar length.
-@pytest.mark.parametrize("count", [5, 24])
-@pytest.mark.parametrize("roles", [("positive",), ("anchor",), ("anchor", "positive")])
 @pytest.mark.parametrize(
-    ("view", "step"), [(Along(), halfway), (Adversarial(norm=0.7), uphill)], ids=["Along", "Adversarial"]
+    ("roles", "count", "moved"),
+    crossed(
+        [("positive",), ("anchor",), ("anchor", "positive")],
+        [5, 24],
+        [(Along(), halfway), (Adversarial(norm=0.7), uphill)],
+    ),
 )
 def test_a_gradient_view_moves_its_roles_along_the_gradient_of_the_clean_pass(
-    view: GradientView, step: Step, roles: tuple[str, ...], count: int
+    roles: tuple[str, ...], count: int, moved: tuple[GradientView, Step]
 ) -> None:
+    view, step = moved
     module = module_of({role: [view] for role in roles})
     batch = texts(count)
     rows = torch.cat([batch.by_role(role) for role in ("anchor", "positive") if role in roles])

@@ -263,6 +263,7 @@ def test_a_batch_that_a_guide_can_not_read_is_refused(made: dict[str, str]) -> N
         guides["file"](batch.replace(text_ids=torch.cat([batch.text_ids[:-1], torch.tensor([7])])))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")  # each run has a folder of its own
 def test_a_resumed_run_ends_with_the_same_weights_and_past_vectors(made: dict[str, str], tmp_path: Path) -> None:
     def fit(name: str, resume: Path | None = None) -> dict[str, Any]:

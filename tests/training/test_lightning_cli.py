@@ -14,6 +14,7 @@ from contrastive_text import ContrastiveModule, TextDataModule
 from contrastive_text.recipes import BASE
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore::UserWarning", "ignore::FutureWarning"
 )  # Lightning's own, of loggers and workers

@@ -61,6 +61,7 @@ def test_a_logger_comes_beside_the_run_s_own(here: Path) -> None:
     assert (here / "runs" / "version_0" / "config.yaml").is_file()
 
 
+@pytest.mark.slow
 def test_a_csv_logger_of_one_s_own_is_the_run_s(here: Path) -> None:
     own = {"class_path": "pytorch_lightning.loggers.CSVLogger", "init_args": {"save_dir": "own", "name": "mine"}}
     made_run = made([{"class_path": "kept_logs.Kept"}, own])

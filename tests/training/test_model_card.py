@@ -54,6 +54,7 @@ def test_a_run_in_python_gives_its_model_the_card_of_its_folder(tmp_path: Path) 
     assert "None was measured." in card and "secret" not in card
 
 
+@pytest.mark.slow
 def test_the_card_of_a_model_with_prompts_encodes_queries_and_documents(tmp_path: Path) -> None:
     encoder, texts = tiny.save_bert(tmp_path / "bert"), tiny.write_texts(tmp_path / "texts.txt")
     prompts = {"model.prompts": {"query": "query: ", "document": "passage: "}}

@@ -308,6 +308,7 @@ def shape_of(value: object) -> object:
     return [shape_of(item) for item in value] if isinstance(value, list) else type(value)
 
 
+@pytest.mark.slow
 def test_a_module_from_python_and_one_from_the_shell_leave_the_same_checkpoint(
     bert: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,8 @@ from contrastive_text.training.start_checks import check_resumed
 NAMED = {"query": "an old bird ", "document": "the tall man "}
 
 
-@pytest.mark.parametrize("include_prompt", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("include_prompt", [True, False])
 def test_a_run_reads_the_same_prompts_everywhere(tmp_path: Path, include_prompt: bool) -> None:
     pairs = tiny.write_pairs(tmp_path / "pairs.tsv")
     run = Run.from_recipe(

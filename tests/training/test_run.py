@@ -171,6 +171,7 @@ def test_what_no_run_can_be_made_of_is_answered(
         Run.from_recipe("simcse", encoder=files["bert"], accelerator="cpu", **options)
 
 
+@pytest.mark.slow
 def test_a_script_started_again_has_the_model_of_its_finished_run(files: dict[str, str], tmp_path: Path) -> None:
     vectors = []
     for _ in range(2):
@@ -190,6 +191,7 @@ def test_the_learning_rate_finder_is_refused_in_words(files: dict[str, str]) -> 
         )
 
 
+@pytest.mark.slow
 def test_a_run_after_the_learning_rate_finder_is_the_run_without_it(
     files: dict[str, str], tmp_path: Path
 ) -> None:
@@ -211,6 +213,7 @@ def test_a_run_after_the_learning_rate_finder_is_the_run_without_it(
     assert_equal(*weights)
 
 
+@pytest.mark.slow
 def test_the_scores_before_the_first_step_are_said_on_request(
     files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

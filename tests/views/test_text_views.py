@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from covering import crossed
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, ByteLevelBPETokenizer
@@ -146,14 +147,18 @@ WORDS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-@pytest.mark.parametrize(("name", "arguments"), WORDS)
 @pytest.mark.parametrize(
-    "text",
-    ["word", "a", "!", "a b", "naïve café — 東京 😀", "The old bird sings in the tall green tree. It rains."],
+    ("augmenter", "text"),
+    crossed(
+        WORDS,
+        ["word", "a", "!", "a b", "naïve café — 東京 😀", "The old bird sings in the tall green tree. It rains."],
+    ),
+    ids=str,
 )
 def test_an_augmenter_gives_a_text_and_repeats_itself_and_leaves_the_global_generators(
-    name: str, arguments: dict[str, Any], text: str
+    augmenter: tuple[str, dict[str, Any]], text: str
 ) -> None:
+    name, arguments = augmenter
     view = nlpaug_view(name, **arguments)
     before = states()
     for seed in range(5):

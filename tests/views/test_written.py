@@ -102,6 +102,7 @@ def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
         TextsFromFile(str(tmp_path / "gone.tsv"), missing="drop")  # type: ignore[arg-type]  # on purpose
 
 
+@pytest.mark.slow
 def test_a_run_is_trained_on_them(tmp_path: Path) -> None:
     path = tmp_path / "written.tsv"
     path.write_text("text\talternative\n" + "".join(f"{text}\t{text} too\n" for text in tiny.TEXTS))

@@ -6,6 +6,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from covering import rest_slow
 from data_files import write
 
 from contrastive_text.data.files.readers import read_rows
@@ -79,7 +80,7 @@ def test_a_distinct_stream_leaves_out_repeats_and_says_of_what(tmp_path: Path) -
     assert TextStream(path).scan().repeats == ()
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".csv", ".jsonl", ".tsv.gz"])
+@pytest.mark.parametrize("suffix", rest_slow([".txt", ".csv", ".jsonl", ".tsv.gz"]))
 def test_memory_holds_a_few_lines(tmp_path: Path, suffix: str) -> None:
     line = {".jsonl": '{"text": "%d and some more words"}', ".csv": '"%d and some more words"'}.get(
         suffix, "%d and some more words"

@@ -12,7 +12,6 @@ import pytest
 import tiny
 import torch
 from conftest import DATA, needs_data
-from covering import rest_slow
 from senteval_files import pairs, table, write, write_senteval, write_tables
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
@@ -325,9 +324,10 @@ def assert_within_noise(ours: np.ndarray, theirs: np.ndarray, classifier: Classi
     assert abs(ours.mean() - theirs.mean()) <= 3 * error, (ours.mean(), theirs.mean(), error)
 
 
+@pytest.mark.slow
 @needs_data
-@pytest.mark.parametrize("classifier", rest_slow(CLASSIFIERS.values()), ids=CLASSIFIERS)
-@pytest.mark.parametrize("task", rest_slow(["TREC", "CR"]))
+@pytest.mark.parametrize("classifier", CLASSIFIERS.values(), ids=CLASSIFIERS)
+@pytest.mark.parametrize("task", ["TREC", "CR"])
 def test_accuracy_is_that_of_a_logistic_regression_on_real_data(task: str, classifier: Classifier) -> None:
     found, bag = labelled(task, REAL), Bag(features=48)
     ours = transfer_correct(bag, REAL, FAST, classifier, tasks=(task,))[task].numpy()  # type: ignore[arg-type]  # a stand-in for an encoder

@@ -120,6 +120,7 @@ def test_features_are_the_distance_and_the_product(embed: CachedEncoder) -> None
     assert torch.equal(features(embed, pairs), torch.cat([(u - v).abs(), u * v])[None])
 
 
+@pytest.mark.slow
 def test_e6_only_the_trained_task_reads_the_training_pairs(embed: CachedEncoder, tmp_path: Path) -> None:
     sts_files.write_tables(tmp_path)
     before, trained_before = sts_scores(embed, tmp_path), trained_sts_scores(embed, tmp_path)

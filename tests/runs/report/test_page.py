@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from covering import rest_slow
 from safetensors.torch import load_file, save_file
 
 from contrastive_text.core.manifests import MANIFEST
@@ -59,15 +60,15 @@ def test_a_page_has_every_section_and_a_picture_of_every_chart(page: Path) -> No
     assert {"train-contrastive", "val-spearman", "cosines", "gold", "spectrum", "map-1"} <= {*charts}
 
 
-def test_a_page_needs_nothing_from_elsewhere_and_is_small(page: Path, page_of_two: Path) -> None:
-    for path in (page, page_of_two):
-        text = path.read_text(encoding="utf-8")
-        for tag, attributes in Reader(path).tags:
-            assert tag not in ("iframe", "img", "object", "embed")
-            for name in ("src", "href", "data", "action"):
-                assert (attributes.get(name) or "#").startswith(("#", "data:,")), (tag, attributes)
-        assert not re.search(r"@import|url\((?!#)|https?://", text)
-        assert path.stat().st_size < 1.5e6
+@pytest.mark.parametrize("name", rest_slow(["page", "page_of_two"]))
+def test_a_page_needs_nothing_from_elsewhere_and_is_small(name: str, request: pytest.FixtureRequest) -> None:
+    path: Path = request.getfixturevalue(name)
+    for tag, attributes in Reader(path).tags:
+        assert tag not in ("iframe", "img", "object", "embed")
+        for attribute in ("src", "href", "data", "action"):
+            assert (attributes.get(attribute) or "#").startswith(("#", "data:,")), (tag, attributes)
+    assert not re.search(r"@import|url\((?!#)|https?://", path.read_text(encoding="utf-8"))
+    assert path.stat().st_size < 1.5e6
 
 
 @pytest.mark.slow  # a second page, drawn whole
@@ -88,6 +89,7 @@ def test_every_text_shows_as_it_is(page: Path, nasty: tuple[str, ...]) -> None:
     assert [tag for tag, _ in reader.tags].count("script") == 1
 
 
+@pytest.mark.slow
 def test_ids_are_given_once_and_links_lead_somewhere(page_of_two: Path) -> None:
     tags = Reader(page_of_two).tags
     ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
@@ -106,6 +108,7 @@ def test_the_figures_are_those_of_diagnose(page: Path, trained: dict[str, Path])
     assert f"effective rank, {found.effective_rank:.1f} of 16" in Reader(page).text
 
 
+@pytest.mark.slow
 def test_two_runs_stand_side_by_side_with_what_differs(page_of_two: Path) -> None:
     text = page_of_two.read_text(encoding="utf-8")
     differ = re.search(r"Where the configurations differ.*?</table>", text, flags=re.DOTALL)
@@ -117,6 +120,7 @@ def test_two_runs_stand_side_by_side_with_what_differs(page_of_two: Path) -> Non
     assert {"map-1.png", "map-2.png"} <= {path.name for path in page_of_two.parent.iterdir()}
 
 
+@pytest.mark.slow
 def test_changes_of_views_are_marked_and_measured(page_of_two: Path) -> None:
     text = page_of_two.read_text(encoding="utf-8")
     views = text[text.index('<section id="views"') : text.index('<section id="provenance"')]
@@ -125,6 +129,7 @@ def test_changes_of_views_are_marked_and_measured(page_of_two: Path) -> None:
     assert "No view alters these texts" in views  # of the plain run
 
 
+@pytest.mark.slow
 def test_a_bare_folder_of_figures_is_a_run_too(copied: Path, tmp_path: Path) -> None:
     for name in ("checkpoints", "model"):
         shutil.rmtree(copied / name)

@@ -7,6 +7,7 @@ from contrastive_text.runs.report.provenance import head
 from contrastive_text.runs.report.runs import flat, read_metrics, read_runs, run_folder
 
 
+@pytest.mark.slow
 def test_a_run_is_found_by_its_folder_and_by_the_one_around_it(trained: dict[str, Path]) -> None:
     inner = trained["plain"] / "version_0"
     assert run_folder(trained["plain"]) == run_folder(inner) == inner

@@ -13,6 +13,7 @@ import pytest
 import pytorch_lightning as pl
 import tiny
 import torch
+from covering import rest_slow
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import CSVLogger
 from torch import Tensor, nn
@@ -101,12 +102,12 @@ def run(
     return trainer, module, weights.after
 
 
+@pytest.mark.parametrize("interval", rest_slow([1, 2]))
 @pytest.mark.parametrize(
     ("scores", "best"),
     [([10.0, 30.0, 30.0, 20.0], 2), ([30.0, 20.0, 10.0, 30.0], 1), ([-40.0, -30.0, -10.0, -20.0], 3)],
     ids=["a tie keeps the first", "the first of all", "all below zero"],
 )
-@pytest.mark.parametrize("interval", [1, 2])
 def test_s13_the_best_validation_score_is_kept_and_reloaded_at_the_end(
     bert: str,
     files: dict[str, str],
@@ -164,6 +165,7 @@ def test_a_second_run_in_the_same_folder_keeps_its_own_weights(
     assert torch.equal(flat(SentenceEncoder.from_pretrained(Path(second.log_dir) / "model")), flat(module))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_second_run_with_named_folders_leaves_its_own_model_there(
     bert: str, files: dict[str, str], tmp_path: Path
@@ -366,6 +368,7 @@ def test_a_best_checkpoint_that_is_gone_is_forgotten_with_a_warning(tmp_path: Pa
     assert second.best_model_path == ""
 
 
+@pytest.mark.slow
 def test_a_resumed_run_that_finds_no_better_checkpoint_takes_the_best_along(
     bert: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,7 +411,9 @@ def test_two_processes_leave_one_model_folder(bert: str, files: dict[str, str], 
     assert "over 2 processes" in " ".join(done.stdout.split())
 
 
-@pytest.mark.parametrize(("interval", "wanted"), [(1.0, 3), (0.5, 3), (0.2, 0.2), (2, 2), (125, 3)])
+@pytest.mark.parametrize(
+    ("interval", "wanted"), rest_slow([(1.0, 3), (2, 2), (0.5, 3), (0.2, 0.2), (125, 3)], quick=2)
+)
 def test_a_run_shorter_than_an_epoch_is_validated_at_its_end(
     bert: str, tmp_path: Path, files: dict[str, str], interval: int | float, wanted: int | float
 ) -> None:

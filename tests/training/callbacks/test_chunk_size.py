@@ -181,6 +181,7 @@ def test_the_shell_finds_a_number_keeps_it_and_resumes_with_it(
     assert f"Chunks: {chunk:,} tokens, as in the checkpoint" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_shell_takes_a_number_and_refuses_one_below_1(
     bert: str, texts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

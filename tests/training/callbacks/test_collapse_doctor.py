@@ -259,6 +259,7 @@ def test_alignment_is_the_mean_over_files_of_different_scales(bert: str, tmp_pat
     assert found["val/alignment"].item() == pytest.approx(sum(each) / 2, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_usual_run_is_silent(
     bert: str, files: dict[str, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:

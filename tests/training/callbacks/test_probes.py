@@ -57,6 +57,7 @@ def logged(folder: Path) -> dict[str, dict[str, float]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_with_probes_has_the_bits_of_one_without(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with_probes, without = trained("probed", callbacks=PROBES), trained("plain")
     for (name, one), other in zip(

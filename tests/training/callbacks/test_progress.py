@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import tiny
+from covering import rest_slow
 from pytorch_lightning.callbacks import Callback, TQDMProgressBar
 
 from contrastive_text import Run
@@ -48,16 +49,19 @@ def totals(run: Run) -> list[float | None]:
 
 @pytest.mark.parametrize(
     ("options", "wanted"),
-    [
-        ({"max_epochs": 2}, [5, 5]),
-        ({"max_epochs": 3, "max_steps": 7}, [5, 2]),
-        ({"max_epochs": 3, "max_steps": 2, "accumulate_grad_batches": 2}, [4]),
-    ],
+    rest_slow(
+        [
+            ({"max_epochs": 3, "max_steps": 7}, [5, 2]),
+            ({"max_epochs": 2}, [5, 5]),
+            ({"max_epochs": 3, "max_steps": 2, "accumulate_grad_batches": 2}, [4]),
+        ]
+    ),
 )
 def test_the_bar_ends_where_the_run_does(options: dict[str, int], wanted: list[int], tmp_path: Path) -> None:
     assert totals(run_of(tmp_path, **options)) == wanted
 
 
+@pytest.mark.slow
 def test_the_bar_of_a_resumed_run_begins_where_the_epoch_stood(tmp_path: Path) -> None:
     first = run_of(tmp_path, max_steps=2, max_epochs=1)
     first.fit()
@@ -74,6 +78,7 @@ def test_a_run_by_steps_has_no_number_of_epochs() -> None:
     assert bar._get_train_description(1).strip() == "Epoch 1/2"
 
 
+@pytest.mark.slow
 def test_another_bar_or_none_takes_its_place(tmp_path: Path) -> None:
     bar = run_of(tmp_path).trainer.progress_bar_callback
     assert isinstance(bar, RunProgressBar)

@@ -137,6 +137,7 @@ def test_the_shell_names_them_with_their_options(
     assert schedule["init_args"] == {"name": "StepLR", "options": {"step_size": 3}}
 
 
+@pytest.mark.slow
 @pytest.mark.bits
 def test_a_stopped_run_goes_on_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
