@@ -340,9 +340,9 @@ def _version(package: str) -> str | None:
         return None
 
 
-def matmul_speed(dtype: torch.dtype, device: str, seconds: float = 0.3) -> float:
-    """Measures the product of two square matrices (2,048 rows, on a GPU 8,192), in FLOP/s."""
-    rows = 8192 if device == "cuda" else 2048
+def matmul_speed(dtype: torch.dtype, device: str, seconds: float = 0.3, rows: int | None = None) -> float:
+    """Measures the product of two square matrices (of 2,048 rows, on a GPU 8,192, unless given), in FLOP/s."""
+    rows = rows or (8192 if device == "cuda" else 2048)
     a, b = (torch.randn(rows, rows, device=device).to(dtype) for _ in range(2))
     torch.mm(a, b)
     synchronize(device)

@@ -7,10 +7,10 @@ from contrastive_text.core.lazy_imports import importing
 if TYPE_CHECKING:
     from contrastive_text.inference.batches import BatchEncoder
     from contrastive_text.inference.device_pool import map_on_devices
+    from contrastive_text.inference.duplicates import connected_groups, near_duplicates
     from contrastive_text.inference.encoding import Device, Encoding
     from contrastive_text.inference.merging import merge
     from contrastive_text.inference.mining import Mined, Mining, MiningReport, MiningRun, PairTexts, Space, mine
-    from contrastive_text.inference.duplicates import connected_groups, near_duplicates
     from contrastive_text.inference.onnx_export import Exported, export_onnx
     from contrastive_text.inference.postprocessing import (
         fit_component_removal,

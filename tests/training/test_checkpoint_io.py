@@ -360,7 +360,7 @@ def test_a_process_killed_while_it_saves_leaves_a_whole_checkpoint(
     folder.mkdir()
     request.addfinalizer(lambda: [path.unlink() for path in folder.iterdir()] and folder.rmdir())
     times, inside, last = random.Random(0), 0, 0
-    for _ in range(10):
+    for _ in range(5):
         words = [sys.executable, "-c", SAVING, str(folder), str(last)]
         with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
@@ -382,5 +382,5 @@ def test_a_process_killed_while_it_saves_leaves_a_whole_checkpoint(
         assert not list(folder.glob(".*"))
         for path in found[:-1]:
             path.unlink()
-    print(f"{place}: 10 kills, {inside} of them inside a save, {last} checkpoints")
-    assert inside >= 3
+    print(f"{place}: 5 kills, {inside} of them inside a save, {last} checkpoints")
+    assert inside >= 1
