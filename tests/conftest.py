@@ -40,7 +40,7 @@ needs_data = pytest.mark.skipif(
 )
 
 
-collect_ignore = ["ray_job.py"]  # a program, of which tests start a process
+collect_ignore = ["ray_job.py", "own_mteb_tasks.py"]  # programs of a user, which tests start or copy
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
