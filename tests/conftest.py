@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import inspect
 import json
@@ -75,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 # Derandomised: a failure is a bug of the change under test, never of the day's luck. No deadline, because
 # the first example of a test pays for torch's warm-up.
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=15)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=10)
 settings.load_profile("repeatable")
 
 # What collection imports and makes is there to stay: the collector of garbage, which would look through it again
@@ -95,9 +96,10 @@ CORPUS = (
 
 
 def pytest_collection_finish() -> None:
-    """Begins to collect garbage, but for what imports and collection have made: it stays to the end."""
+    """Begins to collect garbage, rarely, but for what imports and collection have made: it stays to the end."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 
@@ -140,11 +142,13 @@ def no_weights_without_memory() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def callers_without_source() -> Iterator[None]:
-    """Lets Lightning look at who calls ``load_from_checkpoint`` without reading their source files."""
+def lightning_without_detours() -> Iterator[None]:
+    """Lets Lightning look for other packages' callbacks once, and at its callers without reading their source."""
+    from lightning_fabric.utilities import registry
     from pytorch_lightning.utilities import model_helpers
 
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(registry, "entry_points", functools.cache(registry.entry_points))
         frames = SimpleNamespace(**vars(inspect) | {"stack": lambda: inspect.stack(context=0)})
         patched.setattr(model_helpers, "inspect", frames)
         yield

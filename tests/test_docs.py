@@ -26,7 +26,7 @@ PAGES = [
 LONG = (
     "callbacks.md", "choose.md", "evaluate.md", "glue.md", "index.md", "loggers.md", "notebooks.md", "onnx.md",
     "optimizers.md", "optuna.md", "plain_lightning.md", "probes.md", "profiling.md", "python.md", "report.md",
-    "retrieval.md", "share.md", "sweep.md", "tasks.md",
+    "retrieval.md", "share.md", "sweep.md", "tasks.md", "training_step.md",
 )  # fmt: skip
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many
 runs. What these do the default suite tries in the tests of each command."""
@@ -139,6 +139,7 @@ def test_every_code_block_of_a_page_runs(page: Path, workplace: Path, capsys: py
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_example_view_runs_from_its_yaml(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("my_views.py", "swap.yaml"):
         shutil.copy(ROOT / "examples" / name, workplace)

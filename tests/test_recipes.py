@@ -89,8 +89,8 @@ def finished(folder: Path) -> ContrastiveModule:
     return module
 
 
-METHODS = ["cs224n", "declutr"]
-"""Recipes whose parts differ most; the others give other values to the same parts, or have fewer of them.
+METHODS = ["cs224n"]
+"""The recipe with most parts; the others give other values to the same parts, or have fewer of them.
 
 Unsupervised SimCSE runs under the MiniLM example below.
 """

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+from covering import rest_slow
 
 from contrastive_text.cli import run
 from contrastive_text.cli.answers import answer as answer_of
@@ -231,7 +232,7 @@ def test_no_training_file_is_answered_with_the_option(answer: Answer, files: dic
 
 
 @pytest.mark.parametrize(
-    ("command", "part"), [("validate", "validation"), ("test", "test"), ("predict", "predict")]
+    ("command", "part"), rest_slow([("predict", "predict"), ("validate", "validation"), ("test", "test")])
 )
 def test_a_command_without_its_file_is_answered_with_the_option(
     answer: Answer, finished: dict[str, str], command: str, part: str

@@ -172,6 +172,7 @@ def test_one_seed_goes_to_the_data_too(here: Path, capsys: pytest.CaptureFixture
     assert "set seed_everything" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_printed_configuration_runs_again(
     files: dict[str, str], tiny_words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,6 +234,7 @@ def test_predict_writes_the_vectors_of_the_saved_model(
     assert "40 vectors of 16 features" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_options_beside_a_checkpoint_override_its_parts(
     finished: dict[str, str], files: dict[str, str], here: Path
 ) -> None:
@@ -244,6 +246,7 @@ def test_options_beside_a_checkpoint_override_its_parts(
     np.testing.assert_allclose(np.load(file), expected, rtol=0, atol=1e-5)  # as above
 
 
+@pytest.mark.slow
 def test_a_second_run_in_the_same_folder_gets_its_own_place(
     tiny_words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

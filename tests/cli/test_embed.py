@@ -122,6 +122,7 @@ def test_a_killed_process_is_taken_up_again_with_the_same_bytes(
     assert (here / "v.npy").read_bytes() == (here / "whole.npy").read_bytes()
 
 
+@pytest.mark.slow
 def test_vectors_that_another_setting_takes_up_are_said_to_differ_in_their_last_bits(
     files: dict[str, str], many: str, here: Path, stopped: Callable[..., object], capsys: Capture
 ) -> None:
@@ -330,6 +331,7 @@ def test_a_vector_that_is_not_finite_is_refused(
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_texts_that_change_meanwhile_are_told(
     files: dict[str, str], many: str, here: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def test_the_setting_is_that_of_the_scores(
         assert float(figures[score.task]) == pytest.approx(score.score, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_several_suites_share_an_encoder_and_an_object(
     files: dict[str, str], data: Path, said: Any, embed: CachedEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

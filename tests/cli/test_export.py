@@ -31,6 +31,7 @@ def test_the_model_of_a_checkpoint_is_the_one_that_the_run_has_saved(
     assert (here / "out" / "notes.txt").read_text(encoding="utf-8") == "mine"
 
 
+@pytest.mark.slow
 def test_an_exported_folder_has_a_card_that_names_no_place_and_leaves_a_user_s_own(
     finished: dict[str, str], here: Path
 ) -> None:

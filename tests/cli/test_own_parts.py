@@ -79,6 +79,7 @@ class Looks(MetaPathFinder):
         self.paths[name] = [*sys.path]
 
 
+@pytest.mark.slow
 def test_no_absent_library_is_looked_for_in_the_working_directory(
     here: Path,
     finished: dict[str, str],
@@ -128,6 +129,7 @@ def test_python_m_s_place_for_the_working_directory_is_taken_away(
     assert path == ["/lib", home]
 
 
+@pytest.mark.slow
 def test_a_callback_of_one_s_own_is_named_by_an_option_alone(
     tiny_words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

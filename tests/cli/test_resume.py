@@ -119,6 +119,7 @@ def test_a_run_never_goes_on_from_another_run_and_goes_on_from_where_it_began(
         taken(2)  # the folder has been given to another run since
 
 
+@pytest.mark.slow
 def test_no_run_goes_on_from_weights_alone(
     finished: dict[str, str], files: dict[str, str], here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,6 +131,7 @@ def test_m14_the_first_stage_s_contrastive_head_is_neither_exported_nor_used(
     assert "left out of it: objective contrastive" in said
 
 
+@pytest.mark.slow
 def test_a_head_that_inference_keeps_comes_along_and_one_that_only_one_stage_has_does_not(
     other: str, tmp_path: Path
 ) -> None:
@@ -155,6 +156,7 @@ def test_a_head_that_inference_keeps_comes_along_and_one_that_only_one_stage_has
     assert "starts anew: head in use" in load_initial_weights(with_head(4), plain)
 
 
+@pytest.mark.slow
 def test_the_head_that_predicts_tokens_comes_along_where_both_stages_have_one(other: str, tmp_path: Path) -> None:
     def masked() -> ContrastiveModule:
         return tiny.module(
@@ -180,6 +182,7 @@ def test_the_head_that_predicts_tokens_comes_along_where_both_stages_have_one(ot
     assert "left out of it: token head" in load_initial_weights(tiny.module(other), tmp_path / "model")
 
 
+@pytest.mark.slow
 def test_a_learned_vocabulary_comes_along_and_no_other_is_learned(tmp_path: Path) -> None:
     texts = tiny.write_texts(tmp_path / "texts.txt")
     others = tiny.write_texts(tmp_path / "others.txt", tuple(text.replace("a", "o") for text in tiny.TEXTS))
@@ -213,6 +216,7 @@ def test_an_objective_of_the_same_name_keeps_its_head_where_that_is_asked_for(
     assert all(torch.equal(module.state_dict()[name], saved[name]) for name in heads)
 
 
+@pytest.mark.slow
 def test_heads_that_cannot_be_kept_are_refused_by_name(finished: dict[str, str], other: str) -> None:
     def refused(said: str, path: str = finished["folder"], **objectives: Objective) -> None:
         with pytest.raises(ValueError, match=said):
@@ -319,6 +323,7 @@ def test_another_architecture_width_or_vocabulary_is_refused_by_name(
         load_initial_weights(ContrastiveModule(TransformerEncoder(config=tiny.CONFIG)), run_folder)
 
 
+@pytest.mark.slow
 def test_a_token_that_only_one_stage_s_views_add_is_refused_with_what_to_do(tmp_path: Path) -> None:
     entries = len(tiny.module(tiny.save_bert(tmp_path / "loose")).encoder.tokenizer)
     exact = tiny.save_bert(tmp_path / "exact", vocab_size=entries)

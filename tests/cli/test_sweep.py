@@ -254,6 +254,7 @@ def test_a_run_that_is_stopped_ends_the_sweep_and_is_not_kept(
     assert state(here / "out") == {}
 
 
+@pytest.mark.slow
 def test_a_run_leaves_nothing_of_its_processes(
     words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,6 +152,7 @@ def _mappings(plain: object, way: tuple[str, ...] = ()) -> Iterator[tuple[str, .
             yield from _mappings(inner, (*way, name))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("foreign")
 def test_no_spelling_of_a_name_has_anything_imported(finished: dict[str, str]) -> None:
     saved = torch.load(finished["checkpoint"], weights_only=True)

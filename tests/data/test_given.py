@@ -53,6 +53,7 @@ def test_every_form_gives_the_batches_of_a_file(bert: str, tmp_path: Path) -> No
     assert len(found["file"]) == 3
 
 
+@pytest.mark.slow
 def test_a_checkpoint_keeps_the_record_and_asks_for_the_rows_again(bert: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
     options |= {"enable_progress_bar": False, "enable_model_summary": False}

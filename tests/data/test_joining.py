@@ -50,6 +50,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 some_texts = st.lists(st.sampled_from([*tiny.TEXTS[:12], "  spaced  ", "a"]), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=["byte level", "word pieces"])
 @settings(max_examples=40)
 @given(documents=st.lists(some_texts, min_size=1, max_size=3), limit=st.integers(4, 64))

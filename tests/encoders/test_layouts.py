@@ -11,7 +11,7 @@ import pytest
 import tiny
 import torch
 from architectures import CONFIGS, DECODER, NAMES, ROWS, SIZE, encoder_of, ragged
-from covering import crossed
+from covering import crossed, rest_slow
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -138,7 +138,9 @@ def test_one_row_and_rows_of_one_token_are_packed_as_any(name: str, lengths: tup
     check(name, "packed", texts(lengths))
 
 
-@pytest.mark.parametrize("name", ["bert", "distilbert", "roberta", "electra", "albert", "modernbert"])
+@pytest.mark.parametrize(
+    "name", rest_slow(["bert", "modernbert", "distilbert", "roberta", "electra", "albert"], quick=2)
+)
 def test_a_pack_has_more_tokens_than_a_row_may_have(name: str) -> None:
     lengths = (*LENGTHS, *LENGTHS, *LENGTHS)
     assert sum(lengths) > 512
@@ -242,7 +244,7 @@ def test_an_architecture_that_ignores_the_attention_function_is_found_by_its_val
         encoder_of(name, layout="packed")
 
 
-@pytest.mark.parametrize("name", [*PACKED, *WINDOWS])
+@pytest.mark.parametrize("name", rest_slow([*PACKED, *WINDOWS], quick=4))
 def test_attention_that_sees_other_rows_is_found_by_its_values(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

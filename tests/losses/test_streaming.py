@@ -158,7 +158,7 @@ def test_tiles_of_a_device_give_what_the_dense_form_gives(
     temperature=st.floats(0.01, 3),
     seed=st.integers(0, 2**31),
 )
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", rest_slow(LOSSES, quick=3))
 def test_streamed_is_dense_for_any_ids_and_parts(
     loss: str,
     n: int,
@@ -340,7 +340,6 @@ def test_gradients_of_the_temperature_agree_with_finite_differences(mirrored: bo
             ("InfoNCE", 3),
             ("InfoNCE two-sided", 3),
         ],
-        quick=3,
     ),
 )
 def test_nothing_of_the_size_of_the_matrix_is_kept_for_the_gradient(loss: str, ids: int | None) -> None:

@@ -14,6 +14,7 @@ import pytest
 import reference
 import tiny
 import torch
+from covering import crossed
 from hypothesis import given
 from hypothesis import strategies as st
 from pytorch_lightning.callbacks import ModelCheckpoint
@@ -162,8 +163,10 @@ def fill(objective: Objective) -> list[int]:
 # The formula
 
 
-@pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("loss", [InfoNCE(T), InfoNCE(T, "sum"), NTXent(T), NTXent(T, "two_sided")])
+@pytest.mark.parametrize(
+    ("loss", "masked"),
+    crossed([InfoNCE(T), InfoNCE(T, "sum"), NTXent(T), NTXent(T, "two_sided")], [True, False]),
+)
 @given(run=runs())
 def test_past_columns_are_negatives_as_in_the_double_loop(
     loss: Loss, masked: bool, run: tuple[list[Batch], int]
@@ -633,6 +636,7 @@ def test_what_is_only_followed_in_a_step_does_not_enter() -> None:
     assert torch.equal(held(watched)["vectors"], watched.seen[-1])
 
 
+@pytest.mark.slow
 def test_checkpoints_hold_the_queue_and_saved_models_and_second_stages_do_not(
     bert: str, texts: str, tmp_path: Path
 ) -> None:

@@ -176,6 +176,7 @@ def test_no_hypothesis_is_used_twice_and_every_triple_is_in_the_files(
     assert max(per_premise) <= (limit or 3)
 
 
+@pytest.mark.slow
 @needs_data
 def test_the_triples_of_snli_dev_are_the_given_ones_but_for_four_that_repeat_a_text() -> None:
     pairing = NLITriples()

@@ -373,6 +373,7 @@ def test_a_checkpoint_gives_back_equal_vectors_and_every_part(bert: str, texts: 
     assert not loaded.objectives["c"].mask_duplicates
 
 
+@pytest.mark.slow
 def test_a_user_s_parts_in_the_working_directory_survive_the_checkpoint(
     bert: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,6 +406,7 @@ def test_a_user_s_parts_in_the_working_directory_survive_the_checkpoint(
     assert torch.equal(loaded.eval()(batch), module.eval()(batch))
 
 
+@pytest.mark.slow
 def test_a_tokenizer_learned_from_the_corpus_survives_the_checkpoint(texts: str, tmp_path: Path) -> None:
     module = ContrastiveModule(TransformerEncoder(config=tiny.CONFIG))
     assert module.text_tokenizer() is None

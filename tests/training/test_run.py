@@ -243,6 +243,7 @@ def test_the_scores_before_the_first_step_are_said_on_request(
     assert (first == second).all()
 
 
+@pytest.mark.slow
 def test_early_stopping_ends_a_run_and_its_model_is_kept(files: dict[str, str], tmp_path: Path) -> None:
     at_once = {"monitor": "val/spearman", "mode": "max", "stopping_threshold": -100.0}
     stops = {"class_path": "EarlyStopping", "init_args": at_once}

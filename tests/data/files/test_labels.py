@@ -255,6 +255,7 @@ def test_a_mapping_without_an_objective_is_refused(tmp_path: Path) -> None:
             read(path, target=target, labels={"0": "neutral"}, reads=reads)
 
 
+@pytest.mark.slow
 @needs_data
 def test_every_real_labelled_file_is_read_whole() -> None:
     for name, target, rows, said in (

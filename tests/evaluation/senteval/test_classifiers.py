@@ -164,6 +164,7 @@ def test_the_sklearn_classifier_is_a_logistic_regression_on_standardised_feature
         np.testing.assert_allclose(scores.softmax(1).numpy(), chances, atol=5e-3)
 
 
+@pytest.mark.slow
 def test_neither_length_nor_a_common_part_nor_a_constant_changes_what_sklearn_predicts() -> None:
     found = rows(apart=0.7)
     plain = cross_validate(found, SklearnClassifier(), SMALL)
@@ -269,6 +270,7 @@ def test_the_same_seed_predicts_the_same_on_any_number_of_threads(classifier: Cl
     assert torch.equal(predicted[0], predicted[1]) and torch.equal(predicted[0], predicted[2])
 
 
+@pytest.mark.slow
 @ENGINES
 def test_labels_that_say_nothing_are_met_by_chance(classifier: Classifier) -> None:
     found = rows(count=600, classes=2, apart=10.0)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from covering import rest_slow
 from vectors_on_disk import (
     MANY,
     SMALL,
@@ -107,18 +108,20 @@ def test_ranges_are_those_of_the_features_that_are_kept(
 
 @pytest.mark.parametrize(
     ("encoding", "said"),
-    [
-        (Encoding(block_size=49, batch_size=16), "block_size 50 instead of 49"),
-        (
-            Encoding(block_size=50, batch_size=17, truncate_dim=3),
-            "batch_size 16 instead of 17, truncate_dim None",
-        ),
-        (
-            Encoding(block_size=50, batch_size=16, normalize_embeddings=True),
-            "normalize_embeddings False instead of",
-        ),
-        (Encoding(block_size=50, batch_size=16, precision="ubinary"), "precision float32 instead of ubinary"),
-    ],
+    rest_slow(
+        [
+            (Encoding(block_size=49, batch_size=16), "block_size 50 instead of 49"),
+            (
+                Encoding(block_size=50, batch_size=17, truncate_dim=3),
+                "batch_size 16 instead of 17, truncate_dim None",
+            ),
+            (
+                Encoding(block_size=50, batch_size=16, normalize_embeddings=True),
+                "normalize_embeddings False instead of",
+            ),
+            (Encoding(block_size=50, batch_size=16, precision="ubinary"), "precision float32 instead of ubinary"),
+        ]
+    ),
 )
 def test_other_options_are_refused_and_restart_begins_anew(
     model: SentenceEncoder,

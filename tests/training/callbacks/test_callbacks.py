@@ -152,6 +152,7 @@ def test_early_stopping_ends_the_run_and_the_best_is_still_kept(
     assert torch.equal(flat(module), after[1])
 
 
+@pytest.mark.slow
 def test_a_second_run_in_the_same_folder_keeps_its_own_weights(
     bert: str, files: dict[str, str], tmp_path: Path
 ) -> None:

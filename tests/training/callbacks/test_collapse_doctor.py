@@ -304,6 +304,7 @@ def test_trivial_positives_are_told_once(
     assert message.startswith("contrastive: loss 0.0000 and accuracy 1.000 at step 4, but uniformity")
 
 
+@pytest.mark.slow
 def test_tasks_have_no_vectors_to_measure_but_pairs_beside_them_have(
     bert: str, files: dict[str, str], tmp_path: Path
 ) -> None:
