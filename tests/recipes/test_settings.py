@@ -270,7 +270,7 @@ def test_nli_triples_take_the_place_of_given_triples(tmp_path: Path, bert: str) 
     rows += [(text, tiny.TEXTS[i + 16], "contradiction") for i, text in enumerate(tiny.TEXTS[:16])]
     file = tiny.write_texts(tmp_path / "nli.tsv", ("premise\thypothesis\tlabel", *map("\t".join, rows)))
     module = built("simcse_sup", bert)
-    data = TextDataModule.from_recipe("simcse_sup", train=file, pairing=NLITriples(), batch_size=8)
+    data = TextDataModule.from_recipe("simcse_sup", train=file, pairing=NLITriples(), batch_size=8, num_workers=0)
     data.attach(module)
     data.setup("fit")
     batch = next(iter(data.train_dataloader()))
