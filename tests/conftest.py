@@ -125,8 +125,7 @@ def seeding_what_is_there() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_weights_without_memory() -> Iterator[None]:
-    """Draws no first values of weights on the device ``meta``, which holds none: of a small model that is loaded
-    it takes a third of the time."""
+    """Draws no first values on the device ``meta``, which holds none: a fifth of a small model's loading."""
     from torch import nn
 
     with pytest.MonkeyPatch.context() as patched:
