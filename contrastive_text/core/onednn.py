@@ -15,7 +15,7 @@ _FEW = 4
 """Rows up to which a product by vectors, or by columns times rows, is faster, up to twice, with 384 features."""
 
 _LINE = 16
-"""Numbers in 64 bytes. Equal rows that begin at different places within so many may be rounded differently."""
+"""Numbers in 64 bytes. Equal rows that begin at different places within so many are often rounded differently."""
 
 
 def has_onednn() -> bool:
@@ -34,8 +34,8 @@ def has_fast_layers() -> bool:
 def products(rows: Tensor, columns: Tensor) -> Tensor:
     """Returns the dot product of every row with every column, without a gradient, (R, D), (C, D) -> (R, C).
 
-    Of few rows equal columns have equal products however many there are, by the kernels that were tried, but not
-    where each feature of all columns lies together in memory, which is fastest: there the last few may differ.
+    How they are rounded is the processor's affair: equal columns may have products that differ in their last bits
+    where there are other columns beside them, or more.
 
     Example:
         >>> products(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0], [0.0, 1.0]]))

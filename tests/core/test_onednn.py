@@ -1,11 +1,11 @@
-"""Products by whichever way is fastest are those of torch, and equal columns have equal ones."""
+"""Products by whichever way is fastest are those of torch."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from contrastive_text.core.onednn import has_onednn, products
+from contrastive_text.core.onednn import products
 
 
 @pytest.mark.parametrize("features", [6, 16, 48])
@@ -23,10 +23,12 @@ def test_products_are_those_of_torch_of_whole_numbers(rows: int, columns: int, f
     assert torch.equal(products(left, by_feature), found)
 
 
-@pytest.mark.skipif(not has_onednn(), reason="other kernels, which round as they do")
-@pytest.mark.parametrize("rows", [1, 2, 3, 4])
-def test_equal_columns_have_equal_products_in_a_block_of_any_size(rows: int) -> None:
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
+def test_products_are_rounded_as_sums_of_float32_are_in_a_block_of_any_size(rows: int) -> None:
     draws = torch.Generator().manual_seed(0)
-    queries, column = torch.randn(rows, 384, generator=draws), torch.randn(1, 384, generator=draws)
-    found = torch.cat([products(queries, column.repeat(size, 1)) for size in (1, 2, 7, 1003)], dim=1)
-    assert torch.equal(found, found[:, :1].expand_as(found))
+    queries, columns = (torch.randn(n, 384, generator=draws) for n in (rows, 1003))
+    # The bound of a sum in any order (Higham, Accuracy and Stability of Numerical Algorithms, 3.1).
+    bound = 384 * torch.finfo(torch.float32).eps * (queries.double().abs() @ columns.double().abs().T)
+    for size in (1, 2, 7, 16, 1003):
+        error = products(queries, columns[:size]).double() - queries.double() @ columns[:size].double().T
+        assert (error.abs() <= bound[:, :size]).all()
