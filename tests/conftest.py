@@ -40,6 +40,8 @@ needs_data = pytest.mark.skipif(
     not DATA.is_dir(), reason=f"needs data of others, which are in no repository of ours; {DATA} isn't there"
 )
 
+LONGEST = ("test_installation", "test_embed_ray", "test_one_gradient", "test_tutorials")
+"""Files with tests of minutes, which begin first: at the end the other workers would wait for one of them."""
 
 collect_ignore = ["ray_job.py", "own_mteb_tasks.py"]  # programs of a user, which tests start or copy
 
@@ -67,7 +69,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before marks choose
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests that compare bits, where they are asked for: to tell them takes a look at their source."""
+    """Takes the longest tests first, and marks those that compare bits where they are asked for.
+
+    To tell those takes a look at their source.
+    """
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
     if "bits" in config.getoption("markexpr"):
         for item in items:
             if compares_bits(item):

@@ -36,7 +36,6 @@ def states(*folders: str) -> list[dict[str, torch.Tensor]]:
     return [SentenceEncoder.from_pretrained(folder).encoder.state_dict() for folder in folders]
 
 
-@pytest.mark.slow
 def test_weights_are_the_mean_rounded_once_and_the_members_are_scored_beside_it(
     members: list[str], files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,7 +65,6 @@ def test_a_model_merged_with_itself_is_itself(members: list[str]) -> None:
     assert (vectors[0] == vectors[1]).all()
 
 
-@pytest.mark.slow
 def test_what_differs_in_more_than_values_is_refused(members: list[str], here: Path, answer: Answer) -> None:
     one = members[0]
     wide = save(here / "wide", 0, intermediate_size=48)

@@ -104,7 +104,6 @@ def test_the_same_command_goes_on_where_slurm_stopped_it(
     assert "Finished before: mine, whose model is mine/model" in capfd.readouterr().out
 
 
-@pytest.mark.slow
 def test_a_folder_and_processes_that_cannot_be_a_run_s_are_refused(
     tiny_words: list[str],
     here: Path,
@@ -129,7 +128,6 @@ def test_a_folder_and_processes_that_cannot_be_a_run_s_are_refused(
     assert not (here / "mine").exists()
 
 
-@pytest.mark.slow
 def test_a_task_of_slurm_knows_its_place_before_processes_meet(
     files: dict[str, str], here: Path, task: Callable[..., None]
 ) -> None:

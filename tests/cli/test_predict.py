@@ -101,7 +101,6 @@ def encoded(module: ContrastiveModule, texts: Sequence[str], roles: Sequence[Rol
 # Files of predictions
 
 
-@pytest.mark.slow
 def test_predict_writes_a_table_for_each_task_and_says_so(
     trained: Path, predict: list[str], files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -182,7 +182,6 @@ def test_the_head_that_predicts_tokens_comes_along_where_both_stages_have_one(ot
     assert "left out of it: token head" in load_initial_weights(tiny.module(other), tmp_path / "model")
 
 
-@pytest.mark.slow
 def test_a_learned_vocabulary_comes_along_and_no_other_is_learned(tmp_path: Path) -> None:
     texts = tiny.write_texts(tmp_path / "texts.txt")
     others = tiny.write_texts(tmp_path / "others.txt", tuple(text.replace("a", "o") for text in tiny.TEXTS))
@@ -216,7 +215,6 @@ def test_an_objective_of_the_same_name_keeps_its_head_where_that_is_asked_for(
     assert all(torch.equal(module.state_dict()[name], saved[name]) for name in heads)
 
 
-@pytest.mark.slow
 def test_heads_that_cannot_be_kept_are_refused_by_name(finished: dict[str, str], other: str) -> None:
     def refused(said: str, path: str = finished["folder"], **objectives: Objective) -> None:
         with pytest.raises(ValueError, match=said):
@@ -323,7 +321,6 @@ def test_another_architecture_width_or_vocabulary_is_refused_by_name(
         load_initial_weights(ContrastiveModule(TransformerEncoder(config=tiny.CONFIG)), run_folder)
 
 
-@pytest.mark.slow
 def test_a_token_that_only_one_stage_s_views_add_is_refused_with_what_to_do(tmp_path: Path) -> None:
     entries = len(tiny.module(tiny.save_bert(tmp_path / "loose")).encoder.tokenizer)
     exact = tiny.save_bert(tmp_path / "exact", vocab_size=entries)

@@ -72,7 +72,6 @@ def test_a_grid_is_run_once_and_a_lost_cell_again(
     assert {name: (grid / name).read_bytes() for name in tables} == tables
 
 
-@pytest.mark.slow
 def test_a_cell_is_the_fit_that_its_command_says(
     words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

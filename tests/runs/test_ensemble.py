@@ -17,8 +17,6 @@ from contrastive_text.pairings import Given
 from contrastive_text.runs.ensemble import TaskEnsemble, build_ensemble, read_choices
 from contrastive_text.training.module import ContrastiveModule
 
-pytestmark = pytest.mark.slow  # two trained models to begin with
-
 CLASSES = ("bad", "good")
 SST = [{"text": text, "label": CLASSES[i % 2]} for i, text in enumerate(tiny.TEXTS)]
 

@@ -171,7 +171,6 @@ def test_what_no_run_can_be_made_of_is_answered(
         Run.from_recipe("simcse", encoder=files["bert"], accelerator="cpu", **options)
 
 
-@pytest.mark.slow
 def test_a_script_started_again_has_the_model_of_its_finished_run(files: dict[str, str], tmp_path: Path) -> None:
     vectors = []
     for _ in range(2):

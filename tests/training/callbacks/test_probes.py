@@ -74,7 +74,6 @@ def test_a_run_with_probes_has_the_bits_of_one_without(here: Path, capsys: pytes
     )
 
 
-@pytest.mark.slow
 def test_the_figures_are_those_of_the_model_that_is_saved(here: Path) -> None:
     run = trained("probed", callbacks=PROBES)
     model = SentenceEncoder.from_pretrained(here / "probed" / "version_0" / "model", device="cpu")
