@@ -22,7 +22,7 @@ LIMIT = 240  # seconds that a whole tutorial may take
 BAR = re.compile(
     r"\x1b\[\?25l.*?\x1b\[\?25h", flags=re.DOTALL
 )  # a progress bar, from its first to its last state
-THIS_MACHINE = ("This device multiplies in bfloat16",)  # lines of a run that another machine doesn't print
+THIS_MACHINE = ("This device multiplies faster in bfloat16",)  # lines of a run that another machine doesn't print
 
 
 def execute(name: str, output: Path) -> float:

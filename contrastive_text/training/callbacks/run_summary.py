@@ -13,7 +13,7 @@ from rich.text import Text
 from contrastive_text.core.console import console
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.notebook import facts_table
-from contrastive_text.core.setting import multiplies_bfloat16
+from contrastive_text.core.setting import is_faster_in_bfloat16
 from contrastive_text.core.specs import describe
 from contrastive_text.core.terminal import say
 from contrastive_text.data import TextDataModule
@@ -210,8 +210,8 @@ class RunSummary(Callback):
             for name, fact in self.facts.items():
                 table.add_row(name, Text(fact))
             console().print(table)
-            if trainer.precision == "32-true" and multiplies_bfloat16(pl_module.device):
-                say("This device multiplies in bfloat16: --trainer.precision bf16-mixed would be faster")
+            if trainer.precision == "32-true" and is_faster_in_bfloat16(pl_module.device):
+                say("This device multiplies faster in bfloat16: --trainer.precision bf16-mixed would be faster")
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
         """Prints how the files were understood, where nothing is trained."""
