@@ -85,7 +85,7 @@ What people change:
   --batch_size ROWS          rows of a step on each process; the recipe's
   --epochs N                 or --trainer.max_steps N; the recipe's
   --lr RATE                  learning rate; the recipe's
-  --trainer.precision P      bf16-mixed is faster on chips with bfloat16; 32-true
+  --trainer.precision P      bf16-mixed is faster where fit says so; 32-true
   --trainer.devices N        processes or GPUs of this machine; auto
   --chunk auto               the largest part of a batch that fits into memory; whole batches
   --seed_everything N        seed of everything that is drawn; 42

@@ -34,8 +34,8 @@ def has_fast_layers() -> bool:
 def products(rows: Tensor, columns: Tensor) -> Tensor:
     """Returns the dot product of every row with every column, without a gradient, (R, D), (C, D) -> (R, C).
 
-    How they are rounded is the processor's affair: equal columns may have products that differ in their last bits
-    where there are other columns beside them, or more.
+    How they are rounded is the processor's affair: products of equal columns may differ in their last bits,
+    within a block or from one block to another.
 
     Example:
         >>> products(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0], [0.0, 1.0]]))

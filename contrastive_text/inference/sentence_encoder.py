@@ -102,7 +102,7 @@ class SentenceEncoder(nn.Module):
             max_length: Where to cut texts, in tokens with special ones; None for the model's own limit.
             device: Where to put the model; None for the GPU if there is one, else the CPU.
             dtype: Of the network's weights, whatever the folder's are. ``torch.bfloat16`` is about twice as fast
-                where the processor is made for it, and moves a vector by a cosine of some 1e-4; vectors leave as
+                on some processors, slower on others; it moves a vector by a cosine of some 1e-4. Vectors leave as
                 float32 anyway. With a ``backend`` also ``torch.int8``, where the CPU multiplies bytes.
             truncate_dim: Features that ``encode`` keeps; None for the folder's number, or all.
             trust: Modules whose poolers the folder may name, beside this library's and those that are imported.

@@ -64,14 +64,11 @@ def test_bfloat16_is_faster_where_it_was_seen_to_be(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True})
     monkeypatch.setattr(setting, "_seconds_of_product", lambda dtype: seconds[dtype])
-    is_faster_in_bfloat16.cache_clear()
-    try:
-        assert is_faster_in_bfloat16("cpu") is faster
-    finally:
-        is_faster_in_bfloat16.cache_clear()
+    assert is_faster_in_bfloat16.__wrapped__("cpu") is faster  # for it keeps its answer
 
 
-def test_a_product_takes_time_and_no_random_numbers() -> None:
+def test_to_try_products_draws_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     before = torch.get_rng_state()
-    assert 0 < setting._seconds_of_product(torch.float32) < 60
+    is_faster_in_bfloat16.__wrapped__("cpu")
     assert torch.equal(torch.get_rng_state(), before)

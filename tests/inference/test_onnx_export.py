@@ -202,8 +202,8 @@ def test_an_opset_is_written_or_refused(bert: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pooler", [CLSPooler(), FirstLastPooler("embeddings"), LastTokenPooler()])
-def test_a_pooler_alone(bert: str, tmp_path: Path, pooler: Pooler) -> None:
+@pytest.mark.parametrize("pooler", POOLERS, ids=lambda pooler: f"{type(pooler).__name__}{pooler.layers}")
+def test_each_pooler_alone(bert: str, tmp_path: Path, pooler: Pooler) -> None:
     model = SentenceEncoder(TransformerEncoder(bert), pooler)
     export_onnx(model, tmp_path)
     check(model, tmp_path)

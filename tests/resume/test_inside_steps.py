@@ -72,14 +72,9 @@ def test_a_validation_inside_a_step_loses_none_of_its_gradient(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("accumulate", "interval", "mixture", "workers"),
-    [
-        (*window, mixture, 2 * ((i + j) % 2))
-        for i, window in enumerate([(2, 3), (3, 2), (4, 5)])
-        for j, mixture in enumerate(["batch round robin", "epoch round robin", "fusion"])
-    ],
-)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("mixture", ["batch round robin", "epoch round robin", "fusion"])
+@pytest.mark.parametrize(("accumulate", "interval"), [(2, 3), (3, 2), (4, 5)])
 def test_every_validation_inside_a_step_is_resumed_exactly(
     mixture: str,
     workers: int,
