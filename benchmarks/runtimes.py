@@ -4,17 +4,20 @@
 
 The folder has ``sts`` and ``documents``. Short texts are sentences of STS, long ones pieces of WikiText-2 of 200
 words, some 256 tokens. Scores are Spearman's correlation on STS-B's test rows. By hand is the runtime on
-the same graph in a short program: texts sorted by length, batches of 64, the mean, unit length.
+the same graph in a short program: texts sorted by length, batches of 16 and of 64, the mean, unit length. After
+the rounds a profile says where the time goes, ours and by hand.
 
 A smoke run without data: ``--quick``. Some contenders alone: ``--contenders torch,float32 onnx,int8``.
 """
 
 from __future__ import annotations
 
+import cProfile
 import gzip
 import json
 import statistics
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -52,6 +55,17 @@ CONTENDERS = (
     "openvino,bfloat16",
     "openvino,int8",
 )
+BY_HAND = (16, 64)
+"""Texts of a batch by hand: as many as ours has in a block of rows, and a common number."""
+STAGES = {
+    "TextTokenizer.framed": "tokenizing",
+    "<method 'encode_batch' of 'tokenizers.Tokenizer' objects>": "tokenizing",
+    "OnnxRuntime.__call__": "the graph",
+    "OpenVINORuntime.__call__": "the graph",
+    "MeanPooler.forward": "pooling",
+}
+"""Functions whose time is told; by hand, pooling is some lines among others."""
+STAGE_NAMES = (*dict.fromkeys(STAGES.values()), "all else")
 
 
 def long_texts(folder: Path, count: int, words: int = 200) -> list[str]:
@@ -61,7 +75,7 @@ def long_texts(folder: Path, count: int, words: int = 200) -> list[str]:
     return draw([" ".join(stream[i : i + words]) for i in range(0, len(stream) - words, words)], count)
 
 
-def by_hand(folder: str, backend: str, precision: str) -> Encode:
+def by_hand(folder: str, backend: str, precision: str, batch_size: int) -> Encode:
     """Returns a short program that has a runtime encode: what a user of its graph would write."""
     from contrastive_text import SentenceEncoder
 
@@ -76,8 +90,8 @@ def by_hand(folder: str, backend: str, precision: str) -> Encode:
         rows = [each.ids for each in tokenizer.encode_batch(list(texts))]
         order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
         vectors = np.empty((len(rows), model.encoder.features), dtype=np.float32)
-        for start in range(0, len(order), 64):
-            chosen = order[start : start + 64]
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
             ids = np.zeros((len(chosen), len(rows[chosen[0]])), dtype=np.int64)
             mask = np.zeros_like(ids)
             for place, i in enumerate(chosen):
@@ -113,6 +127,54 @@ def score(vectors: npt.NDArray[np.float32], gold: Sequence[float]) -> float:
     """Returns Spearman's correlation x 100 of cosines with scores."""
     found = cosines(vectors[: len(gold)], vectors[len(gold) :])
     return 100 * float(spearman_corrcoef(torch.from_numpy(found), torch.tensor(gold, dtype=torch.float64)))
+
+
+def stages(encode: Encode, texts: Sequence[str]) -> dict[str, float]:
+    """Returns the seconds of each stage of an encoding and of all else, and how often each was called.
+
+    Example:
+        >>> found = stages(lambda texts: np.zeros((1, 1), np.float32), ["a"])
+        >>> found["the graph"], found["calls of the graph"]
+        (0.0, 0)
+    """
+    found = {name: 0.0 for stage in STAGES.values() for name in (stage, f"calls of {stage}")}
+    watch = cProfile.Profile()
+    begun = time.perf_counter()
+    watch.runcall(encode, texts)
+    found["all else"] = time.perf_counter() - begun
+    for each in watch.getstats():
+        stage = STAGES.get(each.code if isinstance(each.code, str) else each.code.co_qualname)
+        if stage is not None:
+            found[stage] += each.totaltime
+            found["all else"] -= each.totaltime
+            found[f"calls of {stage}"] += each.callcount
+    return found
+
+
+def hand(name: str, batch_size: int) -> str:
+    """Returns what a contender by hand is called."""
+    return f"{name} by hand, {batch_size} at once"
+
+
+def stage_table(found: Mapping[str, Any]) -> list[str]:  # Any: figures and names
+    """Returns the table of where the time goes, and of ours against each program by hand."""
+    lines = []
+    for kind, each in found["stages"].items():
+        for name, rounds in each.items():
+            spent = {stage: statistics.median(one[stage] for one in rounds) for stage in rounds[0]}
+            seconds = found["rows"][name][kind]
+            ours = found["rows"][name.partition(" by hand")[0]][kind]
+            lines.append(
+                [
+                    kind,
+                    name,
+                    "" if ours is seconds else ratio_and_range(seconds, ours),
+                    *(f"{spent[stage]:.3f}" for stage in STAGE_NAMES),
+                    f"{spent['calls of the graph']:.0f}",
+                ]
+            )
+    header = ["texts", "contender", "ours against it", *(f"{stage}, s" for stage in STAGE_NAMES)]
+    return markdown([*header, "calls of the graph"], lines)
 
 
 def table(found: Mapping[str, Any]) -> list[str]:  # Any: figures and names
@@ -158,9 +220,10 @@ def main() -> None:
         names = dict.fromkeys(["torch,float32", *options.contenders])
         encoders = {name: ours(encoder, *name.split(",")) for name in names}
         vectors = {name: encode(scored[0]) for name, encode in encoders.items()}  # also warms up
-        for name in [each for each in names if each.startswith("openvino")]:
-            encoders[f"by hand, {name}"] = by_hand(encoder, *name.split(","))
-            encoders[f"by hand, {name}"](short[:64])
+        for name in names:
+            for size in BY_HAND if not name.startswith("torch") else ():
+                encoders[hand(name, size)] = by_hand(encoder, *name.split(","), batch_size=size)
+                encoders[hand(name, size)](short[:64])
         texts = {"short": short, "long": long}
         works = {
             f"{kind}|{name}": partial(seconds_of, encode, texts[kind], "cpu")
@@ -168,6 +231,11 @@ def main() -> None:
             for kind in texts
         }
         times = take_turns(works, options.rounds)
+        run = [name for name in encoders if not name.startswith("torch")]
+        watched = {
+            f"{kind}|{name}": partial(stages, encoders[name], texts[kind]) for kind in texts for name in run
+        }
+        spent = take_turns(watched, options.rounds)
         limit = 256
         lengths = {kind: lengths_of(each, encoder, limit) for kind, each in texts.items()}
     rows: dict[str, dict[str, Any]] = {}
@@ -178,7 +246,12 @@ def main() -> None:
             rows[name]["cosines"] = [float(agreed.mean()), float(agreed.min())]
             rows[name]["stsb"] = score(vectors[name], scored[1])
     bases = [name for name in ("torch,float32", "torch,bfloat16") if name in rows]
-    found = {"rows": rows, "bases": bases, **{kind: len(each) for kind, each in texts.items()}}
+    found = {
+        "rows": rows,
+        "bases": bases,
+        **{kind: len(each) for kind, each in texts.items()},
+        "stages": {kind: {name: spent[f"{kind}|{name}"] for name in run} for kind in texts},
+    }
     lines = [
         "# Encoding by a runtime",
         "",
@@ -189,7 +262,18 @@ def main() -> None:
         "",
         *table(found),
         "",
-        *(f"{kind.capitalize()}: {describe_lengths(lengths[kind], 64)}." for kind in texts),
+        *(
+            f"- {kind.capitalize()}, sorted: {describe_lengths(sorted(lengths[kind], reverse=True), size)}."
+            for kind in texts
+            for size in BY_HAND
+        ),
+        "",
+        "## Where the time goes",
+        "",
+        f"Medians of {options.rounds} passes over the same texts under Python's profiler. All else is batches,",
+        "their order and unit length, and by hand pooling too.",
+        "",
+        *stage_table(found),
     ]
     if options.quick and options.out is None:
         print("\n".join(lines))

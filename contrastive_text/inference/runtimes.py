@@ -19,7 +19,7 @@ from contrastive_text.core.signal_stack import kept_signal_stack
 from contrastive_text.core.types import Alter, Hidden
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.base import Encoder
-from contrastive_text.encoders.layouts import FixedLayout, pad, token_mask
+from contrastive_text.encoders.layouts import pad, token_mask
 from contrastive_text.inference.graphs import (
     INPUTS,
     Layers,
@@ -147,10 +147,6 @@ class RuntimeEncoder(Encoder):
         self.backend, self.dtype = backend, dtype
         self._encoder = (encoder,)  # a tuple's modules are none of ours
         self._runtimes: dict[tuple[int, ...], Runtime] = {}
-
-    def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:  # noqa: ARG002
-        """Returns the layout of its rows."""
-        return "padded", f"what {self.backend} takes"
 
     def runtime(self, layers: tuple[int, ...]) -> Runtime:
         """Returns the graph of some layers, ready to run; made now where there is none.
