@@ -6,7 +6,7 @@
 Each way of training is a process of its own that takes two steps of SimCSE on texts that are all cut at
 ``--max-length`` tokens; its figure is the highest resident memory above what was in use before the model was
 loaded, when a tiny model had been trained there already, hence the weights and all that the steps need. Those
-processes make glibc return freed memory at once (``timing.STEADY``). What is predicted is computed before a
+processes make glibc return freed memory at once (``machines.STEADY``). What is predicted is computed before a
 process starts, from the model's dimensions alone. ``--sizes`` measures nothing: it prints the tables of published
 models in ``docs/scale.md``. A smoke run: ``--quick``; with ``--keep FOLDER`` ways that were measured aren't
 measured again.
@@ -22,8 +22,10 @@ from typing import Any
 
 import torch
 from decoder_memory import RANK, Memory, Sizes, Way, predicted, tables_of_sizes
+from inputs import made_up_texts
+from machines import STEADY, machine, memory, peak
 from runs import RESULTS, markdown, publish
-from timing import STEADY, Contender, Turn, Unheard, kept, machine, made_up_texts, memory, parser, peak
+from timing import Contender, Turn, Unheard, kept, parser
 from train_step import Job, fit_ours, write_texts
 
 MIB = 2**20

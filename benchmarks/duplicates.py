@@ -18,19 +18,10 @@ from pathlib import Path
 
 import torch
 from encode import best_size
+from inputs import draw, encoder_name, installed_encoder, made_up_texts, tiny_encoder
+from machines import machine, needs
 from runs import RESULTS, markdown, publish
-from timing import (
-    draw,
-    encoder_name,
-    installed_encoder,
-    machine,
-    made_up_texts,
-    needs,
-    parser,
-    ratio_and_range,
-    take_turns,
-    tiny_encoder,
-)
+from timing import parser, ratio_and_range, take_turns
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.inference.duplicates import near_duplicates

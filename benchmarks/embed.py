@@ -34,18 +34,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from inputs import encoder_name, made_up_texts, tiny_encoder
+from machines import machine, needs, read_status
 from runs import RESULTS, markdown, publish
-from timing import (
-    encoder_name,
-    machine,
-    made_up_texts,
-    needs,
-    parser,
-    ratio_and_range,
-    read_status,
-    take_turns,
-    tiny_encoder,
-)
+from timing import parser, ratio_and_range, take_turns
 
 _MIB = 2**20
 

@@ -26,9 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from profiles import Profile, Shares, section
-from runs import RESULTS, markdown, publish
-from timing import (
+from inputs import (
     Shape,
     column_texts,
     describe_lengths,
@@ -37,17 +35,14 @@ from timing import (
     forward_flops,
     installed_encoder,
     lengths_of,
-    machine,
     made_up_texts,
-    matmul_speed,
-    needs,
-    parser,
-    ratio_and_range,
     sts_texts,
-    synchronize,
-    take_turns,
     tiny_encoder,
 )
+from machines import machine, matmul_speed, needs, synchronize
+from profiles import Profile, Shares, section
+from runs import RESULTS, markdown, publish
+from timing import parser, ratio_and_range, take_turns
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SIZES = (16, 32, 64, 128, 256)

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 
 import torch
 from gpu_work import Pieces, Row, Setting
+from machines import machine
 from runs import RESULTS, markdown, publish
-from timing import machine
 
 
 class Part(NamedTuple):
@@ -148,7 +148,7 @@ def report(found: dict[str, list[Row]], said: str, minutes: float) -> list[str]:
     lines += [
         f"{minutes:.1f} minutes in all. Random weights, made-up texts. Ratios are medians of rounds in which the",
         "contenders take turns (lowest to highest). FLOPs are those of products of tokens without padding, three",
-        "times those of the forward pass for a step (`timing.forward_flops`). Written by `benchmarks/gpu.py`.",
+        "times those of the forward pass for a step (`inputs.forward_flops`). Written by `benchmarks/gpu.py`.",
     ]
     for name, rows in found.items():
         cells = [[row["piece"], row.get("said") or row["error"]] for row in rows]

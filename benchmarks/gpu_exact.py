@@ -16,9 +16,9 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from gpu_work import Pieces, Row, Setting, batches_of, data_of, loss_and_gradient, module_of
+from inputs import TINY, made_up_texts, tiny_encoder
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.strategies import DDPStrategy
-from timing import TINY, made_up_texts, tiny_encoder
 from torch import Tensor
 
 from contrastive_text.training import AtomicCheckpointIO

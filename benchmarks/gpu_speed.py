@@ -28,7 +28,9 @@ from gpu_work import (
     rows_that_fit,
     seconds_of,
 )
-from timing import lengths_of, made_up_texts, matmul_speed, ratio_and_range, take_turns
+from inputs import lengths_of, made_up_texts
+from machines import matmul_speed
+from timing import ratio_and_range, take_turns
 
 LENGTHS = (32, 64, 256, 512)
 STEPS = 8

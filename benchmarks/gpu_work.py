@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from timing import TINY, made_up_texts, memory, peak, reset_peak, synchronize, tiny_encoder
+from inputs import TINY, made_up_texts, tiny_encoder
+from machines import memory, peak, reset_peak, synchronize
 
 from contrastive_text import ContrastiveModule, TextDataModule
 from contrastive_text.core.batch import Batch

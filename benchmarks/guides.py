@@ -22,22 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from inputs import draw, encoder_name, installed_encoder, made_up_texts, sts_texts, tiny_encoder
+from machines import machine, memory, peak, reset_peak
 from runs import RESULTS, markdown, publish
-from timing import (
-    draw,
-    encoder_name,
-    installed_encoder,
-    machine,
-    made_up_texts,
-    memory,
-    parser,
-    peak,
-    ratio_and_range,
-    reset_peak,
-    sts_texts,
-    take_turns,
-    tiny_encoder,
-)
+from timing import parser, ratio_and_range, take_turns
 
 from contrastive_text import ContrastiveModule, SentenceEncoder, TextDataModule
 from contrastive_text.core.types import Encoded, Slot

@@ -24,8 +24,9 @@ import psutil
 import torch
 import torch.nn.functional as F
 from gpu_work import peak_of
+from machines import machine, needs, synchronize
 from runs import RESULTS, markdown, publish
-from timing import kept, machine, needs, parser, ratio_and_range, synchronize, take_turns
+from timing import kept, parser, ratio_and_range, take_turns
 from torch import Tensor, nn
 
 from contrastive_text.losses import InfoNCE, NTXent

@@ -5,7 +5,7 @@
 Memory: a fresh process for each contender and batch size trains two steps; its figure is the highest resident
 memory above what was in use when model, data and trainer stood ready, hence with gradients and AdamW's moments
 (three times the weights, the same for all) and whatever the loop needs. Those processes make glibc return freed
-memory at once (``timing.STEADY``), or the highest mark would count what lies unused. Time: other processes,
+memory at once (``machines.STEADY``), or the highest mark would count what lies unused. Time: other processes,
 without that setting, the contenders taking turns. On a GPU memory is what tensors hold.
 
 The peer's mini-batch times ``--max-length`` is our chunk. A smoke run without data: ``--quick``. One batch size
@@ -22,27 +22,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runs import RESULTS, markdown, publish
-from timing import (
-    STEADY,
-    Answer,
-    Contender,
-    Turn,
+from inputs import (
     describe_lengths,
     draw,
     encoder_name,
     installed_encoder,
-    kept,
     lengths_of,
-    machine,
     made_up_texts,
-    needs,
-    parser,
-    ratio_and_range,
     sts_texts,
-    take_turns,
     tiny_encoder,
 )
+from machines import STEADY, machine, needs
+from runs import RESULTS, markdown, publish
+from timing import Answer, Contender, Turn, kept, parser, ratio_and_range, take_turns
 from train_step import DTYPES, Job, train_ours, train_theirs, write_texts
 
 WORKS: dict[str, Callable[[Job, Turn], None]] = {

@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from machines import machine
 from runs import RESULTS, markdown, publish
 from sentence_transformers.util import cos_sim, mine_hard_negatives, pairwise_cos_sim
-from timing import machine, parser, ratio_and_range, take_turns
+from timing import parser, ratio_and_range, take_turns
 
 from contrastive_text.inference import Mining, PairTexts, Space, mine
 

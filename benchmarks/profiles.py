@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from machines import synchronize
 from runs import markdown
-from timing import synchronize
 from torch.profiler import ProfilerActivity, profile
 
 Shares = list[tuple[str, float]]

@@ -16,8 +16,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from machines import machine, needs
 from runs import RESULTS, markdown, publish
-from timing import machine, needs, parser, ratio_and_range, take_turns
+from timing import parser, ratio_and_range, take_turns
 from torch import Tensor
 
 from contrastive_text.data import RetrievalSet

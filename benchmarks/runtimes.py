@@ -27,22 +27,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from encode import Encode, cosines, seconds_of
-from runs import RESULTS, markdown, publish
-from timing import (
+from inputs import (
     describe_lengths,
     draw,
     encoder_name,
     installed_encoder,
     lengths_of,
-    machine,
     made_up_texts,
-    needs,
-    parser,
-    ratio_and_range,
     sts_texts,
-    take_turns,
     tiny_encoder,
 )
+from machines import machine, needs
+from runs import RESULTS, markdown, publish
+from timing import parser, ratio_and_range, take_turns
 from tokenizers import Tokenizer
 from torchmetrics.functional import spearman_corrcoef
 
@@ -145,9 +142,9 @@ def stages(encode: Encode, texts: Sequence[str]) -> dict[str, float]:
     for each in watch.getstats():
         stage = STAGES.get(each.code if isinstance(each.code, str) else each.code.co_qualname)
         if stage is not None:
-            found[stage] += each.totaltime
-            found["all else"] -= each.totaltime
-            found[f"calls of {stage}"] += each.callcount
+            found[stage] = max(found[stage], each.totaltime)  # one may call the other
+            found[f"calls of {stage}"] = max(found[f"calls of {stage}"], each.callcount)
+    found["all else"] -= sum(found[stage] for stage in set(STAGES.values()))
     return found
 
 

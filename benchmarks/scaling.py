@@ -25,27 +25,21 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from runs import RESULTS, markdown, publish
-from timing import (
-    STEADY,
-    Answer,
-    Contender,
+from inputs import (
     Shape,
-    Turn,
     describe_lengths,
     draw,
     encoder_name,
     forward_flops,
     installed_encoder,
     lengths_of,
-    machine,
     made_up_texts,
-    parser,
-    ratio_and_range,
     sts_texts,
-    take_turns,
     tiny_encoder,
 )
+from machines import STEADY, machine
+from runs import RESULTS, markdown, publish
+from timing import Answer, Contender, Turn, parser, ratio_and_range, take_turns
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode

@@ -18,8 +18,9 @@ from functools import partial
 from typing import Any
 
 import torch
+from machines import machine, needs, synchronize
 from runs import RESULTS, markdown, publish
-from timing import machine, needs, parser, ratio_and_range, synchronize, take_turns
+from timing import parser, ratio_and_range, take_turns
 from torch import Tensor
 
 from contrastive_text.inference.search import UnitVectors, top_k

@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
+from inputs import TINY
+from machines import machine
 from runs import RESULTS, markdown, publish
-from timing import TINY, machine, parser, take_turns
+from timing import parser, take_turns
 from torch import nn
 
 from contrastive_text.core.types import Encoded, Slot

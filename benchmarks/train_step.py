@@ -27,31 +27,22 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from profiles import Profile, Shares, section
-from runs import RESULTS, markdown, publish
-from timing import (
-    Answer,
-    Contender,
+from inputs import (
     Shape,
-    Turn,
-    Unheard,
     describe_lengths,
     draw,
     encoder_name,
     forward_flops,
     installed_encoder,
-    kept,
     lengths_of,
-    machine,
     made_up_texts,
-    matmul_speed,
-    needs,
-    parser,
-    ratio_and_range,
     sts_texts,
-    take_turns,
     tiny_encoder,
 )
+from machines import machine, matmul_speed, needs
+from profiles import Profile, Shares, section
+from runs import RESULTS, markdown, publish
+from timing import Answer, Contender, Turn, Unheard, kept, parser, ratio_and_range, take_turns
 from torch import Tensor, nn
 
 LR, SCALE, DTYPES = 3e-5, 20.0, {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from inputs import encoder_name, installed_encoder, made_up_texts, tiny_encoder
+from machines import machine
 from runs import RESULTS, markdown, publish
-from timing import encoder_name, installed_encoder, machine, made_up_texts, parser, tiny_encoder
+from timing import parser
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.evaluation.cached import CachedEncoder

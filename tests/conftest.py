@@ -228,6 +228,14 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of a file of forty sentences, which all tests read and none changes."""
+    import tiny
+
+    return tiny.write_texts(tmp_path_factory.mktemp("texts") / "texts.txt")
+
+
+@pytest.fixture(scope="session")
 def learned_tokenizer() -> Any:  # Any: of a library that is imported late
     """A WordPiece tokenizer learned from the eight sentences; some words stay in pieces."""
     from contrastive_text.data import learn_vocabulary

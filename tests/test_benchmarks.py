@@ -28,7 +28,7 @@ from contrastive_text.training.module import ContrastiveModule
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = ("timing", "train_step", "memory", "encode", "scaling", "sts", "transfer", "embed", "papers", "runs")
-SCRIPTS += ("decoder_memory", "profiles", "history", "duplicates", "search", "loss")
+SCRIPTS += ("decoder_memory", "profiles", "history", "duplicates", "search", "loss", "machines", "inputs")
 SMOKES = {
     "train_step": ("--max-lengths", "32", "--precisions", "float32", "--only", "ours", "sentence-transformers"),
     "encode": ("--precisions", "float32"),
@@ -136,8 +136,8 @@ def test_a_decoder_keeps_as_many_bytes_as_the_formula_says(
 
 
 def test_forward_flops_are_those_that_torch_counts(scripts: dict[str, ModuleType]) -> None:
-    timing, length = scripts["timing"], 7
-    shape = timing.Shape(layers=2, features=16, inner=24)
+    inputs, length = scripts["inputs"], 7
+    shape = inputs.Shape(layers=2, features=16, inner=24)
     config = BertConfig(
         vocab_size=30,
         hidden_size=shape.features,
@@ -149,7 +149,7 @@ def test_forward_flops_are_those_that_torch_counts(scripts: dict[str, ModuleType
     model = BertModel(config, add_pooling_layer=False).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(input_ids=torch.zeros(3, length, dtype=torch.long))
-    assert timing.forward_flops(shape, [length] * 3) == counter.get_total_flops()
+    assert inputs.forward_flops(shape, [length] * 3) == counter.get_total_flops()
 
 
 def test_the_bare_loop_attends_within_rows_alone(scripts: dict[str, ModuleType]) -> None:
@@ -202,7 +202,7 @@ def test_a_turn_answers_after_its_steps_and_only_then(scripts: dict[str, ModuleT
 def test_texts_of_columns_come_row_by_row(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
     path = tmp_path / "sts.tsv"
     path.write_text('score\tsentence1\tsentence2\n1\ta "\tb\n2\tc\td\n', encoding="utf-8")
-    assert scripts["timing"].column_texts(path, ("sentence1", "sentence2")) == ['a "', "b", "c", "d"]
+    assert scripts["inputs"].column_texts(path, ("sentence1", "sentence2")) == ['a "', "b", "c", "d"]
 
 
 def test_a_finished_setting_is_not_measured_again(scripts: dict[str, ModuleType], tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from contrastive_text.encoders.prepacked import prepacked
 from contrastive_text.inference.device_pool import map_on_devices
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import quantize
+from contrastive_text.inference.runtimes import RuntimeEncoder
 
 _QUOTED = 60
 """Characters of a text that an error shows."""
@@ -148,7 +149,9 @@ class BlockEncoder:
         device, size = self.device, self.encoding.batch_size
         order = sorted(range(len(framed)), key=lambda i: -framed[i].length)
         parts, truncated = [], 0
-        is_worth_it = device.type == "cpu" and sum(text.length for text in framed) >= _PREPACKED_FROM
+        tokens = sum(text.length for text in framed)
+        is_torchs = not any(isinstance(part, RuntimeEncoder) for part in self.model.modules())
+        is_worth_it = is_torchs and device.type == "cpu" and tokens >= _PREPACKED_FROM
         with prepacked(self.model) if is_worth_it else nullcontext():
             for start in range(0, len(order), size):
                 chosen = [framed[i] for i in order[start : start + size]]

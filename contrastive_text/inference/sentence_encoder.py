@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
@@ -305,9 +305,9 @@ class SentenceEncoder(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns the vectors of a batch's rows, (S, D), in at least float32."""
-        return self.from_pooled(
-            Embedder(self.runtime or self.encoder, self.pooler, chunk_tokens=_AT_ONCE).pool(batch)
-        )
+        embedder = Embedder(self.runtime or self.encoder, self.pooler, chunk_tokens=_AT_ONCE)
+        with self.runtime.undisturbed(self.pooler.layers) if self.runtime else nullcontext():
+            return self.from_pooled(embedder.pool(batch))
 
     def from_pooled(self, pooled: Tensor) -> Tensor:
         """Returns the vectors that leave the model from what its pooler gives: the head, then unit length."""

@@ -1,13 +1,14 @@
-"""What the shell's tests share: a tiny encoder and files, a working directory, one finished run."""
+"""What the shell's tests share: a tiny encoder and files, working directories, one finished run."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import tiny
+from foreign_code import IMPORTED, note
 
 from contrastive_text.cli import run
 
@@ -30,6 +31,28 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [*sys.path])  # a part of the user's own puts the working directory on it
     monkeypatch.setenv("COLUMNS", "200")
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def audited() -> None:
+    """Notes every import of this process, also one that fails."""
+    sys.addaudithook(note)
+
+
+@pytest.fixture
+def foreign(here: Path, audited: None) -> Iterator[Path]:  # noqa: ARG001  # its notes are read
+    """A working directory with code that tells when it is run; nothing in it may be imported."""
+    (here / "evil.py").write_text(
+        "open('RUN', 'w').close()\n"
+        "from contrastive_text.poolers import MeanPooler\n"
+        "class Evil(MeanPooler):\n    pass\n"
+    )
+    (here / "evil.yaml").write_text("class_path: evil.Evil\n")
+    sys.path.append(str(here))
+    IMPORTED.clear()
+    yield here
+    assert not {name for name in IMPORTED if name.partition(".")[0] == "evil"}
+    assert not (here / "RUN").exists()
 
 
 @pytest.fixture(scope="session")

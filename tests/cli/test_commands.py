@@ -86,7 +86,7 @@ def test_every_command_explains_its_options(command: str, here: Path, capsys: py
 def test_python_m_runs_the_same_commands(
     files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del here  # a process of its own is started by tests/cli/test_trust.py
+    del here  # a process of its own is started by tests/cli/test_working_directory.py
     monkeypatch.setattr(sys, "argv", ["contrastive-text", "evaluate", files["bert"], files["pairs"]])
     with pytest.raises(SystemExit) as left, warnings.catch_warnings():
         runpy.run_path(str(Path(contrastive_text.__file__).parent / "__main__.py"), run_name="__main__")

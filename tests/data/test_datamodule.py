@@ -47,11 +47,6 @@ class Ragged(Pairing):
         return [Example(anchor=text, positives=(text,) * (1 + (len(text) % 2)))]
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.write_texts(tmp_path_factory.mktemp("texts") / "texts.txt")
-
-
 @pytest.fixture
 def altering(bert: str) -> ContrastiveModule:
     """A module with a text view and a token view."""

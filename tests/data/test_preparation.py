@@ -20,11 +20,6 @@ from contrastive_text.pairings import Neighbours
 from contrastive_text.training.module import ContrastiveModule
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.write_texts(tmp_path_factory.mktemp("texts") / "texts.txt")
-
-
 def ready(module: ContrastiveModule, data: TextDataModule) -> TextDataModule:
     data.attach(module)
     data.setup("fit")

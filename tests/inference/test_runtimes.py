@@ -8,20 +8,22 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import tiny
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from contrastive_text.cli import run
 from contrastive_text.core.signal_stack import signal_stack
+from contrastive_text.core.types import Hidden
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference import graphs
 from contrastive_text.inference.readings import readings
-from contrastive_text.inference.runtimes import BACKENDS, OpenVINORuntime, RuntimeEncoder, check_backend
+from contrastive_text.inference.runtimes import BACKENDS, OpenVINORuntime, Runtime, RuntimeEncoder, check_backend
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import LastTwoPooler, MaskTokenPooler, MeanPooler
 
@@ -72,6 +74,39 @@ def test_a_runtime_gives_torchs_vectors_with_and_without_post_processing(
     equal(found["LastTwoPooler"], SentenceEncoder(plain.encoder, LastTwoPooler(), max_length=9).eval())
     masked = replace(plain.parts, pooler=MaskTokenPooler(), prompts=Prompts({"": '"{text}" is {mask}.'}, ""))
     equal(SentenceEncoder.of(masked.run_by(backend, torch.float32)), SentenceEncoder.of(masked))
+
+
+class Threads(MeanPooler):
+    """Writes down how many threads torch has."""
+
+    seen: ClassVar[list[int]] = []
+
+    def forward(self, hidden: Hidden) -> Tensor:
+        self.seen.append(torch.get_num_threads())
+        return super().forward(hidden)
+
+
+def test_torch_leaves_the_cores_to_a_runtime_and_has_them_again_afterwards(
+    bert: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Counting(RuntimeEncoder):
+        def runtime(self, layers: tuple[int, ...]) -> Runtime:  # noqa: ARG002  # the base's signature
+            made_with.append(torch.get_num_threads())
+            return lambda ids, mask: [np.ones((*mask.shape, 16), np.float32)]  # type: ignore[return-value]  # noqa: ARG005  # the base's signature
+
+    made_with: list[int] = []
+    threads = torch.get_num_threads()
+    monkeypatch.setitem(sys.modules, "onnxruntime", sys)
+    encoder = TransformerEncoder(bert)
+    model = SentenceEncoder(encoder, Threads(), runtime=Counting(encoder, "onnx")).eval()
+    torch.set_num_threads(3)
+    try:
+        model.encode(TEXTS)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+    assert made_with[0] == 3  # ready before
+    assert set(Threads.seen) == {1}
 
 
 @pytest.mark.slow

@@ -182,11 +182,6 @@ def test_a_batch_without_labels_and_a_block_of_nothing_are_refused() -> None:
 # In a module
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.write_texts(tmp_path_factory.mktemp("texts") / "texts.txt")
-
-
 def masked(folder: str, views: dict[str, list[View]] | None = None, **parts: Any) -> ContrastiveModule:
     """A module that contrasts and predicts masked tokens."""
     chosen = {"anchor": [MaskTokens(rate=0.4)]} if views is None else views

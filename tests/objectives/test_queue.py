@@ -1,164 +1,29 @@
-"""The queue of past columns: against slow loops over several steps, in training, and in checkpoints."""
+"""The queue of past columns: what is compared with them, against slow loops over several steps."""
 
 from __future__ import annotations
 
-import io
 import math
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 import reference
-import tiny
 import torch
 from covering import crossed
 from hypothesis import given
-from hypothesis import strategies as st
-from pytorch_lightning.callbacks import ModelCheckpoint
-from safetensors import safe_open
-from torch import Tensor
+from queues import ROUNDING, Batch, Past, T, batch, fill, held, runs, slow_push, slow_terms, train, value
 
-from contrastive_text.core.batch import Batch as RaggedBatch
-from contrastive_text.core.batch import StepBatch
 from contrastive_text.core.types import Encoded, Slot
-from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
-from contrastive_text.losses.triples import Triples
 from contrastive_text.objectives import (
     Contrastive,
-    Momentum,
     NegativesAsHard,
-    Objective,
     PairLabels,
     PositivesOnly,
     SignedPairs,
     Terms,
 )
 from contrastive_text.objectives.batch_pairs import BatchPairs
-from contrastive_text.objectives.queue import Queue
-from contrastive_text.training import PCGrad
-from contrastive_text.training.initial_weights import load_initial_weights
-from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.views import Adversarial
-
-# Logits of at most 20 in float64, sums of some thirty terms.
-ROUNDING = 1e-11
-T = 0.2
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Vectors and ids of one step by role, example by example; a class for each example, or None."""
-
-    anchors: list[list[float]]
-    positives: list[list[float]]
-    negatives: list[list[float]]
-    ids: tuple[list[int], list[int], list[int]]
-    classes: list[int] | None = None
-
-    @property
-    def encoded(self) -> Encoded:
-        slots = [Slot("anchor", 0), Slot("positive", 0), *([Slot("negative", 0)] if self.negatives else [])]
-        return Encoded(
-            torch.tensor([*self.anchors, *self.positives, *self.negatives], dtype=torch.float64),
-            tuple(slots),
-            text_ids=torch.tensor([*self.ids[0], *self.ids[1], *self.ids[2]]),
-            target=None if self.classes is None else torch.tensor(self.classes).double(),
-        )
-
-
-def batch(n: int, seed: int, ids: Sequence[int] = (), hard: bool = False, classes: bool = False) -> Batch:
-    """Random vectors; the texts of all batches differ unless ids, role by role, are given."""
-    noise = torch.Generator().manual_seed(seed)
-    vectors = torch.randn(3, n, 4, generator=noise, dtype=torch.float64).tolist()
-    texts = list(ids) if ids else list(range(1000 * seed, 1000 * seed + 3 * n))
-    return Batch(
-        anchors=vectors[0],
-        positives=vectors[1],
-        negatives=vectors[2] if hard else [],
-        ids=(texts[:n], texts[n : 2 * n], texts[2 * n :] if hard else []),
-        classes=[(seed + i) % 2 for i in range(n)] if classes else None,
-    )
-
-
-@st.composite
-def runs(draw: st.DrawFn) -> tuple[list[Batch], int]:
-    """Two to four steps of uneven size over few texts, and a queue that may be shorter than a step."""
-    hard, steps = draw(st.booleans()), []
-    for _ in range(draw(st.integers(2, 4))):
-        n = draw(st.integers(1, 4))
-        ids = draw(st.lists(st.integers(0, 9), min_size=3 * n, max_size=3 * n))
-        steps.append(batch(n, draw(st.integers(0, 2**31)), ids=ids, hard=hard, classes=True))
-    return steps, draw(st.integers(1, 20))
-
-
-Past = list[tuple[list[float], int, int]]
-"""Vector, id and class of each past column, oldest first."""
-
-
-def slow_terms(step: Batch, past: Past, same_side: bool, masked: bool = True, pulls: bool = False) -> list[float]:
-    """A term for each row; with ``pulls`` the mean over the columns of the row's class."""
-    n = len(step.anchors)
-    classes = step.classes or [0] * n
-    texts = [*step.anchors, *step.positives]
-    ids = [*step.ids[0], *step.ids[1]]
-    terms = []
-    for i in range(2 * n if same_side else n):
-        partner = (i + n) % (2 * n)
-        own = {ids[i], ids[partner]} if masked else set()
-        logits, pulled = [], []
-        for j in range(0 if same_side else n, 2 * n):
-            if j == partner or (j != i and ids[j] not in own):
-                logits.append(reference.cosine(texts[i], texts[j]) / T)
-                if j == partner or (pulls and classes[j % n] == classes[i % n]):
-                    pulled.append(logits[-1])
-        for vector, text in zip(step.negatives, step.ids[2], strict=True):
-            if text not in own:
-                logits.append(reference.cosine(texts[i], vector) / T)
-        for vector, text, kind in past:
-            if text not in own:
-                logits.append(reference.cosine(texts[i], vector) / T)
-                if pulls and kind == classes[i % n]:
-                    pulled.append(logits[-1])
-        terms.append(sum(reference.cross_entropy(logit, logits) for logit in pulled) / len(pulled))
-    return terms
-
-
-def slow_push(past: Past, step: Batch, same_side: bool, size: int) -> Past:
-    """The queue after a step."""
-    classes = step.classes or [0] * len(step.anchors)
-    entered = list(zip(step.anchors, step.ids[0], classes, strict=True)) if same_side else []
-    entered += zip(step.positives, step.ids[1], classes, strict=True)
-    entered += [(vector, text, -1) for vector, text in zip(step.negatives, step.ids[2], strict=True)]
-    return [*past, *entered][-size:]
-
-
-def value(terms: Terms) -> float:
-    return float(reduce_terms(terms.total, max(terms.count, 1), terms.reduction))
-
-
-def train(objective: Objective, steps: Sequence[Batch]) -> list[float]:
-    """The loss of every step, as the module goes through them."""
-    losses = []
-    for step in steps:
-        losses.append(value(objective(step.encoded)))
-        objective.finish_step()
-    return losses
-
-
-def held(objective: Objective) -> dict[str, Any]:
-    """The extra state of the objective's queue."""
-    return dict(objective.state_dict()["queues.texts._extra_state"])
-
-
-def fill(objective: Objective) -> list[int]:
-    """Columns in each queue of the objective."""
-    return [part.filled for part in objective.modules() if isinstance(part, Queue)]
-
 
 # The formula
 
@@ -372,100 +237,6 @@ def test_between_views_one_text_alone_leaves_the_other_queue_empty() -> None:
     assert fill(again) == [4, 0]
 
 
-# What enters, and when
-
-
-def test_only_a_finished_step_enters_and_only_once() -> None:
-    objective, twice = Contrastive(InfoNCE(T), queue=9), Contrastive(InfoNCE(T), queue=9)
-    steps = [batch(3, seed) for seed in range(3)]
-    train(objective, steps[:2])
-    twice(steps[2].encoded)  # as the pass that looks for a gradient does
-    twice(steps[0].encoded)
-    twice.finish_step()
-    twice.finish_step()
-    twice(steps[2].encoded)
-    [reached] = train(twice, [steps[1]])
-    assert reached == train(Contrastive(InfoNCE(T), queue=9), steps[:2])[1]
-    for name, part in held(objective).items():
-        assert torch.equal(part, held(twice)[name])
-
-
-def test_in_evaluation_the_queue_is_neither_read_nor_filled() -> None:
-    objective = Contrastive(InfoNCE(T), queue=9)
-    steps = [batch(3, seed) for seed in range(2)]
-    train(objective, steps[:1])
-    before = held(objective)
-    assert train(objective.eval(), steps[1:]) == train(Contrastive(InfoNCE(T)), steps[1:])
-    assert torch.equal(held(objective)["vectors"], before["vectors"])
-    assert train(objective.train(), steps[1:]) != train(Contrastive(InfoNCE(T)), steps[1:])
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"), [(2, [1004, 1005]), (4, [4, 1003, 1004, 1005]), (99, [3, 4, 1003, 1004, 1005])]
-)
-def test_the_oldest_columns_leave_first(size: int, expected: list[int]) -> None:
-    objective = Contrastive(InfoNCE(T), queue=size)
-    steps = [batch(2, 0, ids=[0, 1, 3, 4]), batch(3, 1)]
-    train(objective, steps)
-    state = held(objective)
-    assert state["ids"].tolist() == expected
-    assert state["vectors"].tolist() == [*steps[0].positives, *steps[1].positives][-size:]
-    # No part of an older, larger tensor is kept alive, or written into a checkpoint.
-    assert all(part.untyped_storage().nbytes() == part.nbytes for part in state.values())
-
-
-def test_columns_are_kept_behind_the_head_and_in_float32() -> None:
-    objective = Contrastive(InfoNCE(T), head=TanhHead(), queue=4)
-    objective.build(4)
-    assert objective.head is not None
-    rows = batch(2, 0).encoded
-    rows = replace(rows, embeddings=rows.embeddings.float())
-    objective(rows)
-    objective.finish_step()
-    # The objective projects anchors and positives apart, whose products a processor may round otherwise.
-    torch.testing.assert_close(held(objective)["vectors"], objective.head(rows.embeddings)[2:].detach())
-    plain = Contrastive(InfoNCE(T), queue=4)
-    half = replace(rows, embeddings=rows.embeddings.bfloat16())
-    plain(half)
-    plain.finish_step()
-    plain.bfloat16()  # as a run in pure half precision is set up
-    assert held(plain)["vectors"].dtype == torch.float32
-    assert torch.equal(held(plain)["vectors"], half.embeddings[2:].float())
-
-
-# State
-
-
-@pytest.mark.parametrize("filled", [0, 1, 3])
-def test_a_restored_queue_goes_on_as_before(filled: int) -> None:
-    steps = [batch(3, seed, classes=True) for seed in range(5)]
-    objective = Contrastive(SupCon(T), classes=2, queue=13)
-    train(objective, steps[:filled])
-    file = io.BytesIO()
-    torch.save(objective.state_dict(), file)
-    file.seek(0)
-    again = Contrastive(SupCon(T), classes=2, queue=13)
-    train(again, steps[2:4])  # what it held before is gone
-    again.load_state_dict(torch.load(file, weights_only=True))
-    assert fill(again) == [min(6 * filled, 13)]
-    assert train(again, steps[filled:]) == train(objective, steps[filled:])
-
-
-def test_a_shorter_queue_takes_the_latest_columns_over() -> None:
-    long, short = Contrastive(InfoNCE(T), queue=9), Contrastive(InfoNCE(T), queue=4)
-    steps = [batch(3, seed) for seed in range(4)]
-    train(long, steps[:3])
-    short.load_state_dict(long.state_dict())
-    fresh = Contrastive(InfoNCE(T), queue=4)
-    assert train(short, steps[3:]) == train(fresh, steps)[3:]
-
-
-def test_without_a_queue_there_is_no_state() -> None:
-    assert not Contrastive().state_dict()
-    assert not list(Contrastive(queue=4).parameters())
-    assert not list(Contrastive(queue=4).buffers())  # DDP would send them round
-
-
 # What is said, and what is refused
 
 
@@ -524,134 +295,3 @@ def test_what_makes_no_queue_is_refused(arguments: dict[str, Any], message: str)
 def test_labels_of_a_users_own_work_without_a_queue() -> None:
     step = replace(batch(3, 0), classes=[1, 1, 1])
     assert train(Contrastive(InfoNCE(T), pair_labels=Unaware()), [step]) == train(Contrastive(InfoNCE(T)), [step])
-
-
-def test_another_device_takes_the_past_columns_along() -> None:
-    queue = Queue(size=4)
-    texts = Triples.distinct(torch.eye(2), torch.eye(2))
-    queue.comparisons(InfoNCE(), texts, texts, offset=0)
-    queue.take_in()
-    there = texts.map(lambda rows: rows.to("meta"))
-    [block] = queue.comparisons(InfoNCE(), there, there, offset=0)
-    assert (block.columns.device.type, len(block.columns)) == ("meta", 4)
-
-
-# A run
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.write_texts(tmp_path_factory.mktemp("texts") / "texts.txt")
-
-
-def fit(module: ContrastiveModule, texts: str, folder: Path, **options: Any) -> dict[str, Any]:
-    """Trains, eight texts a step, keeping every step; gives the last weights and queues."""
-    keep = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
-    resume = options.pop("resume", None)
-    trainer = tiny.trainer(folder, enable_checkpointing=True, callbacks=[keep], **options)
-    trainer.fit(module, tiny.data(texts), ckpt_path=resume, weights_only=True)
-    return module.state_dict()
-
-
-def check_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert one.keys() == other.keys()
-    for name, part in one.items():
-        if isinstance(part, Tensor):
-            assert torch.equal(part, other[name]), name
-        else:
-            check_equal(part, other[name])
-
-
-def module(bert: str, **parts: Any) -> ContrastiveModule:
-    """Queues of unlike kinds, one of keys, dropout, and rates that let the weights move."""
-    keys = Momentum(0.9, of="anchor", head="trained")
-    one, other = Contrastive(InfoNCE(T), queue=12, keys=keys), Contrastive(NTXent(T), queue=40)
-    objectives = {"one": one, "other": other}
-    return tiny.module(bert, dropout=0.1, optimizer=tiny.SGD(), **{"objectives": objectives, **parts})
-
-
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")  # each run has a folder of its own
-def test_a_resumed_run_ends_with_the_same_weights_and_the_same_queue(
-    bert: str, texts: str, tmp_path: Path
-) -> None:
-    whole = fit(module(bert), texts, tmp_path / "whole", max_steps=6)
-    resume = str(tmp_path / "whole" / "step=1.ckpt")  # before the queues are full; tests/resume has other steps
-    check_equal(whole, fit(module(bert), texts, tmp_path / "again", max_steps=6, resume=resume))
-    emptied = torch.load(tmp_path / "whole" / "step=3.ckpt", weights_only=True)
-    emptied["state_dict"] |= {name: {} for name in emptied["state_dict"] if name.endswith("_extra_state")}
-    torch.save(emptied, tmp_path / "emptied.ckpt")
-    other = fit(module(bert), texts, tmp_path / "lost", max_steps=6, resume=str(tmp_path / "emptied.ckpt"))
-    name = next(name for name in whole if name.endswith("word_embeddings.weight"))
-    assert not torch.equal(whole[name], other[name])
-
-
-def test_every_micro_batch_enters_under_any_combination_of_gradients(
-    bert: str, texts: str, tmp_path: Path
-) -> None:
-    built = module(bert, combine=PCGrad(), log_gradients=1)
-    built.objectives["one"], built.objectives["other"] = Contrastive(queue=99), Contrastive(NTXent(), queue=99)
-    fit(built, texts, tmp_path, max_steps=2, accumulate_grad_batches=2)
-    assert [fill(part) for part in built.objective_parts().values()] == [[32], [64]]
-
-
-class Watched(Contrastive):
-    """Keeps what each pass compares."""
-
-    def __init__(self, queue: int, task: str | None = None) -> None:
-        super().__init__(queue=queue, task=task)
-        self.seen: list[Tensor] = []
-
-    def forward(self, encoded: Encoded) -> Terms:
-        self.seen.append(encoded.role("positive")[:, 0].detach())
-        return super().forward(encoded)
-
-
-def test_the_pass_that_finds_a_gradient_view_does_not_enter(bert: str, texts: str, tmp_path: Path) -> None:
-    watched = Watched(queue=99)
-    views = {"positive": [Adversarial()]}
-    fit(tiny.module(bert, views=views, objectives={"watched": watched}), texts, tmp_path, max_steps=2)
-    assert len(watched.seen) == 4
-    assert torch.equal(held(watched)["vectors"], torch.cat(watched.seen[1::2]))
-
-
-def test_what_is_only_followed_in_a_step_does_not_enter() -> None:
-    watched = Watched(queue=99, task="texts")
-    built = ContrastiveModule(
-        TransformerEncoder(config=tiny.CONFIG),
-        views={"positive": [Adversarial(objective="watched")]},
-        objectives={"watched": watched, "other": Contrastive(task="texts")},
-    )
-    rows = RaggedBatch(
-        ids=torch.arange(5, 29),
-        lengths=torch.full((6,), 4),
-        slots=(Slot("anchor", 0), Slot("positive", 0)),
-        row_slots=torch.arange(2).repeat_interleave(3),
-        draw_keys=torch.arange(6),
-        text_ids=torch.arange(6),
-    )
-    built.training_step(StepBatch({"texts": rows}, objectives=("other",)), 0)
-    assert (len(watched.seen), fill(watched)) == (1, [0])
-    built.training_step(StepBatch({"texts": rows}, objectives=("watched", "other")), 1)
-    assert (len(watched.seen), fill(watched)) == (3, [3])
-    assert torch.equal(held(watched)["vectors"], watched.seen[-1])
-
-
-@pytest.mark.slow
-def test_checkpoints_hold_the_queue_and_saved_models_and_second_stages_do_not(
-    bert: str, texts: str, tmp_path: Path
-) -> None:
-    fit(module(bert), texts, tmp_path, max_steps=2)
-    path = tmp_path / "step=2.ckpt"
-    loaded = ContrastiveModule.load_from_checkpoint(path)
-    assert [fill(part) for part in loaded.objective_parts().values()] == [[12], [32]]
-    loaded.sentence_encoder().save_pretrained(tmp_path / "model")
-    with safe_open(next((tmp_path / "model").rglob("model.safetensors")), framework="pt") as saved:
-        found = [*saved.keys()]
-    assert len(found) == len([*loaded.encoder.model.state_dict()])
-    assert not [name for name in found if re.search("queue|extra|momentum", name)]
-    second = module(bert)
-    said = load_initial_weights(second, path)
-    assert (
-        "\nstarts as a copy: momentum network\nleft out of it: objective one, objective other, momentum" in said
-    )
-    assert [fill(part) for part in second.objective_parts().values()] == [[0], [0]]

@@ -33,11 +33,6 @@ class Decayed(ContrastiveModule):
         return {**losses, "decay": self.strength * squares}
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.write_texts(tmp_path_factory.mktemp("texts") / "texts.txt")
-
-
 def gradients(module: ContrastiveModule, loss: Tensor) -> dict[str, Tensor]:
     """Returns the gradient of each weight of the encoder that the loss reaches."""
     named = dict(module.encoder.named_parameters())

@@ -19,11 +19,6 @@ from contrastive_text.training.callbacks.chunk_size import RESERVE, ChunkSize, f
 from contrastive_text.training.module import ContrastiveModule
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.write_texts(tmp_path_factory.mktemp("texts") / "texts.txt")
-
-
 class Calls(Callback):
     """Counts how often the first block of the encoder is called in each step."""
 

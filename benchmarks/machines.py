@@ -1,0 +1,125 @@
+"""What a machine is and can do: processor, versions, memory in use, the speed of its products."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import resource
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+STEADY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+"""Makes glibc give freed memory back at once, so that a peak is what was in use; costs time."""
+PACKAGES = ("torch", "transformers", "pytorch-lightning", "sentence-transformers", "accelerate")
+
+
+def synchronize(device: str) -> None:
+    """Waits for a GPU."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def reset_peak(device: str) -> None:
+    """Forgets the highest memory so far."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    elif (refs := Path("/proc/self/clear_refs")).exists():
+        refs.write_text("5")  # Linux: sets VmHWM to what is resident now
+
+
+def memory(device: str) -> int:
+    """Returns the memory in use, in bytes: of this process, or what tensors hold on a GPU."""
+    return torch.cuda.memory_allocated() if device == "cuda" else _status("VmRSS")
+
+
+def peak(device: str) -> int:
+    """Returns the highest memory since ``reset_peak``, in bytes; without Linux's ``/proc`` since the start."""
+    return torch.cuda.max_memory_allocated() if device == "cuda" else _status("VmHWM")
+
+
+def _status(field: str) -> int:
+    path = Path("/proc/self/status")
+    if not path.exists():
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return read_status(path.read_text(), field)
+
+
+def read_status(status: str, field: str) -> int:
+    """Returns a figure of ``/proc/PID/status`` in bytes.
+
+    Example:
+        >>> read_status("VmHWM:     20 kB\\nVmRSS:     12 kB\\n", "VmRSS")
+        12288
+    """
+    line = next(line for line in status.splitlines() if line.startswith(f"{field}:"))
+    return int(line.split()[1]) * 1024
+
+
+def bf16_of(cpuinfo: str) -> str:
+    """Returns which instructions for bfloat16 products a processor has, from ``/proc/cpuinfo``.
+
+    Example:
+        >>> bf16_of("flags : fpu avx512_bf16 sse"), bf16_of("flags : fpu sse")
+        ('avx512_bf16', 'none')
+    """
+    flags = {
+        flag for line in cpuinfo.splitlines() if line.startswith(("flags", "Features")) for flag in line.split()
+    }
+    return ", ".join(flag for flag in ("avx512_bf16", "amx_bf16", "bf16") if flag in flags) or "none"
+
+
+def machine(threads: int, device: str) -> str:
+    """Returns what the seconds depend on: processor, bfloat16, threads, versions."""
+    if device == "cuda":
+        name = torch.cuda.get_device_name()
+        where = f"{name}, bfloat16 {'yes' if torch.cuda.is_bf16_supported() else 'no'}"
+    else:
+        path = Path("/proc/cpuinfo")
+        info = path.read_text() if path.exists() else ""
+        names = [line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")]
+        model = names[0] if names else platform.processor() or platform.machine()
+        where = f"{model}, {os.cpu_count()} cores, bfloat16 instructions: {bf16_of(info)}"
+        where += f"; {threads} thread{'s' if threads > 1 else ''}"
+    found = [f"{name} {version}" for name in PACKAGES if (version := _version(name)) is not None]
+    return f"{where}; {', '.join(found)}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def matmul_speed(dtype: torch.dtype, device: str, seconds: float = 0.3, rows: int | None = None) -> float:
+    """Measures the product of two square matrices (of 2,048 rows, on a GPU 8,192, unless given), in FLOP/s."""
+    rows = rows or (8192 if device == "cuda" else 2048)
+    a, b = (torch.randn(rows, rows, device=device).to(dtype) for _ in range(2))
+    torch.mm(a, b)
+    synchronize(device)
+    times, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times) < 3:
+        begun = time.perf_counter()
+        torch.mm(a, b)
+        synchronize(device)
+        times.append(time.perf_counter() - begun)
+    return 2 * rows**3 / statistics.median(times)
+
+
+def needs(*packages: str) -> None:
+    """Refuses to run without the peers.
+
+    Raises:
+        SystemExit: One isn't installed.
+    """
+    missing = [name for name in packages if _version(name) is None]
+    if missing:
+        raise SystemExit(
+            f"expected the peers to be installed, {', '.join(missing)} missing: install .[benchmarks]"
+        )

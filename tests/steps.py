@@ -1,0 +1,68 @@
+"""Steps of a module in training: its batches, what happens in a run, its weights before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import tiny
+import torch
+from torch import Tensor, nn
+
+from contrastive_text.core.batch import Batch
+from contrastive_text.core.types import Hidden
+from contrastive_text.poolers import Pooler
+from contrastive_text.training.module import ContrastiveModule
+
+# The promise in float64: max |dg| <= 1e-10 max |g|.
+PROMISE = 1e-10
+
+
+class LastToken(Pooler):
+    """The vector of the last token."""
+
+    def forward(self, hidden: Hidden) -> Tensor:
+        return hidden.layers[-1][torch.arange(len(hidden.mask)), hidden.mask.sum(dim=1) - 1]
+
+
+class Watch(pl.Callback):
+    """Writes down what happens in a run."""
+
+    def __init__(self) -> None:
+        self.losses: list[Tensor] = []
+        self.rates: list[float] = []
+        self.modes: dict[str, set[bool]] = {"train": set(), "validation": set()}
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002  # the base's signature
+        self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+        self.modes["train"].add(pl_module.encoder.model.training)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002  # the base's signature
+        self.losses.append(outputs["loss"])
+
+    def on_validation_batch_start(self, trainer: Any, pl_module: Any, *rest: Any) -> None:  # noqa: ARG002  # the base's signature
+        self.modes["validation"].add(pl_module.encoder.model.training)
+
+
+def batches(module: ContrastiveModule, train: str, **options: Any) -> list[Batch]:
+    """The batches of the first epoch."""
+    data = tiny.data(train, **options)
+    data.attach(module)
+    data.setup("fit")
+    return list(data.train_dataloader())
+
+
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in module.named_parameters()}
+
+
+def check_gradients(
+    start: Mapping[str, Tensor], end: Mapping[str, Tensor], expected: Mapping[str, Tensor]
+) -> None:
+    """Holds what a step of SGD with rate 1 took off the weights against gradients."""
+    scale = max(float(g.abs().max()) for g in expected.values())
+    assert scale > 1e-3
+    for name, g in expected.items():
+        # weights of size 1 lose 1e-16 in the subtraction, far below the promise
+        torch.testing.assert_close(start[name] - end[name], g, rtol=0, atol=PROMISE * scale, msg=name)
