@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -73,6 +74,23 @@ def _seconds_of_product(dtype: torch.dtype) -> float:
         F.linear(matrix, matrix)
         seconds.append(time.perf_counter() - begun)
     return min(seconds)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keeps torch to one thread within, where a second one costs more time than it takes over.
+
+    Example:
+        >>> with one_thread():
+        ...     torch.get_num_threads()
+        1
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def other_setting(kept: object, current: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ import torch
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import require
+from contrastive_text.core.setting import one_thread
 from contrastive_text.core.signal_stack import kept_signal_stack
 from contrastive_text.core.types import Alter, Hidden
 from contrastive_text.encoders import TransformerEncoder
@@ -178,12 +179,8 @@ class RuntimeEncoder(Encoder):
             layers: Of the graph that is run within; it is made ready first, with all threads.
         """
         self.runtime(layers)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with one_thread():
             yield
-        finally:
-            torch.set_num_threads(threads)
 
     def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:
         """Encodes the rows and gives them right-padded to the longest, on the CPU; see ``Encoder.forward``.

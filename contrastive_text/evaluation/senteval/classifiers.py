@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import require
+from contrastive_text.core.setting import one_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +102,6 @@ class Classifier(ABC):
         """
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keeps torch to one thread: so small are the steps that waiting for a second one takes longer than both.
-
-    On two busy cores, 384 features and ten splits, a step takes 30 times as long with two threads.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 @dataclass(frozen=True)
 class TorchClassifier(Classifier):
     """SentEval's own: softmax regression by small steps, ended by the accuracy of dev rows, kept at its best.
@@ -130,7 +116,7 @@ class TorchClassifier(Classifier):
 
     penalties: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2)
 
-    @_one_thread()
+    @one_thread()  # with 384 features and ten splits a step takes 30 times as long with two threads on busy cores
     def fit(
         self, rows: Rows, splits: Sequence[Split], penalties: Sequence[Sequence[float]], protocol: Protocol
     ) -> Tensor:
