@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 STATEMENTS = {
     "package": "import contrastive_text",
     "torch": "import torch",
