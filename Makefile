@@ -43,7 +43,7 @@ tutorials: $(VENV)/docs.stamp
 	$(BIN)/python docs/tutorials/execute.py
 
 # Tests that compare bits or digits, with one factor varied at a time; tests/bits.py tells which they are. The
-# default tests take one thread, and all that the processor has: where that is AVX2, it needs no setting.
+# default tests take one thread, and all that the processor has. One without AVX-512 has the last two settings anyway.
 BITS := -m pytest -m 'bits and not slow and not network and not gpu' --numprocesses auto --dist loadfile --no-loadscope-reorder
 SETTINGS := OMP_NUM_THREADS=4 ATEN_CPU_CAPABILITY=default
 ifneq ($(shell grep -m 1 avx512 /proc/cpuinfo 2> /dev/null),)

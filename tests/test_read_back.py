@@ -68,13 +68,17 @@ def step(
     ranks: int = 1,
     known: bool = True,
 ) -> Counter[str]:
-    """Takes a step on the device up to its losses, with a queue and no views two; gives what ran in the last."""
+    """Takes a step on the device up to its losses, and one that meets its columns where there is a queue.
+
+    Returns:
+        How often each operation ran on the device in the last step.
+    """
     with mock.patch.dict(CASES, {"one": case}):
         module = module_of(Execution("one", views, layout, "whole", form, "one process"))
     module.to(DEVICE, torch.bfloat16 if kernel == "flash" else torch.float32)
     module.log_gradients = 0  # they are compared in a backward pass
-    again = views == "no views" and any(isinstance(part, Queue) for part in module.modules())
-    for number in range(1 + again):
+    queues = any(isinstance(part, Queue) for part in module.modules())
+    for number in range(1 + queues):
         batch = batch_of(case, views, number)
         module.chunk_tokens = int(0.4 * int(batch.lengths.sum())) if chunked else None
         batch = batch.replace(shares=(len(batch) // len(batch.slots),) * ranks if known else None)

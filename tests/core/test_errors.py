@@ -17,7 +17,6 @@ BUILT_IN = {
 ANSWERS = [cls for cls in vars(errors).values() if isinstance(cls, type)]
 
 
-@pytest.mark.slow
 def test_no_file_raises_a_built_in_error_where_an_answer_is_meant() -> None:
     plain = []
     for path in PACKAGE.rglob("*.py"):

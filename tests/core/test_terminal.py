@@ -104,7 +104,6 @@ ALLOWED = {("core/console.py", "Console")}
 """The one place of each."""
 
 
-@pytest.mark.slow
 def test_nothing_else_in_the_package_prints() -> None:
     offences = []
     for path in sorted(PACKAGE.rglob("*.py")):
