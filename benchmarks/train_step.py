@@ -16,7 +16,6 @@ A smoke run without data: ``python benchmarks/train_step.py --quick``. One setti
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,10 +39,11 @@ from inputs import (
     tiny_encoder,
 )
 from machines import machine, matmul_speed, needs
+from packed_rows import attend_in_runs, pack
 from profiles import Profile, Shares, section
 from runs import RESULTS, markdown, publish
 from timing import Answer, Contender, Turn, Unheard, kept, parser, ratio_and_range, take_turns
-from torch import Tensor, nn
+from torch import nn
 
 LR, SCALE, DTYPES = 3e-5, 20.0, {"float32": torch.float32, "bfloat16": torch.bfloat16}
 WARM_UP = 3
@@ -207,62 +207,6 @@ def train_theirs(job: Job, turn: Turn) -> None:
     trainer.train()
 
 
-class Packed(NamedTuple):
-    """A batch as the bare loop takes it, rows by falling length.
-
-    Args:
-        ids: Tokens of all rows, (1, T).
-        positions: The place of each in its row, (1, T).
-        runs: Number of rows and their length, for rows of equal length.
-        places: Where each row of the batch stands among the sorted ones, (S,).
-    """
-
-    ids: Tensor
-    positions: Tensor
-    runs: list[tuple[int, int]]
-    places: Tensor
-
-
-def pack(rows: Sequence[Sequence[int]], device: str = "cpu") -> Packed:
-    """Packs rows of token ids.
-
-    Example:
-        >>> packed = pack([[7], [8, 9], [5, 6]])
-        >>> packed.ids.tolist(), packed.positions.tolist(), packed.runs, packed.places.tolist()
-        ([[8, 9, 5, 6, 7]], [[0, 1, 0, 1, 0]], [(2, 2), (1, 1)], [2, 0, 1])
-    """
-    order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
-    ids = [token for i in order for token in rows[i]]
-    positions = [place for i in order for place in range(len(rows[i]))]
-    runs = [(len(list(same)), length) for length, same in itertools.groupby(len(rows[i]) for i in order)]
-    places = torch.tensor(order).argsort()
-    return Packed(
-        torch.tensor([ids], device=device), torch.tensor([positions], device=device), runs, places.to(device)
-    )
-
-
-def attend_in_runs(
-    module: nn.Module,  # noqa: ARG001  # Transformers' contract
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,  # noqa: ARG001  # Transformers' contract
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    runs: Sequence[tuple[int, int]] = (),
-    **_: Any,  # Any: Transformers' contract
-) -> tuple[Tensor, None]:
-    """Attention among the tokens of each row of a packed batch, (1, heads, T, size) -> (1, T, heads, size)."""
-    sizes = [rows * length for rows, length in runs]
-    given = (states[0].split(sizes, dim=1) for states in (query, key, value))
-    parts = []
-    for run, *states in zip(runs, *given, strict=True):
-        q, k, v = (each.unflatten(1, run).transpose(0, 1) for each in states)
-        attended = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
-        parts.append(attended.transpose(1, 2).flatten(0, 1))
-    return torch.cat(parts).unsqueeze(0), None
-
-
 def train_bare(job: Job, turn: Turn) -> None:
     """Trains in a loop by hand: packed forward pass, mean, InfoNCE, backward pass, fused AdamW; nothing else."""
     from transformers import AttentionInterface, AutoModel, AutoTokenizer
@@ -301,6 +245,13 @@ def write_texts(folder: Path, texts: Sequence[str], rows: int) -> tuple[str, str
     """Writes the texts as ours reads them, and in the order in which its sampler gives them.
 
     The peers read the second file from the top, so that all of them see the same batches.
+
+    Example:
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     given, ordered = write_texts(Path(folder), ["one", "two", "three", "four", "five"], rows=2)
+        ...     lines = [Path(file).read_text(encoding="utf-8").splitlines() for file in (given, ordered)]
+        >>> lines[0], len(lines[1]), {*lines[1]} < {*lines[0]}  # whole batches alone
+        (['one', 'two', 'three', 'four', 'five'], 4, True)
     """
     from contrastive_text.data.datamodule import TextDataModule
     from contrastive_text.data.sampler import EpochBatchSampler

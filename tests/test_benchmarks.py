@@ -28,7 +28,8 @@ from contrastive_text.training.module import ContrastiveModule
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = ("timing", "train_step", "memory", "encode", "scaling", "sts", "transfer", "embed", "papers", "runs")
-SCRIPTS += ("decoder_memory", "profiles", "history", "duplicates", "search", "loss", "machines", "inputs")
+SCRIPTS += ("decoder_memory", "profiles", "history", "duplicates", "search", "loss", "machines")
+SCRIPTS += ("inputs", "packed_rows")
 SMOKES = {
     "train_step": ("--max-lengths", "32", "--precisions", "float32", "--only", "ours", "sentence-transformers"),
     "encode": ("--precisions", "float32"),
@@ -153,7 +154,7 @@ def test_forward_flops_are_those_that_torch_counts(scripts: dict[str, ModuleType
 
 
 def test_the_bare_loop_attends_within_rows_alone(scripts: dict[str, ModuleType]) -> None:
-    attend = scripts["train_step"].attend_in_runs
+    attend = scripts["packed_rows"].attend_in_runs
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 7, 4)
     packed, _ = attend(nn.Identity(), q, k, v, None, runs=[(2, 2), (1, 3)])
