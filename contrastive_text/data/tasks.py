@@ -145,9 +145,9 @@ def check_tasks(tasks: Mapping[str, TextTask], alone: TextTask) -> None:
 
 def _check_rows(where: str, task: TextTask) -> None:
     """Checks how many rows are asked for: in all, of a step and of an epoch."""
-    for name, least in (("batch_size", 2), ("limit", 1), ("repeat", 1), ("join", 1)):
+    for name in ("batch_size", "limit", "repeat", "join"):
         if isinstance(number := vars(task)[name], int):
-            _check_least(f"{where}{name}", number, least)
+            _check_least(f"{where}{name}", number, least=1)
     if isinstance(task.limit, str):
         share = re.fullmatch(r"(\d+(?:\.\d+)?)%", task.limit)
         if share is None or not 0 < float(share[1]) <= 100:
@@ -173,7 +173,7 @@ def check_numbers(options: Mapping[str, Any]) -> None:  # Any: of all kinds
     Raises:
         ValueError: The first that isn't.
     """
-    leasts = {"batch_size": 2, "originals": 1, "eval_batch_size": 1, "num_workers": 0, "permutation_rows": 0}
+    leasts = {"batch_size": 1, "originals": 1, "eval_batch_size": 1, "num_workers": 0, "permutation_rows": 0}
     for name, least in leasts.items():
         _check_least(name, options[name], least)
 

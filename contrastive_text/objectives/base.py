@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.distributed import sum_over_ranks, world_size
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import ROLES, Encoded, Role
 from contrastive_text.losses import Reduction, reduce_terms
@@ -19,6 +20,23 @@ from contrastive_text.objectives.momentum import Momentum
 if TYPE_CHECKING:
     from contrastive_text.encoders.embedder import Embedder
     from contrastive_text.heads import Head
+
+
+def check_compared(objective: str, examples: int) -> None:
+    """Checks that a step has a second example, with which an objective compares the first.
+
+    Args:
+        objective: Its class.
+        examples: Examples of a step, over all ranks together.
+
+    Raises:
+        ValueError: There is one example.
+    """
+    if examples < 2:
+        raise InvalidValueError(
+            f"data.batch_size: expected 2 or more examples in a step for {objective}, which compares them with "
+            f"each other, got {examples}; raise data.batch_size"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +157,17 @@ class Objective(nn.Module, ABC):
 
     def check(self) -> None:  # most objectives read no files
         """Checks, before the first step of a run, the files that it reads by itself."""
+
+    def check_examples(self, examples: int, negatives: int) -> None:  # most objectives need one example
+        """Checks that the examples of a training step give it something to compare, before the first step.
+
+        Args:
+            examples: Examples of a step, over all ranks together.
+            negatives: Hard negatives of each example.
+
+        Raises:
+            ValueError: Its loss would be constant.
+        """
 
     def check_guide_widths(self, features: Mapping[str, int]) -> None:  # most compare a guide's with each other
         """Checks the width Dg of each guide that it reads, by name, before the first step (ValueError)."""

@@ -10,7 +10,7 @@ from contrastive_text.heads import Head, build_head, check_train_only
 from contrastive_text.losses.by_rows import terms_by_rows
 from contrastive_text.losses.jensen_shannon import jensen_shannon_terms
 from contrastive_text.losses.temperature import check_temperature
-from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.base import Objective, Terms, check_compared
 from contrastive_text.objectives.batch_pairs import gather_triples
 from contrastive_text.objectives.between import BetweenTexts, read_vectors
 
@@ -63,6 +63,10 @@ class Consistency(Objective):
     def build(self, features: int) -> None:
         """Makes the head's layers."""
         build_head(self.head, features)
+
+    def check_examples(self, examples: int, negatives: int) -> None:  # noqa: ARG002  # the base's signature
+        """Checks that a step has two examples or more: one alone has a divergence of 0."""
+        check_compared("Consistency", examples)
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the divergences of the local rows; see ``Objective.forward``."""

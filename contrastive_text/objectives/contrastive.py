@@ -15,7 +15,7 @@ from contrastive_text.heads import Head, check_train_only
 from contrastive_text.losses import InfoNCE, Loss
 from contrastive_text.losses.relations import Joined, count_alike
 from contrastive_text.losses.triples import Triples
-from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.base import Objective, Terms, check_compared
 from contrastive_text.objectives.batch_pairs import BatchPairs, gather_triples
 from contrastive_text.objectives.between import Between, named_between, read_vectors
 from contrastive_text.objectives.false_negatives import FalseNegatives, check_bound
@@ -88,7 +88,8 @@ class Contrastive(Objective):
         false_negatives: By which guide candidates that are too near to a row are left out (GISTEmbed); None to
             leave none out.
         keys: Settings of a momentum network, whose vectors stand in the place of columns; None for none.
-        in_batch: Whether positives of other examples of the batch are negatives, beside those of the queue.
+        in_batch: Whether positives of other examples of the batch are negatives. If False, the negatives are hard
+            negatives of the batch and columns of the queue.
 
     Raises:
         ValueError: A head that isn't train-only, an unknown ``between``, labels of pairs that aren't compared
@@ -153,7 +154,7 @@ class Contrastive(Objective):
             # A guide knows the texts that the trained network encodes.
             self.keyed = () if false_negatives is not None else columns_alone(keys, self.loss)
         if not in_batch:
-            check_in_batch(queue, self.loss, pair_labels)
+            check_in_batch(self.loss, pair_labels)
         compared, roles = self._between.compared if queue else (), () if keys is None else keys.roles
         self.queues = nn.ModuleDict({name: Queue(queue, mask_duplicates, keys=roles) for name in compared})
 
@@ -245,6 +246,21 @@ class Contrastive(Objective):
         gathered, offset = gather_triples(local, self.training, encoded.shares)
         every = dict(zip(columns, gathered, strict=True))
         return Terms.added([self._terms(name, rows[name], every[name], offset, encoded.logged) for name in rows])
+
+    def check_examples(self, examples: int, negatives: int) -> None:
+        """Checks that anchors have negatives: other examples, hard negatives or a queue.
+
+        Raises:
+            ValueError: They have none.
+        """
+        if self.queue or (negatives and "negative" in self.takes):
+            return
+        if not self.in_batch:
+            raise InvalidValueError(
+                "Contrastive.in_batch: false expects rows with hard negatives, or a queue, got rows without a "
+                "negative and queue: 0; give rows with negatives, set queue, or set in_batch: true"
+            )
+        check_compared("Contrastive without hard negatives or a queue", examples)
 
     def finish_step(self) -> None:
         """Lets the columns of the step enter the queue."""

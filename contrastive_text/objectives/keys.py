@@ -100,21 +100,19 @@ def check_keys(keys: Momentum, between: Between, loss: Loss, queue: int) -> None
         )
 
 
-def check_in_batch(queue: int, loss: Loss, pair_labels: PairLabels | None) -> None:
-    """Checks that rows which meet no other example of the batch have something to meet.
+def check_in_batch(loss: Loss, pair_labels: PairLabels | None) -> None:
+    """Checks that positives of other examples can be masked.
 
     Raises:
-        ValueError: No queue, a loss in which anchors are columns too, or pairs with labels.
+        ValueError: A loss in which anchors are columns too, or pairs with labels.
     """
-    if not queue:
-        found, help_ = "queue: 0", "set queue, whose columns are then the only negatives"
-    elif not _is_one_way(loss):
+    if not _is_one_way(loss):
         found, help_ = f"{type(loss).__name__} of both sides", "take InfoNCE of one direction"
     elif pair_labels is not None:
         found, help_ = type(pair_labels).__name__, "leave pair_labels out"
     else:
         return
     raise InvalidValueError(
-        "Contrastive.in_batch: false expects a queue, and a loss whose anchors alone look for texts, got "
+        "Contrastive.in_batch: false expects a loss whose rows are the anchors alone, and no pair_labels, got "
         f"{found}; {help_}, or set in_batch: true"
     )

@@ -132,6 +132,10 @@ class Matryoshka(Objective):
         """Checks the objective's files."""
         self.objective.check()
 
+    def check_examples(self, examples: int, negatives: int) -> None:
+        """Checks that the examples of a step give the objective something to compare."""
+        self.objective.check_examples(examples, negatives)
+
     def finish_step(self) -> None:
         """Lets the copies take over what they keep, and goes on to the next step's draw."""
         for objective in self._at_width().values():

@@ -15,7 +15,7 @@ from contrastive_text.heads import Head, build_head, check_train_only
 from contrastive_text.losses import RankLoss
 from contrastive_text.losses.by_rows import terms_by_rows
 from contrastive_text.metrics import guide_agreement
-from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.base import Objective, Terms, check_compared
 from contrastive_text.objectives.between import read_vectors
 from contrastive_text.objectives.candidates import Among, Candidates
 from contrastive_text.objectives.health import LOGGED_ROWS
@@ -87,6 +87,11 @@ class RankDistillation(Objective):
     def build(self, features: int) -> None:
         """Makes the head's layers."""
         build_head(self.head, features)
+
+    def check_examples(self, examples: int, negatives: int) -> None:
+        """Checks that a row has two candidates or more: the order of one alone is constant."""
+        if self.among == "batch" and not negatives:
+            check_compared("RankDistillation among the batch", examples)
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the terms of the local rows; see ``Objective.forward``."""

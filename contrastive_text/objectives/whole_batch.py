@@ -10,7 +10,7 @@ from contrastive_text.core.types import Encoded, Role
 from contrastive_text.heads import Head, build_head, check_train_only
 from contrastive_text.losses import BatchLoss
 from contrastive_text.losses.triples import Triples
-from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.base import Objective, Terms, check_compared
 from contrastive_text.objectives.batch_pairs import gather_triples
 from contrastive_text.objectives.between import Between, named_between, read_vectors
 from contrastive_text.objectives.health import features_alike, health
@@ -94,6 +94,10 @@ class WholeBatch(Objective):
         if self.loss.decorrelates:
             logs["off_diagonal"] = features_alike(every)
         return Terms(total=value, count=1, logs=logs)
+
+    def check_examples(self, examples: int, negatives: int) -> None:  # noqa: ARG002  # the base's signature
+        """Checks that a step has two examples or more: one alone has no statistics."""
+        check_compared(f"WholeBatch with {type(self.loss).__name__}", examples)
 
     def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str:  # noqa: ARG002  # the base's signature
         """Returns that there are none, and whether there are fewer pairs than features that should differ."""

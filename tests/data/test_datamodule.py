@@ -217,7 +217,7 @@ def test_a_batch_larger_than_the_data_is_refused_with_both_numbers(bert: str, te
         ready(tiny.module(bert), tiny.data(texts, batch_size=41))
 
 
-@pytest.mark.parametrize(("option", "value"), [("batch_size", 1), ("eval_batch_size", 0), ("num_workers", -1)])
+@pytest.mark.parametrize(("option", "value"), [("batch_size", 0), ("eval_batch_size", 0), ("num_workers", -1)])
 def test_sizes_below_the_least_are_refused_at_construction(texts: str, option: str, value: int) -> None:
     with pytest.raises(ValueError, match=rf"data\.{option}: expected . or more, got {value}"):
         TextDataModule(**{"train": texts, option: value})

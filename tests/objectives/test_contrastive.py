@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +17,19 @@ from torch import Tensor
 from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.heads import TanhHead
-from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
-from contrastive_text.objectives import BetweenViews, Contrastive, PositivesOnly, Terms
+from contrastive_text.losses import AlignmentUniformity, InfoNCE, ListNet, Loss, NTXent, SupCon, reduce_terms
+from contrastive_text.objectives import (
+    BetweenViews,
+    Consistency,
+    Contrastive,
+    MaskedLM,
+    Matryoshka,
+    Objective,
+    PositivesOnly,
+    RankDistillation,
+    Terms,
+    WholeBatch,
+)
 
 # Logits up to 20 in float64, sums of some ten.
 ROUNDING = 1e-12
@@ -427,3 +439,44 @@ def test_arguments_that_do_not_belong_together_are_refused(arguments: dict[str, 
 def test_a_batch_without_the_target_that_is_read_is_refused(objective: Contrastive) -> None:
     with pytest.raises(ValueError, match=r"expected a batch with a target, .* got one without"):
         objective(encoded(3))
+
+
+def test_hard_negatives_can_be_the_only_negatives() -> None:
+    rows = encoded(3, negatives=1)
+    anchors, positives, negatives = rows.embeddings.reshape(3, 3, 4).tolist()
+    total = 0.0
+    for anchor, positive in zip(anchors, positives, strict=True):
+        own = math.exp(reference.cosine(anchor, positive) / 0.5)
+        hard = sum(math.exp(reference.cosine(anchor, negative) / 0.5) for negative in negatives)
+        total += math.log(1 + hard / own)
+    terms = Contrastive(InfoNCE(0.5), in_batch=False)(rows)
+    assert float(terms.total) == pytest.approx(total, abs=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("objective", "negatives"),
+    [
+        (Contrastive(), 0),
+        (Contrastive(in_batch=False), 0),
+        (WholeBatch(AlignmentUniformity()), 1),
+        (Consistency(), 1),
+        (RankDistillation(ListNet(), guides=["teacher"]), 0),
+        (Matryoshka(Contrastive(), [2]), 0),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_step_of_one_example_is_refused_by_objectives_that_compare_examples(
+    objective: Objective, negatives: int
+) -> None:
+    with pytest.raises(ValueError, match=r"got 1; raise data\.batch_size|got rows without a negative"):
+        objective.check_examples(1, negatives)
+
+
+@pytest.mark.parametrize(
+    ("objective", "negatives"),
+    [(Contrastive(), 1), (Contrastive(queue=9), 0), (MaskedLM(), 0), (Contrastive(in_batch=False), 2)],
+)
+def test_a_step_of_one_example_is_enough_where_negatives_come_from_elsewhere(
+    objective: Objective, negatives: int
+) -> None:
+    objective.check_examples(1, negatives)

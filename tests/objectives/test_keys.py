@@ -268,7 +268,6 @@ def test_the_summary_says_what_a_row_meets() -> None:
             r"keys\.of: expected some of .*\(anchor, positive, negative\)",
         ),
         ({"keys": Momentum(of="anchor")}, r"keys\.of: expected positive, or a queue .* got anchor and queue: 0"),
-        ({"in_batch": False}, r"in_batch: false expects a queue, .*, got queue: 0; set queue"),
         ({"in_batch": False, "queue": 9, "loss": NTXent()}, r"in_batch: false .* got NTXent of both sides"),
         ({"in_batch": False, "queue": 9, "loss": InfoNCE(T, "two_sided")}, r"got InfoNCE of both sides"),
         ({"in_batch": False, "queue": 9, "pair_labels": NegativesAsHard()}, r"got NegativesAsHard"),
