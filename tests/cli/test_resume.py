@@ -85,6 +85,27 @@ def test_a_run_that_is_killed_before_its_first_validation_goes_on_from_its_folde
     assert "expected a whole checkpoint in" in capfd.readouterr().err
 
 
+def test_a_run_whose_folder_was_moved_keeps_its_best_checkpoint(
+    words: list[str], files: dict[str, str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validated = ["--data.validation", files["pairs"], "--trainer.val_check_interval", "1"]
+    validated += ["--model.optimizer.lr", "1e-9"]  # changes no order of the cosines, so the first stays the best
+    with monkeypatch.context() as patch:
+        kill_at(4, patch)
+        assert shell([*words, *validated, "--resumable.minutes", "0"]) == 1
+    run, moved = here / "runs" / "version_0", here / "elsewhere"
+    (path,) = run.glob("resume-step=4.ckpt")
+    assert Path(read_checkpoint(path).best.path) == Path("runs", "version_0", "checkpoints", "step=1.ckpt")
+    best = (run / "checkpoints" / "step=1.ckpt").read_bytes()
+    shutil.move(run, moved)
+    # Another run has taken the folder's place.
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints" / "step=1.ckpt").write_bytes(b"of another run")
+    assert shell(["fit", "--resume", str(moved)]) == 0
+    (kept,) = (here / "runs" / "version_1" / "checkpoints").glob("*.ckpt")
+    assert (kept.name, kept.read_bytes()) == ("step=1.ckpt", best)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")  # runs share it here
 def test_a_run_never_goes_on_from_another_run_and_goes_on_from_where_it_began(

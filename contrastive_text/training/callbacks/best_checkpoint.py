@@ -100,6 +100,7 @@ class BestCheckpoint(ModelCheckpoint):
         self._validated: dict[str, int] = {}
         self._figures_step = -1
         self._run = ""
+        self._resumes: Path | None = None
 
     @property
     def state_key(self) -> str:
@@ -146,8 +147,18 @@ class BestCheckpoint(ModelCheckpoint):
         figures = {"figures": dict(self._figures), "figures_step": self._figures_step}
         return {**super().state_dict(), **figures, "validated": dict(self._validated), "run": self._run}
 
+    def on_load_checkpoint(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,  # noqa: ARG002  # Lightning's signature
+        checkpoint: dict[str, Any],  # noqa: ARG002  # Any: Lightning's
+    ) -> None:
+        """Notes which checkpoint the run resumes from; Lightning calls ``load_state_dict`` next."""
+        self._resumes = None if trainer.ckpt_path is None else local_path(trainer.ckpt_path)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
         """Takes over the best so far into the resumed run's own folder; one that is gone is forgotten."""
+        state_dict = _located(state_dict, self._resumes)
         best = state_dict.get("best_model_path")
         if best and not Path(best).is_file():
             warnings.warn(
@@ -169,3 +180,24 @@ class BestCheckpoint(ModelCheckpoint):
                 copy_checkpoint(best, folder / best.name)
             trainer.strategy.barrier()
             self.best_model_path = str(folder / best.name)
+
+
+def _located(state: dict[str, Any], resumes: Path | None) -> dict[str, Any]:  # Any: Lightning's
+    """Returns the state of the callback with the best checkpoint's path of today.
+
+    The folder of the run may have been moved. The best checkpoint is then still next to the checkpoint that the
+    run resumes from. The recorded path may meanwhile hold the checkpoint of another run.
+
+    Args:
+        state: The state as the checkpoint holds it.
+        resumes: The checkpoint that the run resumes from.
+    """
+    best = state.get("best_model_path")
+    if not best or resumes is None:
+        return state
+    name = Path(best).name
+    places = (resumes.parent / "checkpoints" / name, resumes.parent / name)
+    path = next((str(place) for place in places if place.is_file()), best)
+    scores = {path if file == best else file: score for file, score in state.get("best_k_models", {}).items()}
+    paths = {key: path for key in ("best_model_path", "kth_best_model_path") if state.get(key) == best}
+    return {**state, **paths, "best_k_models": scores}
