@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -38,6 +39,7 @@ def views(words: list[str]) -> None:
     parser, config = configured("views", words)
     if (count := config["n"]) < 1:
         raise InvalidValueError(f"--n: expected 1 row or more, got {count}; leave it out for 3")
+    _take_single_rows(config["data"])
     run = Run(parser, config)
     module, data = run.module, run.data
     data.attach(module)
@@ -47,6 +49,13 @@ def views(words: list[str]) -> None:
         if data.tasks:
             screen.rule(name)
         show_task(screen, module, training, data.collator(name), count)
+
+
+def _take_single_rows(data: dict[str, Any]) -> None:  # Any: what YAML can hold
+    """Sets steps of one row in the configuration of the data: rows are shown, and no step is taken."""
+    data["batch_size"] = 1
+    for task in (data["tasks"] or {}).values():
+        task["batch_size"] = None
 
 
 def show_task(

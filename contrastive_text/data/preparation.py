@@ -68,8 +68,12 @@ class TrainingData(NamedTuple):
     def strings(self, numbers: Iterable[int], prompts: Prompts) -> Iterator[tuple[str, str | TextPair]]:
         """Yields the texts of some rows' examples with the prompts of their roles; two of one sequence at once.
 
-        One that stands twice in an example comes once, unless its prompts differ.
+        One that stands twice in an example comes once, unless its prompts differ. A pairing of token spans has no
+        texts in its examples: its documents are yielded, without a prompt.
         """
+        if self.pairing.reads_tokens:
+            yield from (("", str(self.texts[number]["text"])) for number in numbers)
+            return
         rng = generator(0)
         for example in (example for number in numbers for example in self.pairing(self.texts[number], rng)):
             roles: tuple[tuple[Role, Sequence[object]], ...] = (

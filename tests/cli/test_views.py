@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 import tiny
 import torch
 from torch import Tensor
 
+from contrastive_text.cli import run
 from contrastive_text.cli.views import show_task
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.console import console
@@ -44,3 +46,25 @@ def test_a_guides_order_of_the_shown_rows_and_keys_are_said(files: dict[str, str
     assert "by teacher" in said
     assert "positive of 2, left" in said
     assert said.count("left out by") == 3 * 2 - 1  # the positive of row 1 is row 0's anchor
+
+
+def test_spans_of_documents_are_shown(
+    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del here
+    documents = [" ".join(tiny.TEXTS)] * 3
+    Path("documents.txt").write_text("".join(f"{text}\n" for text in documents), encoding="utf-8")
+    words = ["views", "--recipe", "declutr", "--encoder", files["bert"], "--data.train", "documents.txt"]
+    words += ["--data.pairing.min_length", "4", "--data.pairing.max_length", "16", "--data.pairing.anchors", "1"]
+    assert run([*words, "--model.encoder.max_length", "32", "--n", "2"]) == 0
+    assert "views.anchor[0]" in capsys.readouterr().out
+
+
+def test_as_many_rows_as_are_shown_are_enough_whatever_a_step_takes(
+    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del here
+    Path("three.txt").write_text("".join(f"{text}\n" for text in tiny.TEXTS[:3]), encoding="utf-8")
+    words = ["views", "--recipe", "consert", "--encoder", files["bert"], "--data.train", "three.txt"]
+    assert run([*words, "--model.encoder.max_length", "32", "--data.batch_size", "8192"]) == 0
+    assert "changed, on 3 rows" in capsys.readouterr().out
