@@ -82,7 +82,7 @@ What people change:
   --train FILE               texts, pairs, documents, labelled rows: what the recipe reads
   --columns anchor=NAME ...  which of its columns is what, where they have other names than usual
   --validation PAIRS.tsv     scored pairs, by which the best checkpoint is kept; none
-  --batch_size ROWS          rows of a step on each process; the recipe's
+  --batch_size ROWS          rows of a step, over all processes; the recipe's
   --epochs N                 or --trainer.max_steps N; the recipe's
   --lr RATE                  learning rate; the recipe's
   --trainer.precision P      bf16-mixed is faster where fit says so; 32-true
