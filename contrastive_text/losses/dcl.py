@@ -66,9 +66,11 @@ class DCLW(DCL):
     """DCL whose pairs pull the more, the less alike they are.
 
     The target's similarity counts ``2 - N softmax_i(s(a_i, p_i) / sigma)`` times, the softmax over the N pairs of
-    all ranks: once on average. The weights have a gradient, as in that code and in lightly's. Source: Yeh et al.
-    2021 (https://arxiv.org/abs/2110.06848), and the same code. Where columns are keys (``Momentum``), the weights
+    all ranks: once on average. The weights have a gradient. Source: Yeh et al. 2021
+    (https://arxiv.org/abs/2110.06848), and the same code. Where columns are keys (``Momentum``), the weights
     are of those.
+
+    Differs: lightly computes the weights from detached vectors, so that they have no gradient there.
 
     Args:
         temperature: Divisor of the similarity; 0.1 in both codes.
