@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -78,19 +80,33 @@ def _seconds_of_product(dtype: torch.dtype) -> float:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keeps torch to one thread within, where a second one costs more time than it takes over.
+    """Keeps torch to one thread in the calling thread, where a second one costs more time than it saves.
+
+    The number belongs to the calling thread alone if torch computes by OpenMP. ``torch.set_num_threads`` also sets
+    it for each thread that starts computing later.
 
     Example:
         >>> with one_thread():
         ...     torch.get_num_threads()
         1
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    threads, set_threads = torch.get_num_threads(), _thread_setter()
+    set_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        set_threads(threads)
+
+
+@lru_cache
+def _thread_setter() -> Callable[[int], object]:
+    """Returns what sets the number of torch's threads: OpenMP's function, or torch's where there is none."""
+    folder = Path(torch.__file__).parent / "lib"
+    try:  # a library finds the functions of those that it is linked to
+        library = next(folder.glob("libtorch_cpu.*"))
+        return cast("Callable[[int], object]", ctypes.CDLL(str(library)).omp_set_num_threads)
+    except (StopIteration, OSError, AttributeError):
+        return torch.set_num_threads
 
 
 def other_setting(kept: object, current: Mapping[str, str]) -> str:

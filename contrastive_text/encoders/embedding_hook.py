@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 
 from torch import Tensor, nn
 
@@ -24,7 +25,7 @@ def embedding_module(model: nn.Module) -> nn.Module | None:
 
 @contextmanager
 def altered_embeddings(model: nn.Module, alter: Alter | None, mask: Tensor) -> Iterator[None]:
-    """Alters the embedding output of each pass inside, after its LayerNorm and dropout.
+    """Alters the embedding output of each pass of this thread inside, after its LayerNorm and dropout.
 
     Args:
         model: The network; rows of it are padded, or packed into one.
@@ -37,11 +38,14 @@ def altered_embeddings(model: nn.Module, alter: Alter | None, mask: Tensor) -> I
         return
 
     def enter(module: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001  # torch's signature
+        if get_ident() != thread:
+            return output
         here = sent(mask, output.device)
         if output.shape[:2] == mask.shape:
             return alter(output, here)
         return unpadded(alter(pad(output.squeeze(0), mask), here), mask).unsqueeze(0)
 
+    thread = get_ident()
     hook = place.register_forward_hook(enter)
     try:
         yield

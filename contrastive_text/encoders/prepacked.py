@@ -1,53 +1,87 @@
-"""Linear layers of a pass without gradients on a CPU, with their weights in the order that its products read."""
+"""Linear layers of a pass without gradients on a CPU, with their weights in the order that oneDNN reads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from transformers.activations import GELUActivation
 
 from contrastive_text.core.onednn import has_fast_layers
 
 _NEXT_TO_ACTIVATION = {"dense", "intermediate_act_fn"}
-"""Parts of the first half of a feed-forward block, which runs one after the other, in BERT and its kin."""
+"""Children of the first half of a feed-forward block in BERT and its relatives, which runs them in this order."""
+
+_copies: WeakValueDictionary[tuple[int, int, int], Tensor] = WeakValueDictionary()
+"""Packed weights in use, by the weight's identity, address and version: calls at the same time share them."""
+
+_packing = Lock()
 
 
-@contextmanager
-def prepacked(model: nn.Module) -> Iterator[None]:
-    """Lets linear layers compute from copies of their weights in oneDNN's order.
+def prepacked(model: nn.Module) -> AbstractContextManager[object]:
+    """Lets linear layers compute from copies of their weights in oneDNN's order, in this thread alone.
 
-    A GELU right after such a layer is computed with the product. Values are those of the layers but for rounding.
-    The copies take as much memory as the weights. They are made here, and not kept, so that no change of a weight
-    is missed; that takes the time of some 300 tokens. Layers that aren't plain ones of float32 or bfloat16, of a
-    compiled network or under autocast stay as they are, and all do on a processor without AVX-512.
+    No module is changed: the products of this thread look up the copy of their weight. A GELU right after such a
+    layer is computed with the product. Values are those of the layers but for rounding.
+
+    The copies take as much memory as the weights, and as much time as some 300 tokens. They last as long as a
+    context that uses them, so that no change of a weight is missed and one thread never holds more than one copy.
+    Layers keep their own weights if they aren't plain ones of float32 or bfloat16, in a compiled network, under
+    autocast, and on a processor without AVX-512.
 
     Args:
-        model: A network on the CPU; within, it gives no gradient.
+        model: A network on the CPU; its passes in the context give no gradient.
     """
-    parts = list(model.modules()) if has_fast_layers() and not torch.is_autocast_enabled("cpu") else []
+    if not has_fast_layers() or torch.is_autocast_enabled("cpu"):
+        return nullcontext()
+    parts = list(model.modules())
     if any(part._compiled_call_impl is not None for part in parts):
-        parts = []
-    activations = dict(pair for part in parts if (pair := _gelu_after(part)) is not None)
-    changed: list[nn.Module] = []
-    try:
-        for part in parts:
-            if not _is_plain(part):
-                continue
-            assert isinstance(part, nn.Linear)
-            activation = activations.get(part)
-            vars(part)["forward"] = _packed(part, "none" if activation is None else "gelu")
-            changed.append(part)
-            if activation is not None:
-                vars(activation)["forward"] = _unchanged
-                changed.append(activation)
-        yield
-    finally:
-        for part in changed:
-            vars(part).pop("forward", None)
+        return nullcontext()
+    return _Prepacked(parts)
+
+
+class _Prepacked(TorchFunctionMode):
+    """Computes products with the weights of some layers from packed copies; torch keeps a mode to its thread."""
+
+    def __init__(self, parts: Sequence[nn.Module]) -> None:
+        super().__init__()
+        layers = [part for part in parts if _is_plain(part)]
+        self._weights = [layer.weight for layer in layers]  # an identity is a weight's as long as the weight lives
+        with _packing:
+            self._packed = {id(weight): _packed(weight) for weight in self._weights}
+        self._activated = {id(dense.weight) for part in parts if (dense := _dense_before_gelu(part)) is not None}
+        self._gelu_of: Tensor | None = None
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],  # Any: any function of torch
+        types: Sequence[type],  # noqa: ARG002  # torch's signature
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Calls a function of torch, or oneDNN's in its place."""
+        if func is F.linear and not kwargs and id(args[1]) in self._packed:
+            return self._product(*args)
+        if func is F.gelu and args[0] is self._gelu_of:
+            self._gelu_of = None
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+    def _product(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        activation = "gelu" if id(weight) in self._activated else "none"
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(
+            values, self._packed[id(weight)], bias, activation, [], "none"
+        )
+        if activation == "gelu":
+            self._gelu_of = product
+        return product
 
 
 def _is_plain(part: nn.Module) -> bool:
@@ -59,27 +93,23 @@ def _is_plain(part: nn.Module) -> bool:
     return type(weight) is nn.Parameter and weight.dtype == torch.float32
 
 
-def _gelu_after(part: nn.Module) -> tuple[nn.Module, nn.Module] | None:
-    """Returns a layer and the GELU that comes right after it, where a part is these two."""
-    names = dict(part.named_children())
-    if names.keys() != _NEXT_TO_ACTIVATION or not _is_plain(names["dense"]):
+def _dense_before_gelu(part: nn.Module) -> nn.Linear | None:
+    """Returns the linear layer of a part that computes the GELU of it; None for any other part."""
+    children = dict(part.named_children())
+    if children.keys() != _NEXT_TO_ACTIVATION or not _is_plain(children["dense"]):
         return None
-    gelu = names["intermediate_act_fn"]
-    is_one = type(gelu) is GELUActivation and gelu.act is F.gelu and not gelu._forward_hooks
-    return (names["dense"], gelu) if is_one else None
+    gelu = children["intermediate_act_fn"]
+    is_gelu = type(gelu) is GELUActivation and gelu.act is F.gelu and not gelu._forward_hooks
+    dense = children["dense"]
+    assert isinstance(dense, nn.Linear)
+    return dense if is_gelu else None
 
 
-def _packed(layer: nn.Linear, activation: str) -> Callable[[Tensor], Tensor]:
-    """Returns the layer's function, with an activation after it."""
-    weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), None)
-    bias = None if layer.bias is None else layer.bias.detach()
-
-    def forward(values: Tensor) -> Tensor:
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(values, weight, bias, activation, [], "none")
-        return found
-
-    return forward
-
-
-def _unchanged(values: Tensor) -> Tensor:
-    return values
+def _packed(weight: Tensor) -> Tensor:
+    """Returns the weight in oneDNN's order: the copy of another context, or a new one."""
+    key = (id(weight), weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+    copy = _copies.get(key)
+    if copy is None:
+        copy = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+        _copies[key] = copy
+    return copy

@@ -34,6 +34,7 @@ from contrastive_text.encoders.position_tables import first_position, longest_ro
 from contrastive_text.encoders.probes import Attention, heeds_positions, is_causal, set_attention
 from contrastive_text.encoders.row_ends import end_rows
 from contrastive_text.encoders.token_head import TokenHead
+from contrastive_text.encoders.training_threads import note_training
 
 
 class TransformerEncoder(Encoder):
@@ -231,6 +232,8 @@ class TransformerEncoder(Encoder):
         self, alter: Alter | None, mask: Tensor, layers: tuple[int, ...], **inputs: Tensor
     ) -> dict[int, Tensor]:
         """Calls the network with the alteration in place, and gives the layers asked for."""
+        if self.training and torch.is_grad_enabled():
+            note_training(self)
         with altered_embeddings(self.model, alter, mask):
             # Decoders would keep keys and values of all layers for tokens to come.
             options = {"use_cache": False} if "use_cache" in signature(self.model.forward).parameters else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from contrastive_text.inference.device_pool import map_on_devices
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
+from contrastive_text.inference.shared_network import shared_network
 
 _QUOTED = 60
 """Characters of a text that an error shows."""
@@ -77,18 +78,6 @@ def text_blocks(sentences: Iterable[str], size: int) -> Iterator[TextBlock]:
         start += len(texts)
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Has no dropout within; afterwards each part is in the mode it was in, for an encoder may be in training."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
 @dataclass(frozen=True, slots=True)
 class BlockEncoder:
     """Turns a block of texts into vectors, which depend on no other block.
@@ -130,10 +119,11 @@ class BlockEncoder:
             tokens: The texts' tokens; None where nobody has made them yet.
 
         Raises:
-            ValueError: A vector that is not finite.
+            ValueError: A vector that is not finite, or a model that another thread trains.
         """
-        with evaluating(self.model):
-            vectors, truncated = self._encode(block, self.tokens(block) if tokens is None else tokens, advance)
+        framed = self.tokens(block) if tokens is None else tokens
+        with shared_network(self.model) as network:
+            vectors, truncated = self._encode(network, block, framed, advance)
         self._check(vectors, block)
         vectors = vectors[:, : self.encoding.truncate_dim].contiguous()
         if self.encoding.normalize_embeddings:
@@ -144,21 +134,25 @@ class BlockEncoder:
 
     @torch.no_grad()  # inference mode would keep the vectors out of training
     def _encode(
-        self, block: TextBlock, framed: Sequence[Framed], advance: Callable[[int], object] | None
+        self,
+        network: nn.Module,
+        block: TextBlock,
+        framed: Sequence[Framed],
+        advance: Callable[[int], object] | None,
     ) -> tuple[Tensor, int]:
         device, size = self.device, self.encoding.batch_size
         order = sorted(range(len(framed)), key=lambda i: -framed[i].length)
         parts, truncated = [], 0
         tokens = sum(text.length for text in framed)
-        is_torchs = not any(isinstance(part, RuntimeEncoder) for part in self.model.modules())
+        is_torchs = not any(isinstance(part, RuntimeEncoder) for part in network.modules())
         is_worth_it = is_torchs and device.type == "cpu" and tokens >= _PREPACKED_FROM
-        with prepacked(self.model) if is_worth_it else nullcontext():
+        with prepacked(network) if is_worth_it else nullcontext():
             for start in range(0, len(order), size):
                 chosen = [framed[i] for i in order[start : start + size]]
                 batch = collate_texts(self.tokenizer, chosen, self.frame.unpooled)
                 truncated += batch.truncated
                 try:
-                    parts.append(self.model(batch.to(device)))
+                    parts.append(network(batch.to(device)))
                 except InvalidTextError as error:
                     number = order[start + error.number]
                     raise error.at(block.start + number, block.texts[number]) from None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,6 +36,9 @@ TOLERANCE = 1e-4
 
 Arrays = list[npt.NDArray[np.float32]]
 
+_opening = Lock()
+"""Held while a graph is made and opened: both change settings of the process."""
+
 
 class Runtime(ABC):
     """A graph that is ready to run.
@@ -61,7 +65,10 @@ class Runtime(ABC):
 
     @abstractmethod
     def __call__(self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64]) -> Arrays:
-        """Returns the token vectors of each layer, (n, L) twice -> (n, L, D), in memory of their own."""
+        """Returns the token vectors of each layer, (n, L) twice -> (n, L, D), in memory of their own.
+
+        Several threads may call it at once.
+        """
 
 
 class OnnxRuntime(Runtime):
@@ -108,11 +115,13 @@ class OpenVINORuntime(Runtime):
         with kept_signal_stack():
             compiled = library.Core().compile_model(str(graph), "CPU", settings)
         self._request = compiled.create_infer_request()
+        self._running = Lock()  # with the hint LATENCY requests run one after the other anyway
         self._outputs = len(compiled.outputs)
 
     def __call__(self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64]) -> Arrays:
         """Returns the token vectors of each layer."""
-        found = self._request.infer({0: ids, 1: mask}, share_inputs=True)  # the next call writes over shared ones
+        with self._running:  # outputs are copied: the next call writes over shared ones
+            found = self._request.infer({0: ids, 1: mask}, share_inputs=True)
         return [found[place] for place in range(self._outputs)]
 
 
@@ -159,15 +168,20 @@ class RuntimeEncoder(Encoder):
             DiskError: The cache can't be written.
         """
         if layers not in self._runtimes:
-            made = BACKENDS[self.backend]
-            path = network_graph(
-                self._encoder[0],
-                layers,
-                check=partial(_check, made),
-                shrink=made.shrink if self.dtype == torch.int8 else None,
-            )
-            self._runtimes[layers] = made(path, self.dtype)
+            with _opening:
+                if layers not in self._runtimes:
+                    self._runtimes[layers] = self._open(layers)
         return self._runtimes[layers]
+
+    def _open(self, layers: tuple[int, ...]) -> Runtime:
+        made = BACKENDS[self.backend]
+        path = network_graph(
+            self._encoder[0],
+            layers,
+            check=partial(_check, made),
+            shrink=made.shrink if self.dtype == torch.int8 else None,
+        )
+        return made(path, self.dtype)
 
     @contextmanager
     def undisturbed(self, layers: tuple[int, ...]) -> Iterator[None]:

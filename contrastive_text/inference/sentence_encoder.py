@@ -274,7 +274,7 @@ class SentenceEncoder(nn.Module):
             raise InvalidTypeError("encode_blocks: expected many texts, got one string; put it into a list")
         encoding = encoding or Encoding()
         encoding = encoding.settled(self.prompts, lambda: self.features, self._kept(encoding.truncate_dim))
-        if isinstance(encoding.device, str | torch.device):
+        if isinstance(encoding.device, str | torch.device) and torch.device(encoding.device) != self.device:
             self.to(encoding.device)
         frame = self.prompts.frame(encoding.prompt or "", self.tokenizer)
         self.tokenizer.check_frame(frame, "encode.prompt")

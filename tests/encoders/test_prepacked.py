@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,25 +25,36 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "has_fast_layers", mkldnn.is_available)
 
 
-def packed_layers(model: nn.Module) -> int:
-    """Returns how many layers have another function than that of their class."""
-    return sum("forward" in vars(part) for part in model.modules())
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """Lists the weights that packed copies were multiplied in place of."""
+    weights: list[torch.Tensor] = []
+    product = room._Prepacked._product
+
+    def counted(mode: room._Prepacked, *inputs: torch.Tensor) -> torch.Tensor:
+        weights.append(inputs[1])
+        return product(mode, *inputs)
+
+    monkeypatch.setattr(room._Prepacked, "_product", counted)
+    return weights
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "bert" else pytest.mark.slow) for name in NAMES]
 )
 @torch.no_grad()
-def test_every_architecture_has_the_values_that_it_has_by_itself(name: str) -> None:
+def test_every_architecture_has_the_values_that_it_has_by_itself(
+    name: str, products: list[torch.Tensor]
+) -> None:
     encoder, batch = encoder_of(name).float(), ragged(*ROWS)
     plain = encoder.token_vectors(batch)
     with prepacked(encoder):
-        changed = packed_layers(encoder)
         vectors = encoder.token_vectors(batch)
-    assert changed > 0
+    count = len(products)
+    assert count > 0
     torch.testing.assert_close(vectors, plain, rtol=1e-4, atol=1e-5)  # float32, summed in another order
-    assert packed_layers(encoder) == 0
     assert torch.equal(encoder.token_vectors(batch), plain)
+    assert len(products) == count
 
 
 @torch.no_grad()
@@ -56,7 +68,7 @@ def test_a_changed_weight_is_never_missed() -> None:
 
 
 @torch.no_grad()
-def test_what_is_no_plain_layer_stays() -> None:
+def test_only_plain_layers_are_packed(products: list[torch.Tensor]) -> None:
     class Doubled(nn.Linear):
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             return 2 * super().forward(input)
@@ -65,36 +77,48 @@ def test_what_is_no_plain_layer_stays() -> None:
     hooked = nn.Linear(4, 3)
     hooked.forward = lambda values: 3 * values  # type: ignore[method-assign]
     with prepacked(nn.ModuleList([Doubled(4, 3), wide])):
-        assert packed_layers(wide) == 0
         assert wide(torch.ones(1, 4).double()).dtype == torch.float64
     with prepacked(nn.ModuleList([hooked])):
         assert hooked(torch.ones(1)).item() == 3.0
-    assert hooked(torch.ones(1)).item() == 3.0
+    assert not products
 
 
-def test_a_layer_is_itself_again_after_an_error() -> None:
+def test_a_layer_is_itself_again_after_an_error(products: list[torch.Tensor]) -> None:
     layer = nn.Sequential(nn.Linear(4, 3))
     with pytest.raises(RuntimeError), torch.no_grad(), prepacked(layer):
         layer(torch.randn(5, 7))
-    assert packed_layers(layer) == 0
+    assert len(products) == 1
+    layer(torch.randn(5, 4))
+    assert len(products) == 1
+
+
+@torch.no_grad()
+def test_another_thread_computes_with_the_weights_and_contexts_share_copies_while_they_last(
+    products: list[torch.Tensor],
+) -> None:
+    layer, values = nn.Sequential(nn.Linear(4, 3)), torch.randn(5, 4)
+    with ThreadPoolExecutor(1) as thread:
+        with prepacked(layer):
+            thread.submit(layer, values).result()
+            assert not products
+            (copy,) = room._copies.values()
+            with prepacked(layer):
+                assert [*room._copies.values()] == [copy]
+        del copy
+        assert not room._copies
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 def test_encode_packs_for_many_tokens_and_gives_the_same_vectors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, products: list[torch.Tensor]
 ) -> None:
     model = SentenceEncoder.from_pretrained(tiny.save_bert(tmp_path / "bert"), pooler="MeanPooler", dtype=dtype)
-    texts, counts = list(tiny.TEXTS), []
-    monkeypatch.setattr(
-        model,
-        "forward",
-        lambda batch: counts.append(packed_layers(model.encoder)) or type(model).forward(model, batch),
-    )
+    texts = list(tiny.TEXTS)
     plain = model.encode(texts, convert_to_tensor=True, normalize_embeddings=True)
-    assert not any(counts)
+    assert not products
     monkeypatch.setattr(blocks, "_PREPACKED_FROM", 1)
     found = model.encode(texts, convert_to_tensor=True, normalize_embeddings=True)
-    assert any(counts) or dtype == torch.bfloat16  # which not every processor packs
+    assert products or dtype == torch.bfloat16  # which not every processor packs
     cosines = torch.linalg.vecdot(torch.as_tensor(found), torch.as_tensor(plain))
     assert cosines.min() > (1 - 1e-6 if dtype == torch.float32 else 1 - 1e-3)  # bfloat16 has 8 bits
 

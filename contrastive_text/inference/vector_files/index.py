@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -163,10 +162,21 @@ def of_documents(model: SentenceEncoder, encoding: Encoding) -> Encoding:
 
 
 def as_tensor(vectors: Array) -> Tensor:
-    """Returns a mapped file as a tensor, which is only read."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(vectors)
+    """Returns a mapped file as a tensor, which is only read.
+
+    Torch warns of an array that can't be written to. Filters of warnings belong to all threads, so the array is
+    passed as one that can.
+    """
+    return torch.from_numpy(vectors if vectors.flags.writeable else np.asarray(_Unlocked(vectors)))
+
+
+class _Unlocked:
+    """An array's memory without its mark that it can't be written to."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array  # the memory lives as long as its owner
+        described = array.__array_interface__
+        self.__array_interface__ = {**described, "data": (described["data"][0], False)}
 
 
 def index_path(path: str | Path) -> Path:

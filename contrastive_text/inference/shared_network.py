@@ -1,0 +1,109 @@
+"""Use of a network that other threads use too: nothing of it is changed, and a change by others is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import RLock
+
+import torch
+from torch import Tensor, nn
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.encoders.base import Encoder
+from contrastive_text.encoders.training_threads import is_trained_elsewhere
+
+_OWN_DICTS = ("_buffers", "_forward_hooks", "_forward_pre_hooks")
+"""Dictionaries of a module that Transformers adds to in a pass."""
+
+_switching = RLock()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switches dropout off; afterwards each part is in its mode again, for an encoder may be in training."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def shared_network(model: nn.Module) -> Iterator[nn.Module]:
+    """Gives a network without dropout that other threads may use at the same time.
+
+    A network in evaluation mode is given as it is. Of another one a copy of its modules is given, with the same
+    weights, so that a thread that trains the network keeps its dropout.
+
+    Args:
+        model: The network.
+
+    Raises:
+        ValueError: The network is in training in another thread, or its weights changed in the meantime.
+    """
+    parts = list(model.modules())
+    before = _check(parts)
+    if any(map(_is_bound, parts)) and any(part.training for part in parts):
+        with _switching, evaluating(model):
+            yield model
+    elif any(part.training or _has_changing_frequencies(part) for part in parts):
+        yield _evaluation_copy(model, {})
+    else:
+        yield model
+    if before != _check(parts):
+        raise InvalidValueError(
+            "encode: expected weights that stay as they are, got weights that another thread changed in the "
+            "meantime; train a copy of the model instead (copy.deepcopy)"
+        )
+
+
+def _check(parts: Sequence[nn.Module]) -> list[tuple[int, int]]:
+    """Returns the identity and the version of each weight, unless another thread trains an encoder."""
+    for part in parts:
+        if isinstance(part, Encoder) and is_trained_elsewhere(part):
+            raise InvalidValueError(
+                f"encode: expected a model that no other thread trains, got a {type(part).__name__} in training; "
+                "train a copy of the model instead (copy.deepcopy), or call model.eval() after the training"
+            )
+    weights = [weight for part in parts for weight in part._parameters.values() if weight is not None]
+    return [(id(weight), 0 if weight.is_inference() else weight._version) for weight in weights]
+
+
+def _is_bound(part: nn.Module) -> bool:
+    """Returns whether a module's pass can't run on a copy: compiled, replaced, or of split weights."""
+    split = isinstance(part, Encoder) and part.in_lockstep
+    return split or part._compiled_call_impl is not None or "forward" in vars(part)
+
+
+def _has_changing_frequencies(part: nn.Module) -> bool:
+    """Returns whether a module computes frequencies of rotary positions anew, by the rows of each pass."""
+    kinds = vars(part).get("rope_type")
+    names = kinds.values() if isinstance(kinds, dict) else [kinds]
+    return any(isinstance(name, str) and (name == "longrope" or "dynamic" in name) for name in names)
+
+
+def _evaluation_copy(part: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
+    """Returns a module in evaluation mode, with copies of its children and the same weights.
+
+    Args:
+        part: The module.
+        copies: Copies made so far, by the identity of their module.
+    """
+    if id(part) in copies:
+        return copies[id(part)]
+    copy = copies[id(part)] = object.__new__(type(part))  # neither ``__init__`` nor the state that is pickled
+    own = {name: vars(part)[name].copy() for name in _OWN_DICTS}
+    vars(copy).update(vars(part) | own | {"training": False})
+    if _has_changing_frequencies(part):
+        vars(copy)["_buffers"] = {name: _cloned(buffer) for name, buffer in part._buffers.items()}
+    vars(copy)["_modules"] = {
+        name: None if child is None else _evaluation_copy(child, copies) for name, child in part._modules.items()
+    }
+    return copy
+
+
+def _cloned(buffer: Tensor | None) -> Tensor | None:
+    return None if buffer is None else buffer.clone()
