@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.forks import check_not_forked
 from contrastive_text.core.host import sent
 from contrastive_text.core.libraries import quiet
 from contrastive_text.core.types import Alter, Hidden, PaddedOnHost
@@ -79,6 +80,7 @@ class TransformerEncoder(Encoder):
             ``gradient_checkpointing`` of a compiled network, or of layers that Transformers can't compute anew.
             Adapters on weights that start at random, or a smaller type for weights that are trained.
         ImportError: Adapters without peft.
+        RuntimeError: A process forked from one that had used a model.
 
     Example:
         >>> tiny = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
@@ -104,6 +106,7 @@ class TransformerEncoder(Encoder):
         weights_dtype: WeightsType = "float32",
     ) -> None:
         super().__init__()
+        check_not_forked("encoder")
         self.model_name_or_path, self.tokenizer_name_or_path = model_name_or_path, tokenizer_name_or_path
         self.config = config
         self.dropout = dropout

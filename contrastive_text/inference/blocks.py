@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidTextError, InvalidTypeError, InvalidValueError
+from contrastive_text.core.forks import check_not_forked
 from contrastive_text.core.host import sent
 from contrastive_text.core.types import NO_FRAME, Frame
 from contrastive_text.data import TextTokenizer
@@ -120,7 +121,10 @@ class BlockEncoder:
 
         Raises:
             ValueError: A vector that is not finite, or a model that another thread trains.
+            RuntimeError: On a CPU, a process forked from one that had used a model.
         """
+        if self.device.type == "cpu":
+            check_not_forked("encode")
         framed = self.tokens(block) if tokens is None else tokens
         with shared_network(self.model) as network:
             vectors, truncated = self._encode(network, block, framed, advance)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -34,8 +36,20 @@ _AT_ONCE = 8192
 """Tokens that go through the network together, however many texts are asked for at once."""
 
 
+class _ThreadCounts(threading.local):
+    """Number of truncated texts of each model's last call, for each thread by itself."""
+
+    def __init__(self) -> None:
+        self.of: WeakKeyDictionary[SentenceEncoder, int] = WeakKeyDictionary()
+
+
+_truncated = _ThreadCounts()
+
+
 class SentenceEncoder(nn.Module):
     """Encodes sentences; its arguments have the names and meanings of sentence-transformers'.
+
+    Any number of threads may encode with one model at the same time. See docs/use.md for servers and asyncio.
 
     Args:
         encoder: The network with its tokenizer and length limit.
@@ -50,7 +64,6 @@ class SentenceEncoder(nn.Module):
     Attributes:
         pooling: Which pooler a loaded model is read with and why, in words: its own, or one in place of it.
         card: The model card that ``save_pretrained`` writes as ``README.md``; empty for none.
-        truncated: Texts that the last ``encode``, or ``encode_blocks`` as far as it was read, has cut.
 
     Raises:
         TypeError: Another encoder than a ``TransformerEncoder``.
@@ -75,7 +88,7 @@ class SentenceEncoder(nn.Module):
         limit, length = self.encoder.limit, self.max_length
         self.tokenizer = TextTokenizer(tokenizer, length, limit and length and limit - length)
         self.prompts, self.truncate_dim, self.runtime = prompts, truncate_dim, runtime
-        self.pooling, self.card, self.truncated = "", "", 0
+        self.pooling, self.card = "", ""
         self._measured: tuple[Pooler, nn.Sequential | None, int] | None = None
         self._kept(truncate_dim)
 
@@ -140,6 +153,14 @@ class SentenceEncoder(nn.Module):
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.parameters()).device
+
+    @property
+    def truncated(self) -> int:
+        """Number of texts cut by the last ``encode`` of this thread, or by ``encode_blocks`` as far as it was read.
+
+        Each thread has its own number: read it in the thread that encodes.
+        """
+        return _truncated.of.get(self, 0)
 
     @property
     def identity(self) -> str:
@@ -279,13 +300,15 @@ class SentenceEncoder(nn.Module):
         frame = self.prompts.frame(encoding.prompt or "", self.tokenizer)
         self.tokenizer.check_frame(frame, "encode.prompt")
         work = BlockEncoder(self, self.tokenizer, encoding, not convert_to_tensor, frame)
-        self.truncated = 0
+        _truncated.of[self] = 0
         return self._counted(encode_each(work, sentences, show_progress_bar), convert_to_tensor)
 
     def _counted(self, blocks: Generator[VectorBlock, None, None], convert_to_tensor: bool) -> Iterator[Vectors]:
+        truncated = 0
         with closing(blocks):
             for block in blocks:
-                self.truncated += block.truncated
+                truncated += block.truncated
+                _truncated.of[self] = truncated
                 yield block.vectors if convert_to_tensor else block.vectors.numpy()
 
     @property

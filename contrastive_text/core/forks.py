@@ -1,0 +1,43 @@
+"""Check that a process may compute: one forked from a process that has used a model lacks that process's threads."""
+
+from __future__ import annotations
+
+import os
+
+from contrastive_text.core.errors import RunError
+
+_has_computed = False
+_forked_from: int | None = None
+"""Number of the process that had used a model when this one was forked from it."""
+
+
+def check_not_forked(where: str) -> None:
+    """Checks that this process has the threads it computes with, and records that it computes.
+
+    A fork copies the state of thread pools, but not their threads. Torch, onnxruntime and OpenVINO would wait forever
+    for threads that don't exist.
+
+    Args:
+        where: What errors begin with.
+
+    Raises:
+        RuntimeError: This process was forked from one that had used a model.
+    """
+    global _has_computed
+    if _forked_from is not None:
+        raise RunError(
+            f"{where}: expected a process that is started by spawn, got process {os.getpid()}, forked from process "
+            f"{_forked_from} after it had used a model; use multiprocessing.get_context('spawn'), or load the first "
+            "model after the fork"
+        )
+    _has_computed = True
+
+
+def _record_fork() -> None:
+    global _forked_from
+    if _has_computed:
+        _forked_from = os.getppid()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_record_fork)
