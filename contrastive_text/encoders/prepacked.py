@@ -53,7 +53,9 @@ class _Prepacked(TorchFunctionMode):
     def __init__(self, parts: Sequence[nn.Module]) -> None:
         super().__init__()
         layers = [part for part in parts if _is_plain(part)]
-        self._weights = [layer.weight for layer in layers]  # an identity is a weight's as long as the weight lives
+        self._weights = [
+            layer.weight for layer in layers
+        ]  # an identity is a weight's as long as the weight lives
         with _packing:
             self._packed = {id(weight): _packed(weight) for weight in self._weights}
         self._activated = {id(dense.weight) for part in parts if (dense := _dense_before_gelu(part)) is not None}
@@ -62,7 +64,7 @@ class _Prepacked(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Callable[..., Any],  # Any: any function of torch
-        types: Sequence[type],  # noqa: ARG002  # torch's signature
+        types: Sequence[type],  # torch's signature
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:

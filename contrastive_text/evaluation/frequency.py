@@ -19,8 +19,8 @@ from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import ScoreTable, TaskScore
 from contrastive_text.evaluation.sts.cosine import score_tasks
 from contrastive_text.evaluation.sts.data import STSPairs
-from contrastive_text.inference.shared_network import evaluating
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.shared_network import evaluating
 from contrastive_text.metrics import pair_similarity, spearman
 from contrastive_text.poolers import FirstLastPooler, LastTwoPooler, MeanPooler
 

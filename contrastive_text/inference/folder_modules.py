@@ -29,9 +29,9 @@ from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.adapter_files import write_adapters
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.loading import load_model
-from contrastive_text.inference.shared_network import evaluating
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.pooling import make_pooler
+from contrastive_text.inference.shared_network import evaluating
 from contrastive_text.poolers import (
     CLSPooler,
     LastTokenPooler,

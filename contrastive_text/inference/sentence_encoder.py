@@ -156,7 +156,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def truncated(self) -> int:
-        """Number of texts cut by the last ``encode`` of this thread, or by ``encode_blocks`` as far as it was read.
+        """Number of texts that this thread's last ``encode`` cut, or ``encode_blocks`` as far as it was read.
 
         Each thread has its own number: read it in the thread that encodes.
         """

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
 
-import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError

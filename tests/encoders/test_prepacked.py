@@ -43,9 +43,7 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     "name", [pytest.param(name, marks=() if name == "bert" else pytest.mark.slow) for name in NAMES]
 )
 @torch.no_grad()
-def test_every_architecture_has_the_values_that_it_has_by_itself(
-    name: str, products: list[torch.Tensor]
-) -> None:
+def test_every_architecture_has_the_values_that_it_has_by_itself(name: str, products: list[torch.Tensor]) -> None:
     encoder, batch = encoder_of(name).float(), ragged(*ROWS)
     plain = encoder.token_vectors(batch)
     with prepacked(encoder):
