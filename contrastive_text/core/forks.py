@@ -1,4 +1,4 @@
-"""Check that a process may compute: one forked from a process that has used a model lacks that process's threads."""
+"""Check that a process may compute: a process forked from one that has used a model lacks its threads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _forked_from: int | None = None
 def check_not_forked(where: str) -> None:
     """Checks that this process has the threads it computes with, and records that it computes.
 
-    A fork copies the state of thread pools, but not their threads. Torch, onnxruntime and OpenVINO would wait forever
-    for threads that don't exist.
+    A fork copies the state of thread pools, but not their threads. Torch, onnxruntime and OpenVINO would wait
+    forever for threads that don't exist.
 
     Args:
         where: What errors begin with.
@@ -26,9 +26,9 @@ def check_not_forked(where: str) -> None:
     global _has_computed
     if _forked_from is not None:
         raise RunError(
-            f"{where}: expected a process that is started by spawn, got process {os.getpid()}, forked from process "
-            f"{_forked_from} after it had used a model; use multiprocessing.get_context('spawn'), or load the first "
-            "model after the fork"
+            f"{where}: expected a process that is started by spawn, got process {os.getpid()}, forked from "
+            f"process {_forked_from} after it had used a model; use multiprocessing.get_context('spawn'), or "
+            "load the first model after the fork"
         )
     _has_computed = True
 

@@ -82,8 +82,8 @@ def _seconds_of_product(dtype: torch.dtype) -> float:
 def one_thread() -> Iterator[None]:
     """Keeps torch to one thread in the calling thread, where a second one costs more time than it saves.
 
-    The number belongs to the calling thread alone if torch computes by OpenMP. ``torch.set_num_threads`` also sets
-    it for each thread that starts computing later.
+    If torch computes by OpenMP, other threads keep their number. ``torch.set_num_threads`` would also set it for
+    each thread that computes for the first time.
 
     Example:
         >>> with one_thread():

@@ -52,10 +52,8 @@ class _Prepacked(TorchFunctionMode):
 
     def __init__(self, parts: Sequence[nn.Module]) -> None:
         super().__init__()
-        layers = [part for part in parts if _is_plain(part)]
-        self._weights = [
-            layer.weight for layer in layers
-        ]  # an identity is a weight's as long as the weight lives
+        # An identity is a weight's as long as the weight lives.
+        self._weights = [part.weight for part in parts if isinstance(part, nn.Linear) and _is_plain(part)]
         with _packing:
             self._packed = {id(weight): _packed(weight) for weight in self._weights}
         self._activated = {id(dense.weight) for part in parts if (dense := _dense_before_gelu(part)) is not None}
