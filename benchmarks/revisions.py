@@ -158,11 +158,8 @@ def main() -> None:
         print("\n".join(lines))
         return
     what = "-".join(["revisions", options.backend, *(["packed"] if options.packed else [])])
-    print(
-        publish(
-            what, lines, rows, vars(options) | {"before": "the other revision"}, folder=options.out or RESULTS
-        ).name
-    )
+    settings = vars(options) | {"before": "the other revision"}
+    print(publish(what, lines, rows, settings, folder=options.out or RESULTS).name)
 
 
 if __name__ == "__main__":
