@@ -149,8 +149,8 @@ def main() -> None:
         "# Encoding before and after a change",
         "",
         f"Encoder: {encoder_name(encoder)}, run by {options.backend}{', packed' if options.packed else ''}.",
-        f"{machine(options.threads, 'cpu')}. {options.rounds} rounds, the revisions taking turns; ratios are medians",
-        "of the rounds' ratios (lowest to highest). Written by `benchmarks/revisions.py`.",
+        f"{machine(options.threads, 'cpu')}. {options.rounds} rounds, the revisions taking turns; ratios are",
+        "medians of the rounds' ratios (lowest to highest). Written by `benchmarks/revisions.py`.",
         "",
         *markdown(header, cells),
     ]
