@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import rank, split_as, sum_over_ranks, whole, world_size
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import NO_LABEL
+from contrastive_text.core.types import HIDDEN_ID, NO_LABEL
 from contrastive_text.encoders import TransformerEncoder, layer_checkpoints
 from contrastive_text.losses import (
     by_rows,
@@ -173,6 +173,9 @@ def batch_of(case: Case, views: str, step: int) -> Batch:
         positions = torch.cat(places)
     text_ids = torch.randint(3 * rows, (rows,), generator=noise)
     text_ids[:EXAMPLES] %= EXAMPLES // 2
+    negatives = [i for i, slot in enumerate(case.slots) if slot.role == "negative"]
+    lacking = torch.isin(row_slots, torch.tensor(negatives)) & (torch.arange(rows) % EXAMPLES % 3 == 1)
+    text_ids[lacking] = HIDDEN_ID  # every third example lacks its hard negative
     return Batch(
         ids=ids,
         lengths=lengths,

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from contrastive_text.cli.paths import ReadPath, WrittenFile, WrittenFolder
 from contrastive_text.core.text_files import USUAL
 
-FILES = ".txt, .tsv, .csv or .jsonl, each also .gz"
+FILES = ".txt, .tsv, .csv, .jsonl or .json, each also .gz"
 _BOUNDS = (
     f"of data files: line={USUAL.line} bytes, depth={USUAL.depth} levels of JSON, ratio={USUAL.ratio} bytes out "
     "of one of a .gz; raise them for files that you trust"
@@ -19,6 +19,16 @@ _BOUNDS = (
 Model = Annotated[str, ReadPath(model=True), "folder or hub name"]
 Texts = Annotated[str, ReadPath(), FILES]
 Column = Annotated[str | None, "column of the text, where its name isn't a usual one"]
+Header = Annotated[
+    str | None,
+    {"metavar": "NAMES"},
+    "names of the columns of a file whose first line is a row, such as anchor,positive,score",
+]
+Separator = Annotated[
+    str | None,
+    {"metavar": "CHARACTER"},
+    "between the fields of a .tsv or .csv, such as ';' or tab, where its header leaves it open",
+]
 Columns = Annotated[
     Mapping[str, str] | None,
     {"metavar": "NAME=COLUMN"},

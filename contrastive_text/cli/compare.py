@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from contrastive_text.cli.commands import Compare
+from contrastive_text.cli.files import plain_form
 from contrastive_text.cli.models import load_model, warnings_as_notes
 from contrastive_text.cli.options import check_read
 from contrastive_text.cli.tables import print_or_write
@@ -73,7 +74,8 @@ def compare(options: Compare) -> None:
     )
     if ranked is not None:
         check_some("--data", ranked)
-    rows = read_rows(options.texts, reads=("text",), bounds=bounds) if options.texts else None
+    form = plain_form()
+    rows = read_rows(options.texts, reads=("text",), bounds=bounds, form=form) if options.texts else None
     texts = None if rows is None else [str(row["text"]) for row in rows]
     with redirect_stdout(sys.stderr):  # the output is the comparison alone, for a file or another program
         read = (*(tasks or {}).values(), *(ranked or {}).values())
@@ -117,7 +119,8 @@ def _say_truncated(models: Mapping[str, CachedEncoder]) -> None:
 def _sts_tasks(data: str, columns: Mapping[str, str] | None, bounds: Bounds) -> Mapping[str, STSPairs | str]:
     path = Path(data)
     if path.is_file():
-        return {path.name: STSPairs.of_table(read_pairs(path, columns, bounds=bounds), by_column=True)}
+        form = plain_form(columns="--columns")
+        return {path.name: STSPairs.of_table(read_pairs(path, columns, bounds=bounds, form=form), by_column=True)}
     if columns:
         raise InvalidValueError(f"--columns: expected a file of pairs for --data, got {data}; leave it out")
     return find_sts(data)

@@ -14,6 +14,7 @@ from rich.text import Text
 from torch import Tensor
 
 from contrastive_text.cli.commands import Diagnose
+from contrastive_text.cli.files import plain_form
 from contrastive_text.cli.models import load_model
 from contrastive_text.cli.tables import print_or_write
 from contrastive_text.core.console import console
@@ -31,8 +32,8 @@ from contrastive_text.inference.vector_files import TextVectors
 def diagnose(options: Diagnose) -> None:
     """Prints how the vectors of a file's texts lie in space, and what is off, in words."""
     bounds = Bounds.of(options.bounds)
-    table = read_rows(options.texts, reads=("text",), bounds=bounds)
-    pairs = None if options.pairs is None else read_pairs(options.pairs, bounds=bounds)
+    table = read_rows(options.texts, reads=("text",), bounds=bounds, form=plain_form())
+    pairs = None if options.pairs is None else read_pairs(options.pairs, bounds=bounds, form=plain_form())
     as_json = options.format == "json"
     if not as_json:
         say("\n".join(each.understood for each in (table, pairs) if each is not None))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from contrastive_text.cli.embed import index_of
 from contrastive_text.cli.encoding_commands import Duplicates
+from contrastive_text.cli.files import form_of
 from contrastive_text.cli.tables import table_row
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError
@@ -28,7 +29,12 @@ def duplicates(options: Duplicates) -> None:
     if options.keep is not None:
         _check_name(options.keep, (".txt", ".jsonl"))
     texts = TextStream(
-        options.input, options.column, distinct=True, split=options.split, bounds=Bounds.of(options.bounds)
+        options.input,
+        options.column,
+        distinct=True,
+        split=options.split,
+        bounds=Bounds.of(options.bounds),
+        form=form_of(options),
     )
     if options.keep is not None and options.keep.suffix == ".txt":
         _check_lines(texts, options.keep)

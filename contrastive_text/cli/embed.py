@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from contrastive_text.cli.encoding_commands import Embed, EncodingCommand
+from contrastive_text.cli.files import form_of
 from contrastive_text.cli.models import check_device, load_model, warnings_as_notes
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
@@ -96,7 +97,14 @@ def embed(options: Embed) -> None:
     check_suffix(options.output)
     ranges = None if options.ranges is None else _ranges(options.ranges)
     bounds = Bounds.of(options.bounds)
-    texts = TextStream(options.input, options.column, options.distinct, split=options.split, bounds=bounds)
+    texts = TextStream(
+        options.input,
+        options.column,
+        options.distinct,
+        split=options.split,
+        bounds=bounds,
+        form=form_of(options),
+    )
     say(texts.scan().understood)
     model, devices = encoder_of(options)
     encoding = Encoding(

@@ -12,7 +12,9 @@ from contrastive_text.cli.arguments import (
     Columns,
     Device,
     Dtype,
+    Header,
     Model,
+    Separator,
     Texts,
     TextsCommand,
 )
@@ -53,6 +55,8 @@ class EncodingCommand(TextsCommand):
 
     model: Model
     column: Column = None
+    header: Header = None
+    separator: Separator = None
     split: Annotated[str | None, "of a file with a column split: train, dev, test, another, or all"] = None
     block_size: Annotated[int, "texts that are encoded and then saved together"] = 16_384
     device: Annotated[Device, "cpu, cuda, ... or several: cuda:0,cuda:1; the GPU if there is one"] = None
@@ -119,6 +123,11 @@ class Mine(EncodingCommand):
     output: Annotated[Path, WrittenFile(_with_mining), ".tsv or .jsonl, for fit"]
     _: KW_ONLY
     columns: Columns = None
+    pair_labels: Annotated[
+        Literal["positives", "hard", "all"] | None,
+        "of pairs with labels: leave those labelled 0 out, take their second texts as candidates, or take all "
+        "for positives",
+    ] = None
     corpus: Annotated[Texts | None, "texts that become negatives, beside the positives of all queries"] = None
     form: Annotated[
         Literal["triples", "tuples", "pairs"],

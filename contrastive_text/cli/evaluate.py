@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from contrastive_text.cli.commands import Evaluate, Suite
+from contrastive_text.cli.files import form_of, plain_form
 from contrastive_text.cli.models import load_readings, warnings_as_notes
 from contrastive_text.cli.options import check_read
 from contrastive_text.cli.tables import print_or_write
@@ -138,7 +139,10 @@ def _evaluate_files(options: Evaluate) -> None:
     plain = options.output is None and options.format in (None, "text")
     bounds = Bounds.of(options.bounds)
     with redirect_stdout(sys.stdout if plain else sys.stderr):
-        tables = {path: read_pairs(path, columns=options.columns, bounds=bounds) for path in options.files}
+        form = form_of(options)
+        tables = {
+            path: read_pairs(path, columns=options.columns, bounds=bounds, form=form) for path in options.files
+        }
         for path, table in tables.items():
             say(table.understood)
             if options.threshold is not None:
@@ -272,6 +276,6 @@ def _counted(options: Evaluate) -> list[str] | None:
     """Returns the texts whose tokens are counted; None for those of the tasks."""
     if options.frequencies is None:
         return None
-    table = read_rows(options.frequencies, reads=("text",))
+    table = read_rows(options.frequencies, reads=("text",), form=plain_form())
     say(table.understood)
     return [str(row["text"]) for row in table]

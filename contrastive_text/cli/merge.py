@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contrastive_text.cli.commands import Merge
+from contrastive_text.cli.files import plain_form
 from contrastive_text.cli.models import load_model, warnings_as_notes
 from contrastive_text.core.disk import alone_with
 from contrastive_text.core.terminal import say
@@ -15,7 +16,8 @@ from contrastive_text.inference.merging import merged_card, short_names
 
 def merge(options: Merge) -> None:
     """Saves the mean of the weights of models, and scores it beside its members where there are pairs."""
-    pairs = read_pairs(options.pairs, bounds=Bounds.of(options.bounds)) if options.pairs else None
+    bounds = Bounds.of(options.bounds)
+    pairs = read_pairs(options.pairs, bounds=bounds, form=plain_form()) if options.pairs else None
     weights = options.weights or None
     with alone_with(options.output):
         with warnings_as_notes():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields
+from itertools import chain
 
 from contrastive_text.cli.embed import encoder_of
 from contrastive_text.cli.encoding_commands import Mine
+from contrastive_text.cli.files import form_of, plain_form
 from contrastive_text.cli.models import load_model, warnings_as_notes
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
@@ -51,14 +53,27 @@ def mine(options: Mine) -> None:
 def _read(options: Mine) -> PairTexts:
     """Returns the texts of the files, once all were read; says how they were understood."""
     bounds = Bounds.of(options.bounds)
-    pairs = read_rows(options.input, ("anchor", "positive"), options.columns, split=options.split, bounds=bounds)
+    pairs = read_rows(
+        options.input,
+        ("anchor", "positive"),
+        options.columns,
+        split=options.split,
+        bounds=bounds,
+        form=form_of(options),
+    )
     say(pairs.understood)
     further: Iterable[str] = ()
     if options.corpus is not None:
-        further = TextStream(options.corpus, options.column, distinct=True, split=options.split, bounds=bounds)
+        form = plain_form(column="--column", split="--split")
+        further = TextStream(
+            options.corpus, options.column, distinct=True, split=options.split, bounds=bounds, form=form
+        )
         say(further.scan().understood)
-    texts = PairTexts(((str(row["anchor"]), str(row["positive"])) for row in pairs), further)
-    say(f"{len(pairs):,} pairs of {len(texts.queries):,} queries; a corpus of {len(texts.corpus):,} texts")
+    # Pairs labelled 0: their second texts may become negatives, as those of the corpus.
+    apart = [str(row["positive"]) for row in pairs if row.get("target") == 0.0]
+    together = [(str(row["anchor"]), str(row["positive"])) for row in pairs if row.get("target") != 0.0]
+    texts = PairTexts(together, chain(further, apart))
+    say(f"{len(together):,} pairs of {len(texts.queries):,} queries; a corpus of {len(texts.corpus):,} texts")
     return texts
 
 

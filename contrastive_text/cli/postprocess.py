@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from contrastive_text.cli.commands import Postprocess
+from contrastive_text.cli.files import form_of, plain_form
 from contrastive_text.cli.models import load_model, say_truncated
 from contrastive_text.core.disk import alone_with
 from contrastive_text.core.errors import InvalidValueError
@@ -46,9 +47,10 @@ def _postprocess(options: Postprocess) -> None:
         reads=("text",),
         columns={"text": options.column} if options.column else None,
         bounds=bounds,
+        form=form_of(options),
     )
     say(table.understood)
-    pairs = read_pairs(options.pairs, bounds=bounds) if options.pairs else None
+    pairs = read_pairs(options.pairs, bounds=bounds, form=plain_form()) if options.pairs else None
     texts = list(dict.fromkeys(str(row["text"]) for row in table))
     model = load_model(options.model, device=options.device)
     plain = unnormalised(model)

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from contrastive_text.cli.embed import index_of
 from contrastive_text.cli.encoding_commands import Search
+from contrastive_text.cli.files import form_of, plain_form
 from contrastive_text.cli.models import say_truncated
 from contrastive_text.cli.tables import table_row
 from contrastive_text.core.errors import InvalidValueError
@@ -41,11 +42,15 @@ def search(options: Search) -> None:
     bounds = Bounds.of(options.bounds)
     # The index may still be mapped when its folder goes.
     with redirect_stdout(sys.stderr), TemporaryDirectory(ignore_cleanup_errors=True) as made:
-        corpus = TextStream(options.corpus, options.column, split=options.split, bounds=bounds)
+        form = form_of(options)
+        corpus = TextStream(options.corpus, options.column, split=options.split, bounds=bounds, form=form)
         say(corpus.scan().understood)
         queries = [*options.query]
         if options.queries is not None:
-            asked = TextStream(options.queries, options.query_column, split=options.split, bounds=bounds)
+            form = plain_form(column="--query_column", split="--split")
+            asked = TextStream(
+                options.queries, options.query_column, split=options.split, bounds=bounds, form=form
+            )
             say(asked.scan().understood)
             queries += asked
         path = options.index or Path(made, "corpus.npy")

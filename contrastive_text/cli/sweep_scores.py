@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from contrastive_text.cli.commands import Sweep
+from contrastive_text.cli.files import plain_form
 from contrastive_text.cli.models import warnings_as_notes
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.misspelt import nearest
@@ -206,7 +207,8 @@ def _pairs(config: Config, where: str) -> Table:
         raise InvalidValueError(
             f"{where}: expected one file of scored pairs in data.validation, got {len(files)}; name one"
         )
-    return read_pairs(files[0], columns=data["eval_columns"], bounds=Bounds.of(data["bounds"]))
+    form = plain_form(columns="--data.eval_columns")
+    return read_pairs(files[0], columns=data["eval_columns"], bounds=Bounds.of(data["bounds"]), form=form)
 
 
 def _check_known(name: str, figure: str, known: Sequence[str]) -> None:

@@ -61,7 +61,7 @@ class Clean:
     def row(self, row: Row) -> Row:
         """Returns a row with its texts cleaned."""
         return {
-            name: self(value) if isinstance(value, str) and name != "subset" else value
+            name: self(value) if isinstance(value, str) and value and name != "subset" else value
             for name, value in row.items()
         }
 

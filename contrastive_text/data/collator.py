@@ -13,7 +13,7 @@ import torch
 from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, fold_each, generator, text_id
-from contrastive_text.core.types import ROLES, Example, Frame, Role, Row, Slot, Text, TextPair, Tokens
+from contrastive_text.core.types import HIDDEN_ID, ROLES, Example, Frame, Role, Row, Slot, Text, TextPair, Tokens
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.token_rows import Tokenised, batch_of, edited_ids, flat, framed_row
 from contrastive_text.data.tokenizing import TextTokenizer
@@ -220,7 +220,8 @@ def assemble(
     """Alters, tokenises and concatenates texts.
 
     Text views alter texts alone, and token views the tokens of texts alone; then what stands around them is put
-    there. Token views after special tokens and embedding views see the whole row.
+    there. Token views after special tokens and embedding views see the whole row. An empty text in the role
+    negative is a hard negative that the row lacks: no view alters it, and its id hides it from every row.
 
     Args:
         texts: The texts of all examples, slot by slot.
@@ -235,6 +236,9 @@ def assemble(
     framed = [frame for frame in frames or [Frame()] * len(slots) for _ in range(examples)]
     draw_keys = keys.tolist()
     names = [name for name in map(plan.chain_name, slots) for _ in range(examples)]
+    missing = [i for i, text in enumerate(texts) if text == "" and slots[i // examples].role == "negative"]
+    for i in missing:
+        names[i] = None
     altered = list(texts)
     rngs: dict[int, np.random.Generator] = {}
     for chain_name in plan.text_chains:
@@ -268,6 +272,8 @@ def assemble(
     text_ids = flat([[_span_id(text) if isinstance(text, Tokens) else ids[text] for text in texts]])
     if plan.text_chains or plan.token_chains:  # editing can make other texts equal
         text_ids = torch.stack([text_ids, edited_ids(rows, tokenizer)], dim=1)
+    if missing:
+        text_ids[missing] = HIDDEN_ID
     batch = batch_of(rows, tokenizer, slots, torch.from_numpy(keys), text_ids)
     return batch.replace(
         target=torch.tensor(targets, dtype=torch.float64) if targets and None not in targets else None,

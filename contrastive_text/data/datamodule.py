@@ -14,6 +14,7 @@ from contrastive_text.core.notebook import facts_table
 from contrastive_text.core.specs import part_spec, to_plain
 from contrastive_text.data.cleaning import Clean
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
+from contrastive_text.data.files.forms import PairRows
 from contrastive_text.data.files.given import PLACES, Source, check_given, given_source, given_sources, handed
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.held_out import HeldOutRows
@@ -59,6 +60,13 @@ class TextDataModule(pl.LightningDataModule):
             every run; None for all.
         columns: Library column -> column of the training file, where its name isn't a usual one.
         labels: Label of the training file -> class of the objective, where they differ.
+        header: Names of the columns of a training file whose first line is a row: a list, or one text with
+            commas, such as ``anchor,positive,score``.
+        separator: Character between the fields of the training file, where its suffix and its header leave it
+            open; ``tab`` is a tab.
+        pair_labels: What to do with labelled pairs if no objective reads the label: train on those that belong
+            together (``positives``), take the others as hard negatives (``hard``), or train on all pairs as if
+            they belonged together (``all``). None refuses pairs that do not belong together.
         eval_columns: As ``columns``, for the files of scored pairs.
         pairing: Which texts of a row belong together; None for ``SameText``.
         limit: How many rows are trained on, or what share (``10%``), drawn by the seed alone; None for all.
@@ -104,6 +112,9 @@ class TextDataModule(pl.LightningDataModule):
         held_out: Source | None = None,
         columns: dict[str, Any] | None = None,  # Any: a name or a list of names; jsonargparse wants one type
         labels: dict[str, str] | None = None,
+        header: str | list[str] | None = None,
+        separator: str | None = None,
+        pair_labels: PairRows | None = None,
         eval_columns: dict[str, str] | None = None,
         pairing: Pairing | None = None,
         limit: int | str | None = None,
@@ -137,6 +148,9 @@ class TextDataModule(pl.LightningDataModule):
         self.retrieval_documents = retrieval_documents
         self.columns = columns
         self.labels = labels
+        self.header = header
+        self.separator = separator
+        self.pair_labels = pair_labels
         self.eval_columns = eval_columns
         self.pairing = pairing
         self.limit = limit
@@ -221,6 +235,8 @@ class TextDataModule(pl.LightningDataModule):
         """
         if self.trainer is not None:
             check_own_batches(self.trainer, stage)
+        if hard := [name for name, task in self.each_task.items() if task.pair_labels == "hard"]:
+            self._consumer().take_negative_pairs(hard if self.tasks else [None])
         needs = self._needs()
         for part in PARTS[stage]:
             self.tables.read(part, needs.tasks, optional=(stage, part) == ("fit", "validation"))

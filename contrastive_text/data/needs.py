@@ -92,6 +92,13 @@ class BatchConsumer(Protocol):
             ValueError: Views and objectives of other tasks than there are.
         """
 
+    def take_negative_pairs(self, tasks: Sequence[str | None]) -> None:
+        """Lets the contrastive objectives of tasks take pairs labelled 0 as hard negatives.
+
+        Raises:
+            ValueError: A task without an objective that can.
+        """
+
     def adopt_tokenizer(self, description: str) -> None:
         """Takes over a tokenizer that was learned from the texts, as JSON."""
 

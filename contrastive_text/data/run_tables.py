@@ -11,6 +11,7 @@ from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.core.types import Row
+from contrastive_text.data.files.forms import FileForm
 from contrastive_text.data.files.given import GIVEN, Source
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
 from contrastive_text.data.needs import TaskNeeds
@@ -152,7 +153,12 @@ class RunTables:
         files = self.files.get(part, [])
         if part == "predict" and files and (part, part) not in self._tables:
             self._tables[part, part] = read_rows(
-                files, reads=("text",), split="all", bounds=self.bounds, cache_dir=self.cache_dir
+                files,
+                reads=("text",),
+                split="all",
+                bounds=self.bounds,
+                cache_dir=self.cache_dir,
+                form=FileForm(options={}),
             )
         elif part != "predict":
             self._read_pairs(part, files)
@@ -182,5 +188,9 @@ class RunTables:
         for name, path in zip(names, files, strict=True):
             if (part, name) not in self._tables:
                 self._tables[part, name] = read_pairs(
-                    path, columns=self.eval_columns, split=SPLITS[part], bounds=self.bounds
+                    path,
+                    columns=self.eval_columns,
+                    split=SPLITS[part],
+                    bounds=self.bounds,
+                    form=FileForm(options={"columns": "--data.eval_columns"}),
                 )

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.core.types import ROLES
 from contrastive_text.data.cleaning import Clean
+from contrastive_text.data.files.forms import FileForm, PairRows, options_of
 from contrastive_text.data.files.given import GIVEN, Source, source
 from contrastive_text.data.files.readers import Table, read_rows
 from contrastive_text.data.needs import TaskNeeds
@@ -19,7 +21,21 @@ from contrastive_text.pairings import Pairing, SameText
 
 ONLY = "train"
 """Name of the data set of a run that has one."""
-ALONE = ("train", "held_out", "columns", "labels", "pairing", "limit", "repeat", "clean", "join")
+ALONE = (
+    *(
+        "train",
+        "held_out",
+        "columns",
+        "labels",
+        "header",
+        "separator",
+        "pair_labels",
+        "pairing",
+        "limit",
+        "repeat",
+    ),
+    *("clean", "join"),
+)
 """What a run of one data set is told of it, beside what it is told in any case."""
 _TAKEN = (ONLY, "overall", "spearman", "pearson", *ROLES)
 """Names that mean something else among scores, tables and views."""
@@ -41,6 +57,11 @@ class TextTask:
             validation (``val/OBJECTIVE/loss``).
         columns: Library column -> column of the files, where its name isn't a usual one.
         labels: Label of the files -> class of the objective, where they differ.
+        header: Names of the columns of files whose first line is a row: a list, or one text with commas.
+        separator: Character between fields, where the suffix and the header leave it open; ``tab`` is a tab.
+        pair_labels: What to do with labelled pairs if no objective reads the label: train on those that belong
+            together (``positives``), take the others as hard negatives (``hard``), or train on all pairs as if
+            they belonged together (``all``). None refuses pairs that do not belong together.
         pairing: Which texts of a row belong together; None for ``SameText``.
         batch_size: Rows of a step, over all ranks together; None for the run's.
         limit: How many rows are trained on, or what share of them, such as ``10%``, drawn by the seed; None for
@@ -58,6 +79,9 @@ class TextTask:
     held_out: Source | None = None
     columns: dict[str, Any] | None = None  # Any: a name or a list of names; jsonargparse wants one type
     labels: dict[str, str] | None = None
+    header: str | list[str] | None = None
+    separator: str | None = None
+    pair_labels: PairRows | None = None
     pairing: Pairing | None = None
     batch_size: int | None = None
     limit: int | str | None = None
@@ -115,7 +139,7 @@ def file_name(path: str) -> str:
     """
     if path.startswith(GIVEN):
         return path.removeprefix(GIVEN).partition(":")[0]
-    return re.sub(r"\.(txt|tsv|csv|jsonl|parquet|arrow)(\.gz)?$", "", Path(path).name).replace(":", "-")
+    return re.sub(r"\.(txt|tsv|csv|jsonl|json|parquet|arrow)(\.gz)?$", "", Path(path).name).replace(":", "-")
 
 
 def check_tasks(tasks: Mapping[str, TextTask], alone: TextTask) -> None:
@@ -209,13 +233,26 @@ def read_task(
     pairing = task.pairing or SameText()
     target = pairing.target or needs.target
     texts = tuple(column for column in pairing.reads if column != "target")
+    place = option_place(name)
+    form = FileForm.of_run(place, task.header, task.separator, task.pair_labels)
     if part == "predict":
-        columns = _without_target(task.columns)
+        options = options_of("columns", "separator", prefix=f"--{place}.")
         return read_rows(
-            task.files(part), reads=texts, columns=columns, split=SPLITS[part], bounds=bounds, cache_dir=cache_dir
+            task.files(part),
+            reads=texts,
+            columns=_without_target(task.columns),
+            split=SPLITS[part],
+            bounds=bounds,
+            cache_dir=cache_dir,
+            form=FileForm(separator=task.separator, pair_labels="all", options=options),
         )
     scored = part in ("validation", "test")
-    if (target is None and task.labels) or (scored and not needs.predicts):
+    chosen = not scored and task.pair_labels in ("positives", "hard")
+    if chosen:
+        reader = "objective" if pairing.target is None else "pairing"
+        _check_unread(f"--{place}.pair_labels", task, target, reader)
+        target = None
+    if (target is None and task.labels and not chosen) or (scored and not needs.predicts):
         lacking, dropped = (name, "files") if scored else ("the labels", "labels")
         raise InvalidValueError(
             f"{where}: expected an objective that predicts {lacking}, got none; add one under model.objectives "
@@ -231,8 +268,22 @@ def read_task(
         every_label=part == "train",
         bounds=bounds,
         cache_dir=cache_dir,
+        form=form,
     )
     return table if task.clean is None or scored else task.clean.table(table)
+
+
+def _check_unread(option: str, task: TextTask, target: Target | None, reader: str) -> None:
+    """Checks that nothing else reads the labels by which rows are chosen.
+
+    Raises:
+        ValueError: Another objective, or the pairing, reads them.
+    """
+    if target is not None and (task.pair_labels == "positives" or target != Classes(("0", "1"))):
+        raise InvalidValueError(
+            f"{option}: expected labels that no {reader} reads, got {task.pair_labels} and {target}; leave "
+            f"{option} out, or set pair_labels of the Contrastive objective"
+        )
 
 
 def _without_target(columns: Mapping[str, Any] | None) -> dict[str, Any] | None:  # Any: as TextTask.columns

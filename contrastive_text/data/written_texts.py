@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from contrastive_text.core.types import Row
+from contrastive_text.data.files.forms import FileForm
 from contrastive_text.data.files.given import GIVEN, GivenRows
 from contrastive_text.data.files.labels import Labels
 from contrastive_text.data.files.rows import FileRows
@@ -43,7 +44,8 @@ def line_of(text: str, data: TrainingData) -> str:
         if not isinstance(file, GivenRows) and file.startswith(GIVEN):
             continue  # the record of rows that aren't here
         source = file if isinstance(file, GivenRows) else Path(file)
-        for line, row in FileRows(source, reads, columns, Labels(None), SPLITS[part]):
+        form = FileForm(task.header, task.separator, "all")
+        for line, row in FileRows(source, reads, columns, Labels(None), SPLITS[part], form=form):
             if any(isinstance(cell, str) and clean(cell) == text for cell in row.values()):
                 return f"{source.name if isinstance(source, GivenRows) else file}:{line}"
     return option_place(data.name)

@@ -10,6 +10,7 @@ from torch import Tensor
 from contrastive_text.core.errors import MissingFileError
 from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.data.files.formats import listed, reading_error, short
+from contrastive_text.data.files.forms import options_of
 from contrastive_text.data.prompts import DOCUMENT, QUERY
 from contrastive_text.data.retrieval.beir import (
     NANO_PLACE,
@@ -68,7 +69,7 @@ def find_retrieval(
         return {task: _on_hub(task, copy or NANO_PLACE) for task in _chosen(tasks, NANO_SETS)}
     if path.is_file():
         (task,) = _chosen(tasks, [path.name])
-        return {task: read_pair_corpus(path, corpus, columns, bounds=bounds)}
+        return {task: read_pair_corpus(path, corpus, columns, bounds=bounds, options=options_of("columns"))}
     if not path.is_dir():
         raise MissingFileError(
             f"{path}: expected a folder of data sets or a file of pairs, found none; check its name"

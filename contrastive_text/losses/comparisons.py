@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from contrastive_text.core.types import HIDDEN_ID
 from contrastive_text.losses.relations import NO_ID, Alike, Forbid
-
-_HIDDEN_ID = -2
-"""Of columns that no row may see; hashes of texts are equal to it, as to each other, once in 2**64 pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +133,10 @@ class Comparison:
 
     def without(self, first: int) -> Comparison:
         """Returns the comparison in which a row sees none of the first columns but its target."""
-        forbid, hidden = self.forbid, torch.arange(len(self.columns), device=self.columns.device) < first
-        rows = torch.cat([forbid.rows, torch.full_like(forbid.rows[:, :1], _HIDDEN_ID)], dim=1)
-        hidden = hidden.reshape(-1, *[1] * (forbid.columns.ndim - 1))
-        columns = torch.where(hidden, _HIDDEN_ID, forbid.columns)
-        return replace(self, forbid=replace(forbid, rows=rows, columns=columns))
+        hidden = torch.arange(len(self.columns), device=self.columns.device) < first
+        hidden = hidden.reshape(-1, *[1] * (self.forbid.columns.ndim - 1))
+        columns = torch.where(hidden, HIDDEN_ID, self.forbid.columns)
+        return replace(self, forbid=replace(self.forbid, columns=columns, hides=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.similarity import full_precision
+from contrastive_text.core.types import HIDDEN_ID
 
 Joined = Literal["mean", "sum"]
 
@@ -36,6 +37,7 @@ class Forbid:
         partners: Id, of the first kind, of the text that each column belongs with, (C,), ``NO_ID`` for none;
             None where siblings are seen.
         near: Columns that a guide finds too near to a row; None without a guide.
+        hides: Whether columns with the id ``HIDDEN_ID`` are forbidden for every row.
 
     Example:
         >>> ids = torch.tensor([7, 7]), torch.tensor([1, 2])  # one query, two positives
@@ -51,6 +53,12 @@ class Forbid:
     columns: Tensor
     partners: Tensor | None = None
     near: TooNear | None = None
+    hides: bool = False
+
+    @property
+    def hidden(self) -> Tensor:
+        """True for columns that no row may see, (C,)."""
+        return (self.columns if self.columns.ndim == 1 else self.columns[:, 0]) == HIDDEN_ID
 
     @property
     def kinds(self) -> list[tuple[Tensor, Tensor]]:
@@ -65,6 +73,8 @@ class Forbid:
         same = torch.zeros((), dtype=torch.bool, device=self.columns.device)
         for rows, columns in self.kinds:
             same = same | _any_equal(rows[down], columns[across])
+        if self.hides:
+            same = same | self.hidden[across]
         return same if self.near is None else same | self.near.tile(down, across)
 
     def part(self, those: slice) -> Forbid:
@@ -93,6 +103,13 @@ class Forbid:
         if self.near is not None:
             return None
         listed = []
+        if self.hides:
+            hidden = self.hidden.nonzero().flatten()
+            most -= len(hidden) * len(self.rows)
+            if most < 0:
+                return None
+            rows = torch.arange(len(self.rows), device=hidden.device).repeat_interleave(len(hidden))
+            listed.append((rows, hidden.repeat(len(self.rows))))
         for ids, column_ids in self.kinds:
             ordered, order = column_ids.sort()
             first = torch.searchsorted(ordered, ids.contiguous())

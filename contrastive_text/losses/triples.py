@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.types import HIDDEN_ID
 from contrastive_text.losses.comparisons import Columns, FurtherNegatives, Rows
 from contrastive_text.losses.guide_vectors import GuideVectors
 from contrastive_text.losses.relations import NO_ID, Alike, Forbid, Joined, TooNear, partners_among
@@ -24,7 +25,7 @@ class Triples:
         negative: (N, K, D), or None.
         anchor_ids: (N,), or (N, kinds).
         positive_ids: (N,), or (N, kinds).
-        negative_ids: (N, K), or (N, K, kinds), or None.
+        negative_ids: (N, K), or (N, K, kinds), or None; ``HIDDEN_ID`` where an example has fewer hard negatives.
         classes: Class of each example, 0 or more, (N,), or None.
         partners: Ids of the texts that anchor and positive belong with, each other's, (N, 2), ``NO_ID`` for
             none; None where siblings are kept.
@@ -42,6 +43,17 @@ class Triples:
     partners: Tensor | None = None
     attract: Joined | None = None
     guide: GuideVectors | None = None
+
+    def apart(self) -> Triples:
+        """Returns the same vectors, every text with its own id, so that a row sees texts equal to its own."""
+        distinct = Triples.distinct(self.anchor, self.positive, self.negative)
+        ids = distinct.negative_ids
+        if ids is not None and self.negative_ids is not None:
+            missing = (
+                self.negative_ids if self.negative_ids.ndim == 2 else self.negative_ids[..., 0]
+            ) == HIDDEN_ID
+            ids = torch.where(missing, HIDDEN_ID, ids)
+        return replace(distinct, negative_ids=ids, classes=self.classes, guide=self.guide)
 
     @classmethod
     def distinct(cls, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Triples:
@@ -132,7 +144,7 @@ class Triples:
             columns: What they are held against.
             classes: Class of each row, (R,), where columns of its class are alike; None where siblings count.
         """
-        forbid, alike = Forbid(rows.ids, columns.ids), None
+        forbid, alike = Forbid(rows.ids, columns.ids, hides=self.negative is not None), None
         if columns.groups is not None and classes is not None:
             alike = Alike(classes, columns.groups)
         elif columns.groups is not None and self.partners is not None:

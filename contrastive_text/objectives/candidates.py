@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.similarity import full_precision, unit_vectors
-from contrastive_text.core.types import Encoded, Role
+from contrastive_text.core.types import HIDDEN_ID, Encoded, Role
 from contrastive_text.losses.relations import Forbid
 from contrastive_text.losses.triples import Triples
 from contrastive_text.objectives.batch_pairs import gather_triples
@@ -81,10 +81,10 @@ class Candidates:
             return (self.rows[down].unsqueeze(1) * self.columns[down]).sum(dim=2)
 
     def hidden(self, down: slice) -> Tensor:
-        """Returns True where a column is the row's very text, (rows, C)."""
+        """Returns True where a column is the row's own text, or a hard negative that is missing, (rows, C)."""
         if self.columns.ndim == 2:
-            return Forbid(self.row_ids.unsqueeze(1), self.column_ids).tile(down, slice(None))
-        same = self.row_ids[down].unsqueeze(1) == self.column_ids[down]
+            return Forbid(self.row_ids.unsqueeze(1), self.column_ids, hides=True).tile(down, slice(None))
+        same = (self.row_ids[down].unsqueeze(1) == self.column_ids[down]) | (self.column_ids[down] == HIDDEN_ID)
         return same if same.ndim == 2 else same.any(dim=2)
 
     @property

@@ -142,21 +142,35 @@ class Contrastive(Objective):
         self.guides = () if false_negatives is None else (false_negatives.guide,)
         self._between = named_between(between, "Contrastive")
         self.reads, self.takes = self._between.reads, self._between.takes
-        self._check_target()
-        self._check_queue()
         check_siblings(siblings, attract)
-        if siblings == "attract":
-            check_attracting(self.loss, self._between, pair_labels, mask_duplicates)
-        if false_negatives is not None:
-            check_bound(false_negatives, self._between, pair_labels)
         if keys is not None:
             check_keys(keys, self._between, self.loss, queue)
             # A guide knows the texts that the trained network encodes.
             self.keyed = () if false_negatives is not None else columns_alone(keys, self.loss)
-        if not in_batch:
-            check_in_batch(self.loss, pair_labels)
+        self._check_pair_labels()
         compared, roles = self._between.compared if queue else (), () if keys is None else keys.roles
         self.queues = nn.ModuleDict({name: Queue(queue, mask_duplicates, keys=roles) for name in compared})
+
+    def take_pair_labels(self, pair_labels: PairLabels) -> None:
+        """Takes what to do with pairs whose target is 0, unless it was built with that.
+
+        Raises:
+            ValueError: Options that exclude it, such as ``classes``.
+        """
+        if self.pair_labels is None:
+            self.pair_labels = pair_labels
+            self._check_pair_labels()
+
+    def _check_pair_labels(self) -> None:
+        """Checks what depends on the labels of pairs."""
+        self._check_target()
+        self._check_queue()
+        if self.siblings == "attract":
+            check_attracting(self.loss, self._between, self.pair_labels, self.mask_duplicates)
+        if self.false_negatives is not None:
+            check_bound(self.false_negatives, self._between, self.pair_labels)
+        if not self.in_batch:
+            check_in_batch(self.loss, self.pair_labels)
 
     def _check_queue(self) -> None:
         if self.queue < 0:
@@ -308,8 +322,7 @@ class Contrastive(Objective):
     def _terms(self, name: str, rows: Triples, every: Triples, offset: int, logged: bool) -> Terms:
         texts = every.anchor_ids if every.anchor_ids.ndim == 1 else every.anchor_ids[:, 0]
         if not self.mask_duplicates:
-            distinct = Triples.distinct(every.anchor, every.positive, every.negative)
-            every = replace(distinct, classes=every.classes, guide=every.guide)
+            every = every.apart()
         if self.siblings_in_effect in ("hide", "attract"):
             every = every.with_partners(
                 attract=self.attract if self.siblings == "attract" else None,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.types import Role
+from contrastive_text.core.types import HIDDEN_ID, Role
 from contrastive_text.losses import Comparison, Loss
 from contrastive_text.losses.comparisons import Columns, FurtherNegatives
 from contrastive_text.losses.relations import NO_ID
@@ -87,7 +87,8 @@ class Queue(nn.Module):
             own = len(first.columns) - self.filled
             entering = whole.map(lambda rows: rows[:own])
         if not self.mask_duplicates:
-            entering = replace(entering, ids=torch.full_like(entering.ids, NO_ID))
+            seen = torch.where(entering.ids == HIDDEN_ID, HIDDEN_ID, NO_ID)
+            entering = replace(entering, ids=seen)
         self._compared = entering
         return [first, *others]
 

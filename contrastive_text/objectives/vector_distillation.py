@@ -10,7 +10,7 @@ from torch import nn
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32, unit_vectors
-from contrastive_text.core.types import Encoded, Role
+from contrastive_text.core.types import HIDDEN_ID, Encoded, Role
 from contrastive_text.heads import linear_exactly
 from contrastive_text.objectives.base import Objective, Terms
 
@@ -103,5 +103,10 @@ class VectorDistillation(Objective):
         wanted = wanted.to(found)
         cosines = (unit_vectors(found) * unit_vectors(wanted)).sum(dim=1)
         terms = 1 - cosines if self.distance == "cosine" else (found - wanted).square().mean(dim=1)
-        logs = {"guide_cosine": cosines.detach().mean()}
-        return Terms(total=terms.sum(), count=len(terms), logs=logs)
+        count = len(terms)
+        if (negatives := encoded.role_ids("negative")).numel():
+            ids = (negatives if negatives.ndim == 2 else negatives[..., 0]).flatten()
+            missing = torch.cat([ids.new_zeros(count - len(ids)), ids]) == HIDDEN_ID
+            terms, cosines = terms.masked_fill(missing, 0.0), cosines[~missing]
+            count = len(cosines)
+        return Terms(total=terms.sum(), count=count, logs={"guide_cosine": cosines.detach().mean()})

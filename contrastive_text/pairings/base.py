@@ -103,12 +103,16 @@ class SameText(Pairing):
 class Given(Pairing):
     """The data file names the texts: columns ``anchor`` and ``positive``, hard negatives if there are any.
 
+    Rows may have different numbers of hard negatives. A row with fewer has empty texts in their place, which are
+    masked for every row of a step.
+
     Args:
         views_per_text: How often each text stands in the batch, each time altered anew: 2 for the joint training
             of ConSERT (Yan et al. 2021), which has two views of the premise and two of the hypothesis.
+        negatives: Hard negatives of a row that an epoch takes, drawn again each time; None for all.
 
     Raises:
-        ValueError: No view of a text.
+        ValueError: No view of a text, or a negative number of hard negatives.
 
     Example:
         >>> example, = Given()({"anchor": "a", "positive": "b", "negative": "c"}, np.random.default_rng(0))
@@ -118,20 +122,30 @@ class Given(Pairing):
 
     reads = ("anchor", "positive")
 
-    def __init__(self, views_per_text: int = 1) -> None:
+    def __init__(self, views_per_text: int = 1, negatives: int | None = None) -> None:
+        if negatives is not None and negatives < 0:
+            raise InvalidValueError(
+                f"Given.negatives: expected 0 or more negatives of a row, got {negatives}; leave it out for all"
+            )
         if views_per_text < 1:
             raise InvalidValueError(
                 f"Given.views_per_text: expected 1 or more, got {views_per_text}; 2 in ConSERT"
             )
         self.views_per_text = views_per_text
+        self.negatives = negatives
 
-    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
         """Returns one example: the row's texts in their columns' roles."""
+        negatives = [str(text) for name, text in row.items() if name.startswith("negative")]
+        if self.negatives is not None and self.negatives < len(negatives):
+            there = [text for text in negatives if text]
+            drawn = sorted(rng.permutation(len(there))[: self.negatives])
+            negatives = [*(there[place] for place in drawn), *[""] * self.negatives][: self.negatives]
         return [
             Example(
                 anchor=str(row["anchor"]),
                 positives=(str(row["positive"]),),
-                negatives=tuple(str(text) for name, text in row.items() if name.startswith("negative")),
+                negatives=tuple(negatives),
                 views_per_text=self.views_per_text,
             )
         ]

@@ -181,6 +181,10 @@ class ContrastiveModule(StoredModule):
         tokenizers = self.text_tokenizer(), self.text_tokenizer(training=False)
         return self.by_task.data_needs(tasks, *tokenizers, self.encoder.vocabulary_size)
 
+    def take_negative_pairs(self, tasks: Sequence[str | None]) -> None:
+        """Lets the contrastive objectives of tasks take pairs labelled 0 as hard negatives."""
+        self.by_task.take_negative_pairs(tasks)
+
     @property
     def embedder(self) -> Embedder:
         """What a text goes through on its way to an embedding, in training."""

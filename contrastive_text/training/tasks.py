@@ -16,7 +16,7 @@ from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.tasks import ONLY
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head, build_head, share_layers
-from contrastive_text.objectives import Matryoshka, Objective
+from contrastive_text.objectives import Contrastive, Matryoshka, NegativesAsHard, Objective
 from contrastive_text.training.guides import Guide
 from contrastive_text.training.run_guides import check_guides_read
 from contrastive_text.views import View, ViewPlan
@@ -161,6 +161,25 @@ class TaskParts:
             new_tokens=self.new_tokens,
             prompts=self.prompts,
         )
+
+    def take_negative_pairs(self, tasks: Sequence[str | None]) -> None:
+        """Lets the contrastive objectives of tasks take pairs labelled 0 as hard negatives (``NegativesAsHard``).
+
+        Raises:
+            ValueError: A task without such an objective, or one whose own options exclude it.
+        """
+        for task in tasks:
+            place = "data" if task is None else f"data.tasks.{task}"
+            parts = self.objectives(task).values()
+            contrastive = [each for part in parts for each in part.modules() if isinstance(each, Contrastive)]
+            if not contrastive:
+                got = ", ".join(type(part).__name__ for part in parts)
+                raise InvalidValueError(
+                    f"{place}.pair_labels: expected a Contrastive objective for hard, got {got}; set positives, "
+                    "or add the objective"
+                )
+            for each in contrastive:
+                each.take_pair_labels(NegativesAsHard())
 
     def _needs(self, task: str | None) -> TaskNeeds:
         parts = self.objectives(task).values()

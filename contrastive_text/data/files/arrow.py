@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 from contrastive_text.core.libraries import require
 from contrastive_text.data.files.formats import Content, Record, reading_error, short
-from contrastive_text.data.files.frames import plain_cell
+from contrastive_text.data.files.frames import ClassNames, plain_cell
 
 _SLICE = 10_000
 """Rows that are made Python objects at once."""
@@ -32,7 +33,7 @@ def read_parquet(path: Path) -> Content:
             yield from file.iter_batches(batch_size=_SLICE)
 
     with _answering(path), parquet.ParquetFile(path) as file:
-        return _content(path, file.schema_arrow.names, batches, file.metadata.num_rows)
+        return _content(path, file.schema_arrow, batches, file.metadata.num_rows)
 
 
 def read_arrow(path: Path) -> Content:
@@ -50,7 +51,7 @@ def read_arrow(path: Path) -> Content:
                 yield from (batch.slice(start, _SLICE) for start in range(0, len(batch), _SLICE))
 
     with _answering(path), arrow.memory_map(str(path)) as source, _opened(arrow, path, source) as reader:
-        return _content(path, reader.schema.names, batches, sum(map(len, _batches(reader))))
+        return _content(path, reader.schema, batches, sum(map(len, _batches(reader))))
 
 
 def _opened(arrow: Any, path: Path, source: Any) -> Any:  # Any: pyarrow's
@@ -64,19 +65,41 @@ def _batches(reader: Any) -> Iterator[Any]:  # Any: pyarrow's
     yield from map(reader.get_batch, range(reader.num_record_batches)) if numbered else reader
 
 
-def _content(path: Path, names: list[str], batches: Any, count: int) -> Content:  # Any: makes an iterator
+def _content(path: Path, schema: Any, batches: Any, count: int) -> Content:  # Any: pyarrow's; makes an iterator
+    names = list(schema.names)
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise reading_error(str(path), "every name once", f"{short(twice[0])} twice", "rename one of the columns")
+
+    classes = _class_names(schema)
 
     def records() -> Iterator[Record]:
         read = 0
         with _answering(path):
             for batch in batches():
-                columns = [map(plain_cell, column.to_pylist()) for column in batch.columns]
+                columns = [
+                    map(plain_cell if name not in classes else classes[name].cell, column.to_pylist())
+                    for name, column in zip(names, batch.columns, strict=True)
+                ]
                 yield from enumerate(zip(*columns, strict=True), read + 1)
                 read += len(batch)
 
     return Content(names, records, known=count)
+
+
+def _class_names(schema: Any) -> dict[str, ClassNames]:  # Any: pyarrow's
+    """Returns the classes of columns that ``datasets`` has written, by the features in the schema's metadata."""
+    written = (schema.metadata or {}).get(b"huggingface")
+    try:
+        features = json.loads(written)["info"]["features"] if written else {}
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return {
+        name: ClassNames(tuple(map(str, feature["names"])))
+        for name, feature in (features.items() if isinstance(features, dict) else ())
+        if isinstance(feature, dict)
+        and feature.get("_type") == "ClassLabel"
+        and isinstance(feature.get("names"), list)
+    }
 
 
 @contextmanager

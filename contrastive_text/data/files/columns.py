@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from contrastive_text.data.files.formats import listed, reading_error, short
+from contrastive_text.data.files.forms import SEPARATORS, FileForm
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     name: tuple(aliases.split())
@@ -14,9 +15,9 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "text": "text texts sentence sentences content document body",
         "anchor": "anchor sentence1 sentence_a sent0 text1 text_a query query_text question question1 premise",
         "positive": "positive positives pos sentence2 sentence_b sent1 text2 text_b question2 hypothesis "
-        "answer passage",
-        "negative": "negative negatives neg hard_neg hard_negative",
-        "target": "target score scores label labels gold_label similarity",
+        "answer passage positive_passages positive_ctxs",
+        "negative": "negative negatives neg hard_neg hard_negative negative_passages hard_negative_ctxs",
+        "target": "target score scores label labels gold_label similarity is_duplicate",
         "subset": "subset genre",
     }.items()
 }
@@ -61,18 +62,57 @@ def _stands_for(column: str, name: str) -> bool:
     return numbered or _LIBRARY_NAMES.get(plain(column)) == name
 
 
-def _advice(names: Sequence[str], column: str) -> str:
-    option = f", or `--column {column}` to a command that has it" if "text" in names else ""
-    words = " ".join(f"{name}={column}" for name in names)
-    return (
-        f"give `columns: {{{', '.join(f'{name}: {column}' for name in names)}}}`, or `--columns {words}`{option}"
-    )
+def is_known(column: str) -> bool:
+    """Returns whether a name is a usual one of a column."""
+    return any(_stands_for(column, name) for name in ALIASES)
+
+
+def label_columns(header: Sequence[str], used: Iterable[str], columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns the columns that may hold labels of pairs, out of those that aren't read."""
+    given = columns.get("target") or [column for column in header if _stands_for(column, "target")]
+    return [column for column in given if column in header and column not in used]
+
+
+def _advice(names: Sequence[str], column: str, form: FileForm) -> str:
+    """Returns how to say which column is meant, by the options that the caller has."""
+    alone = [("column", column)] if "text" in names else []
+    several = ("columns", " ".join(f"{name}={column}" for name in names))
+    return form.advice([several, *alone], f"rename the column to {listed(names)}")
+
+
+def _lacking_advice(header: Sequence[str], lacking: Sequence[str], is_row: bool, form: FileForm) -> str:
+    if is_row and len(header) > 1:
+        roles = ",".join([*PAIR[:2], *(f"field{number}" for number in range(3, len(header) + 1))])
+        named = roles if "anchor" in lacking or "positive" in lacking else "text,..."
+        otherwise = "write the names of the columns into the first line"
+        return f"the first line is a row: {form.advice([('header', named)], otherwise)}"
+    todo = _advice(lacking, "NAME", form)
+    if len(header) == 1:
+        todo += "; if the first line is a text, call the file .txt"
+        if other := next((each for each in SEPARATORS if each in header[0]), None):
+            written = "tab" if other == "\t" else f"'{other}'"
+            separated = form.advice([("separator", written)], "separate them by tabs in a .tsv")
+            todo += f"; if its fields are separated by {SEPARATORS[other]}, {separated}"
+    return todo
 
 
 def plan_columns(
-    where: str, header: list[str], reads: Sequence[str], columns: Mapping[str, list[str]]
+    where: str,
+    header: list[str],
+    reads: Sequence[str],
+    columns: Mapping[str, list[str]],
+    form: FileForm,
+    is_row: bool = False,
 ) -> dict[str, list[str]]:
     """Returns for each library column that is read the columns of the file that hold it.
+
+    Args:
+        where: The file, for messages.
+        header: Names of its columns.
+        reads: Library columns.
+        columns: Library column -> columns of the file, as the user gives them.
+        form: Spells the caller's options.
+        is_row: Whether the first line looks like a row.
 
     Raises:
         ValueError: A column is not there, or two could be meant.
@@ -97,17 +137,18 @@ def plan_columns(
         # negative_1 and negative_2 are two texts under one alias; neg and hard_neg are two aliases.
         rivals = list({_unnumbered(c) if name == "negative" else c: c for c in found[name]}.values())
         if len(rivals) > 1 and name not in columns:
-            todo = _advice([name], rivals[0])
+            todo = _advice([name], rivals[0], form)
             raise reading_error(where, f"one column for {name}", f"{rivals[0]} and {rivals[1]}", todo)
     if "text" in reads and not found["text"]:
         if "target" in reads and (pair := [name for name in ("anchor", "positive") if found[name]]):
-            sides = listed(short(column) for name in pair for column in found[name])
-            todo = f"set `pairing: Given` for pairs, or give `columns: {{text: [{sides}]}}`"
+            both = " ".join(f"text={column}" for name in pair for column in found[name])
+            todo = (
+                f"set `pairing: Given` for pairs, or {form.advice([('columns', both)], 'name one column text')}"
+            )
             raise reading_error(where, "a column for text beside the target", there, todo)
         found["text"] = [column for column in header if any(column in found[name] for name in PAIR)]
     if lacking := [name for name in taken if name in reads and not found[name]]:
-        todo = _advice(lacking, "NAME")
-        todo += "; if the first line is a text, call the file .txt" if len(header) == 1 else ""
+        todo = _lacking_advice(header, lacking, is_row, form)
         usual = " and ".join(f"a column for {name} ({listed(ALIASES[name])})" for name in lacking)
         raise reading_error(where, usual, there, todo)
     return {name: found[name] for name in taken if found[name]}

@@ -1,16 +1,10 @@
-"""The file formats: from bytes on disk to a header and records, each with its line for messages."""
+"""Records of data files, each with its line for messages, and the words that messages are built from."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -49,6 +43,10 @@ class Content(NamedTuple):
         unread: Other files of a folder.
         known: Number of records, where it is known without reading them.
         identity: What tells them from others, where no file's bytes do.
+        notes: What was recognized beyond what the suffix says, for the line about the file.
+        bare: Gives the content of a table whose first line is a row, under these names; None where every record
+            has its own names.
+        is_row: Whether the header is rather a row.
     """
 
     header: list[str]
@@ -56,6 +54,9 @@ class Content(NamedTuple):
     unread: int = 0
     known: int | None = None
     identity: str = ""
+    notes: tuple[str, ...] = ()
+    bare: Callable[[Sequence[str]], Content] | None = None
+    is_row: bool = False
 
 
 def documents(folder: Path, bounds: Bounds = USUAL) -> Content:
@@ -91,169 +92,6 @@ def _files_below(folder: Path) -> dict[str, Path]:
 
     below = [Path(place, name) for place, _, names in os.walk(folder, onerror=unreadable) for name in names]
     return {path.relative_to(folder).as_posix(): path for path in below}
-
-
-def _numbered(where: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yields lines without their ends, which are newlines alone: U+2028 and the like belong to a text."""
-    for number, line in enumerate(lines, start=1):
-        text = line.removesuffix("\n").removesuffix("\r")
-        if "\r" in text:  # texts of several lines would be taken for one
-            todo = "let lines end in newlines, or write .csv, whose quoted fields may hold it"
-            expected = "lines that end in newlines"
-            raise reading_error(f"{where}:{number}", expected, "a carriage return alone", todo)
-        yield number, text
-
-
-def _fields(where: str, lines: Iterable[str], separator: str | None) -> Iterator[tuple[int, list[str]]]:
-    for number, text in _numbered(where, lines):
-        yield number, [text] if separator is None else text.split(separator)
-
-
-_RELEASE = "gold_label\t"
-"""How the ``.txt`` files of SNLI and MultiNLI begin, which are tables."""
-
-
-def read_txt(where: str, lines: Iterable[str], bounds: Bounds) -> Content:  # noqa: ARG001  # as all formats
-    if next(iter(lines), "").startswith(_RELEASE):
-        return _release(where, lines)
-    return _table(where, lambda: chain([(0, ["text"])], _fields(where, lines, separator=None)))
-
-
-def read_tsv(where: str, lines: Iterable[str], bounds: Bounds) -> Content:  # noqa: ARG001  # as all formats
-    return _table(where, lambda: _fields(where, lines, separator="\t"))
-
-
-def _release(where: str, lines: Iterable[str]) -> Content:
-    """Returns a ``.txt`` file of SNLI or MultiNLI; a row may end before the labels of its last annotators."""
-
-    def padded() -> Iterator[tuple[int, list[str]]]:
-        rows = _fields(where, lines, separator="\t")
-        first, names = next(rows)
-        yield first, names
-        needed = sum(re.fullmatch(r"label\d+", name) is None for name in names)
-        for line, row in rows:
-            yield line, row + [""] * (len(names) - len(row)) if len(row) >= needed else row
-
-    return _table(where, padded)
-
-
-def read_csv(where: str, lines: Iterable[str], bounds: Bounds) -> Content:  # noqa: ARG001  # as all formats
-    def records() -> Iterator[tuple[int, list[str]]]:
-        # A carriage return alone ends a record too, and here only.
-        pieces = (piece for line in lines for piece in io.StringIO(line, newline=""))
-        # Strict, or a quote that is never closed takes the rest of the file for one text.
-        reader = csv.reader(pieces, strict=True)
-        while True:
-            start = reader.line_num + 1
-            # The module's own limit, 131,072 characters a field, is less than a long document has.
-            limit = csv.field_size_limit(2**31 - 1)
-            try:
-                fields = next(reader, None)
-            except csv.Error as error:
-                todo = 'write a quote inside a quoted text twice, or use .tsv, where a " is a character'
-                got = f"a broken record ({error})"
-                raise reading_error(f"{where}:{start}", "CSV", got, todo) from None
-            finally:
-                csv.field_size_limit(limit)
-            if fields is None:
-                return
-            yield start, fields
-
-    return _table(where, records)
-
-
-def _table(where: str, lines: Callable[[], Iterator[tuple[int, list[str]]]]) -> Content:
-    """Returns the records below a header, each with a field for each name."""
-    _, header = next(lines(), (1, []))
-    if twice := [name for name, count in Counter(header).items() if count > 1]:
-        raise reading_error(
-            f"{where}:1", "every name once", f"{short(twice[0])} twice", "rename one of the columns"
-        )
-
-    def records() -> Iterator[Record | None]:
-        for line, fields in islice(lines(), 1, None):
-            if not any(map(str.strip, fields)):
-                yield None
-            elif len(fields) == len(header):
-                yield line, fields
-            else:
-                expected = f"{counted(len(header), 'field')} ({listed(map(short, header))})"
-                todo = "look for a separator too many or too few"
-                raise reading_error(f"{where}:{line}", expected, str(len(fields)), todo)
-
-    return Content(header, records)
-
-
-def read_jsonl(where: str, lines: Iterable[str], bounds: Bounds) -> Content:
-    """Returns one object a line; the header, with the names of all objects, is a first loop over the lines."""
-    names = list(
-        dict.fromkeys(key for found in _objects(where, lines, bounds.depth) if found for key in found[1])
-    )
-
-    def records() -> Iterator[Record | None]:
-        for found in _objects(where, lines, bounds.depth):
-            yield found and (found[0], ObjectCells(names, found[1]))
-
-    return Content(names, records)
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectCells:
-    """The cells of an object, None for keys of others: a list of them would grow with the keys of all objects."""
-
-    names: Sequence[str]
-    values: Mapping[str, object]
-
-    def __getitem__(self, place: int, /) -> object:
-        return self.values.get(self.names[place])
-
-
-def _objects(where: str, lines: Iterable[str], depth: int) -> Iterator[tuple[int, dict[str, object]] | None]:
-    """Yields the object of each line with its number, None for a blank line."""
-    for number, line in _numbered(where, lines):
-        if not line.strip():
-            yield None
-            continue
-        _check_depth(f"{where}:{number}", line, depth)
-        try:
-            value = json.loads(line, object_pairs_hook=_once_each)
-            if "\\u" in line:
-                # Half a surrogate pair is JSON but no text: it would fail later, where texts are hashed.
-                json.dumps(value, ensure_ascii=False).encode()
-        except (ValueError, RecursionError) as error:
-            todo = "write one object a line"
-            raise reading_error(f"{where}:{number}", "a JSON object", f"invalid JSON ({error})", todo) from None
-        if not isinstance(value, dict):
-            todo = 'write {"text": ...}, one a line'
-            raise reading_error(f"{where}:{number}", "a JSON object", short(line), todo)
-        yield number, value
-
-
-def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Returns an object; the parser alone keeps the last of equal keys, and says nothing of it."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise InvalidValueError(f"the key {short(twice)} twice")
-    return found
-
-
-def _check_depth(where: str, line: str, bound: int) -> None:
-    if line.count("[") + line.count("{") <= bound:
-        return
-    depth = deepest = 0
-    for match in _BRACKETS.finditer(line):
-        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(match[0], 0)
-        deepest = max(deepest, depth)
-    if deepest > bound:
-        expected = f"at most {bound:,} lists and objects within each other"
-        raise reading_error(where, expected, f"{deepest:,}", "flatten them, or raise the bound `depth`")
-
-
-_BRACKETS = re.compile(r'[][{}]|"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?$)', re.DOTALL)
-"""A bracket, or a string, whose brackets are text.
-
-One that is never closed goes to the end: looked for from each of its quotes anew, it would take squared time."""
 
 
 def listed(names: Iterable[str]) -> str:

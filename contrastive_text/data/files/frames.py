@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 _SLICE = 10_000
 """Rows that are made Python objects at once."""
@@ -64,8 +64,22 @@ def _cells(column: Any) -> list[object]:  # Any: what a frame holds under a name
     return list(column)
 
 
+class ClassNames(NamedTuple):
+    """Names of the classes of a column of numbers.
+
+    Example:
+        >>> ClassNames(("no", "yes")).cell(1), ClassNames(("no", "yes")).cell(-1)
+        ('yes', -1)
+    """
+
+    names: tuple[str, ...]
+
+    def cell(self, number: Any) -> object:  # Any: of any library
+        """Returns the name of a class; a number without a name stays."""
+        place = plain_cell(number)
+        is_named = isinstance(place, int) and 0 <= place < len(self.names)
+        return self.names[place] if is_named and isinstance(place, int) else place
+
+
 def _reader(feature: Any) -> Callable[[Any], object]:  # Any: of ``datasets``
-    if not hasattr(feature, "int2str"):
-        return plain_cell
-    names = dict(enumerate(feature.names))
-    return lambda number: names.get(number, number)
+    return ClassNames(tuple(feature.names)).cell if hasattr(feature, "int2str") else plain_cell

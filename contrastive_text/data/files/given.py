@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.data.files.columns import negative_names
-from contrastive_text.data.files.formats import Content, ObjectCells, Record, counted, listed, short
+from contrastive_text.data.files.formats import Content, Record, counted, listed, short
 from contrastive_text.data.files.frames import Frame, frame_columns, frame_rows, is_frame, plain_cell
 from contrastive_text.data.files.hub import PREFIX
+from contrastive_text.data.files.objects import ObjectCells
 from contrastive_text.data.files.parsing import SUFFIXES
 
 if TYPE_CHECKING:

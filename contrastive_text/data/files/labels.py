@@ -30,20 +30,26 @@ class Labels:
         self._target = target
         self._gold = gold
         self._names = {plain_label(label): str(name) for label, name in (names or {}).items()}
-        if names and target is None:
-            raise reading_error(
-                "labels", "an objective that learns a target", "none", "leave labels out, or add one"
-            )
         if len(self._names) < len(names or {}):
             raise reading_error("labels", "every label once", listed(map(str, names or {})), "1 and 1.0 are one")
-        for label, name in self._names.items():
+        for label, name in self._names.items() if target is not None else ():
             self._number(f"labels.{label}", name)
         self._seen: dict[str, float | None] = {}
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether no target reads the labels."""
+        return self._target is None
 
     @property
     def gold(self) -> bool:
         """Whether any number is a gold score, which can be missing."""
         return self._gold
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Label of the files -> what the target calls it."""
+        return self._names
 
     @property
     def asked(self) -> object:
@@ -78,6 +84,10 @@ class Labels:
             return self._target.read(name)
         except ValueError as error:
             raise InvalidValueError(f"{where}: {error}") from None
+
+    def add_pair_labels(self, meaning: Mapping[str, float | None]) -> None:
+        """Adds labels of pairs that have been read without a target, for ``check``."""
+        self._seen.update(meaning)
 
     def scored(self, rows: Sequence[Row]) -> list[Row]:
         """Returns the rows of a file that have a gold score: -1 is none where no other score is below 0.

@@ -22,7 +22,7 @@ from contrastive_text.data.files.rows import FileRows
 MAPPED_ROWS = 1_000_000
 """Records of a table above which its rows are mapped and not in memory."""
 ROWS, SIZES, KNOWN = "rows.arrow", "sizes", "table.json"
-_FORMAT = 1
+_FORMAT = 2
 """Raised when the files mean something else than before."""
 _BATCH = 8192
 _CHUNK = 1 << 22
@@ -80,7 +80,7 @@ class ArrowRows(Sequence[Row]):
         columns = {column for column, _ in self._columns}
         cells = {column: self._batches[batch].column(column)[place].as_py() for column in columns}
         return {
-            name: cells[column] if number < 0 else cells[column][number]
+            name: cells[column] if number < 0 else _negative(cells[column], number)
             for name, (column, number) in zip(self.names, self._columns, strict=True)
         }
 
@@ -90,7 +90,7 @@ class ArrowRows(Sequence[Row]):
             numbers = [number for _, number in self._columns]
             for cells in zip(*block, strict=True):
                 yield {
-                    name: cell if number < 0 else cell[number]
+                    name: cell if number < 0 else _negative(cell, number)
                     for name, cell, number in zip(self.names, cells, numbers, strict=True)
                 }
 
@@ -120,6 +120,11 @@ class ArrowRows(Sequence[Row]):
                 f"{self.path}: expected mapped rows as they were when the run began, got a changed file; start "
                 "or resume the run: it is made anew"
             )
+
+
+def _negative(texts: Sequence[str] | None, number: int) -> str:
+    """Returns a hard negative of a row, an empty text where the row has fewer."""
+    return texts[number] if texts is not None and number < len(texts) else ""
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -214,8 +219,7 @@ class RowWriter:
         if path is not None and _state(path) != before:
             got = "one that changed while it was read"
             raise reading_error(str(path), "a file that stays", got, "read it again")
-        surplus = {*negative_names(max(rows.negatives, default=0))[min(rows.negatives, default=0) :]}
-        return Written([name for name in names if name not in surplus], rows.understood(sum(sizes)), sizes)
+        return Written(names, rows.understood(sum(sizes)), sizes)
 
     def end(self) -> str:
         """Writes what is left, and returns a digest of all rows."""
@@ -229,6 +233,8 @@ class RowWriter:
         if negatives:
             cells["negative"] = negatives
         self._digest.update(repr(cells).encode())
+        if "anchor" in cells:  # later rows may have negatives
+            cells["negative"] = negatives
         if not self._block:
             self._block = {name: [] for name in cells}
         for name, column in self._block.items():

@@ -9,26 +9,20 @@ from pathlib import Path
 from contrastive_text.core.errors import MissingFileError
 from contrastive_text.core.text_files import USUAL, Bounds, check_has_an_end, decoded_lines
 from contrastive_text.data.files.arrow import read_arrow, read_parquet
-from contrastive_text.data.files.formats import (
-    Content,
-    is_folder,
-    listed,
-    read_csv,
-    read_jsonl,
-    read_tsv,
-    read_txt,
-    reading_error,
-    short,
-)
+from contrastive_text.data.files.formats import Content, is_folder, listed, reading_error, short
+from contrastive_text.data.files.forms import FileForm
+from contrastive_text.data.files.objects import read_json, read_jsonl
+from contrastive_text.data.files.tables import read_csv, read_tsv, read_txt
 
-FORMATS: Mapping[str, Callable[[str, Iterable[str], Bounds], Content]] = {
+FORMATS: Mapping[str, Callable[[str, Iterable[str], Bounds, FileForm | None], Content]] = {
     ".txt": read_txt,
     ".tsv": read_tsv,
     ".csv": read_csv,
     ".jsonl": read_jsonl,
+    ".json": read_json,
 }
-"""From the name of a file, for messages, its lines, each with its newline, and bounds, to header and records.
-Lines are looped over anew for each loop over the records."""
+"""Suffix -> reader of a file, from its name, its lines with their newlines, bounds and form.
+Lines are looped over again for each loop over the records."""
 BINARY: Mapping[str, Callable[[Path], Content]] = {".parquet": read_parquet, ".arrow": read_arrow}
 """Formats without lines, which are packed in themselves."""
 SUFFIXES = (*FORMATS, *BINARY)
@@ -54,12 +48,19 @@ def suffix_of(path: Path) -> str:
     return suffix
 
 
-def parse(path: Path, bounds: Bounds = USUAL) -> Content:
-    """Returns the header and records of a file, which its name says how to read."""
+def parse(path: Path, bounds: Bounds = USUAL, form: FileForm | None = None) -> Content:
+    """Returns the header and records of a file, by its suffix.
+
+    Args:
+        path: The file.
+        bounds: How large a line of it may be.
+        form: Settings of a user's file, whose separator, quotes and header are recognized; None for a file of a
+            known layout, which is read by its suffix alone.
+    """
     suffix = suffix_of(path)
     if suffix in BINARY:
         return BINARY[suffix](path)
-    return FORMATS[suffix](str(path), _Lines(path, bounds), bounds)
+    return FORMATS[suffix](str(path), _Lines(path, bounds), bounds, form)
 
 
 class _Lines:

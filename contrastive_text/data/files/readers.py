@@ -23,6 +23,7 @@ from contrastive_text.data.cache import cache_folder, cached
 from contrastive_text.data.files import mapped
 from contrastive_text.data.files.columns import ALIASES, PAIR, negative_names
 from contrastive_text.data.files.formats import listed, reading_error
+from contrastive_text.data.files.forms import FileForm
 from contrastive_text.data.files.frames import Frame
 from contrastive_text.data.files.given import GivenRows, source
 from contrastive_text.data.files.labels import Labels
@@ -89,17 +90,24 @@ def read_rows(
     every_label: bool = True,
     bounds: Bounds = USUAL,
     cache_dir: Path | None = None,
+    form: FileForm | None = None,
 ) -> Table:
     r"""Reads data files, and folders of documents, into rows of one table.
 
-    Files are ``.txt`` (a text a line), ``.tsv``, ``.csv`` and ``.jsonl``, each also as ``.gz``, ``.parquet`` and
-    ``.arrow``, and data sets of the hub, as ``hub:NAME:SPLIT`` or ``hub:NAME:CONFIG:SPLIT``, where a name may be
-    a folder. Rows from Python are understood as those of a file. In a folder, for ``text`` alone, each ``.txt``
-    file in it or below it is one text with its newlines: BERT's tokenizers take those for blanks, byte-level ones
-    such as RoBERTa's give them tokens of their own. Hidden files are not read.
+    Files are ``.txt`` (a text a line), ``.tsv``, ``.csv``, ``.jsonl`` and ``.json``, each also as ``.gz``,
+    ``.parquet`` and ``.arrow``, and data sets of the hub, as ``hub:NAME:SPLIT`` or ``hub:NAME:CONFIG:SPLIT``,
+    where a name may be a folder. Rows from Python are understood as those of a file. In a folder, for ``text``
+    alone, each ``.txt`` file in it or below it is one text with its newlines: BERT's tokenizers take those for
+    blanks, byte-level ones such as RoBERTa's give them tokens of their own. Hidden files are not read.
 
     Several columns or a JSON list for ``text`` or ``positive`` give a row for each text, for ``negative``
     they give ``negative``, ``negative_2``, ... A file of pairs that is read for ``text`` gives all its texts.
+
+    Rows may have different numbers of hard negatives: a row with fewer has an empty text in their place, which
+    training masks. Other separators, quotes and tables without a header are recognized where that is unambiguous.
+
+    Pairs with a label that isn't read are refused if the label says that some of them don't belong together;
+    ``form.pair_labels`` says what to do with those.
 
     With a target, labels are read as it understands them, and rows without a gold label are left out. All else
     that is no label of it is refused with its line.
@@ -121,13 +129,14 @@ def read_rows(
             files of the data set too.
         bounds: How large a line of a file may be, and what else may not grow without end.
         cache_dir: Where mapped rows are kept; None for ``contrastive_text/rows`` in the user's cache folder.
+        form: Separator, header and labels of pairs, where the files leave them open; None for what they say.
 
     Raises:
         FileNotFoundError: A file is not there.
         ImportError: A data set of the hub without the library ``datasets``, an Arrow file without ``pyarrow``.
         ValueError: A file is not what its suffix says, lacks a column, has no rows, a label that the target
-            doesn't know, or several splits and none is chosen; a folder has no ``.txt`` file; ``labels`` names
-            one that no file has.
+            doesn't know, labels of pairs that nothing reads, or several splits and none is chosen; a folder has
+            no ``.txt`` file; ``labels`` names one that no file has.
 
     Example:
         >>> import tempfile
@@ -138,7 +147,11 @@ def read_rows(
         ({'anchor': 'a cat?', 'positive': 'a pet'},)
     """
     numbers = Labels(target if "target" in reads else None, labels)
-    return _read(paths, reads, columns, numbers, split, every_label, bounds, cache_dir)
+    form = form or FileForm()
+    if labels and numbers.is_unread and form.pair_labels not in ("positives", "hard"):
+        todo = "leave labels out, add one, or say what to do with pairs that do not belong together"
+        raise reading_error("labels", "an objective that learns a target", str(dict(labels)), todo)
+    return _read(paths, reads, columns, numbers, split, every_label, bounds, cache_dir, form)
 
 
 def _read(
@@ -150,6 +163,7 @@ def _read(
     every_label: bool,
     bounds: Bounds,
     cache_dir: Path | None,
+    form: FileForm,
 ) -> Table:
     given = {name: [value] if isinstance(value, str) else list(value) for name, value in (columns or {}).items()}
     for where, names in (("reads", reads), ("columns", given)):
@@ -164,15 +178,15 @@ def _read(
     files = _sources(paths)
     if not files:
         raise reading_error("paths", "at least one file", "none", "name one")
-    each = [FileRows(path, reads, given, labels, split, bounds) for path in files]
+    each = [FileRows(path, reads, given, labels, split, bounds, form) for path in files]
     total = 0 if labels.gold else sum(map(records_of, each))
     if total > mapped.MAPPED_ROWS and can_map():
-        key = key_of(each, (reads, given, split, every_label, labels.asked))
+        key = key_of(each, (reads, given, split, every_label, labels.asked, form.settings))
         return _mapped(each, labels, every_label, cache_folder(cache_dir, "rows"), key, total)
     parts = [_read_file(rows) for rows in each]
     dropped, notes = _agreed(each, [list(rows[0]) for rows, _, _ in parts])
-    if dropped:
-        parts = [([_without(row, dropped) for row in rows], note, sizes) for rows, note, sizes in parts]
+    negatives = negative_names(max(max(rows.negatives, default=0) for rows in each))
+    parts = [([_filled(row, dropped, negatives) for row in rows], note, sizes) for rows, note, sizes in parts]
     notes = [*(understood for _, understood, _ in parts), *notes, *labels.check(every_label)]
     if total > mapped.MAPPED_ROWS:
         notes.append("rows in memory: pip install 'contrastive-text[parquet]' maps so many")
@@ -186,19 +200,12 @@ def _read(
 
 
 def _agreed(files: Sequence[FileRows], names: Sequence[Sequence[str]]) -> tuple[set[str], list[str]]:
-    """Returns columns that aren't taken because not every file has them, and what is to be said of that.
+    """Returns columns that aren't taken because not every file has them, and what to say of that.
 
-    Raises:
-        ValueError: A file has other columns than the first.
+    MultiNLI has a genre, SNLI none.
     """
     subset = ["subset" in each for each in names]
-    # MultiNLI has a genre, SNLI none.
     dropped = {"subset"} if any(subset) and not all(subset) and "subset" not in files[0].reads else set()
-    kept = [listed(name for name in each if name not in dropped) for each in names]
-    for rows, its in zip(files, kept, strict=True):
-        if its != kept[0]:
-            expected = f"the columns of {files[0].path} ({kept[0]})"
-            raise reading_error(str(rows.path), expected, its, "read the files as two data sets")
     return dropped, ["subset left out: not every file has one"] if dropped else []
 
 
@@ -212,7 +219,10 @@ def _mapped(
         written = [writer.file(rows) for rows in files]
         dropped, notes = _agreed(files, [each.names for each in written])
         known = {
-            "names": [name for name in written[0].names if name not in dropped],
+            "names": _with_negatives(
+                [name for name in written[0].names if name not in dropped],
+                negative_names(max(max(rows.negatives, default=0) for rows in files)),
+            ),
             "understood": [*(each.understood for each in written), *notes, *labels.check(every_label)],
             "files": [sum(each.sizes) for each in written],
             "digest": writer.end(),
@@ -247,6 +257,7 @@ def read_pairs(
     columns: Mapping[str, str | Sequence[str]] | None = None,
     split: str | None = None,
     bounds: Bounds = USUAL,
+    form: FileForm | None = None,
 ) -> Table:
     """Reads files of two texts and a gold score, for evaluation; see ``read_rows``.
 
@@ -262,7 +273,7 @@ def read_pairs(
         1
     """
     reads = ("anchor", "positive", "target")
-    return _read(paths, reads, columns, Labels(None, gold=True), split, True, bounds, None)
+    return _read(paths, reads, columns, Labels(None, gold=True), split, True, bounds, None, form or FileForm())
 
 
 def _read_file(rows: FileRows) -> tuple[list[Row], str, list[int]]:
@@ -273,12 +284,19 @@ def _read_file(rows: FileRows) -> tuple[list[Row], str, list[int]]:
         documents[rows.document] += 1
     scored = rows.labels.scored(every)
     understood = rows.understood(len(scored), unscored=len(every) - len(scored))
-    if len(rows.negatives) > 1:  # only lists can differ in length
-        surplus = {*negative_names(max(rows.negatives))[min(rows.negatives) :]}
-        scored = [_without(row, surplus) for row in scored]
     # Pairs of which some have no score are no documents.
     return scored, understood, list(documents.values()) if len(scored) == len(every) else [len(scored)]
 
 
-def _without(row: Row, columns: Collection[str]) -> Row:
-    return {name: value for name, value in row.items() if name not in columns}
+def _with_negatives(names: Sequence[str], negatives: Sequence[str]) -> list[str]:
+    """Returns the columns of a row with those of all hard negatives, after the texts that they belong to."""
+    others = [name for name in names if not name.startswith("negative")]
+    texts = [name for name in others if name in ("anchor", "positive")]
+    return [*texts, *negatives, *(name for name in others if name not in texts)]
+
+
+def _filled(row: Row, dropped: Collection[str], negatives: Sequence[str]) -> Row:
+    """Returns a row without dropped columns, and with an empty text for each hard negative that it lacks."""
+    if not dropped and all(name in row for name in negatives):
+        return row
+    return {name: row.get(name, "") for name in _with_negatives(list(row), negatives) if name not in dropped}

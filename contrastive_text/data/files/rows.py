@@ -20,11 +20,14 @@ from contrastive_text.data.files.formats import (
     reading_error,
     short,
 )
+from contrastive_text.data.files.forms import FileForm
 from contrastive_text.data.files.given import GivenRows, is_unread, missing_rows
 from contrastive_text.data.files.hub import PREFIX, hub_content
 from contrastive_text.data.files.labels import Labels
+from contrastive_text.data.files.pair_labels import PairLabels, check_pair_labels, find_pair_labels
 from contrastive_text.data.files.parsing import BINARY, parse, suffix_of
 from contrastive_text.data.files.splits import choose_split, split_place
+from contrastive_text.data.files.unnamed import named_content
 
 _NAMED = 24
 """Ignored columns that are named; objects of differing keys can have thousands."""
@@ -44,9 +47,10 @@ class FileRows:
         labels: Reads the cells of a label's column.
         split: Rows to read of a file that has several splits, as for ``read_rows``.
         bounds: How large a line of a file may be.
+        form: Separator, header and labels of pairs, where the file leaves them open; None for what it says.
 
     Attributes:
-        negatives: How many negatives the rows had, after a loop.
+        negatives: Number of hard negatives -> the rows that had as many, after a loop.
         document: Number of the document that the last row is of: what a blank line ends, or a file of a folder.
 
     Raises:
@@ -73,6 +77,7 @@ class FileRows:
         labels: Labels,
         split: str | None = None,
         bounds: Bounds = USUAL,
+        form: FileForm | None = None,
     ) -> None:
         self.path = path
         self._where = path.name if isinstance(path, GivenRows) else str(path)
@@ -81,7 +86,8 @@ class FileRows:
         self.labels = labels
         self.split = split
         self.bounds = bounds
-        self.negatives: set[int] = set()
+        self.form = form or FileForm()
+        self.negatives: Counter[int] = Counter()
         self.document = 0
         self._plan: Mapping[str, list[str]] = {}
         self._notes: list[str] = []  # on splits, and on what is ignored
@@ -90,12 +96,15 @@ class FileRows:
         self._blank = 0
         self._empty = 0
         self._known: Content | None = None
+        self._pair_labels: PairLabels | None = None
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, str | float]]]:
         """Yields each row with the line that its record begins on, or its document's number in a folder."""
-        content = self._content()
+        content = named_content(self._content(), self.reads, self.columns)
         if any(content.records()):
-            self._plan = plan_columns(self._where, content.header, self.reads, self.columns)
+            self._plan = plan_columns(
+                self._where, content.header, self.reads, self.columns, self.form, content.is_row
+            )
         places = [
             (name, column, content.header.index(column)) for name in self._plan for column in self._plan[name]
         ]
@@ -109,6 +118,7 @@ class FileRows:
             for name, column, place in textual:
                 found = self._texts(line, name, column, cells[place])
                 texts[name] = texts[name] + found if name in texts else found
+            negatives = [text for text in texts.pop("negative", ()) if not is_blank(text)]
             kept = [text for text in texts[spread] if not is_blank(text)]
             if spread == "text":
                 self._empty += len(texts["text"]) - len(kept)
@@ -118,11 +128,13 @@ class FileRows:
             row: dict[str, str | float] = {"anchor": texts["anchor"][0]} if "anchor" in texts else {}
             row[spread] = ""  # its place among the columns
             self._texts_a_line.add(len(texts[spread]))
-            if "negative" in texts:
-                self.negatives.add(len(texts["negative"]))
-                row.update(zip(negative_names(len(texts["negative"])), texts["negative"], strict=True))
+            row.update(zip(negative_names(len(negatives)), negatives, strict=True))
             if others and kept and not self._add(row, others, line, cells, rows=len(kept)):
                 continue
+            if self._pair_labels is not None and not self._add_pair_label(row, self._pair_labels, cells):
+                continue
+            if "negative" in self._plan:
+                self.negatives[len(negatives)] += len(kept)
             for text in kept:
                 yield line, {**row, spread: text}
 
@@ -135,7 +147,7 @@ class FileRows:
         elif is_unread(self._where):
             raise missing_rows("data", self._where)
         elif self.path.suffix.lower() in BINARY:
-            self._known = self._known or parse(self.path, self.bounds)
+            self._known = self._known or parse(self.path, self.bounds, self.form)
         return self._known
 
     def _content(self) -> Content:
@@ -144,7 +156,7 @@ class FileRows:
         assert isinstance(self.path, Path)
         if self._is_folder:
             return documents(self.path, self.bounds)
-        content = parse(self.path, self.bounds)
+        content = parse(self.path, self.bounds, self.form)
         if content.header == ["text"] and suffix_of(self.path) == ".txt" and set(self.reads) != {"text"}:
             header = "<TAB>".join("label" if name == "target" else name for name in self.reads)
             got = "a .txt file, which has one text a line and no columns"
@@ -161,27 +173,59 @@ class FileRows:
         used = {column for columns in self._plan.values() for column in columns}
         place = split_place(content.header, used)
         chosen: list[str] | None = None
+        self._notes = []
         if place is not None:
             held = Counter(str(record[1][place]) for record in content.records() if record is not None)
-            chosen, self._notes = choose_split(self._where, held, self.split)
+            chosen, self._notes = choose_split(self._where, held, self.split, self.form)
+
+        def of_split() -> Iterator[Record | None]:
+            for record in content.records():
+                if record is None or place is None or chosen is None or str(record[1][place]) in chosen:
+                    yield record
+
+        self._find_pair_labels(content, used, (record[1] for record in of_split() if record is not None))
         ignored = [name for name in content.header if name not in used]
         if self._notes:
             ignored = [name for name in ignored if plain(name) != "split"]
-        more = [f"{len(ignored) - _NAMED:,} more"] if len(ignored) > _NAMED else []
-        named = listed([*map(short, ignored[:_NAMED]), *more])
-        if said := counted(content.unread, "other file") if content.unread else named:
-            self._notes.append(f"{said} ignored")
-        for record in content.records():
+        if self._pair_labels is not None:
+            ignored.remove(self._pair_labels.column)
+            self._notes.append(self._pair_labels.understood(str(self.form.pair_labels)))
+        self._notes += self._said_ignored(content, ignored)
+        for record in of_split():
             if record is None:
                 self._blank += 1
-            elif place is None or chosen is None or str(record[1][place]) in chosen:
+            else:
                 yield record
+
+    def _said_ignored(self, content: Content, ignored: Sequence[str]) -> list[str]:
+        more = [f"{len(ignored) - _NAMED:,} more"] if len(ignored) > _NAMED else []
+        named = listed([*map(short, ignored[:_NAMED]), *more])
+        said = counted(content.unread, "other file") if content.unread else named
+        return [*content.notes, *([f"{said} ignored"] if said else [])]
+
+    def _find_pair_labels(self, content: Content, used: set[str], records: Iterator[Cells]) -> None:
+        """Looks for labels of pairs that are read without a target, and checks what becomes of the pairs."""
+        self._pair_labels = None
+        if "positive" not in self._plan or "target" in self._plan or self.form.pair_labels == "all":
+            return
+        found = find_pair_labels(content.header, used, self.columns, self.labels.names, records)
+        check_pair_labels(self._where, found, self.form)
+        if found is not None and self.form.pair_labels is not None:
+            self._pair_labels = found
+            self.labels.add_pair_labels(found.meaning)
+
+    def _add_pair_label(self, row: dict[str, str | float], labels: PairLabels, cells: Cells) -> bool:
+        """Adds the label of a pair to its row where it is read; returns whether the row is taken."""
+        value = labels.read(cells)
+        if self.form.pair_labels == "hard" and value is not None:
+            row["target"] = value
+        return value == 1.0 or "target" in row
 
     def _texts(self, line: int, name: str, column: str, cell: object) -> list[str]:
         """Returns the texts of a cell, at least one: JSON's null and an empty list are an empty text."""
         if isinstance(cell, str) and "\0" not in cell:  # nearly always, and the rest takes three times as long
             return [cell]
-        texts = [cell] if isinstance(cell, str) else [""] if cell is None or cell == [] else cell
+        texts = [cell] if isinstance(cell, str) else [""] if cell is None or cell == [] else _passages(cell)
         may_be = texts is not cell or name != "anchor"
         if not may_be or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             expected = f"a text{'' if name == 'anchor' else ' or a list of texts'} in {short(column)}"
@@ -251,10 +295,9 @@ class FileRows:
         notes = {"text": " (a .txt file each)"} if self._is_folder else notes if most > 1 else {}
         names = {}
         if self.negatives:
-            fewest = min(self.negatives)
-            names["negative"] = listed(negative_names(fewest))
+            names["negative"] = listed(negative_names(max(self.negatives))) or "no hard negatives"
             if len(self.negatives) > 1:
-                notes["negative"] = f" ({_range(self.negatives)} a line, the first {fewest} kept)"
+                notes["negative"] = f" ({_range(set(self.negatives))} a line)"
         columns = dict(self._plan)
         if labels := self.labels.understood(self._labelled):
             notes["target"] = f": {labels}"
@@ -266,3 +309,12 @@ class FileRows:
 
 def _range(numbers: set[int]) -> str:
     return f"{min(numbers)}" if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"
+
+
+def _passages(cell: object) -> object:
+    """Returns the texts of passages that are objects with ``text`` and ``title``, as Tevatron has them."""
+    passages = cell if isinstance(cell, list) else [cell]
+    objects = [each for each in passages if isinstance(each, dict) and isinstance(each.get("text"), str)]
+    if not passages or len(objects) < len(passages):
+        return cell
+    return [f"{each.get('title') or ''} {each['text']}".strip() for each in objects]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from contrastive_text.data.files.columns import plain
 from contrastive_text.data.files.formats import listed, reading_error
+from contrastive_text.data.files.forms import FileForm
 
 _SPLITS = ({"train", "training"}, {"dev", "development", "val", "valid", "validation"}, {"test"})
 """The usual names of the parts of a data set; those of one part mean the same."""
@@ -16,13 +17,16 @@ def split_place(header: Sequence[str], used: Collection[str]) -> int | None:
     return next((i for i, name in enumerate(header) if plain(name) == "split" and name not in used), None)
 
 
-def choose_split(where: str, held: Mapping[str, int], split: str | None) -> tuple[list[str] | None, list[str]]:
+def choose_split(
+    where: str, held: Mapping[str, int], split: str | None, form: FileForm
+) -> tuple[list[str] | None, list[str]]:
     """Returns the values of the column whose rows are read, None for all rows, and what to say of it.
 
     Args:
         where: The file, for messages.
         held: Rows of each value of the column.
         split: ``train``, ``dev``, ``test`` or another value of the column; ``all`` for all rows.
+        form: Spells the caller's options.
 
     Raises:
         ValueError: Several splits, and none or another one chosen.
@@ -37,7 +41,7 @@ def choose_split(where: str, held: Mapping[str, int], split: str | None) -> tupl
     read = [name for name in held if name.lower() in same]
     if not read:
         expected = f"rows of the split {split}" if split else "rows of one split"
-        todo = f"choose one with split (--split), such as {next(iter(held))}, or write each to a file of its own"
+        todo = form.advice([("split", next(iter(held)))], "write each split to a file of its own")
         raise reading_error(where, expected, listed(told.values()), todo)
     rest = listed(told[name] for name in held if name not in read)
     return read, [f"split: {listed(told[name] for name in read)}; {rest} left out"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from contrastive_text.core.text_files import USUAL, Bounds
+from contrastive_text.data.files.forms import FileForm
 from contrastive_text.data.files.labels import Labels
 from contrastive_text.data.files.rows import FileRows
 
@@ -48,11 +49,13 @@ class TextStream:
     hub is read whole. The columns of ``.jsonl`` are those of all its lines, for which it is read once more.
 
     Args:
-        path: ``.txt``, ``.tsv``, ``.csv`` or ``.jsonl``, each also ``.gz``; a folder; ``hub:NAME:SPLIT``.
+        path: ``.txt``, ``.tsv``, ``.csv``, ``.jsonl`` or ``.json``, each also ``.gz``; a folder; or
+            ``hub:NAME:SPLIT``.
         column: Column of the text, where its name isn't a usual one.
         distinct: Whether to leave out texts that an earlier one equals; takes some 150 bytes for each.
         split: Rows to read of a file that has several splits in a column ``split``, as for ``read_rows``.
         bounds: As for ``read_rows``.
+        form: As for ``read_rows``.
 
     Attributes:
         summary: Of the last loop that came to its end; None before.
@@ -78,12 +81,14 @@ class TextStream:
         distinct: bool = False,
         split: str | None = None,
         bounds: Bounds = USUAL,
+        form: FileForm | None = None,
     ) -> None:
         self.path = Path(path)
         self.column = column
         self.distinct = distinct
         self.split = split
         self.bounds = bounds
+        self.form = form
         self.summary: Summary | None = None
 
     def __iter__(self) -> Iterator[str]:
@@ -99,7 +104,7 @@ class TextStream:
     def numbered(self) -> Iterator[tuple[int, str]]:
         """Yields each text with the line that its record begins on, or its document's number in a folder."""
         columns = {"text": [self.column]} if self.column else {}
-        rows = FileRows(self.path, ["text"], columns, Labels(None), self.split, self.bounds)
+        rows = FileRows(self.path, ["text"], columns, Labels(None), self.split, self.bounds, self.form)
         first: dict[bytes, int] = {}
         repeats: list[Repeat] = []
         count = 0

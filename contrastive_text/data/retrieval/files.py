@@ -72,7 +72,9 @@ class RetrievalFiles:
         if _is_dir(source):
             data = read_beir(Path(source), chosen_split(Path(source), "dev"), bounds)
         else:
-            data = read_pair_corpus(source, files_of(self.corpus) or None, self.columns, bounds=bounds)
+            options = {"columns": "--data.retrieval_columns"}
+            corpus = files_of(self.corpus) or None
+            data = read_pair_corpus(source, corpus, self.columns, bounds=bounds, options=options)
         return data if self.documents is None else data.bounded(self.documents)
 
 

@@ -17,6 +17,7 @@ from contrastive_text.core.targets import Scores
 from contrastive_text.core.text_files import read_text
 from contrastive_text.data import Table, read_rows
 from contrastive_text.data.files.formats import counted, listed, reading_error
+from contrastive_text.data.files.forms import FileForm
 from contrastive_text.data.files.hub import PREFIX
 
 _SUFFIXES = [f"{suffix}{packed}" for suffix in (".tsv", ".csv", ".jsonl") for packed in ("", ".gz")]
@@ -209,7 +210,9 @@ def _read_table(
 ) -> STSPairs:
     reads = ("anchor", "positive", "target") if scored else ("anchor", "positive")
     own = None if columns is None else {name: columns[name] for name in reads}
-    pairs = STSPairs.of_table(read_rows(path, reads=reads, columns=own, target=_Gold() if scored else None))
+    form = FileForm(pair_labels="all", options={})  # unscored texts of scored pairs
+    table = read_rows(path, reads=reads, columns=own, target=_Gold() if scored else None, form=form)
+    pairs = STSPairs.of_table(table)
     return replace(
         pairs,
         subsets=pairs.subsets if _DATA_SETS[task].is_year else [task] * len(pairs),

@@ -10,6 +10,7 @@ from pathlib import Path
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import generator
 from contrastive_text.data import Table, read_pairs, read_rows
+from contrastive_text.data.files.forms import FileForm
 from contrastive_text.runs.report.run_parts import RunParts, row_texts
 
 SEED = 42
@@ -70,11 +71,13 @@ def gather(
 
 
 def _named_pairs(path: str | Path) -> tuple[Table, str]:
-    return read_pairs(path, split="dev"), Path(path).name
+    return read_pairs(path, split="dev", form=FileForm(options={})), Path(path).name
 
 
 def _named_texts(path: str | Path) -> tuple[list[str], str]:
-    return row_texts(read_rows(path, reads=("text",), split="all").rows), Path(path).name
+    return row_texts(read_rows(path, reads=("text",), split="all", form=FileForm(options={})).rows), Path(
+        path
+    ).name
 
 
 def _run_pairs(parts: Mapping[str, RunParts]) -> tuple[Table | None, str]:

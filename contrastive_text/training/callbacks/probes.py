@@ -18,6 +18,7 @@ from contrastive_text.core.random import generator
 from contrastive_text.core.targets import Classes
 from contrastive_text.core.terminal import say
 from contrastive_text.data import Table, read_rows
+from contrastive_text.data.files.forms import FileForm
 from contrastive_text.metrics import nearest_neighbour_accuracy, paired_retrieval
 from contrastive_text.training.module import ContrastiveModule
 
@@ -117,7 +118,13 @@ class NeighbourProbe(_Probe):
     @cached_property
     def rows(self) -> Table:
         """Texts and the numbers of their classes."""
-        return read_rows(self.file, reads=("text", "target"), target=Classes(tuple(self.classes)), split="dev")
+        return read_rows(
+            self.file,
+            reads=("text", "target"),
+            target=Classes(tuple(self.classes)),
+            split="dev",
+            form=FileForm(options={}),
+        )
 
     def measure(self, module: ContrastiveModule, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         """Returns the accuracy."""  # Any: cells of a file
@@ -151,7 +158,8 @@ class RetrievalProbe(_Probe):
     @cached_property
     def rows(self) -> Table:
         """Pairs of a query and its document."""
-        return read_rows(self.file, reads=("anchor", "positive"), split="dev")
+        form = FileForm(pair_labels="positives", needs_label=False, options={})
+        return read_rows(self.file, reads=("anchor", "positive"), split="dev", form=form)
 
     def measure(self, module: ContrastiveModule, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         """Returns recall at 1 and the mean reciprocal rank."""  # Any: cells of a file

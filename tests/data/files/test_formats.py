@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.core.text_files import Bounds
-from contrastive_text.data.files.formats import _BRACKETS
+from contrastive_text.data.files.objects import _BRACKETS
 from contrastive_text.data.files.readers import read_rows
 
 any_text = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1).filter(str.strip)
@@ -121,7 +121,7 @@ def test_a_missing_file_without_neighbours_says_where_it_looked(tmp_path: Path, 
         read_rows(tmp_path / name, ["text"])
 
 
-@pytest.mark.parametrize(("name", "suffix"), [("a.arrow.gz", ".arrow.gz"), ("a.json.gz", ".json"), ("a", "")])
+@pytest.mark.parametrize(("name", "suffix"), [("a.arrow.gz", ".arrow.gz"), ("a.xml.gz", ".xml"), ("a", "")])
 def test_an_unknown_suffix_is_refused(tmp_path: Path, name: str, suffix: str) -> None:
     with refuses(name, ".txt, .tsv, .csv, .jsonl", ".gz", f"got {suffix!r}"):
         read_rows(write(tmp_path / name, "one"), ["text"])

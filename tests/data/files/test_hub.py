@@ -9,10 +9,12 @@ import pytest
 
 from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.data import read_rows
+from contrastive_text.data.files.forms import FileForm
 from contrastive_text.data.files.hub import HubName, hub_name
 from contrastive_text.pairings import NLITriples
 
 datasets = pytest.importorskip("datasets")
+ALL = FileForm(pair_labels="all")
 LABELLED = ("anchor", "positive", "target")
 
 
@@ -53,8 +55,8 @@ def test_classes_come_by_name_and_what_has_none_stays(snli: Path) -> None:
         f"{path}: premise -> anchor, hypothesis -> positive, label -> target: contradiction (1), entailment (1), "
         "neutral (1); 3 rows; 1 row without a gold label left out"
     )
-    assert len(read_rows(f"hub:{snli}:test", ("anchor", "positive"))) == 1
-    assert len(read_rows(f"hub:{snli}:train[:2]", ("anchor", "positive"))) == 2
+    assert len(read_rows(f"hub:{snli}:test", ("anchor", "positive"), form=ALL)) == 1
+    assert len(read_rows(f"hub:{snli}:train[:2]", ("anchor", "positive"), form=ALL)) == 2
 
 
 def test_a_data_set_joins_with_files_and_gives_triples(snli: Path, tmp_path: Path) -> None:
@@ -75,8 +77,8 @@ def test_triples_and_lists_of_texts_are_read_as_from_files(tmp_path: Path) -> No
     rows = {"anchor": ["a", "b"], "positive": ["p", "q"], "negative": [["n", "m"], ["o"]]}
     datasets.Dataset.from_dict(rows).to_parquet(str(folder / "train.parquet"))
     assert read_rows(f"hub:{folder}:train", ("anchor", "positive")).rows == (
-        {"anchor": "a", "positive": "p", "negative": "n"},
-        {"anchor": "b", "positive": "q", "negative": "o"},
+        {"anchor": "a", "positive": "p", "negative": "n", "negative_2": "m"},
+        {"anchor": "b", "positive": "q", "negative": "o", "negative_2": ""},
     )
 
 
@@ -92,7 +94,7 @@ def test_the_folder_is_left_as_it_was_and_bars_stay_as_they_were(
 ) -> None:
     before = sorted(snli.rglob("*"))
     capsys.readouterr()
-    read_rows(f"hub:{snli}:train", ("anchor", "positive"))
+    read_rows(f"hub:{snli}:train", ("anchor", "positive"), form=ALL)
     assert sorted(snli.rglob("*")) == before
     assert capsys.readouterr().err == ""
     assert not datasets.are_progress_bars_disabled()

@@ -250,7 +250,7 @@ def test_a_mapping_without_an_objective_is_refused(tmp_path: Path) -> None:
     path = pairs(tmp_path / "a.tsv", ["0"])
     for target, reads in ((None, SCORED), (INFERENCE, ("anchor", "positive"))):
         with refuses(
-            "labels: expected an objective that learns a target, got none; leave labels out, or add one"
+            "labels: expected an objective that learns a target, got {'0': 'neutral'}; leave labels out, add one"
         ):
             read(path, target=target, labels={"0": "neutral"}, reads=reads)
 

@@ -15,11 +15,13 @@ from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.data import Table, read_rows
 from contrastive_text.data.cleaning import Clean
 from contrastive_text.data.files import mapped, readers
+from contrastive_text.data.files.forms import FileForm
 from contrastive_text.data.files.mapped import ArrowRows
 from contrastive_text.data.samples import repeats, sampled
 from contrastive_text.pairings import Given, Neighbours
 
 pytest.importorskip("pyarrow")
+ALL = FileForm(pair_labels="all")
 READS = ("anchor", "positive", "target")
 ROWS: list[dict[str, Any]] = [
     {
@@ -61,7 +63,11 @@ def test_mapped_rows_are_those_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_pa
     rows = files(tmp_path) if given == "files" else ROWS
     held, found = both(monkeypatch, tmp_path, rows, reads=READS, target=Classes(NLI))
     assert tuple(found.rows) == held.rows == tuple(found.rows[i] for i in range(len(found)))
-    assert list(found[0]) == list(held[0]) == ["anchor", "positive", "negative", "target"]
+    assert (
+        list(found[0])
+        == list(held[0])
+        == ["anchor", "positive", "negative", "negative_2", "negative_3", "target"]
+    )
     assert found.rows[-1] == held.rows[-1]
     assert list(found.rows[3:17]) == list(held.rows[3:17]) == list(pickle.loads(pickle.dumps(found.rows[3:17])))
     assert list(found.rows.column("anchor")) == [row["anchor"] for row in held]
@@ -73,7 +79,7 @@ def test_mapped_rows_are_those_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_pa
     again = read_rows(rows, READS, target=Classes(NLI), cache_dir=tmp_path / "cache")
     assert again.rows.path == found.rows.path
     assert again.identity == found.identity
-    assert read_rows(rows, READS[:2], cache_dir=tmp_path / "cache").rows.path != found.rows.path
+    assert read_rows(rows, READS[:2], cache_dir=tmp_path / "cache", form=ALL).rows.path != found.rows.path
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".txt.gz", ".parquet"])
@@ -117,8 +123,10 @@ def test_what_is_wrong_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatc
     lower(monkeypatch)
     one, two = files(tmp_path)
     options: dict[str, Any] = {"reads": READS, "target": Classes(NLI), "cache_dir": tmp_path / "cache"}
-    Path(two).write_text("".join(json.dumps({"anchor": "a", "pos": "b", "label": 0}) + "\n" for _ in range(12)))
-    with pytest.raises(ContrastiveTextError, match=r"two\.jsonl: expected the columns of .*one\.jsonl"):
+    Path(two).write_text(
+        "".join(json.dumps({"anchor": "a", "pos": "b", "label": "no"}) + "\n" for _ in range(12))
+    )
+    with pytest.raises(ContrastiveTextError, match=r"two\.jsonl:1: expected one of the classes"):
         read_rows([one, two], **options)
     assert not list((tmp_path / "cache").glob("*/*"))
     rows = read_rows(one, **options).rows
@@ -138,7 +146,7 @@ def test_rows_that_cannot_be_mapped_stay_in_memory_and_say_so(
 ) -> None:
     lower(monkeypatch)
     monkeypatch.setattr(readers, "can_map", lambda: False)
-    table = read_rows(files(tmp_path), reads=("anchor", "positive"))
+    table = read_rows(files(tmp_path), reads=("anchor", "positive"), form=ALL)
     assert isinstance(table.rows, tuple)
     assert table.understood.endswith("rows in memory: pip install 'contrastive-text[parquet]' maps so many")
 
@@ -147,5 +155,7 @@ def test_a_file_is_found_again_in_another_folder(monkeypatch: pytest.MonkeyPatch
     lower(monkeypatch)
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
-        assert len(read_rows(files(tmp_path / name), reads=READS[:2], cache_dir=tmp_path / "cache")) > 10
+        assert (
+            len(read_rows(files(tmp_path / name), reads=READS[:2], cache_dir=tmp_path / "cache", form=ALL)) > 10
+        )
     assert len([*(tmp_path / "cache").glob("*/")]) == 1

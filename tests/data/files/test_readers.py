@@ -38,11 +38,12 @@ def test_a_folder_joins_with_files(tmp_path: Path) -> None:
     assert texts(table) == ["one", "two", "a document\nof two lines"]
 
 
-def test_files_with_other_columns_are_not_joined(tmp_path: Path) -> None:
-    first = write(tmp_path / "a.csv", "anchor,positive,neg\n1,2,3\n")
-    second = write(tmp_path / "b.csv", "anchor,positive\n1,2\n")
-    with refuses("b.csv: expected the columns of ", "a.csv (anchor, positive, negative), got anchor, positive;"):
-        read_rows([first, second], PAIR)
+def test_files_with_and_without_hard_negatives_are_joined(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.csv", "anchor,positive\n1,2\n")
+    second = write(tmp_path / "b.csv", "anchor,positive,neg\n3,4,5\n")
+    table = read_rows([first, second], PAIR)
+    assert [list(row.values()) for row in table] == [["1", "2", ""], ["3", "4", "5"]]
+    assert {tuple(row) for row in table} == {("anchor", "positive", "negative")}
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ def test_numbers_of_negatives_are_kept_as_they_come_and_told(tmp_path: Path) -> 
     content = '{"anchor": "a", "positive": "p", "negative": ["n", "m"]}\n'
     rows = file_rows(tmp_path, "a.jsonl", content + content.replace(', "m"', ""), PAIR)
     assert [len(row) for _, row in rows] == [4, 3]
-    assert rows.negatives == {1, 2}
-    assert "negative -> negative (1 to 2 a line, the first 1 kept)" in rows.understood(2)
+    assert rows.negatives == {1: 1, 2: 1}
+    assert "negative -> negative, negative_2 (1 to 2 a line)" in rows.understood(2)
 
 
 def test_lists_of_positives_give_rows_and_lists_of_negatives_give_columns(tmp_path: Path) -> None:
@@ -81,21 +81,21 @@ def test_lists_of_positives_give_rows_and_lists_of_negatives_give_columns(tmp_pa
     ]
     table = read_rows(write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, lines))), PAIR)
     assert table.rows == (
-        {"anchor": "q1", "positive": "p1", "negative": "n1", "negative_2": "n2"},
-        {"anchor": "q1", "positive": "p2", "negative": "n1", "negative_2": "n2"},
-        {"anchor": "q2", "positive": "p3", "negative": "n4", "negative_2": "n5"},
+        {"anchor": "q1", "positive": "p1", "negative": "n1", "negative_2": "n2", "negative_3": "n3"},
+        {"anchor": "q1", "positive": "p2", "negative": "n1", "negative_2": "n2", "negative_3": "n3"},
+        {"anchor": "q2", "positive": "p3", "negative": "n4", "negative_2": "n5", "negative_3": ""},
     )
     assert table.understood == (
         "a.jsonl: query -> anchor, pos -> positive (1 to 2 rows a line), "
-        "neg -> negative, negative_2 (2 to 3 a line, the first 2 kept); query_id ignored; 3 rows"
+        "neg -> negative, negative_2, negative_3 (2 to 3 a line); query_id ignored; 3 rows"
     )
 
 
-def test_a_target_that_is_not_asked_for_is_ignored_aloud(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", "label\tpremise\thypothesis\nneutral\ta\tb\n")
+def test_scores_that_are_not_asked_for_are_ignored_aloud(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "score\tpremise\thypothesis\n3.5\ta\tb\n")
     table = read_rows(path, PAIR)
     assert table.rows == ({"anchor": "a", "positive": "b"},)
-    assert table.understood == "a.tsv: premise -> anchor, hypothesis -> positive; label ignored; 1 row"
+    assert table.understood == "a.tsv: premise -> anchor, hypothesis -> positive; score ignored; 1 row"
 
 
 def test_single_texts_may_have_a_target(tmp_path: Path) -> None:
@@ -119,15 +119,18 @@ def test_pairs_that_are_read_as_single_texts_give_each_text(tmp_path: Path) -> N
 def test_rows_with_an_empty_text_are_left_out_and_counted(tmp_path: Path) -> None:
     lines = ["anchor\tpositive\tneg", "a\tp\tn", "\tp\tn", "a\t \tn", "a\tp\t", "", "\t\t", "a\tp\tm"]
     table = read_rows(write(tmp_path / "a.tsv", "\n".join(lines) + "\n\n"), PAIR)
-    assert [row["negative"] for row in table] == ["n", "m"]
-    assert table.understood.endswith("; 2 rows; 3 blank lines left out; 3 rows with an empty text left out")
+    assert [row["negative"] for row in table] == ["n", "", "m"]
+    assert table.understood.endswith("; 3 rows; 3 blank lines left out; 2 rows with an empty text left out")
 
 
-def test_an_empty_list_is_an_empty_text(tmp_path: Path) -> None:
+def test_an_empty_list_holds_no_hard_negative(tmp_path: Path) -> None:
     lines = [{"query": "a", "pos": ["p"], "neg": []}, {"query": "b", "pos": ["q"], "neg": ["n"]}]
     table = read_rows(write(tmp_path / "a.jsonl", "\n\n".join(map(json.dumps, lines))), PAIR)
-    assert table.rows == ({"anchor": "b", "positive": "q", "negative": "n"},)
-    assert table.understood.endswith("1 row; 1 blank line left out; 1 row with an empty text left out")
+    assert [row["negative"] for row in table] == ["", "n"]
+    assert table.understood.endswith("neg -> negative (0 to 1 a line); 2 rows; 1 blank line left out")
+    none = read_rows(write(tmp_path / "b.jsonl", json.dumps(lines[0])), PAIR)
+    assert none.rows == ({"anchor": "a", "positive": "p"},)
+    assert "neg -> no hard negatives" in none.understood
 
 
 def test_a_file_without_a_row_left_says_what_was_left_out(tmp_path: Path) -> None:

@@ -41,9 +41,7 @@ def test_one_split_of_allnli_is_read_and_the_rest_counted(
 
 def test_splits_in_one_file_are_never_mixed_silently(tmp_path: Path) -> None:
     path = write(tmp_path / "AllNLI.tsv.gz", ALL_NLI)
-    with refuses(
-        "AllNLI.tsv.gz: expected rows of one split, got train (2), dev (1), test (1); choose one with split"
-    ):
+    with refuses("AllNLI.tsv.gz: expected rows of one split, got train (2), dev (1), test (1); give split train"):
         read_rows(path, SCORED, target=INFERENCE)
     two = write(tmp_path / "a.tsv", "\n".join(ALL_NLI.split("\n")[2:4]).replace("AllNLI", "x"))
     write(two, ALL_NLI.split("\n")[0] + "\n" + two.read_text())

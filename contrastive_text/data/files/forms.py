@@ -1,0 +1,121 @@
+"""Settings that say how a data file is read, and how the caller spells them in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, Self, TypeAlias
+
+from contrastive_text.core.errors import InvalidValueError
+
+PairRows: TypeAlias = Literal["positives", "hard", "all"]
+"""What to do with labelled pairs: keep those that belong together, take the others as hard negatives, or train on
+all of them as if they belonged together."""
+
+_NAMES = ("columns", "column", "labels", "header", "separator", "split", "pair_labels")
+PYTHON: Mapping[str, str] = MappingProxyType({name: name for name in _NAMES})
+"""Setting -> its spelling, for callers of ``read_rows``."""
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+_WRITTEN = {"tab": "\t", "\\t": "\t"}
+
+
+def options_of(*names: str, prefix: str = "--") -> Mapping[str, str]:
+    """Returns the spelling of each setting that a command has, all with one prefix.
+
+    Example:
+        >>> options_of("columns", "split")
+        {'columns': '--columns', 'split': '--split'}
+        >>> options_of("header", prefix="--data.")
+        {'header': '--data.header'}
+    """
+    return {name: f"{prefix}{name}" for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class FileForm:
+    r"""Settings that say how the files of a table are read, where their content leaves that open.
+
+    Args:
+        header: Names of the columns of a file whose first line is a row: a list, or one text with commas.
+        separator: Character between the fields of a ``.tsv`` or ``.csv``; ``tab`` is a tab. None to recognize it.
+        pair_labels: What to do with pairs whose label is not read as a target; None to refuse pairs that do not
+            belong together by their label.
+        needs_label: Whether a file without such a label is refused where ``pair_labels`` chooses rows by it.
+        options: Setting -> how the caller spells it, for messages; a setting that it lacks is left out.
+
+    Raises:
+        ValueError: A separator of several characters, an empty or repeated name, or another word for
+            ``pair_labels``.
+
+    Example:
+        >>> FileForm(header="anchor,positive,score", separator="tab").names
+        ['anchor', 'positive', 'score']
+    """
+
+    header: str | Sequence[str] | None = None
+    separator: str | None = None
+    pair_labels: PairRows | None = None
+    needs_label: bool = True
+    options: Mapping[str, str] = field(default_factory=lambda: PYTHON)
+
+    def __post_init__(self) -> None:
+        spelled = self.options
+        if self.separator is not None and len(self.character or "") != 1:
+            raise InvalidValueError(
+                f"{spelled.get('separator', 'separator')}: expected one character, or tab, got "
+                f"{self.separator!r}; give ';', ',' or tab"
+            )
+        names = self.names or []
+        if self.header is not None and (not all(names) or len({*names}) < len(names) or not names):
+            raise InvalidValueError(
+                f"{spelled.get('header', 'header')}: expected a different name for each column, got "
+                f"{self.header!r}; give such as anchor,positive,score"
+            )
+        if self.pair_labels not in (None, "positives", "hard", "all"):
+            raise InvalidValueError(
+                f"{spelled.get('pair_labels', 'pair_labels')}: expected positives, hard or all, got "
+                f"{self.pair_labels!r}; positives keeps the pairs that belong together"
+            )
+
+    @property
+    def names(self) -> list[str] | None:
+        """The names of ``header``; None where the first line has them."""
+        if self.header is None:
+            return None
+        names = self.header.split(",") if isinstance(self.header, str) else self.header
+        return [str(name).strip() for name in names]
+
+    @property
+    def character(self) -> str | None:
+        """The character between fields; None where it is to be recognized."""
+        return None if self.separator is None else _WRITTEN.get(self.separator, self.separator)
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """Settings on which the rows depend."""
+        return self.names, self.character, self.pair_labels
+
+    def advice(self, choices: Iterable[tuple[str, str]], otherwise: str) -> str:
+        """Returns what to do: the caller's options out of (setting, value), or else something that needs none.
+
+        Example:
+            >>> FileForm(options=options_of("split")).advice([("columns", "text=t"), ("split", "dev")], "rename")
+            'give --split dev'
+            >>> FileForm(options={}).advice([("split", "dev")], "write each split to a file of its own")
+            'write each split to a file of its own'
+        """
+        given = [f"{self.options[name]} {value}" for name, value in choices if name in self.options]
+        return f"give {' or '.join(given)}" if given else otherwise
+
+    @classmethod
+    def of_run(
+        cls,
+        place: str,
+        header: str | Sequence[str] | None = None,
+        separator: str | None = None,
+        pair_labels: PairRows | None = None,
+    ) -> Self:
+        """Returns the settings of a data set of a run, whose options begin with its place, such as ``data``."""
+        options = options_of("columns", "labels", "header", "separator", "pair_labels", prefix=f"--{place}.")
+        return cls(header, separator, pair_labels, options=options)

@@ -1,0 +1,244 @@
+"""Tables of text: ``.txt``, ``.tsv`` and ``.csv``, whose separator, quotes and header are recognized."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+
+from contrastive_text.core.text_files import Bounds
+from contrastive_text.data.files.columns import is_known
+from contrastive_text.data.files.formats import Content, Record, counted, listed, reading_error, short
+from contrastive_text.data.files.forms import SEPARATORS, FileForm
+
+_RELEASE = "gold_label\t"
+"""How the ``.txt`` files of SNLI and MultiNLI begin, which are tables."""
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_ENDS = (".", "?", "!", "\u3002", "\uff1f", "\uff01")
+"""Ends of sentences, the last three in Chinese and Japanese."""
+_WORDS = 4
+"""Words from which on a cell is no name of a column."""
+
+Rows = Callable[[], Iterator[tuple[int, list[str]]]]
+"""Reads the fields of each line, with its number."""
+
+
+def read_txt(where: str, lines: Iterable[str], bounds: Bounds, form: FileForm | None) -> Content:  # noqa: ARG001  # as all formats
+    """Returns a text a line, or the table of an SNLI or MultiNLI release."""
+    if next(iter(lines), "").startswith(_RELEASE):
+        return _release(where, lines)
+    return _table(where, lambda: chain([(0, ["text"])], _fields(where, lines, separator=None)))
+
+
+def read_tsv(where: str, lines: Iterable[str], bounds: Bounds, form: FileForm | None) -> Content:
+    r"""Returns a table with tabs, in which ``"`` is a character unless the whole file is quoted."""
+    if form is None:
+        return _table(where, partial(_fields, where, lines, "\t"))
+    separator, notes = _separator(lines, "\t", form)
+    rows = partial(_fields, where, lines, separator)
+    if _is_quoted(lines, separator, bounds.line):
+        rows, notes = partial(_quoted, where, lines, separator), (*notes, "quoted fields unquoted")
+    return _named(_table(where, rows, notes), form)
+
+
+def read_csv(where: str, lines: Iterable[str], bounds: Bounds, form: FileForm | None) -> Content:  # noqa: ARG001  # as all formats
+    """Returns a table with commas, or with what the header says in their place."""
+    separator, notes = (",", ()) if form is None else _separator(lines, ",", form)
+    return _named(_table(where, partial(_quoted, where, lines, separator), notes), form)
+
+
+def _named(content: Content, form: FileForm | None) -> Content:
+    names = None if form is None else form.names
+    return content if names is None or content.bare is None else content.bare(names)
+
+
+def _separator(lines: Iterable[str], usual: str, form: FileForm) -> tuple[str, tuple[str, ...]]:
+    """Returns the character between fields: the given one, or another one that the header has between names.
+
+    Args:
+        lines: Of the file.
+        usual: What the suffix says.
+        form: Has the given one.
+    """
+    found = form.character
+    first = next(iter(lines), "").rstrip("\r\n")
+    if found is None and usual not in first:
+        others = [each for each in SEPARATORS if each != usual and _are_names(_cells(first, each))]
+        found = others[0] if len(others) == 1 else None
+    if found in (None, usual):
+        return usual, ()
+    return str(found), (f"separated by {SEPARATORS.get(str(found), repr(found))}",)
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    return [cell.strip().strip('"') for cell in line.split(separator)]
+
+
+def _are_names(cells: Sequence[str]) -> bool:
+    """Whether cells are the header of a table: short, and one of them a usual name at least."""
+    is_short = all(0 < len(cell) <= 40 and len(cell.split()) < _WORDS for cell in cells)
+    return len(cells) > 1 and is_short and any(map(is_known, cells))
+
+
+def is_row(cells: Sequence[str]) -> bool:
+    """Whether a first line is a row rather than a header: no usual name, and a sentence or a number in it.
+
+    Example:
+        >>> is_row(["A man is eating.", "Someone eats.", "4.2"]), is_row(["frage", "antwort"])
+        (True, False)
+    """
+    if any(map(is_known, cells)):
+        return False
+    return any(
+        len(cell.split()) >= _WORDS or cell.strip()[-1:] in _ENDS or _NUMBER.fullmatch(cell.strip())
+        for cell in cells
+        if cell.strip()
+    )
+
+
+def numbered(where: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yields lines without their ends, which are newlines alone: U+2028 and the like belong to a text."""
+    for number, line in enumerate(lines, start=1):
+        text = line.removesuffix("\n").removesuffix("\r")
+        if "\r" in text:  # texts of several lines would be taken for one
+            todo = "let lines end in newlines, or write .csv, whose quoted fields may hold it"
+            expected = "lines that end in newlines"
+            raise reading_error(f"{where}:{number}", expected, "a carriage return alone", todo)
+        yield number, text
+
+
+def _fields(where: str, lines: Iterable[str], separator: str | None) -> Iterator[tuple[int, list[str]]]:
+    for number, text in numbered(where, lines):
+        yield number, [text] if separator is None else text.split(separator)
+
+
+def _release(where: str, lines: Iterable[str]) -> Content:
+    """Returns a ``.txt`` file of SNLI or MultiNLI; a row may end before the labels of its last annotators."""
+
+    def padded() -> Iterator[tuple[int, list[str]]]:
+        rows = _fields(where, lines, separator="\t")
+        first, names = next(rows)
+        yield first, names
+        needed = sum(re.fullmatch(r"label\d+", name) is None for name in names)
+        for line, row in rows:
+            yield line, row + [""] * (len(names) - len(row)) if len(row) >= needed else row
+
+    return _table(where, padded)
+
+
+def _quoted(where: str, lines: Iterable[str], separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields the fields of each record, which may have several lines, with the first line's number."""
+    # A carriage return alone ends a record too, and here only.
+    pieces = (piece for line in lines for piece in io.StringIO(line, newline=""))
+    # Strict, or a quote that is never closed takes the rest of the file for one text.
+    reader = csv.reader(pieces, delimiter=separator, strict=True)
+    while True:
+        start = reader.line_num + 1
+        try:
+            fields = _next_record(reader)
+        except csv.Error as error:
+            todo = 'write a quote inside a quoted text twice, or use .tsv, where a " is a character'
+            raise reading_error(f"{where}:{start}", "CSV", f"a broken record ({error})", todo) from None
+        if fields is None:
+            return
+        yield start, fields
+
+
+def _next_record(reader: Iterator[list[str]]) -> list[str] | None:
+    # The module's own limit, 131,072 characters a field, is less than a long document has.
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _is_quoted(lines: Iterable[str], separator: str, bound: int) -> bool:
+    """Whether a table is quoted: every record is, to the letter, what a CSV writer makes of its fields.
+
+    A text that is quoted as a whole, such as ``"Yes."``, is none: a writer would quote it once more.
+
+    Args:
+        lines: Of the file, read until a record that no writer makes.
+        separator: Between fields.
+        bound: Characters of a record, at most.
+    """
+    taken: list[str] = []
+
+    def pieces() -> Iterator[str]:
+        for line in lines:
+            taken.append(line)
+            if sum(map(len, taken)) > bound:
+                return
+            yield line
+
+    writers = [_minimal, _all_quoted, _texts_quoted]
+    reader = csv.reader(pieces(), delimiter=separator, strict=True)
+    has_quotes = False
+    try:
+        while writers and (fields := _next_record(reader)) is not None:
+            record = "".join(taken).removesuffix("\n").removesuffix("\r")
+            taken.clear()
+            if '"' in record:
+                has_quotes = True
+                writers = [write for write in writers if write(fields, separator) == record]
+            elif fields:
+                writers = [
+                    write
+                    for write in writers
+                    if write is _minimal or (write is _texts_quoted and all(map(_NUMBER.fullmatch, fields)))
+                ]
+    except csv.Error:
+        return False
+    return has_quotes and bool(writers) and not taken
+
+
+def _minimal(fields: Sequence[str], separator: str) -> str:
+    special = (separator, '"', "\n", "\r")
+    return separator.join(_quote(each) if any(map(each.__contains__, special)) else each for each in fields)
+
+
+def _all_quoted(fields: Sequence[str], separator: str) -> str:
+    return separator.join(map(_quote, fields))
+
+
+def _texts_quoted(fields: Sequence[str], separator: str) -> str:
+    return separator.join(each if _NUMBER.fullmatch(each) else _quote(each) for each in fields)
+
+
+def _quote(field: str) -> str:
+    return '"' + field.replace('"', '""') + '"'
+
+
+def _table(where: str, lines: Rows, notes: tuple[str, ...] = ()) -> Content:
+    """Returns the records below a header, each with a field for each name."""
+    _, header = next(lines(), (1, []))
+    twice = [name for name, count in Counter(header).items() if count > 1]
+    if twice and not is_row(header):
+        raise reading_error(
+            f"{where}:1", "every name once", f"{short(twice[0])} twice", "rename one of the columns"
+        )
+
+    def bare(names: Sequence[str]) -> Content:
+        said = f"no header: {listed(names)}"
+        return Content(list(names), partial(_records, where, lines, list(names), 0), notes=(*notes, said))
+
+    return Content(
+        header, partial(_records, where, lines, header, 1), notes=notes, bare=bare, is_row=is_row(header)
+    )
+
+
+def _records(where: str, lines: Rows, header: Sequence[str], skipped: int) -> Iterator[Record | None]:
+    for line, fields in islice(lines(), skipped, None):
+        if not any(map(str.strip, fields)):
+            yield None
+        elif len(fields) == len(header):
+            yield line, fields
+        else:
+            expected = f"{counted(len(header), 'field')} ({listed(map(short, header))})"
+            todo = "look for a separator too many or too few"
+            raise reading_error(f"{where}:{line}", expected, str(len(fields)), todo)
