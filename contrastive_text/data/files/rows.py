@@ -101,7 +101,7 @@ class FileRows:
     def __iter__(self) -> Iterator[tuple[int, dict[str, str | float]]]:
         """Yields each row with the line that its record begins on, or its document's number in a folder."""
         content = named_content(self._content(), self.reads, self.columns)
-        if any(content.records()):
+        if content.is_row or any(content.records()):
             self._plan = plan_columns(
                 self._where, content.header, self.reads, self.columns, self.form, content.is_row
             )
