@@ -96,6 +96,22 @@ def is_blank(text: str) -> bool:
     return _VISIBLE.search(text) is None
 
 
+def lone_surrogate(text: str) -> str | None:
+    r"""Returns which half of a surrogate pair a text has alone, and where; None if UTF-8 can hold the text.
+
+    Example:
+        >>> lone_surrogate("ok \ud800"), lone_surrogate("ok")
+        ('half a surrogate pair (U+D800) at character 4', None)
+    """
+    if text.isascii():
+        return None
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"half a surrogate pair (U+{ord(text[error.start]):04X}) at character {error.start + 1:,}"
+    return None
+
+
 @contextmanager
 def naming_file(path: str | Path) -> Iterator[None]:
     """Turns what the system says of a file that is read into an answer that names it.

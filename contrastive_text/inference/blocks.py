@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from contrastive_text.core.errors import InvalidTextError, InvalidTypeError, InvalidValueError
 from contrastive_text.core.forks import check_not_forked
 from contrastive_text.core.host import sent
+from contrastive_text.core.text_files import lone_surrogate
 from contrastive_text.core.types import NO_FRAME, Frame
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.token_rows import collate_texts
@@ -64,6 +65,7 @@ def text_blocks(sentences: Iterable[str], size: int) -> Iterator[TextBlock]:
 
     Raises:
         TypeError: Something that is not text.
+        ValueError: A text that UTF-8 can't hold.
 
     Example:
         >>> list(text_blocks(iter(["a", "b", "c"]), size=2))
@@ -75,6 +77,11 @@ def text_blocks(sentences: Iterable[str], size: int) -> Iterator[TextBlock]:
         for place, text in enumerate(texts, start):
             if not isinstance(text, str):
                 raise InvalidTypeError(f"encode: expected texts, got {type(text).__name__} at place {place}")
+            if (found := lone_surrogate(text)) is not None:
+                raise InvalidValueError(
+                    f"encode: expected texts that UTF-8 can hold, got {found} of the text at place {place}; mend or "
+                    "drop the text"
+                )
         yield TextBlock(start, texts)
         start += len(texts)
 

@@ -92,7 +92,7 @@ def check_trainer(trainer: pl.Trainer) -> None:
     if any(isinstance(each, callbacks.LearningRateFinder) for each in vars(trainer)["callbacks"]):
         raise InvalidValueError(
             "trainer.callbacks: expected no LearningRateFinder, got one: it sets an attribute lr of the module, "
-            "and the learning rate is that of model.optimizer; try several with --vary model.optimizer.lr=... "
+            "and the learning rate is that of model.optimizer; try several with sweep --vary model.optimizer.lr= "
             "or call Tuner(trainer).lr_find(module, data, update_attr=False)"
         )
 

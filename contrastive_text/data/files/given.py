@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.text_files import lone_surrogate
 from contrastive_text.data.files.columns import negative_names
 from contrastive_text.data.files.formats import Content, Record, counted, listed, short
 from contrastive_text.data.files.frames import Frame, frame_columns, frame_rows, is_frame, plain_cell
@@ -74,8 +75,12 @@ class GivenRows(str):
             try:
                 digest.update(json.dumps(row, ensure_ascii=False, default=str).encode())
             except (UnicodeEncodeError, RecursionError, TypeError, ValueError) as error:
+                texts = row.values() if isinstance(row, Mapping) else row
+                found = next(
+                    filter(None, (lone_surrogate(each) for each in texts if isinstance(each, str))), error
+                )
                 raise InvalidValueError(
-                    f"{where}: expected texts in row {number:,}, got what is none ({error}); mend or drop it"
+                    f"{where}: expected texts that UTF-8 can hold in row {number:,}, got {found}; mend or drop it"
                 ) from None
         given = super().__new__(cls, f"{GIVEN}{kind}:{len(data)}:{digest.hexdigest()}")
         given._data, given.kind, given.rows = data, kind, len(data)

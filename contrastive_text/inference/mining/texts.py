@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.text_files import lone_surrogate
 
 
 class PairTexts:
@@ -19,7 +20,7 @@ class PairTexts:
 
     Raises:
         TypeError: Something that is not text.
-        ValueError: No pair, or a text with the character U+0000.
+        ValueError: No pair, or a text with the character U+0000 or half a surrogate pair.
 
     Example:
         >>> texts = PairTexts([("who?", "me"), ("who?", "you"), ("why?", "so")], corpus=["so", "who?"])
@@ -28,10 +29,13 @@ class PairTexts:
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]], corpus: Iterable[str] = ()) -> None:
-        places = {_text(text): place for place, text in enumerate(dict.fromkeys(corpus))}
+        places: dict[str, int] = {}
+        for number, text in enumerate(corpus):
+            places.setdefault(_text(text, f"text {number} of the corpus"), len(places))
         found: dict[str, dict[int, None]] = {}
-        for query, positive in pairs:
-            found.setdefault(_text(query), {})[places.setdefault(_text(positive), len(places))] = None
+        for number, (query, positive) in enumerate(pairs):
+            place = places.setdefault(_text(positive, f"pair {number}"), len(places))
+            found.setdefault(_text(query, f"pair {number}"), {})[place] = None
         if not found:
             raise InvalidValueError("mine: expected pairs of a query and a positive, got none")
         self.queries = list(found)
@@ -54,12 +58,16 @@ def digest_of(texts: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def _text(text: object) -> str:
+def _text(text: object, where: str) -> str:
     if not isinstance(text, str):
-        raise InvalidTypeError(f"mine: expected texts, got {type(text).__name__}")
+        raise InvalidTypeError(f"mine: expected texts, got {type(text).__name__} in {where}")
     if "\0" in text:
         raise InvalidValueError(
             f"mine: expected texts without the character U+0000, which training refuses, got "
-            f"{text[:60]!r}; take it out"
+            f"{text[:60]!r} in {where}; take it out"
+        )
+    if (found := lone_surrogate(text)) is not None:
+        raise InvalidValueError(
+            f"mine: expected texts that UTF-8 can hold, got {found} of a text in {where}; mend or drop the text"
         )
     return text

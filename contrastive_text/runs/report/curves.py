@@ -79,7 +79,7 @@ def _scores(runs: Sequence[RunRecord]) -> list[Chart | Html]:
         for name in names
     ]
     if not any(map(scored, names)):
-        remedy = "--data.validation PAIRS.tsv scores a run while it trains"
+        remedy = "fit --data.validation PAIRS.tsv scores a run while it trains"
         parts.append(missing("Validation scores", _without(runs, "val/*"), remedy))
     return parts
 

@@ -118,7 +118,10 @@ class Strange:
         ([1, 2], "expected a text, a dict or a tuple in row 1, got a int"),
         ([("a", "b"), ("c",)], "expected a tuple of 2 as in row 1 in row 2, got a tuple of 1"),
         (["a b", {"text": "c"}], "expected a str as in row 1 in row 2, got a dict"),
-        (["half \ud83d"], "expected texts in row 1, got what is none"),
+        (
+            ["a b", "half \ud83d"],
+            r"that UTF-8 can hold in row 2, got half a surrogate pair \(U\+D83D\) at character 6",
+        ),
         (Path("texts.txt"), r"got a Path; give str\(path\)"),
     ],
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,

@@ -95,3 +95,16 @@ def test_verify_knows_the_rows_of_an_unfinished_mining(
     assert [found for found in verify(rows) if found.damage] == []
     rows.write_bytes(rows.read_bytes().replace(b"a", b"b", 1))
     assert [found.path for found in verify(tmp_path) if found.damage] == [rows]
+
+
+@pytest.mark.parametrize(
+    ("corpus", "pairs", "where"),
+    [(["a", "b\udc80"], [("q", "p")], "text 1 of the corpus"), ([], [("q", "p"), ("q\ud800", "r")], "pair 1")],
+)
+def test_half_a_surrogate_pair_is_refused_with_its_place(
+    corpus: list[str], pairs: list[tuple[str, str]], where: str
+) -> None:
+    with pytest.raises(
+        ValueError, match=f"expected texts that UTF-8 can hold, got half a surrogate.* in {where};"
+    ):
+        PairTexts(pairs, corpus)

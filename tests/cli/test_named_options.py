@@ -1,0 +1,133 @@
+"""Options that messages name: each is one of the command that prints the message, or of one that it names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import contrastive_text
+from contrastive_text.cli.commands import RECORDS
+from contrastive_text.cli.files import form_of
+from contrastive_text.cli.main import COMMANDS
+from contrastive_text.cli.options import option_words
+from contrastive_text.cli.spellings import SHORT
+from contrastive_text.data.files.forms import FileForm
+from contrastive_text.training.run_parser import run_parser
+
+ROOT = Path(contrastive_text.__file__).parent
+ENCODING = ("embed", "search", "duplicates", "mine")
+PRINTERS: Mapping[str, Sequence[str]] = {
+    "cli/arguments.py": ("evaluate", "compare"),
+    "cli/encoding_commands.py": ENCODING,
+    "cli/glue.py": ("evaluate", "fit"),
+    "cli/models.py": (*ENCODING, "evaluate", "compare", "diagnose", "merge", "postprocess", "report"),
+    "cli/spellings.py": ("sweep",),
+    "cli/sweep": ("sweep",),
+    "cli": ("fit",),
+    "evaluation/suites.py": ("evaluate", "compare"),
+    "evaluation": ("evaluate",),
+    "inference/mining": ("mine",),
+    "inference/sharing.py": ("share",),
+    "inference/vector_files/unfinished.py": ENCODING,
+    "inference/vector_files": ("embed",),
+    "inference": (),
+    "runs/ensemble.py": ("ensemble",),
+    "runs/glue": ("evaluate", "fit"),
+    "runs/report": ("report",),
+    "runs/sweeps": ("sweep",),
+    "": ("fit",),
+}
+"""Beginning of a file's name -> the commands that print its messages; the longest counts.
+
+All of them need an option, or with ``fit`` among them any: one runs the other.
+"""
+OTHERS = {
+    "inference/published.py": "names an option of another project's script",
+    "cli/completion.py": "looks for words that were typed",
+    "cli/train.py": "adds a word for jsonargparse",
+}
+"""Files whose options are no advice."""
+OPTION = re.compile(r"(?<![\w-])--([a-z][\w.]*)(?!-)\b(?!-)")
+
+
+@cache
+def options_of(command: str) -> frozenset[str]:
+    """Returns the options of a command, without dashes."""
+    if command in RECORDS:
+        own = {name.removeprefix("--") for name in option_words(RECORDS[command])}
+        return frozenset(own | {"trust"} | (options_of("fit") if command == "sweep" else set()))
+    actions = run_parser(command)._actions
+    own = {name.removeprefix("--") for action in actions for name in action.option_strings}
+    return frozenset({*own, *SHORT, "recipe", "resume", "trust", "dry_run", "print_config", "version", "n"})
+
+
+def has(command: str, option: str) -> bool:
+    """Returns whether a command has an option, or a key below one."""
+    name = option.rstrip(".")
+    stage = re.sub(r"^(stage(\w+\.|$)|all\.)", "", name) if command == "sweep" else name
+    known = options_of(command)
+    below = any(stage.startswith(f"{each}.") or each.startswith(f"{stage}.") for each in known)
+    return stage in known or stage in ("", "KEY") or (below and command not in ENCODING)
+
+
+def literals(path: Path) -> Iterator[str]:
+    """Yields the texts of a file that aren't docstrings, a text with values as one."""
+    content = path.read_text(encoding="utf-8")
+    tree = ast.parse(content if "--" in content else "")
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone | inside:
+            yield node.value
+        elif isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+
+
+def printers(file: str) -> Sequence[str]:
+    """Returns the commands that print the messages of a file."""
+    command = Path(file).stem
+    if file.startswith("cli/") and command in RECORDS:
+        return (command,)
+    if file in ("cli/commands.py", "cli/encoding_commands.py"):  # helps, of one command each
+        return ("fit", *RECORDS)
+    return PRINTERS[max((name for name in PRINTERS if file.startswith(name)), key=len)]
+
+
+def wrong_options(file: str, text: str) -> list[str]:
+    """Returns the options in a text that neither its printers have nor a command that it names."""
+    commands = printers(file)
+    named = [command for command in COMMANDS if re.search(rf"\b{command}\b", text)]
+    wrong = []
+    for option in OPTION.findall(text):
+        every = [has(command, option) for command in commands]
+        is_printed = any(every) if "fit" in commands else bool(every) and all(every)
+        if not is_printed and not any(has(command, option) for command in named):
+            wrong.append(f"{file}: --{option} in {text[:80]!r}")
+    return wrong
+
+
+def test_every_option_in_a_message_is_one_of_the_command_that_prints_it() -> None:
+    files = {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*.py"))}
+    texts = [(file, text) for file, path in files.items() if file not in OTHERS for text in literals(path)]
+    assert sum(bool(OPTION.search(text)) for _, text in texts) > 100
+    assert [each for file, text in texts for each in wrong_options(file, text)] == []
+
+
+@pytest.mark.parametrize("option", ["colums", "query_column"])
+def test_an_option_that_a_command_lacks_is_noticed(option: str) -> None:
+    assert wrong_options("cli/embed.py", f"give --{option} NAME") != []
+    assert wrong_options("cli/search.py", "give --query_column NAME") == []
+
+
+def test_the_advice_of_readers_names_options_of_the_command() -> None:
+    for command, record in RECORDS.items():
+        spelled = form_of(SimpleNamespace(**dict.fromkeys(vars(record)["__dataclass_fields__"]))).options
+        assert {name.removeprefix("--") for name in spelled.values()} <= options_of(command)
+    for place in ("data", "data.tasks.reviews"):
+        assert all(has("fit", name.removeprefix("--")) for name in FileForm.of_run(place).options.values())
