@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +36,8 @@ from contrastive_text.data.vocabulary import learn_vocabulary
 from contrastive_text.data.words import words_without_blanks
 from contrastive_text.pairings import Pairing, SameText
 
+_COUNTED = 100_000
+"""Rows whose hard negatives are counted."""
 _LOOKED_AT = 1_000
 """Rows among which one has two texts, where a pairing gives any."""
 
@@ -83,6 +85,19 @@ class TrainingData(NamedTuple):
             )
             each = [(prompts.of_role(role, self.name), text) for role, texts in roles for text in texts]
             yield from dict.fromkeys((prompt, text) for prompt, text in each if isinstance(text, str | TextPair))
+
+    @property
+    def hard_negatives(self) -> tuple[int, int, float] | None:
+        """Fewest, most and mean number of hard negatives of the first 100,000 rows; None if all have as many."""
+        rng, slots = generator(0), sum(slot.role == "negative" for slot in self.slots)
+        if not slots or self.pairing.reads_tokens:
+            return None
+        rows = islice(self.texts, _COUNTED)
+        counts = [
+            sum(text != "" for text in example.negatives) for row in rows for example in self.pairing(row, rng)
+        ]
+        fewest, most = min(counts), max(counts)
+        return None if fewest == most else (fewest, most, sum(counts) / len(counts))
 
     def facts(self) -> dict[str, str]:
         """Returns what a reader of the results should know of the data set."""

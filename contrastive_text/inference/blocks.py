@@ -78,9 +78,9 @@ def text_blocks(sentences: Iterable[str], size: int) -> Iterator[TextBlock]:
             if not isinstance(text, str):
                 raise InvalidTypeError(f"encode: expected texts, got {type(text).__name__} at place {place}")
             if (found := lone_surrogate(text)) is not None:
+                got = f"{found} of the text at place {place}"
                 raise InvalidValueError(
-                    f"encode: expected texts that UTF-8 can hold, got {found} of the text at place {place}; mend or "
-                    "drop the text"
+                    f"encode: expected texts that UTF-8 can hold, got {got}; mend or drop the text"
                 )
         yield TextBlock(start, texts)
         start += len(texts)

@@ -62,11 +62,14 @@ def options_of(command: str) -> frozenset[str]:
     if command in RECORDS:
         own = {name.removeprefix("--") for name in option_words(RECORDS[command])}
         return frozenset(own | {"trust"} | (options_of("fit") if command == "sweep" else set()))
-    actions = run_parser(command)._actions
+    if command != "fit":  # its own command line is that of fit
+        return options_of("fit")
+    actions = run_parser()._actions
     own = {name.removeprefix("--") for action in actions for name in action.option_strings}
     return frozenset({*own, *SHORT, "recipe", "resume", "trust", "dry_run", "print_config", "version", "n"})
 
 
+@cache
 def has(command: str, option: str) -> bool:
     """Returns whether a command has an option, or a key below one."""
     name = option.rstrip(".")
@@ -79,14 +82,16 @@ def has(command: str, option: str) -> bool:
 def literals(path: Path) -> Iterator[str]:
     """Yields the texts of a file that aren't docstrings, a text with values as one."""
     content = path.read_text(encoding="utf-8")
-    tree = ast.parse(content if "--" in content else "")
-    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone | inside:
+    nodes = list(ast.walk(ast.parse(content))) if OPTION.search(content) else []
+    alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    joined = [node for node in nodes if isinstance(node, ast.JoinedStr)]
+    inside = {id(part) for node in joined for part in node.values}
+    skipped = alone | inside
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
             yield node.value
-        elif isinstance(node, ast.JoinedStr):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+    for node in joined:
+        yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
 
 
 def printers(file: str) -> Sequence[str]:
@@ -101,6 +106,8 @@ def printers(file: str) -> Sequence[str]:
 
 def wrong_options(file: str, text: str) -> list[str]:
     """Returns the options in a text that neither its printers have nor a command that it names."""
+    if "--" not in text:
+        return []
     commands = printers(file)
     named = [command for command in COMMANDS if re.search(rf"\b{command}\b", text)]
     wrong = []

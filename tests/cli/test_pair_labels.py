@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+from covering import rest_slow
 
 from contrastive_text import Run
 from contrastive_text.cli import run
@@ -38,7 +39,7 @@ def trains(*words: str) -> list[str]:
     return ["fit", "--recipe", "simcse", *options, *quick, *words]
 
 
-@pytest.mark.parametrize("name", ["quora.tsv", "snli.tsv"])
+@pytest.mark.parametrize("name", rest_slow(["quora.tsv", "snli.tsv"]))
 def test_labels_that_no_objective_reads_are_refused_with_the_remedies(
     files: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
@@ -54,13 +55,16 @@ def test_labels_that_no_objective_reads_are_refused_with_the_remedies(
 
 @pytest.mark.parametrize(
     ("name", "choice", "rows", "said"),
-    [
-        ("quora.tsv", "positives", 18, "is_duplicate: 1 (18), 0 (6) -> 18 positives, 6 left out"),
-        ("quora.tsv", "hard", 24, "is_duplicate: 1 (18), 0 (6) -> 18 positives, 6 hard negatives"),
-        ("quora.tsv", "all", 24, "is_duplicate ignored"),
-        ("snli.tsv", "positives", 12, "contradiction (6) -> 12 left out, 12 positives"),
-        ("snli.tsv", "hard", 18, "contradiction (6) -> 6 left out, 12 positives, 6 hard negatives"),
-    ],
+    rest_slow(
+        [
+            ("quora.tsv", "positives", 18, "is_duplicate: 1 (18), 0 (6) -> 18 positives, 6 left out"),
+            ("quora.tsv", "hard", 24, "is_duplicate: 1 (18), 0 (6) -> 18 positives, 6 hard negatives"),
+            ("quora.tsv", "all", 24, "is_duplicate ignored"),
+            ("snli.tsv", "positives", 12, "contradiction (6) -> 12 left out, 12 positives"),
+            ("snli.tsv", "hard", 18, "contradiction (6) -> 6 left out, 12 positives, 6 hard negatives"),
+        ],
+        quick=2,
+    ),
 )
 def test_a_run_takes_the_rows_that_the_option_says(
     files: Path, name: str, choice: str, rows: int, said: str
@@ -78,6 +82,7 @@ def test_a_run_takes_the_rows_that_the_option_says(
     assert isinstance(objective.pair_labels, NegativesAsHard) == (choice == "hard")
 
 
+@pytest.mark.slow
 def test_a_run_with_pairs_labelled_0_as_hard_negatives_says_so(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,3 +137,22 @@ def test_retrieval_by_labelled_pairs_takes_those_labelled_0_for_no_answers(tmp_p
     data = read_pair_corpus(path)
     assert (data.queries, data.documents) == (("a", "d"), ("b", "c", "e"))
     assert data.relevance == ({0: 1.0}, {2: 1.0})
+
+
+def test_rows_with_fewer_hard_negatives_train_and_the_summary_counts_them(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"query": text, "pos": [tiny.TEXTS[i - 1]], "neg": tiny.TEXTS[20 : 20 + i % 3]}
+        for i, text in enumerate(tiny.TEXTS[:16])
+    ]
+    path = files / "triples.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run(trains("--train", str(path))) == 0
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "at most 11 per anchor: 3 other positives, 8 hard negatives" in said
+    assert "rows have 0 to 2 hard negatives, 0.938 on average" in said
+    words = trains("--train", str(path), "--data.pairing.init_args.negatives", "1")
+    assert run([*words, "--dry_run"]) == 0
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "at most 7 per anchor: 3 other positives, 4 hard negatives" in said

@@ -149,7 +149,13 @@ def _negatives(objective: Objective, data: TextDataModule) -> str | None:
     training = data.training.of(objective.task)
     roles = [slot.role for slot in training.slots]
     examples = data.training.rows_per_step(training.name) * training.examples_per_row
-    return objective.describe_negatives(examples, roles.count("positive"), roles.count("negative"))
+    said = objective.describe_negatives(examples, roles.count("positive"), roles.count("negative"))
+    counts = training.hard_negatives if said is not None and "negative" in objective.takes else None
+    if said is None or counts is None:
+        return said
+    fewest, most, mean = counts
+    bound = said if said.startswith("at most ") else f"at most {said}"
+    return f"{bound}; rows have {fewest} to {most} hard negatives, {mean:.3g} on average"
 
 
 def _siblings(objective: Objective, data: TextDataModule) -> str | None:
