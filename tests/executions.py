@@ -27,12 +27,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import rank, split_as, sum_over_ranks, whole, world_size
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import HIDDEN_ID, NO_LABEL
+from contrastive_text.core.types import NO_LABEL
 from contrastive_text.encoders import TransformerEncoder, layer_checkpoints
 from contrastive_text.losses import (
     by_rows,
     streaming,
 )
+from contrastive_text.losses.relations import HIDDEN_ID
 from contrastive_text.objectives import (
     Contrastive,
 )

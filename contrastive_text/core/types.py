@@ -26,11 +26,6 @@ NO_LABEL = -100
 NO_WORD = -1
 """Word number of a special token."""
 
-HIDDEN_ID = -2
-"""Text id of a column that no row may see, such as that of a hard negative which a row lacks.
-
-A hash of a text equals it, as it equals that of another text, once in 2**64 pairs."""
-
 
 Alter: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Alters the embedding output of a batch: embeddings (S, L, D) and mask (S, L) -> (S, L, D)."""

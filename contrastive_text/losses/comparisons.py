@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from contrastive_text.core.types import HIDDEN_ID
-from contrastive_text.losses.relations import NO_ID, Alike, Forbid
+from contrastive_text.losses.relations import HIDDEN_ID, NO_ID, Alike, Forbid
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.similarity import full_precision
-from contrastive_text.core.types import HIDDEN_ID
 
 Joined = Literal["mean", "sum"]
+
+HIDDEN_ID = -2
+"""Id of a column that no row may see, such as that of a hard negative which a row lacks.
+
+A hash of a text equals it, as it equals that of another text, once in 2**64 pairs."""
 
 NO_ID = -1
 """No text and no class: what no row is kept from or pulled to."""

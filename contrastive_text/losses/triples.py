@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.types import HIDDEN_ID
 from contrastive_text.losses.comparisons import Columns, FurtherNegatives, Rows
 from contrastive_text.losses.guide_vectors import GuideVectors
-from contrastive_text.losses.relations import NO_ID, Alike, Forbid, Joined, TooNear, partners_among
+from contrastive_text.losses.relations import HIDDEN_ID, NO_ID, Alike, Forbid, Joined, TooNear, partners_among
 
 
 @dataclass(frozen=True, slots=True)

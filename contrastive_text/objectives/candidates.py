@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.similarity import full_precision, unit_vectors
-from contrastive_text.core.types import HIDDEN_ID, Encoded, Role
-from contrastive_text.losses.relations import Forbid
+from contrastive_text.core.types import Encoded, Role
+from contrastive_text.losses.relations import HIDDEN_ID, Forbid
 from contrastive_text.losses.triples import Triples
 from contrastive_text.objectives.batch_pairs import gather_triples
 from contrastive_text.objectives.between import BetweenTexts

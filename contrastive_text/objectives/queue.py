@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.types import HIDDEN_ID, Role
+from contrastive_text.core.types import Role
 from contrastive_text.losses import Comparison, Loss
 from contrastive_text.losses.comparisons import Columns, FurtherNegatives
-from contrastive_text.losses.relations import NO_ID
+from contrastive_text.losses.relations import HIDDEN_ID, NO_ID
 from contrastive_text.losses.triples import Triples
 
 
