@@ -15,6 +15,7 @@ from contrastive_text.core.random import text_id
 from contrastive_text.core.types import NO_LABEL, Example, Row, Slot, Tokens
 from contrastive_text.data import Collator, KeyedRow, TextTokenizer
 from contrastive_text.data.token_rows import collate_texts
+from contrastive_text.losses.relations import HIDDEN_ID
 from contrastive_text.pairings import Given, Pairing, SameText
 from contrastive_text.views import DeleteTokens, SwapWords, TokenView, ViewPlan
 
@@ -319,3 +320,15 @@ def test_a_row_is_the_same_with_words_and_without(tokenizer: TextTokenizer, word
     # What is read tells rows apart: of rows cut to one length, none.
     assert len(set(worded.text_ids[:, 1].tolist())) == len(set(map(tuple, row_ids(worded))))
     assert plain.truncated == (6 if words > 10 else 0)
+
+
+def test_a_missing_hard_negative_is_hidden_and_no_view_alters_it(tokenizer: TextTokenizer) -> None:
+    rows = [{**TRIPLES[0], "negative_2": ""}, {**TRIPLES[1], "negative_2": "the cat sleeps"}]
+    plan = ViewPlan({"negative": [SwapWords(1.0), Double()]})
+    plan.build(tokenizer.vocabulary(plan.new_tokens))
+    batch = Collator(tokenizer, Given(), plan, seed=1)([KeyedRow(0, i, row) for i, row in enumerate(rows)])
+    first, second = batch.slots.index(Slot("negative", 0)) * 2, batch.slots.index(Slot("negative", 1)) * 2
+    assert batch.text_ids.tolist()[second] == [HIDDEN_ID, HIDDEN_ID]
+    assert HIDDEN_ID not in batch.text_ids[second + 1]
+    assert not (batch.text_ids[: first + 2] == HIDDEN_ID).any()
+    assert batch.lengths[second] == 2  # special tokens alone

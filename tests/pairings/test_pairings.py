@@ -98,3 +98,15 @@ def test_neighbours_without_a_successor_are_refused() -> None:
         ValueError, match=r"data\.train: expected two texts or more, one after the other, got one"
     ):
         Neighbours().arrange([[{"text": "a"}], [{"text": "b"}]])
+
+
+def test_given_draws_hard_negatives_of_those_that_a_row_has() -> None:
+    row = {"anchor": "a", "positive": "p", "negative": "n", "negative_2": "m", "negative_3": ""}
+    drawn = {Given(negatives=1)(row, np.random.default_rng(seed))[0].negatives for seed in range(20)}
+    assert drawn == {("n",), ("m",)}
+    few = {**row, "negative_2": ""}
+    assert Given(negatives=2)(few, np.random.default_rng(0))[0].negatives == ("n", "")
+    assert Given(negatives=0)(row, np.random.default_rng(0))[0].negatives == ()
+    assert Given(negatives=5)(row, np.random.default_rng(0))[0].negatives == ("n", "m", "")
+    with pytest.raises(ValueError, match=r"Given\.negatives: expected 0 or more negatives of a row, got -1"):
+        Given(negatives=-1)
