@@ -17,7 +17,18 @@ from contrastive_text.cli.words import option_value, option_values, with_values
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes import BASE
-from contrastive_text.recipes.layers import Config, lay, merge, option_over, put, read_config, read_layers
+from contrastive_text.recipes.layers import (
+    UNBOUNDED,
+    Config,
+    lay,
+    merge,
+    option_over,
+    put,
+    read_config,
+    read_layers,
+    replace_bounds,
+)
+from contrastive_text.recipes.yaml_files import parse_yaml
 from contrastive_text.training.run_parser import check_places, checkpoint_parts, run_parser
 from contrastive_text.training.trainer_options import answering
 
@@ -99,4 +110,6 @@ def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
             left += ["=".join(option)] if option[0].startswith("--") else option
         else:
             config = laid
-    return config, left
+    given = {name: option_value(left, f"--trainer.{name}") for name in UNBOUNDED}
+    bounds = {name: parse_yaml(value, f"--trainer.{name}") for name, value in given.items() if value is not None}
+    return replace_bounds(config, bounds), left

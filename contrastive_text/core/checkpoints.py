@@ -124,6 +124,8 @@ class BestSoFar:
         figures: ``val/NAME`` -> score of these very weights; empty if they were not validated.
         validated: Task or file -> identity of its validation rows.
         run: The folder of the run that wrote it, as the system resolves it; empty if unknown.
+        start: ``val/NAME`` -> score of the weights before the first step; empty if they were not validated.
+        mode: ``max`` if a high score is good, ``min`` if a low one is.
     """
 
     monitor: str | None = None
@@ -132,6 +134,18 @@ class BestSoFar:
     figures: Mapping[str, float] = field(default_factory=dict)
     validated: Mapping[str, int] = field(default_factory=dict)
     run: str = ""
+    start: Mapping[str, float] = field(default_factory=dict)
+    mode: str = "max"
+
+    @property
+    def regression(self) -> str:
+        """Says that the best score is worse than the one before the first step; empty if it isn't, or is unknown."""
+        start = self.start.get(self.monitor or "")
+        if start is None or self.score is None:
+            return ""
+        is_worse = self.score < start if self.mode == "max" else self.score > start
+        said = f"{self.monitor} was {start:.4g} before the first step, and is {self.score:.4g} at best"
+        return f"Training made it worse: {said}" if is_worse else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +320,8 @@ def _best_so_far(callbacks: Record, step: int) -> BestSoFar:
         figures={name: float(str(figure)) for name, figure in figures.items()},
         validated={name: validated.integer(name) for name in validated},
         run=state.text("run", ""),
+        start={name: float(str(figure)) for name, figure in state.record("start", {}).values.items()},
+        mode=state.text("mode", "max"),
     )
 
 

@@ -109,11 +109,18 @@ def describe(part: object) -> str:
         >>> describe(FirstLastPooler("block_1"))
         "FirstLastPooler(first='block_1')"
     """
-    return _call(part_spec(part, type(part).__name__))
+    return describe_spec(part_spec(part, type(part).__name__))
 
 
-def _call(spec: Plain) -> str:
-    if isinstance(spec, dict) and "class_path" in spec:
-        arguments = ", ".join(f"{name}={_call(value)}" for name, value in spec["init_args"].items())
-        return f"{spec['class_path'].rpartition('.')[2]}({arguments})"
+def describe_spec(spec: object) -> str:
+    """Returns a part's plain data as one readable call; of any other value its literal.
+
+    Example:
+        >>> describe_spec({"class_path": "contrastive_text.InfoNCE", "init_args": {"temperature": 0.1}})
+        'InfoNCE(temperature=0.1)'
+    """
+    if isinstance(spec, Mapping) and "class_path" in spec:
+        arguments = (spec.get("init_args") or {}).items()
+        said = ", ".join(f"{name}={describe_spec(value)}" for name, value in arguments)
+        return f"{spec['class_path'].rpartition('.')[2]}({said})"
     return repr(spec)

@@ -32,6 +32,8 @@ _NAMED_ALONE = frozenset(
     }
 )
 """Dictionaries whose names the user chooses, and of which a later layer names all entries."""
+UNBOUNDED: Mapping[str, int | None] = {"max_steps": -1, "max_epochs": None}
+"""Bounds of a run's length among the trainer's options -> the value of no bound."""
 
 
 def read_config(path: str | Path) -> Config:
@@ -95,11 +97,33 @@ def merge(layers: Sequence[Config]) -> Config:
         {'a': {'b': 1, 'c': [3]}}
         >>> merge([{"views": {"anchor": [1]}}, {"views": {"positive": [2]}}])
         {'views': {'positive': [2]}}
+        >>> merge([{"trainer": {"max_epochs": 1}}, {"trainer": {"max_steps": 50}}])
+        {'trainer': {'max_epochs': None, 'max_steps': 50}}
     """
     merged: Config = {}
     for layer in layers:
-        merged = _over(merged, layer)
+        merged = _over(replace_bounds(merged, layer.get("trainer")), layer)
     return merged
+
+
+def replace_bounds(config: Config, trainer: object) -> Config:
+    """Removes a bound of the run's length that the next layer replaces by another one.
+
+    A layer that gives ``max_steps`` alone ends the run there, whatever ``max_epochs`` a lower layer has, and the
+    other way round. If it gives both, both are in force.
+
+    Args:
+        config: The layers below.
+        trainer: Options of the trainer in the next layer.
+
+    Example:
+        >>> replace_bounds({"trainer": {"max_epochs": 1, "precision": 32}}, {"max_steps": 50})
+        {'trainer': {'max_epochs': None, 'precision': 32}}
+    """
+    if not isinstance(trainer, Mapping) or all(trainer.get(name) in (None, -1) for name in UNBOUNDED):
+        return config
+    replaced = {name: value for name, value in UNBOUNDED.items() if name not in trainer}
+    return {**config, "trainer": {**(config.get("trainer") or {}), **replaced}} if replaced else config
 
 
 def option_over(config: Config, key: str, value: str) -> Config | None:

@@ -38,6 +38,7 @@ from contrastive_text.training.log_figures import LogFigures
 from contrastive_text.training.momentum import FollowSteps, MomentumNetworks, check_momentum
 from contrastive_text.training.optim import AdamW, Combine, LinearSchedule, Optimizer, Schedule, WeightedSum
 from contrastive_text.training.optim.gradients import gradient_figures
+from contrastive_text.training.optim.restored import keep_own_settings
 from contrastive_text.training.optim.schedules import ScheduledRates
 from contrastive_text.training.run_guides import check_guides_at_start
 from contrastive_text.training.start_checks import causal_warning, check_split, check_start
@@ -333,6 +334,6 @@ class ContrastiveModule(StoredModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Returns the optimiser and the schedule per step; refuses a run of unknown length."""
-        optimizer = self.optimizer.build(self.named_parameters())
+        optimizer = keep_own_settings(self.optimizer.build(self.named_parameters()))
         rates = ScheduledRates(optimizer, self.schedule, self.trainer.estimated_stepping_batches)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}

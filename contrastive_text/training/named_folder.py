@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from contrastive_text.core.terminal import say
 from contrastive_text.recipes.layers import read_config
 from contrastive_text.training.latest_checkpoint import CONFIG, FinishedRun, finished_run, latest_checkpoint
 from contrastive_text.training.run_log import LOG_ROWS
+from contrastive_text.training.settings import find_changes
 
 _MAY_DIFFER = (
     *("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.enable_progress_bar"),
@@ -116,18 +117,8 @@ class NamedFolder:
 
 def _differing(saved: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """Returns what differs between two configurations, each with both values."""
-    was, now = dict(_flat(saved)), dict(_flat(given))
     return [
-        f"{name} {now.get(name)} instead of {was.get(name)}"
-        for name in sorted({*was, *now})
-        if was.get(name) != now.get(name)
-        and not any(name == free or name.startswith(f"{free}.") for free in _MAY_DIFFER)
+        str(change)
+        for change in find_changes(saved, given)
+        if not any(change.name == free or change.name.startswith(f"{free}.") for free in _MAY_DIFFER)
     ]
-
-
-def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value

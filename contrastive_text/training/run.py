@@ -27,7 +27,7 @@ from contrastive_text.data.files.given import given_sources, handed
 from contrastive_text.encoders import Encoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.recipes.citations import shipped
-from contrastive_text.recipes.layers import lay, layer_file, merge, read_recipe
+from contrastive_text.recipes.layers import lay, layer_file, merge, read_recipe, replace_bounds
 from contrastive_text.recipes.yaml_files import parse_yaml
 from contrastive_text.training.callbacks import RunSummary
 from contrastive_text.training.callbacks.chunk_size import ChunkSize
@@ -148,6 +148,8 @@ class Run:
         path = given.get("ckpt_path")
         below = {} if path is None else checkpoint_parts(str(path), to_resume=True)
         merged = merge([below, read_recipe(recipe)])
+        trainer = {name.removeprefix("trainer."): value for name, value in given.items()}
+        merged = replace_bounds(merged, trainer)
         for name, value in given.items():
             merged = lay(merged, name, to_plain(value, name))
         check_places(merged)

@@ -14,6 +14,7 @@ from contrastive_text.core.setting import SETTING, current_setting
 from contrastive_text.data.vocabulary import wrap_tokenizer
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.four_bits import is_part_of_packed
+from contrastive_text.training.continuation import check_changes
 from contrastive_text.training.divergence import check_weights
 from contrastive_text.training.run_guides import GUIDES, check_same_guides, identities
 from contrastive_text.training.split_module import SplitModule
@@ -126,6 +127,7 @@ class StoredModule(SplitModule):
             )
         if self._trainer is not None and self._trainer.state.fn == "fit":
             check_resumed(checkpoint, self.trainer, self.by_task.prompts)
+            check_changes(checkpoint, self.trainer, self.hparams, self.by_task.objectives(None))
             check_same_guides(self.by_task.guides, checkpoint.get(GUIDES, {}), self.trainer.ckpt_path)
             _settle_epoch(checkpoint["loops"]["fit_loop"])
         if _TOKENIZER in checkpoint:

@@ -104,11 +104,7 @@ class FSDP2Strategy(ModelParallelStrategy):
                 }
                 for number, each in given["state"].items()
             }
-            groups = [
-                {**each, **{name: group[name] for name in _kernels(group)}}
-                for each, group in zip(given["param_groups"], optimizer.param_groups, strict=True)
-            ]
-            states.append({**given, "state": own, "param_groups": groups})
+            states.append({**given, "state": own})
         Strategy.load_optimizer_state_dict(self, {"optimizer_states": states})
 
 

@@ -10,13 +10,17 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
+from contrastive_text.core.checkpoints import BestSoFar
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.specs import describe
 from contrastive_text.core.temporaries import remove_abandoned
+from contrastive_text.core.terminal import say
 from contrastive_text.data import TextDataModule
 from contrastive_text.metrics.verdicts import usual_mode
 from contrastive_text.training.checkpoint_io import copy_checkpoint, local_path
+from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.ranked import RANK_SCORE
 
 PAIR_SCORE = "val/spearman"
@@ -77,9 +81,13 @@ def _validation_interval(trainer: pl.Trainer, data: TextDataModule) -> int | flo
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Keeps the checkpoint of the best validation score, the first of equals; without validation the last.
+    """Keeps the checkpoint of the best validation score, the first of equals; without any score the last.
 
-    Every checkpoint says what its own weights scored in all validation figures, by which an ensemble chooses.
+    Every checkpoint says what its own weights scored in all validation figures, by which an ensemble chooses, and
+    what the weights before the first step scored, if they were validated (``num_sanity_val_steps`` -1).
+
+    A resumed run keeps the best so far only if its score means the same: by the same figure, of the same rows,
+    vectors and objectives. Otherwise the best starts again, and so does ``EarlyStopping``; a line says why.
 
     Source: the authors' code of SimCSE (Gao et al. 2021) selects on the STS-B development set.
 
@@ -101,11 +109,19 @@ class BestCheckpoint(ModelCheckpoint):
         self._figures_step = -1
         self._run = ""
         self._resumes: Path | None = None
+        self._start: dict[str, float] = {}
+        self._basis: dict[str, str] = {}
 
     @property
     def state_key(self) -> str:
-        """The name of its state in a checkpoint: by the monitor that was asked for, which every command knows."""
-        return f"BestCheckpoint{{'monitor': {self._asked!r}}}"
+        """Name of its state in a checkpoint, the same for every monitor: the state says what the score means."""
+        return type(self).__qualname__
+
+    @property
+    def best(self) -> BestSoFar:
+        """The best so far, with the score before the first step."""
+        score = None if self.best_model_score is None else float(self.best_model_score)
+        return BestSoFar(self.monitor, score, self.best_model_path, start=self._start, mode=self.mode)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Sees to a score before the run ends, and does without one where there is no validation data."""
@@ -121,6 +137,7 @@ class BestCheckpoint(ModelCheckpoint):
             self._save_on_train_epoch_end = not self._validated
             if not self._validated:
                 self.monitor = None
+            self._basis = self._describe_basis(trainer, pl_module, data)
         super().setup(trainer, pl_module, stage)
         if stage == "fit":
             self._run = os.path.realpath(trainer.log_dir or trainer.default_root_dir)  # all ranks ask
@@ -133,6 +150,8 @@ class BestCheckpoint(ModelCheckpoint):
         named = trainer.callback_metrics.items()
         self._figures = {name: float(figure) for name, figure in named if name.startswith("val/")}
         self._figures_step = trainer.global_step
+        if trainer.sanity_checking and trainer.num_sanity_val_steps == math.inf:  # asked for by -1
+            self._start = self._figures
         trains = trainer.state.fn == "fit" and not trainer.sanity_checking
         if trains and self.monitor is not None and self.monitor not in trainer.callback_metrics:
             there = ", ".join(sorted(self._figures))
@@ -142,23 +161,58 @@ class BestCheckpoint(ModelCheckpoint):
             )
         super().on_validation_end(trainer, pl_module)
 
+    def _describe_basis(
+        self, trainer: pl.Trainer, module: pl.LightningModule, data: TextDataModule
+    ) -> dict[str, str]:
+        """Returns what the monitored score depends on beside the weights, by name."""
+        basis = {"score": f"{self.monitor} ({self.mode})", "validation rows": repr(sorted(self._validated.items()))}
+        basis["limit_val_batches"] = str(trainer.limit_val_batches)
+        if not isinstance(module, ContrastiveModule):
+            return basis
+        named = (self.monitor or "").split("/")
+        read = {
+            name: describe(part)
+            for name, part in module.objective_parts().items()
+            if self.monitor == TASK_SCORE or {name, part.task} & {*named}
+        }
+        if read:
+            basis |= {"objectives": repr(read), "pooler in training": describe(module.pooler)}
+        if named[-1] == "loss":
+            basis["batch_size"] = str(data.batch_size)
+        pooler, features = describe(module.inference_embedder.pooler), module.by_task.truncate_dim
+        return {**basis, "pooler in use": pooler, "saved features": str(features)}
+
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
-        """Returns the best so far, the last validation's figures, step and rows, and the run's folder."""
-        figures = {"figures": dict(self._figures), "figures_step": self._figures_step}
-        return {**super().state_dict(), **figures, "validated": dict(self._validated), "run": self._run}
+        """Returns the best so far, what its score means, and the figures of the last validation and of the start."""
+        figures = {"figures": dict(self._figures), "figures_step": self._figures_step, "start": dict(self._start)}
+        own = {"validated": dict(self._validated), "run": self._run, "basis": dict(self._basis), "mode": self.mode}
+        return {**super().state_dict(), **figures, **own}
 
     def on_load_checkpoint(
         self,
         trainer: pl.Trainer,
         pl_module: pl.LightningModule,  # noqa: ARG002  # Lightning's signature
-        checkpoint: dict[str, Any],  # noqa: ARG002  # Any: Lightning's
+        checkpoint: dict[str, Any],  # Any: what Lightning put into it
     ) -> None:
-        """Notes which checkpoint the run resumes from; Lightning calls ``load_state_dict`` next."""
+        """Drops the best so far, and the best of ``EarlyStopping``, if their scores meant something else."""
         self._resumes = None if trainer.ckpt_path is None else local_path(trainer.ckpt_path)
+        states = checkpoint.get("callbacks", {})
+        saved = states.get(self.state_key)
+        if trainer.state.fn != "fit" or saved is None or saved.get("basis") == self._basis:
+            return
+        was = saved.get("basis", {})
+        differing = [name for name in {**was, **self._basis} if was.get(name) != self._basis.get(name)]
+        del states[self.state_key]
+        for callback in vars(trainer)["callbacks"]:  # Lightning sets it, undeclared
+            if isinstance(callback, EarlyStopping) and callback.state_key in states:
+                states[callback.state_key] = callback.state_dict()
+        if trainer.is_global_zero:
+            say(f"The best checkpoint starts again: its score has another meaning ({', '.join(differing)})")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
         """Takes over the best so far into the resumed run's own folder; one that is gone is forgotten."""
         state_dict = _located(state_dict, self._resumes)
+        self._start = state_dict["start"]
         best = state_dict.get("best_model_path")
         if best and not Path(best).is_file():
             warnings.warn(
@@ -172,14 +226,28 @@ class BestCheckpoint(ModelCheckpoint):
         super().load_state_dict({**self.state_dict(), **state_dict, "dirpath": self.dirpath})
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Copies the best of the run that was resumed, where this one has found none better."""
+        """Keeps the last checkpoint if no score was measured; copies the best of a resumed run if it is still best."""
         super().on_train_end(trainer, pl_module)
+        if not vars(trainer)["fast_dev_run"] and self.best_model_score is None:  # Lightning's, undeclared
+            self._keep_last(trainer)
         best, folder = Path(self.best_model_path), Path(self.dirpath or "")
         if self.best_model_path and self.dirpath and folder.absolute() not in best.absolute().parents:
             if trainer.is_global_zero:
                 copy_checkpoint(best, folder / best.name)
             trainer.strategy.barrier()
             self.best_model_path = str(folder / best.name)
+
+    def _keep_last(self, trainer: pl.Trainer) -> None:
+        """Keeps the checkpoint of the last step, and says why no score chose one."""
+        if not self.best_model_path:
+            self._save_none_monitor_checkpoint(trainer, self._monitor_candidates(trainer))
+        why = "no validation was reached"
+        if not self._validated:
+            why = "there are no validation data"
+        elif trainer.limit_val_batches == 0:
+            why = "trainer.limit_val_batches is 0"
+        if trainer.is_global_zero:
+            say(f"No score chose a checkpoint, because {why}: the last one is kept, {self.best_model_path}")
 
 
 def _located(state: dict[str, Any], resumes: Path | None) -> dict[str, Any]:  # Any: Lightning's

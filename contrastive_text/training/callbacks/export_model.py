@@ -94,6 +94,8 @@ class ExportModel(Callback):
         if checkpoint is not None and checkpoint.best_model_score is not None:
             said = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"
         screen = console(soft_wrap=True)
+        if isinstance(checkpoint, BestCheckpoint) and (regression := checkpoint.best.regression):
+            screen.print(f"{regression}; try a lower learning rate, or use the model that it started from")
         screen.print(f"Model saved to {folder}{said}. Next:")
         screen.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}")
         if run is not None and find_spec("matplotlib") is not None:  # which draws the page

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import Callback, Timer
 from rich.table import Table
 from rich.text import Text
 
@@ -121,6 +121,7 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
         if isinstance(interval, int)
         else "by share of an epoch, or by the clock"
     )
+    is_validated = data.tables.validated and trainer.limit_val_batches != 0
     merged = trainer.accumulate_grad_batches > 1 and len(data.training.step_kinds()) > 1
     joined = any(task.pairing.joins for task in data.training.tasks.values())
     types = "of which text a token is" if module.encoder.takes_types else "not read: the encoder has none"
@@ -130,17 +131,29 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
         "negatives": "\n".join(negatives) or "none",
         **({"siblings": "\n".join(siblings)} if siblings else {}),
         **({"token types": types} if joined else {}),
-        "validated": f"{validated}; {monitored(data)}" if data.tables.validated else "never",
+        "validated": f"{validated}; {monitored(data)}" if is_validated else "never: the last checkpoint is kept",
         "step": (
             f"{rows} over {world_size()} process{'es' if world_size() > 1 else ''}{parts}, "
             f"accumulated over {trainer.accumulate_grad_batches}{turns}; gradient norm clipped at "
             f"{trainer.gradient_clip_val}; precision {trainer.precision}"
         ),
         "run": (
-            f"{f'{total:,.0f}' if total < float('inf') else 'an unknown number of'} steps, seed {data.seed}, "
-            f"a last, smaller batch {'left out' if data.drop_last else 'kept'}{below}"
+            f"{f'{total:,.0f}' if total < float('inf') else 'an unknown number of'} steps{_bounds(trainer, total)}, "
+            f"seed {data.seed}, a last, smaller batch {'left out' if data.drop_last else 'kept'}{below}"
         ),
     }
+
+
+def _bounds(trainer: pl.Trainer, total: float) -> str:
+    """Says which of several bounds on the run's length ends it; nothing of a single bound."""
+    epochs = f"max_epochs {trainer.max_epochs}"
+    bounds = {f"max_steps {trainer.max_steps}": trainer.max_steps > 0, epochs: (trainer.max_epochs or 0) > 0}
+    clocks = [each for each in vars(trainer)["callbacks"] if isinstance(each, Timer)]  # Lightning's, undeclared
+    given = [f"trainer.{name}" for name, is_given in bounds.items() if is_given]
+    ends = given[0 if total == trainer.max_steps else -1] if given else ""
+    if clocks:
+        return f" ({' or '.join([ends, 'trainer.max_time'] if ends else ['trainer.max_time'])} ends the run)"
+    return f" ({ends} ends the run, before {given[ends == given[0]]})" if len(given) > 1 else ""
 
 
 def _negatives(objective: Objective, data: TextDataModule) -> str | None:

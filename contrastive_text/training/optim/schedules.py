@@ -221,6 +221,8 @@ class ScheduledRates(LambdaLR):
 
     Differs: torch's refuses groups that are added later, as ``BaseFinetuning`` adds layers that it unfreezes.
     Here such a group has, when it is added, the rate that it comes with, and follows the schedule from there.
+    torch's also takes the saved peak rates of a resumed run. Here a state holds the step alone: the peak rate and
+    the schedule are those of the configuration, from the first resumed step on.
 
     Args:
         optimizer: At the peak rate.
@@ -262,6 +264,18 @@ class ScheduledRates(LambdaLR):
     def state_dict(self) -> dict[str, Any]:  # Any: torch's
         """Returns the place in the schedule, without the schedule."""
         return {name: value for name, value in super().state_dict().items() if name != "_factor"}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: torch's
+        """Goes to a saved step, and sets the rates that the own schedule has there.
+
+        Args:
+            state_dict: As ``state_dict`` gives it. Peak rates are read of groups that were added later.
+        """
+        own = list(self.base_lrs)
+        super().load_state_dict({**state_dict, "base_lrs": [*own, *state_dict["base_lrs"][len(own) :]]})
+        for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+            group["lr"] = rate
+        self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
 
 def _progress(step: int, warmup: int, total: int) -> float:

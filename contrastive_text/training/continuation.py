@@ -1,0 +1,72 @@
+"""Settings of a resumed run: which ones differ from the checkpoint's, and which ones can't."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.terminal import say
+from contrastive_text.data import TextDataModule
+from contrastive_text.losses import Loss
+from contrastive_text.objectives import Objective
+from contrastive_text.training.settings import Change, find_changes
+
+_ENCODER = "model.encoder.model_name_or_path"
+_WEIGHTS = "; the weights are those of the checkpoint"
+
+
+def check_changes(
+    checkpoint: Mapping[str, Any],  # Any: what Lightning put into it
+    trainer: pl.Trainer,
+    model: Mapping[str, Any],  # Any: what YAML can hold
+    objectives: Mapping[str, Objective],
+) -> None:
+    """Prints the settings that a resumed run changes, and refuses those that only its first step reads.
+
+    Every other setting of module and data is in force from the first resumed step on. The optimizer and the
+    schedule check their own states.
+
+    Args:
+        checkpoint: The checkpoint to resume from.
+        trainer: The trainer of the resumed run.
+        model: Arguments of its module, as plain data.
+        objectives: Name -> objective of its module.
+
+    Raises:
+        InvalidValueError: Another start of a value that is learned, such as the temperature.
+    """
+    data = vars(trainer).get("datamodule")
+    pairs = [("model", checkpoint.get("hyper_parameters"), model)]
+    if isinstance(data, TextDataModule):
+        pairs.append(("data", checkpoint.get("datamodule_hyper_parameters"), data.hparams))
+    changes = [
+        change
+        for place, before, now in pairs
+        if before
+        for change in find_changes(_public(before), _public(now), place)
+    ]
+    _check_learned(changes, objectives, trainer.ckpt_path)
+    if changes and trainer.is_global_zero:
+        say(f"Changed since {trainer.ckpt_path}:")
+        for change in changes:
+            say(f"  {change}{_WEIGHTS if change.name == _ENCODER else ''}")
+
+
+def _public(arguments: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
+    return {name: value for name, value in arguments.items() if not name.startswith("_")}
+
+
+def _check_learned(changes: Iterable[Change], objectives: Mapping[str, Objective], path: object) -> None:
+    """Checks that no change is of a value that a loss starts from and learns."""
+    for change in changes:
+        place, _, leaf = change.name.rpartition(".")
+        for name, objective in objectives.items():
+            learned = {key for part in objective.modules() if isinstance(part, Loss) for key in part.figures}
+            if f"{place}.".startswith(f"model.objectives.{name}.") and leaf in learned:
+                raise InvalidValueError(
+                    f"{change.name}: expected {change.before}, from which the run of {path} began to learn it, got "
+                    f"{change.now}; keep it, or start a run from the checkpoint's weights with --init_from"
+                )
