@@ -235,21 +235,29 @@ def sum_over_ranks(value: Tensor) -> Tensor:
     return total
 
 
-def means_over_ranks(figures: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the mean of each figure over all ranks, by one sum of all and without a gradient.
+def means_over_ranks(
+    figures: Mapping[str, Tensor], weights: Mapping[str, Tensor | float] | None = None
+) -> dict[str, Tensor]:
+    """Returns the weighted mean of each figure over all ranks, by one sum of all and without a gradient.
 
     Args:
         figures: Scalars on one device, of the same names on every rank.
+        weights: Name -> this rank's weight, such as the number of its rows; 1 where none is given. A figure of
+            weight 0 may be NaN.
 
     Returns:
-        The same in their precision, but in at least float32.
+        The same in their precision, but in at least float32; 0 where no rank has a weight.
     """
     if not is_distributed() or not figures:
         return dict(figures)
     own = {name: figures[name].detach().reshape(()) for name in sorted(figures)}  # in one order on all ranks
     kinds = {name: torch.promote_types(figure.dtype, torch.float32) for name, figure in own.items()}
     widest = reduce(torch.promote_types, kinds.values())
-    means = sum_over_ranks(torch.stack([figure.to(widest) for figure in own.values()])) / world_size()
+    each = torch.stack([figure.to(widest) for figure in own.values()])
+    given = weights or {}
+    share = torch.stack([torch.as_tensor(given.get(name, 1)).to(each).reshape(()) for name in own])
+    totals, counts = sum_over_ranks(torch.stack([torch.where(share > 0, each * share, 0), share]))
+    means = torch.where(counts > 0, totals / counts, 0)
     found = dict(zip(own, means.unbind(), strict=True))
     return {name: found[name].to(kinds[name]) for name in figures}
 

@@ -188,7 +188,7 @@ def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> 
         apart=2 - 2 * float(metrics.mean_cosine(spread)),
         uniformity=float(metrics.uniformity(spread)),
         alignment=float(metrics.alignment(u[positive], v[positive])),
-        spearman=100 * float(metrics.spearman(metrics.pair_similarity(u, v), target)) if ordered else None,
+        spearman=100 * float(metrics.spearman(metrics.exact_similarity(u, v), target)) if ordered else None,
         frequency=frequency_bias(embed.model, pairs) if ordered and takes_mean(embed.model) else None,
     )
 

@@ -21,7 +21,7 @@ from contrastive_text.evaluation.sts.cosine import score_tasks
 from contrastive_text.evaluation.sts.data import STSPairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.shared_network import evaluating
-from contrastive_text.metrics import pair_similarity, spearman
+from contrastive_text.metrics import exact_similarity, spearman
 from contrastive_text.poolers import FirstLastPooler, LastTwoPooler, MeanPooler
 
 REMOVED = (0, 2, 4, 8, 16, 34, 64, 128)
@@ -66,7 +66,7 @@ def frequency_bias(
     counts = token_counts(model, texts)
     fewer = [number for number in removed if number < int((counts > 0).sum())]
     return [
-        (number, 100 * float(spearman(pair_similarity(vectors[: len(pairs)], vectors[len(pairs) :]), target)))
+        (number, 100 * float(spearman(exact_similarity(vectors[: len(pairs)], vectors[len(pairs) :]), target)))
         for number, vectors in vectors_without(model, texts, fewer, counts).items()
     ]
 

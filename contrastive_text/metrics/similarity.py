@@ -41,6 +41,30 @@ def pair_similarity(u: Tensor, v: Tensor) -> Tensor:
     return torch.where(norms == 0, 0.0, (u * v).sum(dim=1) / norms)
 
 
+def exact_similarity(u: Tensor, v: Tensor) -> Tensor:
+    """Returns the cosine similarity of paired vectors in float64, as all scores of pairs read it.
+
+    Apple's GPU has no float64: there it is computed on the CPU.
+
+    Args:
+        u: Vectors, (n, D).
+        v: Their partners, (n, D).
+
+    Returns:
+        Similarities, (n,), float64, rounded to 12 decimals. A vector of zeros has similarity 0, as in SentEval.
+
+    Raises:
+        ValueError: The shapes differ or hold no rows.
+
+    Example:
+        >>> exact_similarity(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5, -1.0]]))
+        tensor([-0.6000], dtype=torch.float64)
+    """
+    u, v = (side.cpu() if side.device.type == "mps" else side for side in (u, v))
+    # Digits beyond are rounding alone. They would order pairs of equal texts, differently with each number of threads.
+    return pair_similarity(u.double(), v.double()).round(decimals=12)
+
+
 def average_ranks(values: Tensor) -> Tensor:
     """Returns the rank of each value, from 1; equal values share the mean of their ranks.
 
@@ -168,7 +192,7 @@ class SpearmanSimilarity(OfScoredPairs):
         >>> u, v = torch.tensor([[1.0, 0.0]] * 3), torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
         >>> metric.update(u, v, target=torch.tensor([5.0, 1.0, 3.0]))
         >>> metric.compute()
-        tensor(50.)
+        tensor(50., dtype=torch.float64)
     """
 
     higher_is_better = True
@@ -204,7 +228,7 @@ class PearsonSimilarity(OfScoredPairs):
         >>> u, v = torch.tensor([[1.0, 0.0]] * 3), torch.tensor([[1.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
         >>> metric.update(u, v, target=torch.tensor([5.0, 1.0, 3.0]))
         >>> metric.compute()
-        tensor(39.7360)
+        tensor(39.7360, dtype=torch.float64)
     """
 
     higher_is_better = True
@@ -221,7 +245,7 @@ class PearsonSimilarity(OfScoredPairs):
 
 
 def _similarities(where: str, u: Tensor, v: Tensor, target: Tensor) -> Tensor:
-    similarity = pair_similarity(u.detach(), v.detach())
+    similarity = exact_similarity(u.detach(), v.detach())
     if target.shape != similarity.shape:
         raise InvalidValueError(
             f"{where}.target: expected one score per pair {tuple(similarity.shape)}, got "

@@ -48,19 +48,32 @@ class Terms:
         count: Number of local rows.
         reduction: How total and count over all ranks make the loss; see ``losses.reduce_terms``.
         logs: Figures to log beside the loss, scalars without a gradient.
+        log_weights: Name of a figure -> its weight in the mean over ranks; ``count`` where none is given.
     """
 
     total: Tensor
     count: int
     reduction: Reduction = "mean"
     logs: Mapping[str, Tensor] = field(default_factory=dict)
+    log_weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def added(cls, parts: Sequence[Terms]) -> Terms:
-        """Returns the sum of several values of as many rows, with the mean of each figure to log."""
+        """Returns the sum of several values of as many rows, with the weighted mean of each figure to log."""
+        if len(parts) == 1:
+            return parts[0]
         total = torch.stack([part.total for part in parts]).sum()
-        logs = {name: torch.stack([part.logs[name] for part in parts]).mean() for name in parts[0].logs}
-        return replace(parts[0], total=total, logs=logs)
+        logs, log_weights = {}, {}
+        for name in parts[0].logs:
+            each = torch.stack([part.logs[name] for part in parts])
+            weights = torch.stack([part.weight(name).to(each) for part in parts])
+            log_weights[name] = weights.sum()
+            logs[name] = (each * weights).sum() / weights.sum() if weights.any() else each.mean()
+        return replace(parts[0], total=total, logs=logs, log_weights=log_weights)
+
+    def weight(self, name: str) -> Tensor:
+        """Returns the weight of a logged figure in its mean over ranks."""
+        return self.log_weights.get(name, torch.tensor(float(self.count)))
 
     def loss(self) -> Tensor:
         """Returns this rank's part of the loss; the mean over ranks is the loss of the whole batch.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.distributed import gather_all, gather_sizes
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.types import Encoded
@@ -259,7 +261,10 @@ class Contrastive(Objective):
         local = [replace(each, classes=classes) for each in columns.values()]
         gathered, offset = gather_triples(local, self.training, encoded.shares)
         every = dict(zip(columns, gathered, strict=True))
-        return Terms.added([self._terms(name, rows[name], every[name], offset, encoded.logged) for name in rows])
+        sides = _trained_sides(rows, encoded) if keys is not None and encoded.logged else {}
+        return Terms.added(
+            [self._terms(name, rows[name], every[name], offset, encoded.logged, sides.get(name)) for name in rows]
+        )
 
     def check_examples(self, examples: int, negatives: int) -> None:
         """Checks that anchors have negatives: other examples, hard negatives or a queue.
@@ -319,7 +324,15 @@ class Contrastive(Objective):
             )
         return encoded.target.long()
 
-    def _terms(self, name: str, rows: Triples, every: Triples, offset: int, logged: bool) -> Terms:
+    def _terms(
+        self,
+        name: str,
+        rows: Triples,
+        every: Triples,
+        offset: int,
+        logged: bool,
+        sides: Sequence[Tensor] | None = None,
+    ) -> Terms:
         texts = every.anchor_ids if every.anchor_ids.ndim == 1 else every.anchor_ids[:, 0]
         if not self.mask_duplicates:
             every = every.apart()
@@ -341,12 +354,20 @@ class Contrastive(Objective):
         if not logged:
             return replace(terms, logs={})
         if self.pair_labels is None:
-            logs = health(local, every, offset, by_class=self.loss.reads_labels)
+            logs, weights = health(local, every, offset, by_class=self.loss.reads_labels, sides=sides)
         else:
             _, positives, _ = pairs.positives()
-            logs = health(positives, positives, 0)
+            logs, weights = health(positives, positives, 0)
         if every.anchor_ids.ndim == 2:
             every_ids = [every.anchor_ids, every.positive_ids]
             every_ids += [] if every.negative_ids is None else [every.negative_ids.flatten(0, 1)]
             logs["edited_alike"] = count_alike(torch.cat(every_ids)).to(local.anchor)
-        return replace(terms, logs=logs | self.loss.figures)
+        return replace(terms, logs=logs | self.loss.figures, log_weights=weights)
+
+
+def _trained_sides(rows: Mapping[str, Triples], encoded: Encoded) -> dict[str, list[Tensor]]:
+    """Returns the trained anchors and positives of all ranks, (N, D) each, by the name of the comparison."""
+    sizes = gather_sizes(len(next(iter(rows.values())).anchor), encoded.embeddings.device, encoded.shares)
+    own = [side.detach() for each in rows.values() for side in (each.anchor, each.positive)]
+    every = gather_all(own, sizes)
+    return {name: every[2 * i : 2 * i + 2] for i, name in enumerate(rows)}

@@ -102,8 +102,7 @@ class DenoisingDecoder(Objective):
             hidden.append(states[sent(predicted - 1, states.device)])
             labels.append(rows.ids[sent(predicted, states.device)])
         total, hits, count = token_entropy(torch.cat(hidden), torch.cat(labels), decoder.token_logits, self.block)
-        mean = total.detach() / max(count, 1)
-        return Terms(total, count, logs={"accuracy": hits / max(count, 1), "perplexity": mean.exp()})
+        return Terms(total, count, logs={"accuracy": hits / max(count, 1)})
 
 
 def _predicted(rows: Batch) -> Tensor:

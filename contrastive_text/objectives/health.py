@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,16 +27,43 @@ def features_alike(every: Triples) -> Tensor:
     return metrics.off_diagonal(torch.cat([every.anchor, every.positive])[:, :_LOGGED_FEATURES])
 
 
+class Health(NamedTuple):
+    """Logged figures of compared vectors.
+
+    Args:
+        figures: Name -> value on the rows of this rank.
+        weights: Name -> weight of that value in the mean over ranks.
+    """
+
+    figures: dict[str, Tensor]
+    weights: dict[str, Tensor]
+
+
 @torch.no_grad()
-def health(local: Triples, every: Triples, offset: int, by_class: bool = False) -> dict[str, Tensor]:
-    """What to watch of the compared vectors, on at most some hundred local rows.
+def health(
+    local: Triples,
+    every: Triples,
+    offset: int,
+    by_class: bool = False,
+    sides: Sequence[Tensor] | None = None,
+) -> Health:
+    """Measures the compared vectors, on the first some hundred rows of all ranks.
 
     A row meets its own positive and those that are its negatives in the loss: none that are hidden from it, nor
-    others that it is pulled to.
+    others that it is pulled to. The weighted means over ranks are the figures of one process.
+
+    Args:
+        local: Rows of this rank.
+        every: Columns of all ranks.
+        offset: Place of the first local row among all.
+        by_class: Whether rows of one class are positives of each other.
+        sides: Anchors and positives of all ranks, (N, D) each, where the columns come from another network.
     """
     if not len(every.anchor):
-        return {}
-    rows = local.map(lambda each: each[:LOGGED_ROWS])
+        return Health({}, {})
+    # A rank beyond the first rows measures one row, which weighs nothing.
+    most = max(LOGGED_ROWS - offset, 0)
+    rows = local.map(lambda each: each[: max(most, 1)])
     anchor, positive = rows.anchor, rows.positive
     target = offset + torch.arange(len(anchor), device=anchor.device)
     _, columns = every.sides(by_class)
@@ -45,18 +74,29 @@ def health(local: Triples, every: Triples, offset: int, by_class: bool = False) 
     cosines = cosine_similarity_matrix(anchor, every.positive)
     negative = (~unseen).scatter_(1, target.unsqueeze(1), False)
     own = cosines.gather(1, target.unsqueeze(1))
+    whole = [side[:LOGGED_ROWS] for side in (sides or (every.anchor, every.positive))]
     figures = {
         "accuracy": metrics.in_batch_accuracy(anchor, every.positive, target=target, unseen=unseen),
         "positive_similarity": own.mean(),
         "negative_similarity": cosines.masked_fill(~negative, 0.0).sum() / negative.sum().clamp(min=1),
         "alignment": metrics.alignment(anchor, positive),
-        "uniformity": metrics.uniformity(torch.cat([anchor, positive])),
+        "uniformity": metrics.uniformity(torch.cat(whole)),
     }
-    return figures if forbid.near is None else figures | _by_guide(cosines, forbid, forbid.near, target)
+    weights = {"negative_similarity": negative.sum() * (most > 0)}
+    if forbid.near is not None:
+        guided, compared = _by_guide(cosines, forbid, forbid.near, target)
+        figures |= guided
+        weights["guide_agreement"] = compared * (most > 0)
+    measured = torch.tensor(float(min(most, len(anchor))), device=anchor.device)
+    return Health(figures, dict.fromkeys(figures, measured) | weights)
 
 
-def _by_guide(cosines: Tensor, forbid: Forbid, near: TooNear, target: Tensor) -> dict[str, Tensor]:
+def _by_guide(
+    cosines: Tensor, forbid: Forbid, near: TooNear, target: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
     """Returns how many positives of others a guide takes from a row, and ``metrics.guide_agreement`` on these.
+
+    The second value is the number of rows that have such columns.
 
     Args:
         cosines: Of the model, (R, C).
@@ -67,7 +107,8 @@ def _by_guide(cosines: Tensor, forbid: Forbid, near: TooNear, target: Tensor) ->
     equal = replace(forbid, near=None).mask(target)
     removed = forbid.mask(target) & ~equal
     hidden = equal.scatter(1, target.unsqueeze(1), True)
-    return {
+    figures = {
         "removed": removed.sum(dim=1).to(cosines).mean(),
         "guide_agreement": metrics.guide_agreement(cosines, near.rows @ near.columns.T, hidden),
     }
+    return figures, (~hidden.all(dim=1)).sum()

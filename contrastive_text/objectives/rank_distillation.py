@@ -9,6 +9,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from contrastive_text.core.distributed import rank
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.heads import Head, build_head, check_train_only
@@ -120,12 +121,14 @@ class RankDistillation(Objective):
         found = terms_by_rows(terms, rows, columns)
         if not encoded.logged:
             return Terms(total=found.sum(), count=rows)
-        first = slice(0, min(rows, LOGGED_ROWS))
+        most = max(LOGGED_ROWS - sum((encoded.shares or ())[: rank()]), 0)  # of all ranks the first rows
+        first = slice(0, min(rows, max(most, 1)))
         hidden = student.hidden(first)
         if self.among == "batch":
             hidden = hidden.scatter(1, student.target[first].unsqueeze(1), True)
         agreement = guide_agreement(student.cosines(first).detach(), wanted(first), hidden)
-        return Terms(total=found.sum(), count=rows, logs={"guide_agreement": agreement})
+        logs, weight = {"guide_agreement": agreement}, (~hidden.all(dim=1)).sum() * (most > 0)
+        return Terms(total=found.sum(), count=rows, logs=logs, log_weights={"guide_agreement": weight})
 
 
 def _check_guides(guides: Sequence[str], weights: Sequence[float] | None) -> None:

@@ -90,10 +90,10 @@ class WholeBatch(Objective):
             return Terms(total=value, count=1)
         # Other positives of a row's query don't count as texts that it should be unlike.
         every = every.with_partners(attract=None)
-        logs = health(every.map(lambda rows: rows[own]), every, own.start)
+        logs, weights = health(every.map(lambda rows: rows[own]), every, own.start)
         if self.loss.decorrelates:
             logs["off_diagonal"] = features_alike(every)
-        return Terms(total=value, count=1, logs=logs)
+        return Terms(total=value, count=1, logs=logs, log_weights=weights)
 
     def check_examples(self, examples: int, negatives: int) -> None:  # noqa: ARG002  # the base's signature
         """Checks that a step has two examples or more: one alone has no statistics."""

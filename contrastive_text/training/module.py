@@ -30,6 +30,7 @@ from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.recipes.building import build_from_recipe
 from contrastive_text.training.accumulation import KeepGradients
 from contrastive_text.training.checks import check_names, check_numbers, check_parts
+from contrastive_text.training.constant_loss import WarnOfConstantLoss
 from contrastive_text.training.divergence import EndWhenDiverged
 from contrastive_text.training.forward_pass import encode_read
 from contrastive_text.training.guides import Guide
@@ -81,6 +82,8 @@ class ContrastiveModule(StoredModule):
         figures: Name -> what a step logs as ``train/NAME`` beside its loss, scalars without a gradient; emptied
             before each step. A subclass adds its own in ``step_losses``. After a step that is logged they are
             means over ranks.
+        figure_weights: Name of such a figure -> its weight in the mean over ranks, such as the number of rows that
+            this rank read for it; 1 where none is given.
         logs_step: Whether the step that runs is logged; ``LogFigures`` sets it. Of another step no figure is
             read, and none need be computed.
 
@@ -127,6 +130,7 @@ class ContrastiveModule(StoredModule):
         self.by_task = TaskParts(self.objective_parts(), views or {}, trained, guides or {})
         self.plan = self.by_task.common
         self.figures: dict[str, Tensor] = {}
+        self.figure_weights: dict[str, Tensor] = {}
         self.logs_step = True
         self._recipe: str | None = None
         self._scores: HeldOutScores
@@ -249,12 +253,13 @@ class ContrastiveModule(StoredModule):
             losses[name] = self.weights[name] * value
             self.figures[name] = value.detach()
             self.figures |= {f"{name}/{figure}": number for figure, number in terms.logs.items()}
+            self.figure_weights |= {f"{name}/{figure}": terms.weight(figure) for figure in terms.logs}
         return losses
 
     @new_in_full_precision()
     def training_step(self, batch: Batch | StepBatch, batch_idx: int) -> Tensor:
         """Returns this rank's part of the loss; the mean over ranks is the loss of the whole batch."""
-        self.figures = {}
+        self.figures, self.figure_weights = {}, {}
         losses = self.step_losses(batch)
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         if self._logs_gradients(batch_idx):
@@ -267,7 +272,7 @@ class ContrastiveModule(StoredModule):
         if self.logs_step:
             self.figures |= {"loss": loss.detach()} | self.combine.logs() | self.momentum.figures()
             # One sum for all of them, where Lightning has a barrier and a sum for each.
-            self.figures = means_over_ranks(self.figures)
+            self.figures = means_over_ranks(self.figures, self.figure_weights)
         return loss
 
     def _logs_gradients(self, batch_idx: int) -> bool:
@@ -311,7 +316,8 @@ class ContrastiveModule(StoredModule):
 
     def configure_callbacks(self) -> list[pl.Callback]:
         """Returns what watches over every run, whoever made its trainer."""
-        return [EndWhenDiverged(), KeepGradients(), FollowSteps(self.momentum), LogFigures()]
+        watching = [EndWhenDiverged(), WarnOfConstantLoss(), KeepGradients()]
+        return [*watching, FollowSteps(self.momentum), LogFigures()]
 
     def setup(self, stage: str) -> None:
         """Becomes float64 where that is asked for, before a checkpoint is loaded, which would be rounded.

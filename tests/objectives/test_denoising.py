@@ -86,7 +86,6 @@ def test_loss_and_gradient_are_those_of_plain_models_text_by_text(tied: bool, la
     largest = max(float(gradient.abs().max()) for gradient in found["plain"])
     for one, other in zip(found["ours"], found["plain"], strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10 * largest)
-    assert module.figures["tsdae/perplexity"] == pytest.approx(float(ours.detach().exp()))
 
 
 def test_what_follows_a_token_and_other_texts_change_nothing_of_it() -> None:

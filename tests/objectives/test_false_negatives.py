@@ -65,7 +65,7 @@ def removed(objective: Contrastive, rows: Encoded, monkeypatch: pytest.MonkeyPat
         return mask(forbid, target)
 
     found: list[int] = []
-    monkeypatch.setattr("contrastive_text.objectives.contrastive.health", lambda *_, **__: {})
+    monkeypatch.setattr("contrastive_text.objectives.contrastive.health", lambda *_, **__: ({}, {}))
     monkeypatch.setattr(Forbid, "mask", counted)
     objective(rows)
     return sum(found)

@@ -20,7 +20,7 @@ from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.evaluation.sts.data import STSPairs, find_sts
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.metrics import pair_similarity, pearson, spearman
+from contrastive_text.metrics import exact_similarity, pearson, spearman
 
 Embed: TypeAlias = Callable[[Sequence[str]], Tensor]
 """From N texts to their vectors, (N, D): a ``CachedEncoder``, or what else knows them."""
@@ -41,17 +41,8 @@ def pair_vectors(embed: Embed, pairs: STSPairs) -> tuple[Tensor, Tensor]:
 
 
 def pair_cosines(embed: Embed, pairs: STSPairs) -> Tensor:
-    """Returns the cosine of the two vectors of each pair, (n,), float64; see ``cosines_of``."""
-    return cosines_of(*pair_vectors(embed, pairs))
-
-
-def cosines_of(u: Tensor, v: Tensor) -> Tensor:
-    """Returns the cosine of each vector with its partner, (n, D) each -> (n,), float64.
-
-    A vector of zeros has similarity 0, as in SentEval; NaN stays, and no score is made of it.
-    """
-    # Beyond is rounding alone, which would order pairs of equal texts, and otherwise with each number of threads.
-    return pair_similarity(u.double(), v.double()).round(decimals=12)
+    """Returns the cosine of the two vectors of each pair, (n,), float64."""
+    return exact_similarity(*pair_vectors(embed, pairs))
 
 
 Correlation: TypeAlias = Callable[[Tensor, Tensor], Tensor]

@@ -18,7 +18,8 @@ _DIFFER = "Where the configurations differ"
 def head(runs: Sequence[RunRecord], spaces: Sequence[Space], verdict: Html = _NOTHING) -> Html:
     """Returns the top of the page: what the runs are, whether they worked, and their main figures."""
     measured = {space.run.name: space for space in spaces}
-    found = [(space.run, space.diagnosis.warnings) for space in spaces if space.diagnosis is not None]
+    found = [(run, [run.regression]) for run in runs if run.regression]
+    found += [(space.run, [*space.diagnosis.warnings]) for space in spaces if space.diagnosis is not None]
     doubts = [tag("li", run.says(words)) for run, warnings in found for words in warnings]
     warned = tag("ul", *doubts, class_="verdicts") if doubts else ""
     glances = [_glance(run, measured.get(run.name)) for run in runs]

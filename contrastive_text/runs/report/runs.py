@@ -80,6 +80,11 @@ class RunRecord:
         return {} if self.checkpoint is None else self.checkpoint.facts
 
     @property
+    def regression(self) -> str:
+        """Sentence that the best score is worse than the one before the first step; empty if it isn't."""
+        return "" if self.checkpoint is None else self.checkpoint.best.regression
+
+    @property
     def best(self) -> tuple[str, float, int] | None:
         """Name, value and step of the score that chose the checkpoint; None without validation."""
         if self.checkpoint is None or self.checkpoint.best.monitor is None or self.checkpoint.best.score is None:

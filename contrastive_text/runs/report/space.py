@@ -16,7 +16,7 @@ from contrastive_text.data import Table
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import Diagnosis, diagnose
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.metrics import pair_similarity, positive_pairs, spearman
+from contrastive_text.metrics import exact_similarity, pair_similarity, positive_pairs, spearman
 from contrastive_text.runs.report.charts import Chart, draw, legend, line_of
 from contrastive_text.runs.report.markup import TIMES_100, Html, Note, missing, number, table, tag
 from contrastive_text.runs.report.material import SEED, Material
@@ -66,7 +66,7 @@ def embed(run: RunRecord, material: Material, device: str | None = None) -> Spac
     try:
         encoder = CachedEncoder(SentenceEncoder.from_pretrained(run.model, device=device))
         texts = normalize(encoder(material.texts), dim=1)
-        cosines = pair_similarity(*map(encoder, sides)) if sides else torch.empty(0)
+        cosines = exact_similarity(*map(encoder, sides)) if sides else torch.empty(0)
     except ValueError as error:  # a damaged model, or one that diverged
         return missing(what, str(error), "train it anew, or take an earlier checkpoint")
     order = torch.from_numpy(generator(SEED).permutation(len(texts)))

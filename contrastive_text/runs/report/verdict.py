@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.metrics import PairedBootstrap, pair_similarity, paired_bootstrap_spearman, spearman
+from contrastive_text.metrics import PairedBootstrap, exact_similarity, paired_bootstrap_spearman, spearman
 from contrastive_text.runs.report.markup import TIMES_100, Html, escaped, join, number, tag
 from contrastive_text.runs.report.material import SEED, Material
 from contrastive_text.runs.report.runs import RunRecord
@@ -56,7 +56,7 @@ def gain(space: Space, material: Material, device: str | None = None) -> Gain | 
             start, device=device, pooler=trained.pooler, max_length=trained.max_length, prompts=trained.prompts
         )
         encoder = CachedEncoder(model)
-        before = pair_similarity(*(encoder(side_texts(material.pairs, side)) for side in ("anchor", "positive")))
+        before = exact_similarity(*(encoder(side_texts(material.pairs, side)) for side in ("anchor", "positive")))
     except (ValueError, OSError) as error:  # a folder that is gone, or weights that can't be read so
         return f"{_name(start)}, from which it started, can't be read now ({' '.join(str(error).split())[:200]})"
     target = gold_scores(material.pairs)

@@ -14,6 +14,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from contrastive_text.core.distributed import world_size
+from contrastive_text.core.terminal import say
 from contrastive_text.metrics import EffectiveRank, MeanCosine, PositiveAlignment, Uniformity
 from contrastive_text.metrics.verdicts import COLLAPSED, collapse
 from contrastive_text.objectives import Objective
@@ -93,6 +94,20 @@ class TrainingSigns:
             found |= self._read_objective(name, step, {**own, "loss": figures[place]})
         return found
 
+    def last_collapse(self, step: int, figures: Mapping[str, float]) -> str:
+        """Returns which objective's vectors have collapsed in the last logged step; empty if none have.
+
+        Args:
+            step: Number of the step.
+            figures: What is logged under ``train/``.
+        """
+        for name, objective in self.objectives.items():
+            prefix = f"train/{name}/"
+            own = {each.removeprefix(prefix): figures[each] for each in figures if each.startswith(prefix)}
+            if own.get("negative_similarity", 0.0) >= COLLAPSED:
+                return _collapsed(name, step, own, objective.has_negatives) or ""
+        return ""
+
     def _read_objective(self, name: str, step: int, own: Mapping[str, float]) -> dict[str, str]:
         start = self.start.setdefault(name, own["uniformity"])
         objective = self.objectives.get(name)
@@ -161,7 +176,8 @@ class CollapseDoctor(Callback):
     ranks.
 
     It warns when the space collapses, held out or in training; when positives are trivial, of objectives that
-    have negatives; and when features repeat each other, of those that ask them to differ.
+    have negatives; and when features repeat each other, of those that ask them to differ. A run that ends before
+    that can be told from the disorder of the first steps gets a verdict on its last vectors.
     """
 
     reads_figures_every = EVERY
@@ -170,6 +186,7 @@ class CollapseDoctor(Callback):
         self.signs = TrainingSigns()
         self._said: set[str] = set()
         self._last_read = -1
+        self._held_out = self._collapse = ""
         self._measured = self._features = 0
         self._alignments: dict[int, PositiveAlignment] = {}
         self._spread: tuple[MeanCosine, Uniformity, EffectiveRank] = _spread_metrics()
@@ -233,12 +250,25 @@ class CollapseDoctor(Callback):
         # The metrics have gathered over ranks; sync_dist spares a warning.
         pl_module.log_dict({f"val/{name}": figure for name, figure in figures.items()}, sync_dist=True)
         said = collapse(figures["mean_cosine"], figures["effective_rank"], most=min(texts, features))
-        if said and trainer.global_step >= SETTLED:
-            seen = ", ".join(f"{name} {figure:.3g}" for name, figure in figures.items())
-            advice = remedy(self.signs.objectives.values())
-            self._warn(
-                trainer, "collapse", f"held out at step {trainer.global_step:,}, {said} ({seen}); {advice}"
-            )
+        seen = ", ".join(f"{name} {figure:.3g}" for name, figure in figures.items())
+        place = f"held out at step {trainer.global_step:,}"
+        self._held_out = "" if said else f"{place}, the space has not collapsed ({seen})"
+        self._collapse = f"{place}, {said} ({seen})" if said else ""
+        if trainer.global_step >= SETTLED:
+            self._warn_of_collapse(trainer, self._collapse)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Gives a verdict on the last vectors of a run that is too short for one on the way."""
+        if trainer.global_step >= SETTLED + IN_A_ROW * EVERY:
+            return
+        figures = {name: float(figure) for name, figure in trainer.callback_metrics.items()}
+        self._warn_of_collapse(trainer, self._collapse or self.signs.last_collapse(trainer.global_step, figures))
+        if self._held_out and "collapse" not in self._said and trainer.is_global_zero:
+            say(self._held_out.capitalize())
+
+    def _warn_of_collapse(self, trainer: pl.Trainer, message: str) -> None:
+        if message:
+            self._warn(trainer, "collapse", f"{message}; {remedy(self.signs.objectives.values())}")
 
     def _warn(self, trainer: pl.Trainer, kind: str, message: str) -> None:
         if kind not in self._said and trainer.is_global_zero:
