@@ -123,4 +123,6 @@ def describe_spec(spec: object) -> str:
         arguments = (spec.get("init_args") or {}).items()
         said = ", ".join(f"{name}={describe_spec(value)}" for name, value in arguments)
         return f"{spec['class_path'].rpartition('.')[2]}({said})"
+    if isinstance(spec, list) and spec and all(isinstance(part, Mapping) for part in spec):
+        return f"[{', '.join(map(describe_spec, spec))}]"
     return repr(spec)

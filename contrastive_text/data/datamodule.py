@@ -310,16 +310,20 @@ class TextDataModule(pl.LightningDataModule):
         Lightning keeps it too, but forgets to where the loader is made before, to count the steps of a schedule.
         """
         rows = self.tables.fingerprints("train")
-        return {} if self._loader is None else {"place": self._loader.state_dict(), "rows": rows}
+        if self._loader is None:
+            return {}
+        return {"place": self._loader.state_dict(), "rows": rows, "contents": self.tables.contents("train")}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's
         """Takes a place in a run, for the loader that is made next.
 
         Raises:
-            ValueError: Rows were given from Python, and now others.
+            ValueError: Rows were given from Python, and now others; or the place is inside an epoch of other rows.
         """
         self._place = state_dict.get("place")
         self.tables.expect("train", state_dict.get("rows", {}))
+        if self._place is not None and 0 < self._place["given"] < self._place["batches"]:
+            self.tables.expect_contents("train", state_dict.get("contents", {}))
 
     def val_dataloader(self) -> list[ResumableLoader]:
         """Returns a loader per file of scored pairs or of a task, two per retrieval set, one of held-out rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Self
@@ -58,6 +59,7 @@ class RunTables:
         self.cache_dir = None if cache_dir is None else Path(cache_dir)
         self.ranked: dict[str, RetrievalSet] = {}
         self._tables: dict[tuple[str, str], Table] = {}
+        self._contents: dict[tuple[str, str], str] = {}
 
     @classmethod
     def of_arguments(cls, given: Mapping[str, Any], tasks: Mapping[str, TextTask]) -> Self:  # Any: of the data
@@ -109,6 +111,27 @@ class RunTables:
                     f"ckpt_path: expected the rows of {name} as the checkpoint knows them ({told[0]}), got "
                     f"others of {source} ({told[1]}); give the same, or take the weights alone with init_from"
                 )
+
+    def contents(self, part: str) -> dict[str, str]:
+        """Returns a digest of the rows of each table of a part, the same for the same rows in any file."""
+        for name, table in self.of(part).items():
+            if (part, name) not in self._contents:  # every checkpoint asks
+                self._contents[part, name] = _digest(table)
+        return {name: self._contents[part, name] for name in self.of(part)}
+
+    def expect_contents(self, part: str, before: Mapping[str, str]) -> None:
+        """Checks that the rows of a part, as far as they have been read, are those of an earlier run.
+
+        Raises:
+            ValueError: They are others.
+        """
+        now = self.contents(part)
+        if others := [name for name in now if name in before and now[name] != before[name]]:
+            source = ", ".join(map(file_name, self.of(part)[others[0]].source))
+            raise InvalidValueError(
+                f"ckpt_path: expected the rows of {others[0]} inside whose epoch the checkpoint was written, got "
+                f"other rows of {source}; give the same rows, or take the weights alone with init_from"
+            )
 
     def understood(self, part: str) -> list[str]:
         """Returns how the files of a part were understood, as far as they have been read."""
@@ -194,3 +217,13 @@ class RunTables:
                     bounds=self.bounds,
                     form=FileForm(options={"columns": "--data.eval_columns"}),
                 )
+
+
+def _digest(table: Table) -> str:
+    """Returns a digest of the rows of a table, taken row by row: of a million rows one text would be large."""
+    if table.digest:
+        return table.digest
+    digest = blake2b(digest_size=16)
+    for row in table:
+        digest.update(repr(row).encode(errors="surrogatepass"))
+    return digest.hexdigest()

@@ -91,9 +91,7 @@ def health(
     return Health(figures, dict.fromkeys(figures, measured) | weights)
 
 
-def _by_guide(
-    cosines: Tensor, forbid: Forbid, near: TooNear, target: Tensor
-) -> tuple[dict[str, Tensor], Tensor]:
+def _by_guide(cosines: Tensor, forbid: Forbid, near: TooNear, target: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """Returns how many positives of others a guide takes from a row, and ``metrics.guide_agreement`` on these.
 
     The second value is the number of rows that have such columns.

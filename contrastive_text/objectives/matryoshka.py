@@ -121,7 +121,9 @@ class Matryoshka(Objective):
         for width in set(copies) - set(drawn):
             # Whatever is drawn, each rank and each backward pass has all weights.
             total = total + sum(0.0 * weight.sum() for weight in copies[width].parameters())
-        named = [(f"{name}{self._mark(width)}", part, name) for width, part in parts.items() for name in part.logs]
+        named = [
+            (f"{name}{self._mark(width)}", part, name) for width, part in parts.items() for name in part.logs
+        ]
         logs = {whole: part.logs[name] for whole, part, name in named}
         weights = {whole: part.weight(name) for whole, part, name in named}
         return replace(parts[drawn[0]], total=total, logs=logs, log_weights=weights)

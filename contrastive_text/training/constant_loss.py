@@ -59,7 +59,9 @@ class WarnOfConstantLoss(Callback):
     def _warn(self, trainer: pl.Trainer) -> None:
         named = {f"{name}/{i}": each for name, losses in self._losses.items() for i, each in enumerate(losses)}
         read = on_host(means_over_ranks(named))
-        each = {name: [float(read[f"{name}/{i}"]) for i in range(len(kept))] for name, kept in self._losses.items()}
+        each = {
+            name: [float(read[f"{name}/{i}"]) for i in range(len(kept))] for name, kept in self._losses.items()
+        }
         said = describe_constant(each)
         if said and trainer.is_global_zero:
             warnings.warn(f"{said} in each of the first {self._batches} batches: {_CAUSES}", stacklevel=2)

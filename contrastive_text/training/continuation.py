@@ -14,8 +14,22 @@ from contrastive_text.losses import Loss
 from contrastive_text.objectives import Objective
 from contrastive_text.training.settings import Change, find_changes
 
+TRAINER = "trainer"
+"""Key under which a checkpoint keeps options of its trainer."""
 _ENCODER = "model.encoder.model_name_or_path"
 _WEIGHTS = "; the weights are those of the checkpoint"
+
+
+def trainer_settings(trainer: pl.Trainer) -> dict[str, object]:
+    """Returns the options of a trainer that change its steps, and that no restored state holds."""
+    options = vars(trainer)  # Lightning sets them, undeclared
+    names = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm")
+    named = {name: options[name] for name in names}
+    return {
+        **named,
+        "gradient_clip_algorithm": str(named["gradient_clip_algorithm"]),
+        "precision": trainer.precision,
+    }
 
 
 def check_changes(
@@ -39,7 +53,10 @@ def check_changes(
         InvalidValueError: Another start of a value that is learned, such as the temperature.
     """
     data = vars(trainer).get("datamodule")
-    pairs = [("model", checkpoint.get("hyper_parameters"), model)]
+    pairs = [
+        ("model", checkpoint.get("hyper_parameters"), model),
+        ("trainer", checkpoint.get(TRAINER), trainer_settings(trainer)),
+    ]
     if isinstance(data, TextDataModule):
         pairs.append(("data", checkpoint.get("datamodule_hyper_parameters"), data.hparams))
     changes = [

@@ -14,7 +14,7 @@ from contrastive_text.core.setting import SETTING, current_setting
 from contrastive_text.data.vocabulary import wrap_tokenizer
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.four_bits import is_part_of_packed
-from contrastive_text.training.continuation import check_changes
+from contrastive_text.training.continuation import TRAINER, check_changes, trainer_settings
 from contrastive_text.training.divergence import check_weights
 from contrastive_text.training.run_guides import GUIDES, check_same_guides, identities
 from contrastive_text.training.split_module import SplitModule
@@ -107,6 +107,7 @@ class StoredModule(SplitModule):
             checkpoint["state_dict"] = self.without_base(checkpoint["state_dict"])
             checkpoint[BASE] = self.encoder.base_identity
         checkpoint[SETTING] = current_setting(self.device)
+        checkpoint[TRAINER] = trainer_settings(self.trainer)
         checkpoint[GUIDES] = identities(self.by_task.guides)
         if self._learned_tokenizer is not None:
             checkpoint[_TOKENIZER] = self._learned_tokenizer

@@ -165,7 +165,10 @@ class BestCheckpoint(ModelCheckpoint):
         self, trainer: pl.Trainer, module: pl.LightningModule, data: TextDataModule
     ) -> dict[str, str]:
         """Returns what the monitored score depends on beside the weights, by name."""
-        basis = {"score": f"{self.monitor} ({self.mode})", "validation rows": repr(sorted(self._validated.items()))}
+        basis = {
+            "score": f"{self.monitor} ({self.mode})",
+            "validation rows": repr(sorted(self._validated.items())),
+        }
         basis["limit_val_batches"] = str(trainer.limit_val_batches)
         if not isinstance(module, ContrastiveModule):
             return basis
@@ -185,7 +188,12 @@ class BestCheckpoint(ModelCheckpoint):
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
         """Returns the best so far, what its score means, and the figures of the last validation and of the start."""
         figures = {"figures": dict(self._figures), "figures_step": self._figures_step, "start": dict(self._start)}
-        own = {"validated": dict(self._validated), "run": self._run, "basis": dict(self._basis), "mode": self.mode}
+        own = {
+            "validated": dict(self._validated),
+            "run": self._run,
+            "basis": dict(self._basis),
+            "mode": self.mode,
+        }
         return {**super().state_dict(), **figures, **own}
 
     def on_load_checkpoint(
@@ -194,20 +202,26 @@ class BestCheckpoint(ModelCheckpoint):
         pl_module: pl.LightningModule,  # noqa: ARG002  # Lightning's signature
         checkpoint: dict[str, Any],  # Any: what Lightning put into it
     ) -> None:
-        """Drops the best so far, and the best of ``EarlyStopping``, if their scores meant something else."""
+        """Drops the best so far, and the best of ``EarlyStopping``, if their scores meant something else.
+
+        ``EarlyStopping`` keeps its own patience in any case: Lightning's takes that of the checkpoint.
+        """
         self._resumes = None if trainer.ckpt_path is None else local_path(trainer.ckpt_path)
         states = checkpoint.get("callbacks", {})
         saved = states.get(self.state_key)
-        if trainer.state.fn != "fit" or saved is None or saved.get("basis") == self._basis:
+        if trainer.state.fn != "fit" or saved is None:
             return
-        was = saved.get("basis", {})
-        differing = [name for name in {**was, **self._basis} if was.get(name) != self._basis.get(name)]
-        del states[self.state_key]
+        was, now = saved.get("basis", {}), self._basis
+        differing = [name for name in {**was, **now} if was.get(name) != now.get(name)]
         for callback in vars(trainer)["callbacks"]:  # Lightning sets it, undeclared
             if isinstance(callback, EarlyStopping) and callback.state_key in states:
-                states[callback.state_key] = callback.state_dict()
-        if trainer.is_global_zero:
-            say(f"The best checkpoint starts again: its score has another meaning ({', '.join(differing)})")
+                kept = callback.state_dict() if differing else states[callback.state_key]
+                states[callback.state_key] = {**kept, "patience": callback.patience}
+        if differing:
+            del states[self.state_key]
+            if trainer.is_global_zero:
+                said = ", ".join(differing)
+                say(f"The best checkpoint starts again: its score has another meaning ({said})")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
         """Takes over the best so far into the resumed run's own folder; one that is gone is forgotten."""

@@ -94,19 +94,24 @@ class TrainingSigns:
             found |= self._read_objective(name, step, {**own, "loss": figures[place]})
         return found
 
-    def last_collapse(self, step: int, figures: Mapping[str, float]) -> str:
-        """Returns which objective's vectors have collapsed in the last logged step; empty if none have.
+    def last_verdict(self, step: int, figures: Mapping[str, float]) -> str:
+        """Returns whether the vectors of the last logged step have collapsed; empty if they weren't measured.
 
         Args:
             step: Number of the step.
             figures: What is logged under ``train/``.
         """
+        said = []
         for name, objective in self.objectives.items():
             prefix = f"train/{name}/"
             own = {each.removeprefix(prefix): figures[each] for each in figures if each.startswith(prefix)}
-            if own.get("negative_similarity", 0.0) >= COLLAPSED:
-                return _collapsed(name, step, own, objective.has_negatives) or ""
-        return ""
+            if math.isnan(own.get("negative_similarity", math.nan)):
+                continue
+            collapsed = _collapsed(name, step, own, objective.has_negatives)
+            seen = _similarities(own, objective.has_negatives)
+            healthy = f"{name}: the space has not collapsed at step {step:,}: {seen}"
+            said.append(f"{collapsed}; {remedy([objective])}" if collapsed else healthy)
+        return "\n".join(said)
 
     def _read_objective(self, name: str, step: int, own: Mapping[str, float]) -> dict[str, str]:
         start = self.start.setdefault(name, own["uniformity"])
@@ -186,7 +191,7 @@ class CollapseDoctor(Callback):
         self.signs = TrainingSigns()
         self._said: set[str] = set()
         self._last_read = -1
-        self._held_out = self._collapse = ""
+        self._verdict = ""
         self._measured = self._features = 0
         self._alignments: dict[int, PositiveAlignment] = {}
         self._spread: tuple[MeanCosine, Uniformity, EffectiveRank] = _spread_metrics()
@@ -251,24 +256,22 @@ class CollapseDoctor(Callback):
         pl_module.log_dict({f"val/{name}": figure for name, figure in figures.items()}, sync_dist=True)
         said = collapse(figures["mean_cosine"], figures["effective_rank"], most=min(texts, features))
         seen = ", ".join(f"{name} {figure:.3g}" for name, figure in figures.items())
-        place = f"held out at step {trainer.global_step:,}"
-        self._held_out = "" if said else f"{place}, the space has not collapsed ({seen})"
-        self._collapse = f"{place}, {said} ({seen})" if said else ""
-        if trainer.global_step >= SETTLED:
-            self._warn_of_collapse(trainer, self._collapse)
+        self._verdict = (
+            f"held out at step {trainer.global_step:,}, {said or 'the space has not collapsed'} ({seen})"
+        )
+        if said:
+            self._verdict += f"; {remedy(self.signs.objectives.values())}"
+        if said and trainer.global_step >= SETTLED:
+            self._warn(trainer, "collapse", self._verdict)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Gives a verdict on the last vectors of a run that is too short for one on the way."""
-        if trainer.global_step >= SETTLED + IN_A_ROW * EVERY:
+        """Prints a verdict on the last vectors of a run that is too short for a warning on the way."""
+        if trainer.global_step >= SETTLED + IN_A_ROW * EVERY or self._said:
             return
         figures = {name: float(figure) for name, figure in trainer.callback_metrics.items()}
-        self._warn_of_collapse(trainer, self._collapse or self.signs.last_collapse(trainer.global_step, figures))
-        if self._held_out and "collapse" not in self._said and trainer.is_global_zero:
-            say(self._held_out.capitalize())
-
-    def _warn_of_collapse(self, trainer: pl.Trainer, message: str) -> None:
-        if message:
-            self._warn(trainer, "collapse", f"{message}; {remedy(self.signs.objectives.values())}")
+        said = self._verdict or self.signs.last_verdict(trainer.global_step, figures)
+        if said and trainer.is_global_zero:
+            say(said[0].upper() + said[1:])
 
     def _warn(self, trainer: pl.Trainer, kind: str, message: str) -> None:
         if kind not in self._said and trainer.is_global_zero:
