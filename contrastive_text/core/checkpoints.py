@@ -139,7 +139,7 @@ class BestSoFar:
 
     @property
     def regression(self) -> str:
-        """Says that the best score is worse than the one before the first step; empty if it isn't, or is unknown."""
+        """Sentence that the best score is worse than the one before the first step; empty if it isn't."""
         start = self.start.get(self.monitor or "")
         if start is None or self.score is None:
             return ""

@@ -318,7 +318,7 @@ class TextDataModule(pl.LightningDataModule):
         """Takes a place in a run, for the loader that is made next.
 
         Raises:
-            ValueError: Rows were given from Python, and now others; or the place is inside an epoch of other rows.
+            ValueError: Other rows than those given from Python, or than those of an epoch that has begun.
         """
         self._place = state_dict.get("place")
         self.tables.expect("train", state_dict.get("rows", {}))

@@ -61,7 +61,7 @@ def exact_similarity(u: Tensor, v: Tensor) -> Tensor:
         tensor([-0.6000], dtype=torch.float64)
     """
     u, v = (side.cpu() if side.device.type == "mps" else side for side in (u, v))
-    # Digits beyond are rounding alone. They would order pairs of equal texts, differently with each number of threads.
+    # Further digits are rounding, which would order pairs of equal texts, differently with other thread counts.
     return pair_similarity(u.double(), v.double()).round(decimals=12)
 
 

@@ -97,8 +97,8 @@ def merge(layers: Sequence[Config]) -> Config:
         {'a': {'b': 1, 'c': [3]}}
         >>> merge([{"views": {"anchor": [1]}}, {"views": {"positive": [2]}}])
         {'views': {'positive': [2]}}
-        >>> merge([{"trainer": {"max_epochs": 1}}, {"trainer": {"max_steps": 50}}])["trainer"]["max_epochs"] is None
-        True
+        >>> merge([{"trainer": {"max_steps": 5}}, {"trainer": {"max_epochs": 2}}])
+        {'trainer': {'max_steps': -1, 'max_epochs': 2}}
     """
     merged: Config = {}
     for layer in layers:

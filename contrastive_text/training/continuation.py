@@ -84,6 +84,6 @@ def _check_learned(changes: Iterable[Change], objectives: Mapping[str, Objective
             learned = {key for part in objective.modules() if isinstance(part, Loss) for key in part.figures}
             if f"{place}.".startswith(f"model.objectives.{name}.") and leaf in learned:
                 raise InvalidValueError(
-                    f"{change.name}: expected {change.before}, from which the run of {path} began to learn it, got "
-                    f"{change.now}; keep it, or start a run from the checkpoint's weights with --init_from"
+                    f"{change.name}: expected {change.before}, from which the run of {path} began to learn it, "
+                    f"got {change.now}; keep it, or start a run from the checkpoint's weights with --init_from"
                 )

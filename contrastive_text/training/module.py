@@ -82,8 +82,8 @@ class ContrastiveModule(StoredModule):
         figures: Name -> what a step logs as ``train/NAME`` beside its loss, scalars without a gradient; emptied
             before each step. A subclass adds its own in ``step_losses``. After a step that is logged they are
             means over ranks.
-        figure_weights: Name of such a figure -> its weight in the mean over ranks, such as the number of rows that
-            this rank read for it; 1 where none is given.
+        figure_weights: Name of such a figure -> its weight in the mean over ranks, such as this rank's number of
+            rows; 1 where none is given.
         logs_step: Whether the step that runs is logged; ``LogFigures`` sets it. Of another step no figure is
             read, and none need be computed.
 

@@ -1,4 +1,4 @@
-"""Settings changed when a run is continued: each is applied, or refused by its name, and every change is printed."""
+"""Settings changed when a run is continued: each is applied or refused, and every change is printed."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_longer_run_begins_with_the_rate_of_its_own_schedule(begin: Begin) -> 
 
 @pytest.mark.slow
 def test_a_constant_rate_makes_a_lengthened_run_the_run_that_was_longer_from_the_start(
-    begin: Begin, saved: Callable[[str], str], unchanged: dict[str, Tensor]
+    begin: Begin, unchanged: dict[str, Tensor]
 ) -> None:
     once = weights_after(begin(max_steps=7))
     assert all(torch.equal(weight, unchanged[name]) for name, weight in once.items())

@@ -186,7 +186,7 @@ class BestCheckpoint(ModelCheckpoint):
         return {**basis, "pooler in use": pooler, "saved features": str(features)}
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
-        """Returns the best so far, what its score means, and the figures of the last validation and of the start."""
+        """Returns the best so far, what its score means, and figures of the last validation and of the start."""
         figures = {"figures": dict(self._figures), "figures_step": self._figures_step, "start": dict(self._start)}
         own = {
             "validated": dict(self._validated),
@@ -227,6 +227,8 @@ class BestCheckpoint(ModelCheckpoint):
         """Takes over the best so far into the resumed run's own folder; one that is gone is forgotten."""
         state_dict = _located(state_dict, self._resumes)
         self._start = state_dict["start"]
+        if state_dict.get("best_model_score") is None:  # the last one of a run without a score
+            state_dict = {**state_dict, "best_model_path": ""}
         best = state_dict.get("best_model_path")
         if best and not Path(best).is_file():
             warnings.warn(
@@ -240,7 +242,7 @@ class BestCheckpoint(ModelCheckpoint):
         super().load_state_dict({**self.state_dict(), **state_dict, "dirpath": self.dirpath})
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Keeps the last checkpoint if no score was measured; copies the best of a resumed run if it is still best."""
+        """Keeps the last checkpoint if there is no score; copies a resumed run's best if it is still best."""
         super().on_train_end(trainer, pl_module)
         if not vars(trainer)["fast_dev_run"] and self.best_model_score is None:  # Lightning's, undeclared
             self._keep_last(trainer)

@@ -121,6 +121,7 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
         if isinstance(interval, int)
         else "by share of an epoch, or by the clock"
     )
+    known = f"{total:,.0f}" if total < float("inf") else "an unknown number of"
     is_validated = data.tables.validated and trainer.limit_val_batches != 0
     merged = trainer.accumulate_grad_batches > 1 and len(data.training.step_kinds()) > 1
     joined = any(task.pairing.joins for task in data.training.tasks.values())
@@ -138,8 +139,8 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
             f"{trainer.gradient_clip_val}; precision {trainer.precision}"
         ),
         "run": (
-            f"{f'{total:,.0f}' if total < float('inf') else 'an unknown number of'} steps{_bounds(trainer, total)}, "
-            f"seed {data.seed}, a last, smaller batch {'left out' if data.drop_last else 'kept'}{below}"
+            f"{known} steps{_bounds(trainer, total)}, seed {data.seed}, "
+            f"a last, smaller batch {'left out' if data.drop_last else 'kept'}{below}"
         ),
     }
 
@@ -150,10 +151,13 @@ def _bounds(trainer: pl.Trainer, total: float) -> str:
     bounds = {f"max_steps {trainer.max_steps}": trainer.max_steps > 0, epochs: (trainer.max_epochs or 0) > 0}
     clocks = [each for each in vars(trainer)["callbacks"] if isinstance(each, Timer)]  # Lightning's, undeclared
     given = [f"trainer.{name}" for name, is_given in bounds.items() if is_given]
-    ends = given[0 if total == trainer.max_steps else -1] if given else ""
+    if total == trainer.max_steps:
+        ends, others = given[:1], given[1:]
+    else:
+        ends, others = given[-1:], given[:-1]
     if clocks:
-        return f" ({' or '.join([ends, 'trainer.max_time'] if ends else ['trainer.max_time'])} ends the run)"
-    return f" ({ends} ends the run, before {given[ends == given[0]]})" if len(given) > 1 else ""
+        return f" ({' or '.join([*ends, 'trainer.max_time'])} ends the run)"
+    return f" ({ends[0]} ends the run, before {others[0]})" if others else ""
 
 
 def _negatives(objective: Objective, data: TextDataModule) -> str | None:

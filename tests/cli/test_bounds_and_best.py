@@ -1,0 +1,167 @@
+"""Where a run ends, which checkpoint it keeps, and what its last lines say of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from covering import rest_slow
+
+from contrastive_text import Run
+from contrastive_text.cli import run as shell
+from contrastive_text.core.checkpoints import best_checkpoint, read_checkpoint
+
+
+@pytest.fixture
+def words(tiny_words: list[str], here: Path) -> list[str]:  # noqa: ARG001  # works in a folder of its own
+    """A fit with epochs of five steps that is never validated."""
+    return ["fit", *tiny_words, "--recipe", "simcse"]
+
+
+def kept_step(folder: str = "runs/version_0") -> int:
+    return read_checkpoint(best_checkpoint(folder, "test")).step
+
+
+BOUNDS = [
+    (["--trainer.max_steps", "8"], "8 steps, seed"),
+    (["--epochs", "2"], "10 steps, seed"),
+    (
+        ["--trainer.max_steps", "8", "--trainer.max_epochs", "1"],
+        "5 steps (trainer.max_epochs 1 ends the run, before",
+    ),
+    (
+        ["--trainer.max_epochs", "2", "--trainer.max_steps", "4"],
+        "4 steps (trainer.max_steps 4 ends the run, before",
+    ),
+    (["--trainer.max_time", "01:00:00:00"], "5 steps (trainer.max_epochs 1 or trainer.max_time ends the run)"),
+    (["--config", "bound.yaml"], "8 steps, seed"),
+    (["--config", "bound.yaml", "--epochs", "1"], "5 steps, seed"),
+]
+
+
+@pytest.mark.parametrize("options, said", rest_slow(BOUNDS))
+def test_the_bound_that_is_given_replaces_the_recipes_and_two_are_both_shown(
+    words: list[str], here: Path, capfd: pytest.CaptureFixture[str], options: Sequence[str], said: str
+) -> None:
+    (here / "bound.yaml").write_text("trainer: {max_steps: 8}\n")
+    assert shell([*words, *options]) == 0
+    assert said in capfd.readouterr().out
+    assert kept_step() == int(said.split()[0])
+
+
+@pytest.mark.slow
+def test_a_bound_from_python_replaces_the_recipes(files: dict[str, str], tmp_path: Path) -> None:
+    for bounds, steps in (({"max_steps": 8}, 8), ({"max_steps": 8, "max_epochs": 1}, 5)):
+        run = Run.from_recipe(
+            "simcse",
+            files["bert"],
+            train=files["texts"],
+            batch_size=8,
+            num_workers=0,
+            accelerator="cpu",
+            enable_progress_bar=False,
+            default_root_dir=str(tmp_path),
+            **bounds,
+        )
+        run.fit()
+        assert run.trainer.global_step == steps
+
+
+@pytest.mark.slow
+def test_a_finished_run_trains_on_as_the_page_says(words: list[str]) -> None:
+    """The commands of "A longer run", with a bound of either kind."""
+    assert shell([*words, "--trainer.max_steps", "6"]) == 0
+    for number, bound in ((1, ["--trainer.max_steps", "9"]), (2, ["--trainer.max_epochs", "3"])):
+        given = [
+            "--config",
+            "runs/version_0/config.yaml",
+            "--ckpt_path",
+            "runs/version_0/checkpoints/step=6.ckpt",
+        ]
+        assert shell(["fit", *given, *bound]) == 0
+        assert kept_step(f"runs/version_{number}") == (9, 15)[number - 1]
+
+
+UNSCORED = [
+    (["--trainer.limit_val_batches", "0"], "trainer.limit_val_batches is 0"),
+    (["--trainer.check_val_every_n_epoch", "9"], "no validation was reached"),
+    (["--trainer.val_check_interval", "01:00:00:00"], "no validation was reached"),
+    (["--data.validation", "null"], "there are no validation data"),
+]
+
+
+@pytest.mark.parametrize("options, why", rest_slow(UNSCORED))
+def test_a_run_without_a_score_keeps_its_last_checkpoint_and_says_why(
+    words: list[str],
+    files: dict[str, str],
+    capfd: pytest.CaptureFixture[str],
+    options: Sequence[str],
+    why: str,
+) -> None:
+    assert shell([*words, "--data.validation", files["pairs"], *options]) == 0
+    said = capfd.readouterr().out
+    assert (
+        f"No score chose a checkpoint, because {why}: the last one is kept, runs/version_0/checkpoints/step=5.ckpt"
+        in said
+    )
+    assert kept_step() == 5
+
+
+@pytest.mark.slow
+def test_a_last_checkpoint_without_a_score_is_gone_on_with(words: list[str], files: dict[str, str]) -> None:
+    rest = [
+        "--data.validation",
+        files["pairs"],
+        "--trainer.limit_val_batches",
+        "0",
+        "--model.schedule",
+        "ConstantSchedule",
+    ]
+    assert shell([*words, *rest, "--trainer.max_steps", "8"]) == 0
+    assert shell([*words, *rest, "--trainer.max_steps", "3"]) == 0
+    kept = ["--ckpt_path", "runs/version_1/checkpoints/step=3.ckpt"]
+    assert shell([*words, *rest, "--trainer.max_steps", "8", *kept]) == 0
+    once, again = (read_checkpoint(best_checkpoint(f"runs/version_{n}", "test")).weights for n in (0, 2))
+    assert all(torch.equal(weight, again[name]) for name, weight in once.items())
+
+
+LABELS = {
+    "val/spearman": "data: {validation: pairs.tsv}",
+    "val/contrastive/loss": "data: {held_out: held.txt}",
+    "val/ndcg@10": "data: {retrieval: [search.tsv]}",
+    "val/overall": """
+model: {objectives: {kind: {class_path: TextClassification, init_args: {task: kinds, classes: 2}}}}
+data: {tasks: {kinds: {train: kinds.tsv, validation: kinds.tsv}}}
+""",
+}
+
+
+@pytest.mark.parametrize("score", rest_slow(LABELS))
+def test_a_best_that_is_worse_than_the_start_is_said_at_the_end_and_on_the_page(
+    words: list[str], here: Path, capfd: pytest.CaptureFixture[str], score: str
+) -> None:
+    """The start is made better than any score can be: what is tested is what is said of it."""
+    tiny.write_pairs(here / "pairs.tsv")
+    rows = [f"{text}\t{number % 2}" for number, text in enumerate(tiny.TEXTS)]
+    (here / "kinds.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    tiny.write_texts(here / "held.txt")
+    pairs = [f"{tiny.TEXTS[i]}\t{tiny.TEXTS[i + 8]}" for i in range(24)]
+    (here / "search.tsv").write_text("\n".join(["query\tpositive", *pairs]) + "\n")
+    (here / "scored.yaml").write_text(LABELS[score])
+    if score == "val/overall":
+        words = [word for word in words if word not in ("--data.train", words[words.index("--data.train") + 1])]
+    # A rate beyond sense makes the best worse than the start.
+    assert shell([*words, "--config", "scored.yaml", "--model.optimizer.lr", "3"]) == 0
+    said = capfd.readouterr().out
+    found = re.search(
+        rf"Training made it worse: {score} was ([\d.]+) before the first step, and is ([-\d.]+) at best", said
+    )
+    saved = read_checkpoint(best_checkpoint("runs/version_0", "test")).best
+    assert set(saved.start) >= {score}
+    worse = saved.score > saved.start[score] if saved.mode == "min" else saved.score < saved.start[score]  # type: ignore[operator]  # there is one
+    assert bool(found) == worse
+    assert (saved.regression in said) == worse or not worse
