@@ -122,7 +122,7 @@ def test_a_file_of_pairs_is_ranked_among_further_texts(
     assert difference["task"] == "clicks.csv"
     assert f"9 queries, {len({*tiny.TEXTS[9:]})} documents" in printed.err
     assert run(words) == 2
-    assert "`--columns anchor=NAME positive=NAME`" in capsys.readouterr().err
+    assert "give --columns anchor=NAME positive=NAME" in capsys.readouterr().err
     assert run(["compare", *models, "--data", ".", *named]) == 2
     assert "--columns: expected a file of pairs for --data, got .;" in capsys.readouterr().err
 

@@ -284,10 +284,10 @@ def test_an_option_out_of_range_is_refused_before_any_text_is_read_for_encoding(
         (["in.tsv", "v.npy", "--device", "cpu,gpu"], "such as cpu, got 'gpu'"),
         (
             ["split.tsv", "v.npy"],
-            "expected rows of one split, got train (1), dev (1); choose one with split (--s",
+            "expected rows of one split, got train (1), dev (1); give --split train",
         ),
         (["split.tsv", "v.npy", "--split", "test"], "expected rows of the split test, got train (1), dev (1)"),
-        (["other.tsv", "v.npy"], "`--columns text=NAME`, or `--column NAME` to a command that has it"),
+        (["other.tsv", "v.npy"], "got a, b; give --column NAME"),
     ],
 )
 def test_what_embed_misses_is_said_before_a_model_is_loaded(
