@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
@@ -180,6 +181,58 @@ class LastTokenPooler(Pooler):
         tokens = at_least_float32(hidden.layers[-1])
         last = hidden.mask.shape[1] - 1 - hidden.mask.flip(1).int().argmax(dim=1)
         return tokens[torch.arange(len(tokens), device=tokens.device), last]
+
+
+class MeanSqrtLengthPooler(Pooler):
+    """Sum of the last layer's tokens over the square root of their number (``mean_sqrt_len_tokens``).
+
+    Source: Cer et al. 2018, Universal Sentence Encoder (https://arxiv.org/abs/1803.11175), section 3.1;
+    sentence-transformers' ``mean_sqrt_len_tokens``.
+
+    Example:
+        >>> mask = torch.tensor([[True, True, True, True, False]])
+        >>> MeanSqrtLengthPooler()(Hidden({-1: torch.tensor([[[1.0], [3.0], [5.0], [7.0], [99.0]]])}, mask))
+        tensor([[8.]])
+    """
+
+    def forward(self, hidden: Hidden) -> Tensor:
+        """Returns the masked sum over the square root of the number of tokens, (n, D)."""
+        counts = hidden.mask.sum(dim=1, keepdim=True)
+        mean = masked_mean(hidden.layers[-1], hidden.mask)
+        return mean * counts.to(mean.dtype).sqrt()
+
+
+class ConcatPooler(Pooler):
+    """Vectors of several poolers one after the other (sentence-transformers' ``Pooling`` with several modes).
+
+    Args:
+        poolers: In the order of their features.
+
+    Raises:
+        ValueError: Fewer than two poolers, or one with a template's bias.
+
+    Example:
+        >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0]]])}, mask=torch.tensor([[True, True]]))
+        >>> ConcatPooler([CLSPooler(), MeanPooler()])(hidden)
+        tensor([[1., 2.]])
+    """
+
+    def __init__(self, poolers: Sequence[Pooler]) -> None:
+        super().__init__()
+        if len(poolers) < 2 or any(pooler.template_bias for pooler in poolers):
+            names = ", ".join(type(pooler).__name__ for pooler in poolers) or "none"
+            raise InvalidValueError(
+                f"ConcatPooler.poolers: expected two poolers or more without template_bias, got {names}; give "
+                "others, or one pooler in place of ConcatPooler"
+            )
+        self.poolers = list(poolers)
+        self.members = nn.ModuleList(poolers)
+        self.layers = tuple(dict.fromkeys(layer for pooler in poolers for layer in pooler.layers))
+        self.reads_end = all(pooler.reads_end for pooler in poolers)
+
+    def forward(self, hidden: Hidden) -> Tensor:
+        """Returns the vectors of all poolers side by side, (n, D + D' + ...)."""
+        return torch.cat([member(hidden) for member in self.members], dim=1)
 
 
 class WeightedMeanPooler(Pooler):
