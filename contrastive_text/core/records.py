@@ -143,11 +143,13 @@ class Record:
     def __iter__(self) -> Iterator[str]:
         return iter(self.values)
 
-    def refusal(self, expected: str, got: object, name: str | None = None) -> InvalidValueError:
+    def refusal(
+        self, expected: str, got: object, name: str | None = None, todo: str | None = None
+    ) -> InvalidValueError:
         """Returns the error that says what was expected of a field, or of the whole record."""
         place = self.where if name is None else f"{self.where}: {name}"
         came = "nothing" if name is not None and name not in self.values else shown(got)
-        return InvalidValueError(f"{place}: expected {expected}, got {came}; {self.todo}")
+        return InvalidValueError(f"{place}: expected {expected}, got {came}; {todo or self.todo}")
 
     def text(self, name: str, default: _T = _REQUIRED) -> str | _T:
         """Returns a text."""

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import require
 from contrastive_text.inference.encoding import Vectors
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.metrics import pair_similarity
 
 
 class MTEBModel:
@@ -90,12 +88,12 @@ class MTEBModel:
         )
 
     def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
-        """Returns the cosine of every vector with every other, (A, D) and (B, D) -> (A, B)."""
+        """Returns the model's similarity of every vector with every other, (A, D) and (B, D) -> (A, B)."""
         return self.model.similarity(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
-        """Returns the cosine of paired vectors, (N, D) and (N, D) -> (N,)."""
-        return pair_similarity(torch.as_tensor(embeddings1), torch.as_tensor(embeddings2))
+        """Returns the model's similarity of paired vectors, (N, D) and (N, D) -> (N,)."""
+        return self.model.similarity_pairwise(embeddings1, embeddings2)
 
     @cached_property
     def mteb_model_meta(self) -> Any:  # Any: mteb.ModelMeta, of an optional library
@@ -120,7 +118,7 @@ class MTEBModel:
             public_training_code=None,
             public_training_data=None,
             framework=["PyTorch"],
-            similarity_fn_name="cosine",
+            similarity_fn_name=self.model.similarity_fn_name,
             use_instructions=bool(self.model.prompts),
             training_datasets=None,
         )

@@ -39,6 +39,7 @@ class Encoding:
         precision: ``float32``, or a byte or a bit for each feature.
         ranges: Smallest and largest value of each feature, (2, D), for ``int8`` and ``uint8``.
         device: Where to encode, or a list; None for where the model is.
+        max_length: Longest text in tokens with special ones; None for the model's.
 
     Raises:
         ValueError: A size below 1, a name that is no precision or no device, an empty list of devices, or both a
@@ -59,6 +60,7 @@ class Encoding:
     precision: Precision = "float32"
     ranges: Vectors | None = None
     device: Device | None = None
+    max_length: int | None = None
 
     def __post_init__(self) -> None:
         for name, size in (("batch_size", self.batch_size), ("block_size", self.block_size)):

@@ -1,20 +1,17 @@
-"""The modules of a model folder: of each kind what is written and what is read, side by side.
+"""Transformer and pooling of a model folder: written and read.
 
 Written are the names of sentence-transformers' older versions, read are these and version 6's own.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import load_file, save_file
 from tokenizers import normalizers
-from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.core.class_paths import resolve
@@ -29,64 +26,75 @@ from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.adapter_files import write_adapters
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.loading import load_model
+from contrastive_text.encoders.position_tables import longest_row
+from contrastive_text.inference.folder_files import ELSEWHERE, read_record, write_json
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.pooling import make_pooler
 from contrastive_text.inference.shared_network import evaluating
+from contrastive_text.inference.transformer_settings import (
+    TRANSFORMER_SETTINGS,
+    TransformerSettings,
+    read_transformer_settings,
+)
 from contrastive_text.poolers import (
     CLSPooler,
+    ConcatPooler,
     LastTokenPooler,
     LastTwoPooler,
     MaxPooler,
     MeanPooler,
+    MeanSqrtLengthPooler,
     Pooler,
     WeightedMeanPooler,
 )
 
-_POOLERS: dict[str, tuple[str, type[Pooler]]] = {
-    "cls": ("pooling_mode_cls_token", CLSPooler),
-    "mean": ("pooling_mode_mean_tokens", MeanPooler),
-    "max": ("pooling_mode_max_tokens", MaxPooler),
-    "weightedmean": ("pooling_mode_weightedmean_tokens", WeightedMeanPooler),
-    "lasttoken": ("pooling_mode_lasttoken", LastTokenPooler),
+_POOLERS: dict[str, type[Pooler]] = {
+    "cls": CLSPooler,
+    "max": MaxPooler,
+    "mean": MeanPooler,
+    "mean_sqrt_len_tokens": MeanSqrtLengthPooler,
+    "weightedmean": WeightedMeanPooler,
+    "lasttoken": LastTokenPooler,
 }
-"""Name of a pooling mode -> the name of its flag in older versions, and what it is here."""
+"""Name of a pooling mode -> its pooler here, in the order in which older versions put several side by side."""
+_MODE = "pooling_mode"
+_FLAG = (
+    {mode: f"{_MODE}_{mode}" for mode in _POOLERS}
+    | {mode: f"{_MODE}_{mode}_tokens" for mode in ("max", "mean", "weightedmean")}
+    | {"cls": f"{_MODE}_cls_token"}
+)
+"""Name of a pooling mode -> its flag in older versions."""
 _CONSERT_S = "pooling_mode_mean_last_2_tokens"
 """The flag that ConSERT's copy of sentence-transformers has beside them: the mean over the last two layers."""
-_ACTIVATIONS: dict[str, type[nn.Module]] = {
-    f"{cls.__module__}.{cls.__qualname__}": cls for cls in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.Sigmoid)
-}
-_LIMIT = "sentence_bert_config.json"
 _INCLUDE_PROMPT = "include_prompt"
-_WIDEST = 1 << 20
-"""Features on a side of a Dense layer: a wider one is a damaged number."""
 
 
 class Kind(NamedTuple):
-    """A kind of module that a model folder has.
+    """A module of a folder that every model has once.
 
     Args:
         name: Its class in sentence-transformers, and the end of its folder's name.
-        of: The modules of the kind that a model has, in order, each as what ``write`` takes.
-        write: Writes a module into its folder; returns its class path where that isn't known by the name.
-        read: From a module's folder and class path to what it holds.
+        write: Writes a model's module into its folder; returns its class path if the name doesn't tell it.
+        read: From a module's folder and class path to its content.
     """
 
     name: str
-    of: Callable[[ModelParts], list[Any]]  # Any: of each kind its own
-    write: Callable[[Path, Any], str | None]
-    read: Callable[[Path, str], Any]
+    write: Callable[[Path, ModelParts], str | None]
+    read: Callable[[Path, str], Any]  # Any: of each kind its own
 
 
-def read_record(path: Path) -> Record:
-    """Reads a JSON file of a model folder, which must be there."""
-    if not path.exists():
-        raise InvalidValueError(f"{path}: expected a file, got none; the folder is damaged, save it again")
-    return Record.read(path, TODO)
+class Network(NamedTuple):
+    """The network of a folder.
 
+    Args:
+        encoder: The network with its tokenizer.
+        max_length: Longest text in tokens; None for no limit.
+        settings: All that the folder says of it.
+    """
 
-def write_json(path: Path, content: object) -> None:
-    """Writes a JSON file of a model folder."""
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    encoder: TransformerEncoder
+    max_length: int | None
+    settings: TransformerSettings
 
 
 def check_loadable(encoder: TransformerEncoder, where: str) -> None:
@@ -112,15 +120,10 @@ def check_loadable(encoder: TransformerEncoder, where: str) -> None:
         )
 
 
-def _network_of(parts: ModelParts) -> list[ModelParts]:
+def _write_network(folder: Path, parts: ModelParts) -> None:
     if parts.encoder.tokenizer is None:
         raise InvalidValueError("save_pretrained: expected an encoder with a tokenizer, got none; train it first")
     check_loadable(parts.encoder, where="save_pretrained")
-    return [parts]
-
-
-def _write_network(folder: Path, parts: ModelParts) -> None:
-    assert parts.encoder.tokenizer is not None
     plain = parts.encoder.without_adapters(merge=False)
     head = plain.token_head  # where it was trained, so that training can go on with it
     with quiet():
@@ -129,7 +132,10 @@ def _write_network(folder: Path, parts: ModelParts) -> None:
         write_adapters(folder, parts.encoder.model, parts.encoder.model_name_or_path)
     parts.encoder.tokenizer.save_pretrained(folder)
     _write_padding(folder / "tokenizer_config.json", parts.encoder.tokenizer)
-    write_json(folder / _LIMIT, {"max_seq_length": parts.max_length, "do_lower_case": False})
+    lengths = {"query_length": parts.query_length, "document_length": parts.document_length}
+    settings = {"max_seq_length": parts.max_length, "do_lower_case": False}
+    settings |= {name: length for name, length in lengths.items() if length is not None}
+    write_json(folder / TRANSFORMER_SETTINGS, settings | dict(parts.settings.get(TRANSFORMER_SETTINGS, {})))
 
 
 def _write_padding(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -141,20 +147,41 @@ def _write_padding(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
         write_json(path, dict(read_record(path).values) | padding)
 
 
-def _read_network(folder: Path, class_path: str) -> tuple[TransformerEncoder, int | None]:  # noqa: ARG001
-    """Returns the network with its tokenizer, and the longest text in tokens, where one is known."""
-    path = folder / _LIMIT
-    settings = read_record(path) if path.exists() else Record({}, where=str(path), todo=TODO)
-    bounds = [settings.integer("max_seq_length", None, least=1)]
-    lower_case = settings.flag("do_lower_case", False)
+def _read_network(folder: Path, class_path: str) -> Network:  # noqa: ARG001
+    settings = read_transformer_settings(folder)
     encoder = TransformerEncoder(str(folder))
     _check_vocabulary(encoder, folder)
-    if lower_case and encoder.tokenizer is not None:
-        backend = encoder.tokenizer.backend_tokenizer
-        parts = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
-        backend.normalizer = normalizers.Sequence(parts)
+    _check_side(encoder, folder)
+    if settings.lower_case:
+        _lower_case(encoder)
+    limit = encoder.limit
+    if limit is not None and settings.longest > limit and encoder.tokenizer is not None:
+        # As in sentence-transformers, the Transformer's settings hold in place of the tokenizer's.
+        encoder.tokenizer.model_max_length = settings.longest
+        encoder.limit = longest_row(encoder.model, encoder.tokenizer)
     _check_runs(encoder, folder)
-    return encoder, min([bound for bound in (*bounds, encoder.limit) if bound], default=None)
+    wanted = settings.max_length or limit
+    return Network(encoder, min(filter(None, (wanted, encoder.limit)), default=None), settings)
+
+
+def _lower_case(encoder: TransformerEncoder) -> None:
+    """Puts texts into lower case before all else that the tokenizer does, unless it does so already."""
+    if encoder.tokenizer is None:
+        return
+    backend = encoder.tokenizer.backend_tokenizer
+    own = backend.normalizer
+    first = own[0] if isinstance(own, normalizers.Sequence) and len(own) else own
+    if not isinstance(first, normalizers.Lowercase):
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([own] if own else [])])
+
+
+def _check_side(encoder: TransformerEncoder, folder: Path) -> None:
+    """Checks that long texts are cut at their end."""
+    if encoder.tokenizer is not None and encoder.tokenizer.truncation_side != "right":
+        raise InvalidValueError(
+            f"{folder / 'tokenizer_config.json'}: truncation_side: expected 'right', got "
+            f"{encoder.tokenizer.truncation_side!r}; {ELSEWHERE}"
+        )
 
 
 def _check_vocabulary(encoder: TransformerEncoder, folder: Path) -> None:
@@ -188,7 +215,15 @@ def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
 
 def is_plain(parts: ModelParts) -> bool:
     """Whether sentence-transformers has words for a model's pooler and prompts, and so loads its folder."""
-    return type(parts.pooler) in [cls for _, cls in _POOLERS.values()] and parts.prompts.is_plain
+    return parts.pooler is not None and bool(_modes(parts.pooler)) and parts.prompts.is_plain
+
+
+def _modes(pooler: Pooler) -> list[str]:
+    """Returns sentence-transformers' names of a pooler's modes; none for a pooler that it doesn't have."""
+    members = pooler.poolers if type(pooler) is ConcatPooler else [pooler]
+    names = [next((name for name, cls in _POOLERS.items() if type(each) is cls), None) for each in members]
+    known = [name for name in names if name is not None]
+    return known if len(known) == len(names) else []
 
 
 def _write_pooler(folder: Path, parts: ModelParts) -> str | None:
@@ -199,133 +234,54 @@ def _write_pooler(folder: Path, parts: ModelParts) -> str | None:
         spec = part_spec(parts.pooler, "pooler")
         write_json(folder / "config.json", left_out | spec["init_args"])
         return str(spec["class_path"])
-    flags = {flag: type(parts.pooler) is cls for flag, cls in _POOLERS.values()}
-    flags["pooling_mode_mean_sqrt_len_tokens"] = False
-    write_json(folder / "config.json", {"word_embedding_dimension": parts.encoder.features} | flags | left_out)
+    modes = _modes(parts.pooler)
+    config: dict[str, object] = {"embedding_dimension": parts.encoder.features, "pooling_mode": modes}
+    if modes == [mode for mode in _POOLERS if mode in modes]:  # older versions have this order alone
+        flags = {_FLAG[mode]: mode in modes for mode in _POOLERS}
+        config = {"word_embedding_dimension": parts.encoder.features, **flags}
+    write_json(folder / "config.json", config | left_out)
     return None
 
 
 def _read_pooler(folder: Path, class_path: str) -> tuple[Pooler, bool]:
     """Returns the pooler, and whether it reads the tokens of a prompt."""
     path = folder / "config.json"
-    if class_path.rpartition(".")[2] == "Pooling":
-        return _pooling(path)
+    if class_path.startswith("sentence_transformers."):
+        return _pooling(read_record(path))
     return _own_pooler(class_path, path)
 
 
-def _pooling(path: Path) -> tuple[Pooler, bool]:
-    config = read_record(path)
-    pooled = config.flag(_INCLUDE_PROMPT, True)
-    named = config.values.get("pooling_mode")
-    modes = [named] if isinstance(named, str) else config.texts("pooling_mode", [])
-    flags = [key for key in config if key.startswith("pooling_mode_")]
-    modes = modes or [key for key in flags if config.flag(key, False)]
-    if modes == [_CONSERT_S]:
-        return LastTwoPooler(), pooled
-    known = [cls for mode, (flag, cls) in _POOLERS.items() if modes in ([mode], [flag])]
-    if not known:
-        raise InvalidValueError(
-            f"{path}: expected one pooling mode of {', '.join(_POOLERS)}, got "
-            f"{', '.join(modes) or 'none'}; load this model with sentence-transformers"
+def _pooling(config: Record) -> tuple[Pooler, bool]:
+    named = config.values.get(_MODE)
+    modes = [named] if isinstance(named, str) else config.texts(_MODE, None)
+    if modes is None:
+        flags = [key for key in config if key.startswith(f"{_MODE}_") and config.flag(key, False)]
+        if flags == [_CONSERT_S]:
+            return LastTwoPooler(), config.flag(_INCLUDE_PROMPT, True)
+        known = [mode for mode in _POOLERS if _FLAG[mode] in flags]
+        modes = known + [flag for flag in flags if flag not in _FLAG.values()]
+        modes = modes or ["mean"]  # theirs without a mode, or with none that is true
+    if not modes or not all(mode in _POOLERS for mode in modes):
+        expected, others = (
+            f"pooling modes of {', '.join(_POOLERS)}",
+            [mode for mode in modes if mode not in _POOLERS],
         )
-    return known[0](), pooled
+        raise InvalidValueError(
+            f"{config.where}: {_MODE}: expected {expected}, got {', '.join(others) or 'none'}; {ELSEWHERE}"
+        )
+    poolers = [_POOLERS[mode]() for mode in modes]
+    pooler = poolers[0] if len(poolers) == 1 else ConcatPooler(poolers)
+    return pooler, config.flag(_INCLUDE_PROMPT, True)
 
 
 def _own_pooler(class_path: str, path: Path) -> tuple[Pooler, bool]:
     """Makes a pooler of ours, or of a module that is imported or trusted; a folder can name no other code."""
     where = path.parent.parent / MODULES
-    if class_path.startswith("sentence_transformers."):
-        raise InvalidValueError(
-            f"{where}: expected Transformer, Pooling, Dense, Normalize or a pooler of yours, got {class_path}; "
-            "load this model with sentence-transformers"
-        )
     config = read_record(path)
     pooled = config.flag(_INCLUDE_PROMPT, True)
     arguments = {name: value for name, value in config.values.items() if name != _INCLUDE_PROMPT}
     return make_pooler(resolve(class_path, Pooler, str(where)), arguments, str(path), TODO), pooled
 
 
-def _dense_of(parts: ModelParts) -> list[tuple[nn.Linear, nn.Module]]:
-    layers: list[tuple[nn.Linear, nn.Module]] = []
-    for layer in parts.head or ():
-        if isinstance(layer, nn.Linear):
-            layers.append((layer, nn.Identity()))
-        elif layers and type(layer) in _ACTIVATIONS.values() and isinstance(layers[-1][1], nn.Identity):
-            layers[-1] = (layers[-1][0], layer)
-        elif not isinstance(layer, nn.Dropout):
-            raise InvalidValueError(
-                f"save_pretrained: expected a head of Linear layers and activations, got {type(layer).__name__}; "
-                "sentence-transformers could not express it"
-            )
-    return layers
-
-
-def _write_dense(folder: Path, layer: tuple[nn.Linear, nn.Module]) -> None:
-    linear, activation = layer
-    cls = type(activation)
-    config = {
-        "in_features": linear.in_features,
-        "out_features": linear.out_features,
-        "bias": linear.bias is not None,
-        "activation_function": f"{cls.__module__}.{cls.__qualname__}",
-    }
-    write_json(folder / "config.json", config)
-    weights = {f"linear.{name}": weight.contiguous() for name, weight in linear.state_dict().items()}
-    save_file(weights, folder / "model.safetensors")
-
-
-def _read_dense(folder: Path, class_path: str) -> tuple[nn.Linear, nn.Module]:  # noqa: ARG001
-    path = folder / "config.json"
-    config = read_record(path)
-    if config.flag("use_residual", False):
-        raise InvalidValueError(
-            f"{folder}: expected a plain Dense layer, got use_residual; load this model with "
-            "sentence-transformers"
-        )
-    activation = config.text("activation_function", "torch.nn.modules.activation.Tanh")
-    if activation not in _ACTIVATIONS:
-        raise InvalidValueError(f"{path}: expected one of {', '.join(_ACTIVATIONS)}, got {activation}")
-    linear = nn.Linear(
-        config.integer("in_features", least=1, most=_WIDEST),
-        config.integer("out_features", least=1, most=_WIDEST),
-        bias=config.flag("bias", True),
-        device="meta",  # takes no memory before its weights are known to fit
-    )
-    weights = {name.removeprefix("linear."): weight.float() for name, weight in _dense_weights(folder).items()}
-    try:
-        linear.load_state_dict(weights, assign=True)
-    except RuntimeError as error:
-        raise InvalidValueError(
-            f"{folder}: expected the weights of {linear}, got others ({' '.join(str(error).split())}); the "
-            "folder is damaged, save it again"
-        ) from error
-    return linear, _ACTIVATIONS[activation]()
-
-
-def _dense_weights(folder: Path) -> dict[str, Tensor]:
-    path, binary = folder / "model.safetensors", folder / "pytorch_model.bin"  # the latter of older versions
-    try:
-        if path.exists() or not binary.exists():
-            return load_file(path)
-        weights = torch.load(binary, weights_only=True, map_location="cpu")
-    except Exception as error:  # whatever the two readers raise
-        read = path if path.exists() or not binary.exists() else binary
-        raise InvalidValueError(
-            f"{read}: expected whole weights, got {error}; the folder is damaged, save it again"
-        ) from error
-    if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
-        raise InvalidValueError(f"{binary}: expected weights by name, got something else; {TODO}")
-    return {str(name): weight for name, weight in weights.items()}
-
-
-NETWORK = Kind("Transformer", of=_network_of, write=_write_network, read=_read_network)
-POOLER = Kind("Pooling", of=lambda parts: [parts], write=_write_pooler, read=_read_pooler)
-DENSE = Kind("Dense", of=_dense_of, write=_write_dense, read=_read_dense)
-NORMALIZE = Kind(
-    "Normalize",
-    of=lambda parts: [parts] if parts.normalize else [],
-    write=lambda folder, parts: None,  # noqa: ARG005  # its name says all
-    read=lambda folder, class_path: True,  # noqa: ARG005
-)
-KINDS = (NETWORK, POOLER, DENSE, NORMALIZE)
-"""In the order in which vectors go through them; a class of none of the four names is a pooler."""
+NETWORK = Kind("Transformer", write=_write_network, read=_read_network)
+POOLER = Kind("Pooling", write=_write_pooler, read=_read_pooler)

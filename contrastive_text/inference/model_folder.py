@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from huggingface_hub import snapshot_download
 from torch import nn
@@ -13,27 +14,33 @@ from torch import nn
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.misspelt import nearest_folder
 from contrastive_text.core.model_files import MODULES, TODO, check_whole, whole_folder
-from contrastive_text.core.records import inside, read_json, records
+from contrastive_text.core.records import Record, inside, read_json, records
 from contrastive_text.core.types import MASK, SLOT
-from contrastive_text.data.prompts import Prompts
-from contrastive_text.inference.folder_modules import (
-    DENSE,
-    KINDS,
-    NETWORK,
-    NORMALIZE,
-    POOLER,
-    Kind,
-    read_record,
-    write_json,
-)
+from contrastive_text.data.prompts import DOCUMENT, NO_PROMPTS, QUERY, Prompts
+from contrastive_text.inference.folder_files import ELSEWHERE, read_record, write_json
+from contrastive_text.inference.folder_modules import NETWORK, POOLER, Network
+from contrastive_text.inference.head_layers import READERS, WRITERS, UnitLength, group_layers
 from contrastive_text.inference.model_card import put_card, read_card
 from contrastive_text.inference.model_parts import ModelParts
+from contrastive_text.inference.similarities import SimilarityName, check_similarity
+from contrastive_text.inference.transformer_settings import TRANSFORMER_SETTINGS
 
 _SETTINGS = "config_sentence_transformers.json"
 _TEMPLATES = "contrastive_text_prompts"
 """Key of prompts in the settings that sentence-transformers can't express."""
 _OPTIONS = {"apart": False, "counted": True}
 """Those of ``Prompts`` that stand with them, and what they are where none is said."""
+_MODEL_TYPE = "SentenceTransformer"
+_READ = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", _TEMPLATES)
+"""Keys of a model's settings that are read here."""
+_LISTED = ("idx", "name", "path", "type")
+"""Keys of a module in the list of modules that are read here, or don't matter."""
+_THEIRS = re.compile(
+    r"sentence_transformers\.(?:models|base\.modules|sentence_transformer\.modules)\.(?:\w+\.)?(\w+)"
+)
+"""Class path of a module of sentence-transformers, in its older and newer versions."""
+KINDS = (NETWORK.name, POOLER.name)
+"""The first modules of a model, in order."""
 _MOST_MODULES = 100
 """Of a model: each names a place, which is looked up on the disk."""
 
@@ -68,7 +75,7 @@ def local_folder(model_name_or_path: str) -> Path:
 
 def names_pooler(model_name_or_path: str) -> bool:
     """Returns whether a model's folder names its pooler, as those do that were trained for embeddings."""
-    return any(kind is POOLER for kind, *_ in _read_modules(local_folder(model_name_or_path)))
+    return len(_read_modules(local_folder(model_name_or_path))) > 1
 
 
 def folder_prompts(model_name_or_path: str) -> Prompts:
@@ -81,8 +88,7 @@ def folder_prompts(model_name_or_path: str) -> Prompts:
         >>> folder_prompts("bert-base-uncased").describe()
         'none'
     """
-    prompts, _ = _read_settings(Path(model_name_or_path, _SETTINGS))
-    return prompts
+    return _read_settings(Path(model_name_or_path, _SETTINGS)).prompts
 
 
 def write_folder(folder: Path, parts: ModelParts, adapters_beside: bool = False) -> None:
@@ -106,55 +112,89 @@ def write_folder(folder: Path, parts: ModelParts, adapters_beside: bool = False)
     """
     if not adapters_beside:
         parts = replace(parts, encoder=parts.encoder.without_adapters(merge=True))
-    items = [(kind, item) for kind in KINDS for item in kind.of(parts)]
-    named: dict[str, Any] = {"prompts": dict(parts.prompts.named), "default_prompt_name": parts.prompts.default}
-    if (
-        not parts.prompts.is_plain
-    ):  # what reads such a file for sentence-transformers would put these before texts
-        named = {_TEMPLATES: named | {name: getattr(parts.prompts, name) for name in _OPTIONS}}
-    prompts = named if parts.prompts else {}
-    kept = {"truncate_dim": parts.truncate_dim} if parts.truncate_dim else {}
-    modules = []
+    modules = _modules_of(parts)
     with whole_folder(folder) as made:
-        for number, (kind, item) in enumerate(items):
-            path = f"{number}_{kind.name}" if number else ""
+        listed = []
+        for number, (name, write, content) in enumerate(modules):
+            path = f"{number}_{name}" if number else ""
             (made / path).mkdir(exist_ok=True)
-            class_path = kind.write(made / path, item) or f"sentence_transformers.models.{kind.name}"
-            modules.append({"idx": number, "name": str(number), "path": path, "type": class_path})
-        write_json(made / _SETTINGS, {"similarity_fn_name": "cosine"} | prompts | kept)
-        write_json(made / MODULES, modules)
+            class_path = write(made / path, content) or f"sentence_transformers.models.{name}"
+            record = {"idx": number, "name": str(number), "path": path, "type": class_path}
+            listed.append(record | dict(parts.settings.get(name, {})))
+        write_json(made / _SETTINGS, _model_settings(parts))
+        write_json(made / MODULES, listed)
     put_card(folder, parts.card)  # no part of what is whole or not
+
+
+def _modules_of(parts: ModelParts) -> list[tuple[str, Callable[[Path, Any], str | None], Any]]:
+    """Returns the modules of a model, in order: name, function that writes it, and what that takes."""
+    head = [*(parts.head or ()), *([UnitLength()] if parts.normalize else [])]
+    whole = [(kind.name, kind.write, parts) for kind in (NETWORK, POOLER)]
+    return [*whole, *((kind, WRITERS[kind], layers) for kind, layers in group_layers(head))]
+
+
+def _model_settings(parts: ModelParts) -> dict[str, object]:
+    named: dict[str, object] = {
+        "prompts": dict(parts.prompts.named),
+        "default_prompt_name": parts.prompts.default,
+    }
+    if not parts.prompts.is_plain:  # a reader of a plain prompt would put these before texts
+        named = {_TEMPLATES: named | {name: getattr(parts.prompts, name) for name in _OPTIONS}}
+    prompts = named if parts.prompts.named else {}
+    truncated = {"truncate_dim": parts.truncate_dim} if parts.truncate_dim else {}
+    own = {"similarity_fn_name": parts.similarity_fn_name} | prompts | truncated
+    return dict(parts.settings.get(_SETTINGS, {})) | own
 
 
 def read_folder(folder: Path) -> ModelParts:
     """Reads a folder written by us, by sentence-transformers, or by Transformers alone.
 
     Raises:
-        ValueError: A module of sentence-transformers that has no equal here, or a damaged file, by its name.
+        ValueError: A module or a setting of sentence-transformers that has no equal here, or a damaged file, by
+            its name.
     """
     check_whole(folder)
-    modules = _read_modules(folder) or [(NETWORK, "", folder)]
-    held: dict[str, list[Any]] = {kind.name: [] for kind in KINDS}  # Any: of each kind its own
-    for kind, class_path, place in reversed(modules):  # the network last, for it takes longest
-        held[kind.name].insert(0, kind.read(place, class_path))
-    ((encoder, max_length),) = held[NETWORK.name]
-    layers = [part for layer in held[DENSE.name] for part in layer]
-    pooler, pooled = next(iter(held[POOLER.name]), (None, True))
-    prompts, truncate_dim = _read_settings(folder / _SETTINGS)
+    modules = _read_modules(folder) or [_Module(NETWORK.name, "", folder, {})]
+    settings = _read_settings(folder / _SETTINGS)
+    layers = [layer for each in modules[2:] for layer in READERS[each.kind](each.place)]
+    normalize = bool(layers) and isinstance(layers[-1], UnitLength)
+    layers = layers[:-1] if normalize else layers
+    pooler, pooled = POOLER.read(modules[1].place, modules[1].class_path) if len(modules) > 1 else (None, True)
+    network: Network = NETWORK.read(modules[0].place, "")  # last, because it takes longest
+    of_network = network.settings
+    kept = {TRANSFORMER_SETTINGS: of_network.others, _SETTINGS: settings.others}
     return ModelParts(
-        encoder=encoder,
+        encoder=network.encoder,
         pooler=pooler,
         head=nn.Sequential(*layers) if layers else None,
-        normalize=bool(held[NORMALIZE.name]),
-        max_length=max_length,
-        prompts=replace(prompts, pooled=pooled),
-        truncate_dim=truncate_dim,
+        normalize=normalize,
+        max_length=network.max_length,
+        prompts=replace(settings.prompts, pooled=pooled),
+        truncate_dim=settings.truncate_dim,
+        similarity_fn_name=settings.similarity_fn_name,
+        query_length=of_network.query_length,
+        document_length=of_network.document_length,
         card=read_card(folder),
+        settings=kept | {each.kind: each.others for each in modules[:2]},
     )
 
 
-def _read_modules(folder: Path) -> list[tuple[Kind, str, Path]]:
-    """Returns the kind, the class path and the folder of each module; none for a model of Transformers alone."""
+class _Module(NamedTuple):
+    """A module that a folder lists: its kind, its class path, its folder, and the keys that are saved again."""
+
+    kind: str
+    class_path: str
+    place: Path
+    others: dict[str, object]
+
+
+def _read_modules(folder: Path) -> list[_Module]:
+    """Returns the modules of a folder; none for a model of Transformers alone.
+
+    Raises:
+        ValueError: A class that is neither one of sentence-transformers with an equal here nor a pooler, a name
+            that two modules have, or another order than can be followed.
+    """
     path = folder / MODULES
     if not path.exists():
         if beside := sorted(part.name for part in folder.glob("[0-9]_*") if part.is_dir()):
@@ -164,36 +204,74 @@ def _read_modules(folder: Path) -> list[tuple[Kind, str, Path]]:
             )
         return []
     listed = records(read_json(path, TODO), of="modules", where=str(path), todo=TODO, most=_MOST_MODULES)
-    by_name = {kind.name: kind for kind in KINDS}
-    modules = []
-    for module in listed:
-        class_path = module.text("type")
-        kind = by_name.get(class_path.rpartition(".")[2], POOLER)
-        modules.append((kind, class_path, inside(folder, module.text("path"), str(path))))
-    # In another order they would be used otherwise than they are here.
-    if not re.fullmatch("T(PD*N?)?", "".join(kind.name[0] for kind, *_ in modules)):
-        names = [class_path.rpartition(".")[2] for _, class_path, _ in modules]
+    modules, names = [], set()
+    for number, module in enumerate(listed):
+        class_path, name = module.text("type"), module.text("name", str(number))
+        if name in names:  # sentence-transformers would use the later one in place of the earlier one
+            raise module.refusal("a name that no other module has", name, "name")
+        names.add(name)
+        others = {key: value for key, value in module.values.items() if key not in _LISTED}
+        place = inside(folder, module.text("path"), str(path))
+        modules.append(_Module(_kind(module, class_path, first=number == 0), class_path, place, others))
+    kinds = [module.kind for module in modules]
+    after = [*KINDS[: len(kinds)], *kinds[len(KINDS) :]]
+    if kinds != after or not kinds or not all(kind in READERS for kind in kinds[len(KINDS) :]):
         raise InvalidValueError(
-            f"{path}: expected a Transformer and, where more follows, a pooler, Dense layers and Normalize in "
-            f"this order, got {', '.join(names[:6]) or 'none'}{', ...' * (len(names) > 6)}; load this model "
-            "with sentence-transformers"
+            f"{path}: expected a Transformer, then a Pooling or a pooler of yours, and then {', '.join(READERS)} "
+            f"in any order, got {', '.join(kinds[:6]) or 'none'}{', ...' * (len(kinds) > 6)}; {ELSEWHERE}"
         )
     return modules
 
 
-def _read_settings(path: Path) -> tuple[Prompts, int | None]:
-    """Returns the prompts, and the features that are kept where a number is said."""
+def _kind(module: Record, class_path: str, first: bool) -> str:
+    """Returns the kind of a module by its class path.
+
+    A class outside sentence-transformers is a pooler: one of this library, or of a module that the user trusts.
+    """
+    theirs = _THEIRS.fullmatch(class_path)
+    if theirs is not None and theirs[1] in (*KINDS, *READERS):
+        return theirs[1]
+    if first or class_path.startswith("sentence_transformers."):
+        expected = f"a class of sentence-transformers of {', '.join((*KINDS, *READERS))}"
+        raise InvalidValueError(f"{module.where}: type: expected {expected}, got {class_path}; {ELSEWHERE}")
+    return POOLER.name
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What a folder says of the whole model, and the keys that are saved again."""
+
+    prompts: Prompts = NO_PROMPTS
+    truncate_dim: int | None = None
+    similarity_fn_name: SimilarityName = "cosine"
+    others: Mapping[str, object] = field(default_factory=dict)
+
+
+def _read_settings(path: Path) -> _Settings:
     if not path.exists():
-        return Prompts(), None
+        return _Settings()
     settings = read_record(path)
+    if (model_type := settings.text("model_type", _MODEL_TYPE)) != _MODEL_TYPE:
+        raise settings.refusal(repr(_MODEL_TYPE), model_type, "model_type", ELSEWHERE)
+    return _Settings(
+        _read_prompts(settings),
+        settings.integer("truncate_dim", None, least=1),
+        check_similarity(settings.text("similarity_fn_name", "cosine"), f"{path}: similarity_fn_name"),
+        {key: value for key, value in settings.values.items() if key not in _READ},
+    )
+
+
+def _read_prompts(settings: Record) -> Prompts:
     ours = _TEMPLATES in settings
     said = settings.record(_TEMPLATES) if ours else settings
     listed = said.record("prompts", {})
     named = {name: listed.text(name, "") for name in listed}
     default = said.text("default_prompt_name", None)
+    if default in (QUERY, DOCUMENT):  # every model of sentence-transformers has these two, empty if not named
+        named.setdefault(default, "")
     if default is not None and default not in named:
         raise listed.refusal(f"the default prompt {default!r}", ", ".join(named) or "none")
     if not ours and (found := next((text for text in named.values() if SLOT in text or MASK in text), None)):
         raise listed.refusal(f"a prompt without {SLOT} or {MASK}, which would be taken for a template's", found)
     options = {name: said.flag(name, standard) for name, standard in _OPTIONS.items()} if ours else {}
-    return Prompts(named, default, **options), settings.integer("truncate_dim", None, least=1)
+    return Prompts(named, default, **options)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from contrastive_text.core.weights import add_weights
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.inference.runtimes import BACKENDS, RuntimeEncoder
+from contrastive_text.inference.similarities import SimilarityName
 from contrastive_text.poolers import Pooler
 
 
@@ -36,6 +38,10 @@ class ModelParts:
         pooling: Which pooler it is read with and why, in words; empty until that is settled.
         runtime: What runs the network in place of torch; None for torch.
         card: The text of the folder's ``README.md``; empty for none, or where it no longer holds.
+        similarity_fn_name: How vectors are compared.
+        query_length: Longest query in tokens; None for ``max_length``.
+        document_length: Longest document in tokens; None for ``max_length``.
+        settings: Keys of the folder's files that are saved again unread, by file or kind of module.
     """
 
     encoder: TransformerEncoder
@@ -48,11 +54,15 @@ class ModelParts:
     pooling: str = ""
     runtime: RuntimeEncoder | None = None
     card: str = ""
+    similarity_fn_name: SimilarityName = "cosine"
+    query_length: int | None = None
+    document_length: int | None = None
+    settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     @property
     def arguments(self) -> dict[str, Any]:  # Any: of each its own
         """What ``SentenceEncoder`` takes, by its names: all but what is said of the model."""
-        said = ("pooling", "card")
+        said = ("pooling", "card", "settings")
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in said}
 
     def asked(self, max_length: int | None, truncate_dim: int | None, prompts: Prompts | None) -> ModelParts:
@@ -71,6 +81,8 @@ class ModelParts:
             max_length=max_length or self.max_length,
             truncate_dim=self.truncate_dim if truncate_dim is None else truncate_dim,
             prompts=self.prompts if prompts is None else prompts,
+            query_length=None if max_length else self.query_length,
+            document_length=None if max_length else self.document_length,
             card=self.card if (max_length, truncate_dim, prompts) == (None, None, None) else "",
         )
 
@@ -119,6 +131,8 @@ class ModelParts:
         limits: list[object] = [self.max_length, self.normalize, self.prompts.spec, self.truncate_dim, pooler]
         if self.runtime is not None and self.runtime.dtype != torch.float32:
             limits.append([self.runtime.backend, str(self.runtime.dtype)])  # float32 but rounds otherwise
+        if self.query_length or self.document_length:
+            limits.append({"query_length": self.query_length, "document_length": self.document_length})
         layers = [layer for layer in self.head or () if not isinstance(layer, nn.Identity | nn.Dropout)]
         vocabulary = self.encoder.tokenizer.backend_tokenizer.to_str()
         settings = self.encoder.model.config.to_diff_dict()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing, nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.class_paths import trusting
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.core.similarity import at_least_float32, cosine_similarity_matrix
+from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.prompts import DOCUMENT, NO_PROMPTS, QUERY, Prompts
 from contrastive_text.encoders import Encoder
@@ -29,7 +29,14 @@ from contrastive_text.inference.model_parts import ModelParts, check_type, usabl
 from contrastive_text.inference.pooling import read_with
 from contrastive_text.inference.quantization import Precision, quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
-from contrastive_text.inference.search import Hit, hits
+from contrastive_text.inference.search import Hit
+from contrastive_text.inference.similarities import (
+    SimilarityName,
+    check_similarity,
+    nearest,
+    pair_similarities,
+    similarities,
+)
 from contrastive_text.poolers import Pooler
 
 _AT_ONCE = 8192
@@ -60,8 +67,13 @@ class SentenceEncoder(nn.Module):
         prompts: What stands before texts: of ``encode``, of ``encode_query`` and of ``encode_document``.
         truncate_dim: Features that ``encode`` keeps, the first ones, unless it is given another number.
         runtime: What runs the network in place of torch; see ``from_pretrained``.
+        similarity_fn_name: How ``similarity`` and ``search`` compare vectors: ``cosine``, ``dot``, or by the
+            negative distance ``euclidean`` or ``manhattan``.
+        query_length: Longest query of ``encode_query`` in tokens; None for ``max_length``.
+        document_length: Longest document of ``encode_document`` in tokens; None for ``max_length``.
 
     Attributes:
+        settings: Keys of a loaded folder's files that this library doesn't read; saved again with the model.
         pooling: Which pooler a loaded model is read with and why, in words: its own, or one in place of it.
         card: The model card that ``save_pretrained`` writes as ``README.md``; empty for none.
 
@@ -80,6 +92,9 @@ class SentenceEncoder(nn.Module):
         prompts: Prompts = NO_PROMPTS,
         truncate_dim: int | None = None,
         runtime: RuntimeEncoder | None = None,
+        similarity_fn_name: SimilarityName = "cosine",
+        query_length: int | None = None,
+        document_length: int | None = None,
     ) -> None:
         super().__init__()
         self.encoder, tokenizer = usable_encoder(encoder)
@@ -87,6 +102,9 @@ class SentenceEncoder(nn.Module):
         self.max_length = max_length or self.encoder.limit
         limit, length = self.encoder.limit, self.max_length
         self.tokenizer = TextTokenizer(tokenizer, length, limit and length and limit - length)
+        self.similarity_fn_name = check_similarity(similarity_fn_name, "SentenceEncoder.similarity_fn_name")
+        self.query_length, self.document_length = query_length, document_length
+        self.settings: Mapping[str, Mapping[str, object]] = {}
         self.prompts, self.truncate_dim, self.runtime = prompts, truncate_dim, runtime
         self.pooling, self.card = "", ""
         self._measured: tuple[Pooler, nn.Sequential | None, int] | None = None
@@ -141,7 +159,7 @@ class SentenceEncoder(nn.Module):
         """Returns the model of its parts, which are not copied."""
         assert parts.pooler is not None
         model = cls(**parts.arguments)
-        model.pooling, model.card = parts.pooling, parts.card
+        model.pooling, model.card, model.settings = parts.pooling, parts.card, parts.settings
         return model
 
     @property
@@ -183,6 +201,7 @@ class SentenceEncoder(nn.Module):
         precision: Precision = "float32",
         ranges: Vectors | None = None,
         device: Device | None = None,
+        max_length: int | None = None,
     ) -> Vectors:
         """Returns one vector per sentence, in the order given.
 
@@ -209,6 +228,7 @@ class SentenceEncoder(nn.Module):
             device: Where to encode: a name, to which the model moves and where it stays; or a list of names, each
                 for a process with a copy of the model. Results come in order and are equal to one device's but
                 for rounding; tensors are then on the CPU. A script needs ``if __name__ == "__main__":``.
+            max_length: Longest text in tokens with special ones; None for the model's.
 
         Returns:
             (N, D), or (D,) for one text: float32, or as ``precision`` says.
@@ -233,6 +253,7 @@ class SentenceEncoder(nn.Module):
             precision=precision,
             ranges=ranges,
             device=device,
+            max_length=max_length,
         )
         blocks = self.encode_blocks(texts, encoding.shared(total), show_progress_bar, convert_to_tensor)
         vectors = join_blocks(map(torch.as_tensor, blocks), total)
@@ -256,11 +277,18 @@ class SentenceEncoder(nn.Module):
             >>> model.similarity(model.encode_query("who sings?"), documents)  # doctest: +SKIP
             tensor([[0.83]])
         """
-        return self.encode(sentences, **self.prompts.options(QUERY, options))
+        return self.encode(sentences, **self._options(QUERY, self.query_length, options))
 
     def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Vectors:
         """Returns the vectors of documents: ``encode`` with the prompt ``document``; see ``encode_query``."""
-        return self.encode(sentences, **self.prompts.options(DOCUMENT, options))
+        return self.encode(sentences, **self._options(DOCUMENT, self.document_length, options))
+
+    def _options(
+        self, kind: str, length: int | None, options: dict[str, Any]
+    ) -> dict[str, Any]:  # Any: of encode
+        """Returns the options of ``encode`` for a kind of texts: its prompt and longest text, unless given."""
+        lengths = {} if length is None else {"max_length": length}
+        return lengths | self.prompts.options(kind, options)
 
     def encode_blocks(
         self,
@@ -297,11 +325,21 @@ class SentenceEncoder(nn.Module):
         encoding = encoding.settled(self.prompts, lambda: self.features, self._kept(encoding.truncate_dim))
         if isinstance(encoding.device, str | torch.device) and torch.device(encoding.device) != self.device:
             self.to(encoding.device)
-        frame = self.prompts.frame(encoding.prompt or "", self.tokenizer)
-        self.tokenizer.check_frame(frame, "encode.prompt")
-        work = BlockEncoder(self, self.tokenizer, encoding, not convert_to_tensor, frame)
+        tokenizer = self._cutting_at(encoding.max_length)
+        frame = self.prompts.frame(encoding.prompt or "", tokenizer)
+        tokenizer.check_frame(frame, "encode.prompt")
+        work = BlockEncoder(self, tokenizer, encoding, not convert_to_tensor, frame)
         _truncated.of[self] = 0
         return self._counted(encode_each(work, sentences, show_progress_bar), convert_to_tensor)
+
+    def _cutting_at(self, length: int | None) -> TextTokenizer:
+        """Returns a tokenizer that cuts texts at a length; None for the model's."""
+        limit = self.encoder.limit
+        if length is None:
+            return self.tokenizer
+        if limit is not None and length > limit:
+            raise InvalidValueError(f"encode.max_length: expected at most {limit} tokens, got {length}")
+        return TextTokenizer(self.tokenizer.tokenizer, length, limit and limit - length)
 
     def _counted(self, blocks: Generator[VectorBlock, None, None], convert_to_tensor: bool) -> Iterator[Vectors]:
         truncated = 0
@@ -341,14 +379,23 @@ class SentenceEncoder(nn.Module):
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
-        """Returns the cosine of every vector with every other, (A, D) and (B, D) -> (A, B)."""
+        """Returns the similarity of every vector with every other, (A, D) and (B, D) -> (A, B).
+
+        It is the cosine, or what ``similarity_fn_name`` says.
+        """
         rows, columns = torch.as_tensor(embeddings1), torch.as_tensor(embeddings2)
-        return cosine_similarity_matrix(rows.reshape(-1, rows.shape[-1]), columns.reshape(-1, columns.shape[-1]))
+        rows, columns = rows.reshape(-1, rows.shape[-1]), columns.reshape(-1, columns.shape[-1])
+        return similarities(self.similarity_fn_name, rows, columns)
+
+    def similarity_pairwise(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
+        """Returns the similarity of each vector with the one of the same number, (N, D) and (N, D) -> (N,)."""
+        first, second = torch.as_tensor(embeddings1), torch.as_tensor(embeddings2)
+        return pair_similarities(self.similarity_fn_name, first, second)
 
     def search(
         self, queries: str | Sequence[str], corpus: Sequence[str] | Vectors, top_k: int = 5
     ) -> list[list[Hit]]:
-        """Finds the nearest texts of a corpus by cosine, exactly, and with a block of cosines in memory.
+        """Finds the most similar texts of a corpus, exactly, and with a block of similarities in memory.
 
         Args:
             queries: One query or many, encoded by ``encode_query``.
@@ -365,7 +412,7 @@ class SentenceEncoder(nn.Module):
         asked = self.encode_query([queries] if isinstance(queries, str) else queries, convert_to_tensor=True)
         if not isinstance(corpus, Tensor | np.ndarray):
             corpus = self.encode_document(list(corpus), convert_to_tensor=True)
-        return hits(torch.as_tensor(asked), torch.as_tensor(corpus), top_k)
+        return nearest(self.similarity_fn_name, torch.as_tensor(asked), torch.as_tensor(corpus), top_k)
 
     def save_pretrained(self, path: str | Path, adapters_beside: bool = False) -> None:
         """Saves a folder that ``from_pretrained`` and sentence-transformers load with equal vectors.

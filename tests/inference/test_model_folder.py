@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -156,16 +156,18 @@ def test_saving_over_another_model_leaves_nothing_of_it(bert: str, tmp_path: Pat
     assert np.array_equal(vectors(SentenceEncoder.from_pretrained(tmp_path)), vectors(plain))
 
 
-@pytest.mark.parametrize("layer", [nn.LayerNorm(16), nn.LeakyReLU()], ids=["LayerNorm", "LeakyReLU"])
+@pytest.mark.parametrize(
+    "layer", [nn.LayerNorm(16, eps=1e-3), nn.LeakyReLU(0.5), nn.GELU("tanh"), nn.Threshold(0.1, 1.0)], ids=str
+)
 def test_a_head_that_the_folder_can_not_express_is_refused(bert: str, tmp_path: Path, layer: nn.Module) -> None:
     model = encoder(bert, head=nn.Sequential(nn.Linear(16, 16), layer))
-    with pytest.raises(ValueError, match=f"a head of Linear layers and activations, got {type(layer).__name__}"):
+    with pytest.raises(ValueError, match=f"expected a head of Linear layers, .*got {re.escape(str(layer))}; "):
         model.save_pretrained(tmp_path)
 
 
 def test_two_activations_behind_each_other_are_refused(bert: str, tmp_path: Path) -> None:
     model = encoder(bert, head=nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.ReLU()))
-    with pytest.raises(ValueError, match="a head of Linear layers and activations, got ReLU"):
+    with pytest.raises(ValueError, match=r"expected a head of Linear layers, .*got ReLU\(\); "):
         model.save_pretrained(tmp_path)
 
 
@@ -271,43 +273,6 @@ def test_a_head_that_predicts_tokens_is_saved_with_the_network_and_changes_no_ve
     assert torch.equal(hidden_states, loaded.base_model(input_ids=ids).last_hidden_state)
     ours.save_pretrained(tmp_path / "model")  # over it: without the head, which wasn't loaded
     assert "cls" not in str(load_file(tmp_path / "model" / "model.safetensors").keys())
-
-
-def test_a_pooling_of_theirs_that_we_lack_is_refused_by_name(bert: str, tmp_path: Path) -> None:
-    encoder(bert).save_pretrained(tmp_path)
-    path = tiny.by_hand(tmp_path) / "1_Pooling" / "config.json"
-    flag = "pooling_mode_mean_sqrt_len_tokens"
-    path.write_text(json.dumps({"word_embedding_dimension": 16, "pooling_mode_mean_tokens": False, flag: True}))
-    with pytest.raises(ValueError, match=f"one pooling mode of {', '.join(POOLERS)}, got {flag}; load"):
-        SentenceEncoder.from_pretrained(tmp_path)
-
-
-def test_two_poolings_at_once_are_refused(bert: str, tmp_path: Path) -> None:
-    encoder(bert).save_pretrained(tmp_path)
-    path = tiny.by_hand(tmp_path) / "1_Pooling" / "config.json"
-    path.write_text(json.dumps({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}))
-    with pytest.raises(ValueError, match="expected one pooling mode"):
-        SentenceEncoder.from_pretrained(tmp_path)
-
-
-def test_two_poolings_of_theirs_at_once_are_refused(bert: str, tmp_path: Path, theirs: SimpleNamespace) -> None:
-    parts = [theirs.Transformer(bert), theirs.Pooling(16, pooling_mode=("cls", "mean"))]
-    theirs.SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path / "saved"))
-    with pytest.raises(ValueError, match="expected one pooling mode"):
-        SentenceEncoder.from_pretrained(tmp_path / "saved")
-
-
-def test_a_dense_layer_with_a_shortcut_is_refused(bert: str, tmp_path: Path, theirs: SimpleNamespace) -> None:
-    if "use_residual" not in inspect.signature(theirs.Dense).parameters:
-        pytest.skip("this version of sentence-transformers has no shortcut")
-    parts = [
-        theirs.Transformer(bert),
-        theirs.Pooling(16, pooling_mode="mean"),
-        theirs.Dense(16, 16, use_residual=True),
-    ]
-    theirs.SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path / "saved"))
-    with pytest.raises(ValueError, match="use_residual"):
-        SentenceEncoder.from_pretrained(tmp_path / "saved")
 
 
 def test_a_default_prompt_of_theirs_stands_before_every_text(

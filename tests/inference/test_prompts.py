@@ -184,8 +184,8 @@ def test_a_default_that_is_not_there_is_refused(folders: dict[str, str], tmp_pat
         Prompts({"query": "q "}, default="document")
     SentenceEncoder(TransformerEncoder(folders["bert"]), MeanPooler()).save_pretrained(tmp_path / "saved")
     path = tiny.by_hand(tmp_path / "saved") / "config_sentence_transformers.json"
-    path.write_text(json.dumps({"prompts": {"query": "q "}, "default_prompt_name": "document"}))
-    with pytest.raises(ValueError, match=r"expected the default prompt 'document', got the text 'query'"):
+    path.write_text(json.dumps({"prompts": {"query": "q "}, "default_prompt_name": "sts"}))
+    with pytest.raises(ValueError, match=r"expected the default prompt 'sts', got the text 'query'"):
         SentenceEncoder.from_pretrained(tmp_path / "saved")
 
 

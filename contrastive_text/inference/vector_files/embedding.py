@@ -129,7 +129,7 @@ class EmbeddingRun:
             "with_ids": self.with_ids or None,
             "shard": None if self.shard is None else str(self.shard),
         }
-        optional = ("prompt", "prompt_name", "ranges", "with_ids", "shard")
+        optional = ("prompt", "prompt_name", "ranges", "max_length", "with_ids", "shard")
         without = [name for name in optional if made_of[name] is None]
         return {name: value for name, value in made_of.items() if name not in without}
 

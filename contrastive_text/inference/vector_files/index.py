@@ -15,8 +15,9 @@ from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.data.files.streaming import TextStream
 from contrastive_text.data.prompts import DOCUMENT
 from contrastive_text.inference.encoding import Encoding
-from contrastive_text.inference.search import Hit, hits
+from contrastive_text.inference.search import Hit
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.similarities import nearest
 from contrastive_text.inference.vector_files.embedding import EmbeddingRun
 from contrastive_text.inference.vector_files.formats import Array, check_suffix
 from contrastive_text.inference.vector_files.shards import check_written, is_begun, records_of
@@ -129,7 +130,7 @@ class VectorIndex:
         return cls(model, *map(_mapped, records))
 
     def search(self, queries: str | Sequence[str], top_k: int = 5, batch_size: int = 64) -> list[list[Hit]]:
-        """Finds the nearest texts of the corpus by cosine, exactly.
+        """Finds the most similar texts of the corpus, exactly; see ``SentenceEncoder.search``.
 
         Args:
             queries: One query or many, encoded by ``encode_query``.
@@ -145,7 +146,8 @@ class VectorIndex:
             convert_to_tensor=True,
             truncate_dim=self.parts[0].shape[1],
         )
-        return hits(torch.as_tensor(asked), [as_tensor(part) for part in self.parts], top_k)
+        corpus = [as_tensor(part) for part in self.parts]
+        return nearest(self.model.similarity_fn_name, torch.as_tensor(asked), corpus, top_k)
 
 
 def _mapped(path: Path) -> Array:
@@ -157,8 +159,9 @@ def _mapped(path: Path) -> Array:
 
 
 def of_documents(model: SentenceEncoder, encoding: Encoding) -> Encoding:
-    """Returns an encoding with the model's prompt of documents."""
-    return replace(encoding, prompt=model.prompts.of_kind(DOCUMENT), prompt_name=None)
+    """Returns an encoding with the model's prompt and longest text of documents."""
+    length = encoding.max_length or model.document_length
+    return replace(encoding, prompt=model.prompts.of_kind(DOCUMENT), prompt_name=None, max_length=length)
 
 
 def as_tensor(vectors: Array) -> Tensor:

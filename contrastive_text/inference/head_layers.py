@@ -1,0 +1,240 @@
+"""Layers between the pooler and the vector: read from and written to the modules of a model folder.
+
+Dense, LayerNorm, Dropout and Normalize of sentence-transformers follow a pooler in any order. Here they are the
+layers of one ``nn.Sequential``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.model_files import TODO
+from contrastive_text.core.records import Record
+from contrastive_text.inference.folder_files import ELSEWHERE, read_record, write_json
+
+_WIDEST = 1 << 20
+"""Most features of a layer: a larger number is a damaged file."""
+_INPUT = "sentence_embedding"
+"""The only vector of sentence-transformers' modules that these layers read and write."""
+_TANH = "torch.nn.modules.activation.Tanh"
+"""Activation of a Dense layer that names none."""
+_ACTIVATIONS = "torch.nn.modules.activation"
+
+
+class UnitLength(nn.Module):
+    """Scales vectors to length 1: sentence-transformers' ``Normalize`` before another layer.
+
+    Example:
+        >>> UnitLength()(torch.tensor([[3.0, 4.0]]))
+        tensor([[0.6000, 0.8000]])
+    """
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Returns vectors of length 1, (n, D); a zero vector stays one."""
+        return nn.functional.normalize(vectors, dim=-1)
+
+
+class HeadModule(NamedTuple):
+    """A module of a folder and its layers.
+
+    Args:
+        kind: Name of its class in sentence-transformers.
+        layers: Its layers, in order.
+    """
+
+    kind: str
+    layers: list[nn.Module]
+
+
+def group_layers(layers: Iterable[nn.Module]) -> list[HeadModule]:
+    """Groups layers into modules of sentence-transformers.
+
+    Raises:
+        ValueError: A layer that no module can hold.
+    """
+    modules: list[HeadModule] = []
+    for layer in layers:
+        # Dropout does nothing in use, so an activation after it belongs to the Dense layer before it.
+        before = next((module for module in reversed(modules) if module.kind != "Dropout"), None)
+        if isinstance(layer, nn.Linear):
+            modules.append(HeadModule("Dense", [layer]))
+        elif type(layer) is UnitLength:
+            modules.append(HeadModule("Normalize", [layer]))
+        elif type(layer) is nn.Dropout:
+            modules.append(HeadModule("Dropout", [layer]))
+        elif type(layer) is nn.LayerNorm and _is_default_norm(layer):
+            modules.append(HeadModule("LayerNorm", [layer]))
+        elif _is_default_activation(layer) and before is not None and before.kind == "Dense" and _is_open(before):
+            before.layers[1:] = [layer]
+        else:
+            raise InvalidValueError(
+                "save_pretrained: expected a head of Linear layers, each followed by at most one activation of "
+                f"torch.nn with its default arguments, of LayerNorm, Dropout and UnitLength, got {layer}; "
+                "sentence-transformers has no module for it"
+            )
+    return modules
+
+
+def _is_open(dense: HeadModule) -> bool:
+    return len(dense.layers) == 1 or isinstance(dense.layers[1], nn.Identity)
+
+
+def _is_default_norm(layer: nn.LayerNorm) -> bool:
+    fresh = nn.LayerNorm(layer.normalized_shape)
+    return len(layer.normalized_shape) == 1 and str(layer) == str(fresh) and layer.bias is not None
+
+
+def _is_default_activation(layer: nn.Module) -> bool:
+    cls = type(layer)
+    return _activation_class(f"{cls.__module__}.{cls.__qualname__}") is cls and str(layer) == str(cls())
+
+
+def _activation_class(path: str) -> type[nn.Module] | None:
+    """Returns the activation of torch.nn that a path names, if it is made without arguments; else None."""
+    package, _, name = path.rpartition(".")
+    cls = vars(nn).get(name)
+    is_theirs = package in ("torch.nn", _ACTIVATIONS, "torch.nn.modules.linear")
+    if not (is_theirs and isinstance(cls, type) and issubclass(cls, nn.Module)):
+        return None
+    if cls is not nn.Identity and cls.__module__ != _ACTIVATIONS:
+        return None
+    try:
+        cls()
+    except TypeError:  # such as Threshold, whose arguments no folder holds
+        return None
+    return cls
+
+
+def _write_dense(folder: Path, layers: list[nn.Module]) -> None:
+    linear, activation = layers[0], layers[1] if len(layers) > 1 else nn.Identity()
+    assert isinstance(linear, nn.Linear)
+    cls = type(activation)
+    config = {
+        "in_features": linear.in_features,
+        "out_features": linear.out_features,
+        "bias": linear.bias is not None,
+        "activation_function": f"{cls.__module__}.{cls.__qualname__}",
+    }
+    write_json(folder / "config.json", config)
+    _write_weights(folder, nn.ModuleDict({"linear": linear, "activation_function": activation}))
+
+
+def _read_dense(folder: Path) -> list[nn.Module]:
+    config = read_record(folder / "config.json")
+    _check_names(config)
+    if config.flag("use_residual", False):
+        raise config.refusal("false", True, "use_residual", ELSEWHERE)
+    path = config.text("activation_function", _TANH)
+    cls = _activation_class(path)
+    if cls is None:
+        expected = "an activation of torch.nn that is made without arguments"
+        raise config.refusal(expected, path, "activation_function", ELSEWHERE)
+    with torch.device("meta"):  # takes no memory before the weights are known to fit
+        linear = nn.Linear(
+            config.integer("in_features", least=1, most=_WIDEST),
+            config.integer("out_features", least=1, most=_WIDEST),
+            bias=config.flag("bias", True),
+        )
+        layers = {"linear": linear, "activation_function": cls()}
+    return _read_weights(folder, layers)
+
+
+def _write_norm(folder: Path, layers: list[nn.Module]) -> None:
+    (norm,) = layers
+    assert isinstance(norm, nn.LayerNorm)
+    write_json(folder / "config.json", {"dimension": norm.normalized_shape[0]})
+    _write_weights(folder, nn.ModuleDict({"norm": norm}))
+
+
+def _read_norm(folder: Path) -> list[nn.Module]:
+    config = read_record(folder / "config.json")
+    with torch.device("meta"):
+        norm = nn.LayerNorm(config.integer("dimension", least=1, most=_WIDEST))
+    return _read_weights(folder, {"norm": norm})
+
+
+def _write_dropout(folder: Path, layers: list[nn.Module]) -> None:
+    (dropout,) = layers
+    assert isinstance(dropout, nn.Dropout)
+    write_json(folder / "config.json", {"dropout": dropout.p})
+
+
+def _read_dropout(folder: Path) -> list[nn.Module]:
+    path = folder / "config.json"
+    config = read_record(path) if path.exists() else Record({}, str(path), TODO)
+    rate = config.number("dropout", 0.2)  # their default
+    if not 0 <= rate <= 1:
+        raise config.refusal("a number from 0 to 1", rate, "dropout")
+    return [nn.Dropout(rate)]
+
+
+def _read_normalize(folder: Path) -> list[nn.Module]:
+    path = folder / "config.json"  # versions before 6 write none
+    if path.exists():
+        _check_names(read_record(path))
+    return [UnitLength()]
+
+
+def _check_names(config: Record) -> None:
+    """Checks that a module reads and writes the sentence's vector, not another one of sentence-transformers'."""
+    for key in ("module_input_name", "module_output_name"):
+        name = config.text(key, _INPUT)
+        if name != _INPUT:
+            raise config.refusal(repr(_INPUT), name, key, ELSEWHERE)
+
+
+def _write_weights(folder: Path, layers: nn.ModuleDict) -> None:
+    weights = {name: weight.contiguous() for name, weight in layers.state_dict().items()}
+    save_file(weights, folder / "model.safetensors")
+
+
+def _read_weights(folder: Path, layers: dict[str, nn.Module]) -> list[nn.Module]:
+    """Loads the weights of a module into its layers and returns these."""
+    weights = {name: weight.float() for name, weight in _tensors(folder).items()}
+    try:
+        nn.ModuleDict(layers).load_state_dict(weights, assign=True)
+    except RuntimeError as error:
+        first = next(iter(layers.values()))
+        raise InvalidValueError(
+            f"{folder}: expected the weights of {first}, got others ({' '.join(str(error).split())}); the "
+            "folder is damaged, save it again"
+        ) from error
+    return list(layers.values())
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    path, binary = folder / "model.safetensors", folder / "pytorch_model.bin"  # the latter of older versions
+    try:
+        if path.exists() or not binary.exists():
+            return load_file(path)
+        weights = torch.load(binary, weights_only=True, map_location="cpu")
+    except Exception as error:  # whatever the two readers raise
+        read = path if path.exists() or not binary.exists() else binary
+        raise InvalidValueError(
+            f"{read}: expected whole weights, got {error}; the folder is damaged, save it again"
+        ) from error
+    if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
+        raise InvalidValueError(f"{binary}: expected weights by name, got something else; {TODO}")
+    return {str(name): weight for name, weight in weights.items()}
+
+
+READERS: dict[str, Callable[[Path], list[nn.Module]]] = {
+    "Dense": _read_dense,
+    "LayerNorm": _read_norm,
+    "Dropout": _read_dropout,
+    "Normalize": _read_normalize,
+}
+"""Name of a class of sentence-transformers -> from the module's folder to its layers."""
+WRITERS: dict[str, Callable[[Path, list[nn.Module]], None]] = {
+    "Dense": _write_dense,
+    "LayerNorm": _write_norm,
+    "Dropout": _write_dropout,
+    "Normalize": lambda folder, layers: None,  # noqa: ARG005  # has neither settings nor weights
+}
