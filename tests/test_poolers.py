@@ -15,12 +15,14 @@ from torch import Tensor
 from contrastive_text.core.types import Hidden
 from contrastive_text.poolers import (
     CLSPooler,
+    ConcatPooler,
     FirstLastPooler,
     LastTokenPooler,
     LastTwoPooler,
     MaskTokenPooler,
     MaxPooler,
     MeanPooler,
+    MeanSqrtLengthPooler,
     Pooler,
     WeightedMeanPooler,
     masked_mean,
@@ -36,8 +38,13 @@ POOLERS: tuple[Pooler, ...] = (
     LastTokenPooler(),
     WeightedMeanPooler(),
     MaskTokenPooler(),
+    MeanSqrtLengthPooler(),
+    ConcatPooler([MaxPooler(), LastTwoPooler()]),
 )
-NAMES = ["mean", "cls", "last-two", "first-embeddings", "first-block", "max", "last", "weighted", "mask"]
+NAMES = [
+    *("mean", "cls", "last-two", "first-embeddings", "first-block", "max", "last", "weighted", "mask"),
+    *("sqrt", "concat"),
+]
 MASK_ID = 7
 MASK = [[True, True, True, False], [True, True, False, False]]
 # The toy of the specification sheet (vectors.json, "pooling"), by layer number.
@@ -57,6 +64,8 @@ EXPECTED = [
     [[5, 6], [4, 2]],
     [[(1 + 2 * 3 + 3 * 5) / 6, (2 + 2 * 4 + 3 * 6) / 6], [(2 + 2 * 4) / 3, (0 + 2 * 2) / 3]],
     [[1, 2], [2, 0]],
+    [[3 * 3**0.5, 4 * 3**0.5], [3 * 2**0.5, 1 * 2**0.5]],
+    [[5, 6, 3.5, 4.5], [4, 2, 3.5, 1.5]],
 ]
 
 
@@ -202,3 +211,9 @@ def test_first_is_named_and_an_unknown_name_refused() -> None:
         FirstLastPooler("first")  # type: ignore[arg-type]  # the point of the test
     with pytest.raises(TypeError):
         FirstLastPooler()  # type: ignore[call-arg]  # no default, on purpose
+
+
+@pytest.mark.parametrize("poolers", [[], [MeanPooler()], [MeanPooler(), MaskTokenPooler(template_bias=True)]])
+def test_poolers_that_can_not_be_put_side_by_side_are_refused(poolers: list[Pooler]) -> None:
+    with pytest.raises(ValueError, match=r"ConcatPooler\.poolers: expected two poolers or more without"):
+        ConcatPooler(poolers)

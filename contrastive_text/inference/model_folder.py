@@ -24,6 +24,7 @@ from contrastive_text.inference.model_card import put_card, read_card
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.similarities import SimilarityName, check_similarity
 from contrastive_text.inference.transformer_settings import TRANSFORMER_SETTINGS
+from contrastive_text.poolers import Pooler
 
 _SETTINGS = "config_sentence_transformers.json"
 _TEMPLATES = "contrastive_text_prompts"
@@ -146,6 +147,38 @@ def _model_settings(parts: ModelParts) -> dict[str, object]:
     return dict(parts.settings.get(_SETTINGS, {})) | own
 
 
+class ModelStart(NamedTuple):
+    """Parts of a model folder around its network.
+
+    Args:
+        pooler: From token vectors to one vector per text.
+        layers: After the pooler, with the folder's weights.
+        normalize: Whether vectors get unit length after them.
+        prompts: What comes before texts.
+    """
+
+    pooler: Pooler
+    layers: nn.Sequential
+    normalize: bool
+    prompts: Prompts
+
+
+def read_start(folder: Path) -> ModelStart | None:
+    """Reads the parts of a model folder around its network; returns None if the folder names no pooler.
+
+    Raises:
+        ValueError: As ``read_folder``.
+    """
+    modules = _read_modules(folder)
+    if len(modules) < 2:
+        return None
+    pooler, pooled = POOLER.read(modules[1].place, modules[1].class_path)
+    layers = [layer for each in modules[2:] for layer in READERS[each.kind](each.place)]
+    normalize = bool(layers) and isinstance(layers[-1], UnitLength)
+    prompts = replace(_read_settings(folder / _SETTINGS).prompts, pooled=pooled)
+    return ModelStart(pooler, nn.Sequential(*layers[: len(layers) - normalize]), normalize, prompts)
+
+
 def read_folder(folder: Path) -> ModelParts:
     """Reads a folder written by us, by sentence-transformers, or by Transformers alone.
 
@@ -155,21 +188,17 @@ def read_folder(folder: Path) -> ModelParts:
     """
     check_whole(folder)
     modules = _read_modules(folder) or [_Module(NETWORK.name, "", folder, {})]
-    settings = _read_settings(folder / _SETTINGS)
-    layers = [layer for each in modules[2:] for layer in READERS[each.kind](each.place)]
-    normalize = bool(layers) and isinstance(layers[-1], UnitLength)
-    layers = layers[:-1] if normalize else layers
-    pooler, pooled = POOLER.read(modules[1].place, modules[1].class_path) if len(modules) > 1 else (None, True)
+    settings, start = _read_settings(folder / _SETTINGS), read_start(folder)
     network: Network = NETWORK.read(modules[0].place, "")  # last, because it takes longest
     of_network = network.settings
     kept = {TRANSFORMER_SETTINGS: of_network.others, _SETTINGS: settings.others}
     return ModelParts(
         encoder=network.encoder,
-        pooler=pooler,
-        head=nn.Sequential(*layers) if layers else None,
-        normalize=normalize,
+        pooler=None if start is None else start.pooler,
+        head=start.layers if start is not None and len(start.layers) else None,
+        normalize=start is not None and start.normalize,
         max_length=network.max_length,
-        prompts=replace(settings.prompts, pooled=pooled),
+        prompts=settings.prompts if start is None else start.prompts,
         truncate_dim=settings.truncate_dim,
         similarity_fn_name=settings.similarity_fn_name,
         query_length=of_network.query_length,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from contrastive_text.inference.duplicates import check_threshold, connected_groups, near_duplicates
 from contrastive_text.inference.search import UnitVectors, top_k
+from contrastive_text.inference.similarities import nearest
 
 
 def random_vectors(count: int, features: int = 6, seed: int = 0) -> Tensor:
@@ -165,6 +168,33 @@ def test_more_pairs_than_memory_is_meant_for_are_refused() -> None:
     with pytest.raises(ValueError, match=r"expected at most 5 pairs, got more at 0\.9; take a higher one"):
         near_duplicates(torch.ones(4, 2), threshold=0.9, most=5)
     assert len(near_duplicates(torch.ones(4, 2), threshold=0.9, most=6)[0]) == 6
+
+
+@pytest.mark.parametrize("name", ["dot", "euclidean", "manhattan"])
+def test_search_by_another_similarity_equals_a_loop(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("contrastive_text.inference.similarities.BLOCK", 4)
+    # Small whole numbers: sums are exact, and many similarities are equal.
+    draws = torch.Generator().manual_seed(0)
+    queries, corpus = (torch.randint(-2, 3, (n, 2), generator=draws).double() for n in (5, 11))
+    found = nearest(name, queries, [corpus[:7], corpus[7:]], k=6)
+    for query, hits in zip(queries, found, strict=True):
+        apart = (query - corpus).abs()
+        scores = {
+            "dot": corpus @ query,
+            "euclidean": -apart.square().sum(1).sqrt(),
+            "manhattan": -apart.sum(1),
+        }[name]
+        best = sorted(range(11), key=lambda i, scores=scores: (-float(scores[i]), i))[:6]
+        assert [hit.corpus_id for hit in hits] == best
+        assert [hit.score for hit in hits] == scores[best].tolist()
+
+
+def test_search_by_another_similarity_refuses_what_it_can_not_compare() -> None:
+    vectors = torch.ones(2, 3)
+    with pytest.raises(ValueError, match="corpus: expected 3 features, as the queries have, got 2"):
+        nearest("dot", vectors, vectors[:, :2], k=1)
+    with pytest.raises(ValueError, match="search: expected finite similarities, got NaN or infinity"):
+        nearest("dot", vectors, torch.full((2, 3), torch.inf), k=1)
 
 
 @pytest.mark.parametrize("threshold", [0.0, -0.5, 1.01, float("nan")])
