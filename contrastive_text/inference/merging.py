@@ -173,4 +173,6 @@ def _traits(parts: ModelParts) -> dict[str, object]:
         "normalisation": parts.normalize,
         "length limit": parts.max_length,
         "number of features": parts.truncate_dim,
+        "similarity": parts.similarity_fn_name,
+        "lengths of queries and documents": (parts.query_length, parts.document_length),
     }
