@@ -45,10 +45,11 @@ def shared_network(model: nn.Module) -> Iterator[nn.Module]:
     """
     parts = list(model.modules())
     before = _check(parts)
-    if any(map(_is_bound, parts)) and any(part.training for part in parts):
+    is_in_training = any(part.training for part in parts)
+    if is_in_training and any(map(_is_bound, parts)):
         with _switching, evaluating(model):
             yield model
-    elif any(part.training or _has_changing_frequencies(part) for part in parts):
+    elif is_in_training or any(map(_has_changing_frequencies, parts)):
         yield _evaluation_copy(model, {})
     else:
         yield model
