@@ -25,7 +25,7 @@ ROUNDING = 1e-9
 """Sums in float64 are taken in another order."""
 
 
-def figures(_: int, bert: str, folder: str, masked: str) -> list[dict[str, Tensor]]:
+def figures(_: int, folder: str, masked: str) -> list[dict[str, Tensor]]:
     """Returns the figures of the first steps: seven rows of each task, four and three on two ranks."""
     torch.manual_seed(0)
     keyed = Contrastive(task="sst", head=ProjectorHead(), queue=20, keys=Momentum(0.9))
@@ -48,10 +48,10 @@ def figures(_: int, bert: str, folder: str, masked: str) -> list[dict[str, Tenso
 
 
 @pytest.mark.slow
-def test_figures_of_uneven_ranks_are_those_of_one_process(tmp_path: Path, bert: str) -> None:
+def test_figures_of_uneven_ranks_are_those_of_one_process(tmp_path: Path) -> None:
     masked = tiny.save_masked_lm(tmp_path / "masked")
-    whole = figures(0, bert, str(tmp_path / "whole"), masked)
-    for ranks in of_two_ranks(figures, tmp_path, bert, str(tmp_path / "shared"), masked):
+    whole = figures(0, str(tmp_path / "whole"), masked)
+    for ranks in of_two_ranks(figures, tmp_path, str(tmp_path / "shared"), masked):
         for once, each in zip(whole, ranks, strict=True):
             assert once.keys() == each.keys()
             assert {"contrastive/uniformity", "sentiment/accuracy", "mlm/accuracy"} <= once.keys()
