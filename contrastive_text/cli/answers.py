@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 
 from contrastive_text.core.errors import ContrastiveTextError, cause_of
+from contrastive_text.core.libraries import is_out_of_memory
 
 _PARSER_S = re.compile(r"Does not validate against any|Problem with given class_path|Parser key ")
 """How the parser's errors begin, which are raised from those of a part's constructor."""
@@ -15,19 +15,22 @@ _OF_LIGHTNING = re.compile(r"class_path='pytorch_lightning\.[\w.]*?(\w+)'")
 _REFUSED = re.compile(r"^\s*- (\S+: expected .*)$", flags=re.MULTILINE)
 
 
-def answer(error: BaseException) -> str | None:
+def answer(error: BaseException, command: str | None = None) -> str | None:
     """Returns what to print of an exception, if it is for the user to put right.
+
+    Args:
+        error: The exception.
+        command: The command that raised it, whose options lack of memory is answered with.
 
     Example:
         >>> from contrastive_text.core.errors import InvalidValueError
         >>> answer(InvalidValueError("a: expected 1, got 2")), answer(KeyError("prompts"))
         ('a: expected 1, got 2', None)
     """
+    if is_out_of_memory(error):
+        return _memory_answer(error, command)
     if isinstance(error, ContrastiveTextError):
         return _outside_its_worker(str(error))
-    if _out_of_memory(error):
-        got = " ".join(str(error).split(". ")[0].split())
-        return f"memory: expected more, got {got}; make batches smaller, or train with --chunk auto"
     if "/gloo/transport/" in str(error):  # its own class is RuntimeError alone
         return "processes: expected all of the run to live, got one that has ended; what it said before is why"
     return constructor_answer(str(error), error.__cause__)
@@ -73,6 +76,17 @@ def _outside_its_worker(message: str) -> str:
     return message if found is None else message.rpartition(f".{found['error']}: ")[2].strip()
 
 
-def _out_of_memory(error: BaseException) -> bool:
-    torch = sys.modules.get("torch")
-    return isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError))
+_TRAINED = {"fit": "give a smaller --batch_size, or --chunk auto", "sweep": "give --chunk auto"}
+_ON_BATCHES = ("embed", "search", "duplicates", "mine", "evaluate", "diagnose", "compare", "postprocess")
+"""Commands with an option ``--batch_size`` of texts that are encoded at once."""
+
+
+def _memory_answer(error: BaseException, command: str | None) -> str:
+    """Returns what to do about lack of memory, with the options of a command."""
+    said = " ".join(_outside_its_worker(str(error)).split(". ")[0].split())[:300]
+    todo = _TRAINED.get(str(command))
+    if todo is None:
+        todo = "give a smaller --batch_size" if command in _ON_BATCHES else "make batches smaller"
+    if "shared memory" in said:
+        todo = "give --data.num_workers 0, or the system more shared memory"
+    return f"memory: expected enough of it, got {type(error).__name__}: {said or 'no more'}; {todo}"

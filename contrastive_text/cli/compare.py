@@ -104,7 +104,7 @@ def compare(options: Compare) -> None:
                 averaged=SIMCSE_TASKS,
             )
         _say_truncated(models)
-    print_or_write(_FORMATS[options.format](found), options.output, "comparison")
+    print_or_write(_FORMATS[options.format](found), options.output, "comparison", options.format == "json")
 
 
 def _say_truncated(models: Mapping[str, CachedEncoder]) -> None:

@@ -50,7 +50,7 @@ def diagnose(options: Diagnose) -> None:
     else:
         head = f"{options.model}: {model.pooling}, {found.texts:,} different texts of {len(texts):,}"
         said = _as_text(head, found, mean=takes_mean(model))
-    print_or_write(said, options.output, "Diagnosis")
+    print_or_write(said, options.output, "Diagnosis", as_json)
 
 
 def _guide(path: str, options: Diagnose) -> Callable[[Sequence[str]], Tensor]:

@@ -82,7 +82,7 @@ def _ranges(path: Path) -> Array:
     try:
         if path.exists() and not path.is_file():
             raise InvalidValueError("something else")
-        ranges = np.asarray(np.load(path))
+        ranges = np.array(np.load(path, mmap_mode="r"))  # a header can claim any size
         if ranges.dtype.kind not in "fiu":
             raise InvalidValueError(f"an array of {ranges.dtype}")
         return ranges

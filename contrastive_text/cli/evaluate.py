@@ -162,7 +162,7 @@ def _evaluate_files(options: Evaluate) -> None:
         _show_files(found, options.threshold)
     else:
         written = written_together(_file_tables(found, options.threshold), options.format or "text")
-        print_or_write(written, options.output, "scores")
+        print_or_write(written, options.output, "scores", options.format == "json")
 
 
 def _show_files(found: Mapping[str, Mapping[str, Sequence[PairScore]]], threshold: float | None) -> None:
@@ -231,7 +231,7 @@ def _evaluate_suites(options: Evaluate) -> None:
             else:
                 tables = {suite: SUITES[suite].table(embeds, data, protocol) for suite in options.suite}
                 _say_encoded(embeds)
-    print_or_write(_written(tables, options), options.output, "scores")
+    print_or_write(_written(tables, options), options.output, "scores", options.format == "json")
 
 
 def _evaluate_glue(options: Evaluate) -> None:
@@ -240,7 +240,7 @@ def _evaluate_glue(options: Evaluate) -> None:
 
     with redirect_stdout(sys.stderr):
         table = finetune(options)
-    print_or_write(_written({"glue": table}, options), options.output, "scores")
+    print_or_write(_written({"glue": table}, options), options.output, "scores", options.format == "json")
 
 
 def _evaluate_mteb(options: Evaluate) -> None:
@@ -258,7 +258,8 @@ def _evaluate_mteb(options: Evaluate) -> None:
         }
         if options.output is not None:
             say(f"mteb's results are in {options.output}/results, under {name}")
-    say(_written({"mteb": ScoreTable("main score x 100", rows)}, options))
+    written = _written({"mteb": ScoreTable("main score x 100", rows)}, options)
+    print_or_write(written, None, "scores", options.format == "json")
 
 
 def _written(tables: Mapping[str, ScoreTable], options: Evaluate) -> str:

@@ -21,7 +21,7 @@ from contrastive_text.cli.words import expand_recipes, take_trust
 from contrastive_text.core.class_paths import UntrustedError, finding_own_parts, trusting
 from contrastive_text.core.errors import InvalidValueError, cause_of
 from contrastive_text.core.misspelt import nearest
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import escaping_output, say
 
 _TRAINING = ("fit", "validate", "test", "predict")
 _USAGE = """usage: contrastive-text COMMAND [options]
@@ -124,6 +124,11 @@ def run(words: Sequence[str]) -> int:
     Returns:
         The exit status: 0, 2 after an answer to a wrong input, or 1 after a bug, whose traceback is printed.
     """
+    with escaping_output():
+        return _run(words)
+
+
+def _run(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         say(_USAGE)
         return 0 if words else 2
@@ -142,7 +147,7 @@ def run(words: Sequence[str]) -> int:
             rest = spelled_out(rest) if words[0] in SPELLED else rest
             _dispatch(words[0], expand_recipes(rest))
     except Exception as error:
-        said = answer(error)
+        said = answer(error, words[0])
         if said is None:
             say(traceback.format_exc(), file=sys.stderr, end="")
             say("error: this is a bug, of the library or of a part of your own; see above", file=sys.stderr)

@@ -16,7 +16,7 @@ from contrastive_text.cli.files import form_of, plain_form
 from contrastive_text.cli.models import say_truncated
 from contrastive_text.cli.tables import table_row
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import say, say_json
 from contrastive_text.core.text_files import Bounds, is_blank
 from contrastive_text.data.files.streaming import TextStream
 from contrastive_text.inference.search import Hit
@@ -45,7 +45,7 @@ def search(options: Search) -> None:
         form = form_of(options)
         corpus = TextStream(options.corpus, options.column, split=options.split, bounds=bounds, form=form)
         say(corpus.scan().understood)
-        queries = [*options.query]
+        queries = [_as_utf8(query) for query in options.query]
         if options.queries is not None:
             form = plain_form(column="--query_column", split="--split")
             asked = TextStream(
@@ -59,8 +59,23 @@ def search(options: Search) -> None:
         say_truncated(index.model, texts=len(queries))
         wanted = {hit.corpus_id for hits in found for hit in hits}
         texts = {i: place for i, place in enumerate(corpus.numbered()) if i in wanted}
+    show = say_json if options.format == "json" else say
     for line in _FORMATS[options.format](queries, found, texts):
-        say(line)
+        show(line)
+
+
+def _as_utf8(query: str) -> str:
+    """Returns a query as the terminal sent it: where the locale isn't UTF-8, Python keeps its bytes apart.
+
+    Raises:
+        ValueError: Bytes that aren't UTF-8.
+    """
+    try:
+        return query.encode(sys.getfilesystemencoding(), "surrogateescape").decode("utf-8")
+    except UnicodeError as error:
+        raise InvalidValueError(
+            f"query: expected a text in UTF-8, got {query!r}; put it into a file of UTF-8 and give --queries FILE"
+        ) from error
 
 
 Places: TypeAlias = dict[int, tuple[int, str]]

@@ -157,7 +157,7 @@ class Job:
             except KeyboardInterrupt:
                 raise SystemExit(_STOPPED) from None
             except Exception as error:
-                if (said := answer(error)) is None:
+                if (said := answer(error, "sweep")) is None:
                     raise
                 return dict(known), " ".join(said.split())[:300]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from contrastive_text.core.disk import replacing
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import say, say_json
 
 
 def table_row(cells: Iterable[object]) -> str:
@@ -21,10 +21,10 @@ def table_row(cells: Iterable[object]) -> str:
     return "\t".join(re.sub(r"[\t\r\n]", " ", str(cell)) for cell in cells)
 
 
-def print_or_write(text: str, output: Path | None, what: str) -> None:
+def print_or_write(text: str, output: Path | None, what: str, as_json: bool = False) -> None:
     """Prints a text, or writes it to a file and says on the standard error what is there."""
     if output is None:
-        say(text)
+        (say_json if as_json else say)(text)
         return
     with replacing(output) as file:
         file.write(f"{text}\n".encode())

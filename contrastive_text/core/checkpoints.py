@@ -16,9 +16,11 @@ from torch import Tensor
 
 from contrastive_text.core.class_paths import trusting
 from contrastive_text.core.errors import InvalidValueError, MissingFileError, first_line
+from contrastive_text.core.libraries import is_failure
 from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.places import settled
 from contrastive_text.core.records import Record
+from contrastive_text.core.weights import check_dense
 
 END_SIZE = 22
 """Bytes of the record that ends a zip archive; the last two are the length of the comment after it."""
@@ -109,6 +111,8 @@ def _damage_by_zip(path: Path) -> str | None:
                 return "an archive of more bytes than its own, as torch writes none"
             damaged = archive.testzip()
     except Exception as error:  # a damaged header raises BadZipFile, UnicodeDecodeError, NotImplementedError, ...
+        if not is_failure(error):
+            raise
         return f"a damaged file ({error})"
     return None if damaged is None else f"damaged bytes in {damaged}"
 
@@ -215,9 +219,12 @@ def read_checkpoint(path: str | Path, to_resume: bool = False) -> Checkpoint:
     try:
         saved = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # whatever the unpickler raises
+        if not is_failure(error):
+            raise
         raise InvalidValueError(
             f"{expected}, got a file that can't be read as one: {first_line(error)}"
         ) from error
+    check_dense(saved, str(path), _TODO)
     if not isinstance(saved, dict) or not {"state_dict", "hyper_parameters"} <= set(saved):
         raise InvalidValueError(f"{expected}, got a file without weights and parts; {_TODO}")
     record = Record(saved, where=str(path), todo=_TODO)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import ERROR
 from types import ModuleType
 
-from contrastive_text.core.errors import MissingLibraryError
+from contrastive_text.core.errors import ContrastiveTextError, MissingLibraryError
 
+_LACKING = re.compile(
+    "can't allocate memory|Cannot allocate memory|os error 12\\b|bad_alloc|bad allocation|out of memory"
+    "|Failed to allocate memory|_STATUS_ALLOC_FAILED|insufficient shared memory",
+)
+"""What libraries say of lacking memory in errors of other classes."""
 _EXTRAS = {
     "sklearn": ("scikit-learn", "evaluation"),
     "mteb": ("mteb", "mteb"),
@@ -68,6 +75,31 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether an error, or one that it was raised from, says that memory is lacking.
+
+    Python raises MemoryError, the system ENOMEM, torch OutOfMemoryError on a GPU and RuntimeError on the CPU.
+
+    Example:
+        >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("can't allocate memory"))
+        (True, True)
+        >>> is_out_of_memory(ValueError("no memory of that"))
+        False
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        number = isinstance(seen, OSError) and seen.errno == errno.ENOMEM
+        said = not isinstance(seen, ContrastiveTextError) and _LACKING.search(str(seen)) is not None
+        if isinstance(seen, MemoryError) or number or said:
+            return True
+        seen = seen.__cause__
+    return False
+
+
 def is_failure(error: BaseException) -> bool:
-    """Whether something has failed, and nobody wants to end: a panic of tokenizers is no ``Exception``."""
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+    """Returns whether an error says that what was read is damaged: neither an end on purpose nor lack of memory.
+
+    A panic of tokenizers is no ``Exception``.
+    """
+    failed = isinstance(error, Exception) or type(error).__name__ == "PanicException"
+    return failed and not is_out_of_memory(error)

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, cause_of
+from contrastive_text.core.libraries import is_failure
 
 _LISTED = 30
 """Names that an answer lists at most."""
@@ -131,6 +132,8 @@ def parsing(
     except ContrastiveTextError:
         raise
     except errors as error:
+        if not is_failure(error):
+            raise
         if (known := cause_of(error, ContrastiveTextError)) is not None:
             raise known from error
         message = " ".join(str(error).split())[:300]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import re
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 _STEERING = re.compile(
@@ -53,6 +57,51 @@ def say(text: object = "", file: TextIO | None = None, end: str = "\n") -> None:
         with open(os.devnull, "w") as nowhere:  # for what is still in the buffer, when Python ends
             os.dup2(nowhere.fileno(), stream.fileno())
         raise SystemExit(128 + 13) from None  # SIGPIPE's number, which Windows hasn't
+
+
+def say_json(text: str) -> None:
+    r"""Prints JSON on standard output, with JSON's own escapes for what ``say`` would escape.
+
+    Example:
+        >>> say_json('{"text": "caf\u00e9 \x7f"}')
+        {"text": "café \u007f"}
+    """
+    encoding = sys.stdout.encoding or "utf-8"
+
+    def printable(letter: str) -> str:
+        plain = shown(letter) == letter and letter.encode(encoding, "ignore") != b""
+        return letter if plain else json.dumps(letter, ensure_ascii=True).strip('"').replace("\x7f", "\\u007f")
+
+    say(text if text.isascii() and shown(text) == text else "".join(map(printable, text)))
+
+
+@contextmanager
+def escaping_output() -> Iterator[None]:
+    """Prints characters that an output's encoding lacks as escapes, while the block runs.
+
+    Libraries that print by themselves, such as a progress bar, would end a run with UnicodeEncodeError where the
+    encoding of standard output isn't UTF-8. An error handler that the user chose stays.
+
+    Example:
+        >>> with escaping_output():
+        ...     print("a")
+        a
+    """
+    standard = (sys.stdout, sys.stderr)
+    before = {
+        stream: str(stream.errors)
+        for stream in standard
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape")
+    }
+    with suppress(OSError):  # nobody reads any longer: said when something is printed
+        for stream in before:
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        for stream, errors in before.items():
+            with suppress(OSError, ValueError):  # as above, or closed meanwhile
+                stream.reconfigure(errors=errors)
 
 
 def show_warnings() -> None:

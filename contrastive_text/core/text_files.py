@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from contrastive_text.core.errors import ContrastiveTextError, DiskError, InvalidValueError, MissingFileError
+from contrastive_text.core.libraries import is_failure
 
 _UNCHECKED = 4 * 2**20
 """Bytes that a ``.gz`` may unpack to before its ratio counts: they fit into any memory."""
@@ -123,7 +124,7 @@ def naming_file(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if isinstance(error, ContrastiveTextError):
+        if isinstance(error, ContrastiveTextError) or not is_failure(error):
             raise
         if isinstance(error, FileNotFoundError):
             raise MissingFileError(

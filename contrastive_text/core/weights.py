@@ -1,12 +1,14 @@
-"""What weights are, in a few digits."""
+"""Weights in a few digits, and tensors of files that are refused before anything is computed with them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
+
+from contrastive_text.core.errors import InvalidValueError
 
 _SAMPLE = 4096
 """Values of a weight that its identity looks at."""
@@ -44,3 +46,75 @@ def add_weights(digest: hashlib.blake2b, weights: Mapping[str, Tensor]) -> None:
         values = weight.detach().cpu().contiguous()
         digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
         digest.update(values.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def check_dense(content: object, where: str, todo: str) -> None:
+    """Checks that the tensors in a file's content are dense and real, and have all their values in the file.
+
+    A file of a few bytes can hold a tensor of any size that repeats one value, or has no values at all. Tensors
+    that are nested, sparse, quantized, complex or of 8-bit floats lack the operations that weights need, and
+    weights of whole numbers are those of a quantized model without its scales.
+
+    Args:
+        content: Mappings and lists with tensors in them, as ``torch.load`` returns them.
+        where: The file, for the error.
+        todo: What to do about such a file, for the error.
+
+    Raises:
+        ValueError: Another tensor, with its place in the content.
+
+    Example:
+        >>> check_dense({"state_dict": {"weight": torch.zeros(1).expand(10**12)}}, "a.ckpt", "save it again")
+        Traceback (most recent call last):
+            ...
+        contrastive_text.core.errors.InvalidValueError: a.ckpt: state_dict.weight: expected a dense tensor of real numbers, got one of 4,000,000,000,000 bytes over 4 in the file; save it again
+    """  # noqa: E501  # the error is in one line
+    for place, tensor in _tensors(content, ""):
+        form = _odd_form(tensor)
+        if form is None and is_weight(place) and not tensor.is_floating_point():
+            form = f"whole numbers ({tensor.dtype})"
+        if form is not None:
+            raise InvalidValueError(
+                f"{where}: {place}: expected a dense tensor of real numbers, got {form}; {todo}"
+            )
+
+
+def is_weight(name: str) -> bool:
+    """Returns whether a tensor's name is that of a layer's weight or bias, which are floating-point numbers.
+
+    Example:
+        >>> is_weight("encoder.layer.0.output.dense.weight"), is_weight("embeddings.position_ids")
+        (True, False)
+    """
+    return name.endswith(("weight", "bias"))
+
+
+def _tensors(content: object, place: str) -> Iterator[tuple[str, Tensor]]:
+    """Yields every tensor in mappings, lists and tuples, with its place."""
+    level = [(place, content)]
+    while level:  # no recursion: a file may nest lists thousands deep
+        place, part = level.pop()
+        if isinstance(part, Tensor):
+            yield place.lstrip(".") or "the file", part
+        elif isinstance(part, Mapping):
+            level += [(f"{place}.{name}", each) for name, each in part.items()]
+        elif isinstance(part, list | tuple | set):
+            level += [(f"{place}.{number}", each) for number, each in enumerate(part)]
+
+
+def _odd_form(tensor: Tensor) -> str | None:
+    """Returns what a tensor is instead of a dense one of real numbers; None for a dense one."""
+    if tensor.is_nested:
+        return "a nested one"
+    if tensor.layout is not torch.strided:
+        return f"a sparse one ({tensor.layout})"
+    if tensor.is_quantized:
+        return f"a quantized one ({tensor.dtype})"
+    if tensor.is_meta:
+        return "one without values (device meta)"
+    if tensor.is_complex():
+        return f"complex numbers ({tensor.dtype})"
+    if tensor.is_floating_point() and tensor.itemsize == 1:
+        return f"8-bit floats ({tensor.dtype})"
+    size, held = tensor.numel() * tensor.itemsize, tensor.untyped_storage().nbytes()
+    return f"one of {size:,} bytes over {held:,} in the file" if size > held else None

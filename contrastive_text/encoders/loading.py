@@ -31,6 +31,7 @@ from contrastive_text.core.records import Record, shown
 from contrastive_text.encoders.adapter_files import NOT_BY_TRANSFORMERS, adapters_beside, merge_adapters
 from contrastive_text.encoders.adapters import WeightsType
 from contrastive_text.encoders.four_bits import loading_options, prepare
+from contrastive_text.encoders.weight_files import check_weight_files
 
 _MODEL, _TOKENIZER = "encoder.model_name_or_path", "encoder.tokenizer_name_or_path"
 _RECORDS = (
@@ -117,6 +118,8 @@ def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
     written = sum(file.stat().st_size for file in weights)
     if not weights:
         return  # answered by Transformers
+    if getattr(architecture, "quantization_config", None) is None:  # else Transformers reads them with its scales
+        check_weight_files(weights)
 
     def count() -> int:
         with torch.device("meta"):
@@ -317,6 +320,8 @@ def _load(
         with quiet():
             return load_without_pooler()
     except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
+        if not is_failure(error):
+            raise
         raise InvalidValueError(
             f"encoder.config: expected an architecture that Transformers can make, got {_said(error)}"
         ) from error

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from contrastive_text.core.errors import InvalidValueError, first_line
-from contrastive_text.core.libraries import quiet
+from contrastive_text.core.libraries import is_failure, quiet
 from contrastive_text.encoders.layouts import natural_positions, pad, token_mask
 from contrastive_text.encoders.packing import ATTENTION, Packing, packed
 
@@ -61,6 +61,8 @@ def why_not_packed(model: PreTrainedModel, limit: int | None, first_position: in
             return None
         return f"{name} gives other values with packed rows"
     except (RuntimeError, TypeError, ValueError) as error:
+        if not is_failure(error):
+            raise
         return f"{name} can't be called with packed rows ({first_line(error)})"
     finally:
         with quiet():

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import DiskError, InvalidTypeError, InvalidValueError
+from contrastive_text.core.libraries import is_failure
 from contrastive_text.core.temporaries import remove_abandoned
 from contrastive_text.inference.readings import vectors_of_each
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -96,6 +97,8 @@ class CachedEncoder:
             try:
                 keys, vectors, truncated = _read(path, model)
             except (OSError, SafetensorError, KeyError, ValueError) as error:
+                if not is_failure(error):
+                    raise
                 warnings.warn(f"{path}: damaged ({error}); deleted, and its texts are encoded anew", stacklevel=2)
                 with suppress(OSError):  # of a folder that is only read
                     path.unlink()

@@ -15,8 +15,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.libraries import is_failure
 from contrastive_text.core.model_files import TODO
 from contrastive_text.core.records import Record
+from contrastive_text.core.weights import check_dense
 from contrastive_text.inference.folder_files import ELSEWHERE, read_record, write_json
 
 _WIDEST = 1 << 20
@@ -201,6 +203,8 @@ def _read_weights(folder: Path, layers: dict[str, nn.Module]) -> list[nn.Module]
     try:
         nn.ModuleDict(layers).load_state_dict(weights, assign=True)
     except RuntimeError as error:
+        if not is_failure(error):
+            raise
         first = next(iter(layers.values()))
         raise InvalidValueError(
             f"{folder}: expected the weights of {first}, got others ({' '.join(str(error).split())}); the "
@@ -211,17 +215,18 @@ def _read_weights(folder: Path, layers: dict[str, nn.Module]) -> list[nn.Module]
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
     path, binary = folder / "model.safetensors", folder / "pytorch_model.bin"  # the latter of older versions
+    read = path if path.exists() or not binary.exists() else binary
     try:
-        if path.exists() or not binary.exists():
-            return load_file(path)
-        weights = torch.load(binary, weights_only=True, map_location="cpu")
+        weights = load_file(read) if read == path else torch.load(read, weights_only=True, map_location="cpu")
     except Exception as error:  # whatever the two readers raise
-        read = path if path.exists() or not binary.exists() else binary
+        if not is_failure(error):
+            raise
         raise InvalidValueError(
             f"{read}: expected whole weights, got {error}; the folder is damaged, save it again"
         ) from error
     if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
-        raise InvalidValueError(f"{binary}: expected weights by name, got something else; {TODO}")
+        raise InvalidValueError(f"{read}: expected weights by name, got something else; {TODO}")
+    check_dense(weights, str(read), TODO)
     return {str(name): weight for name, weight in weights.items()}
 
 

@@ -10,6 +10,7 @@ import yaml  # type: ignore[import-untyped]  # its stubs are a package of their 
 from jsonargparse import get_loader
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.libraries import is_failure
 from contrastive_text.core.text_files import read_text
 
 MOST_VALUES = 100_000
@@ -46,6 +47,8 @@ def parse_yaml(text: str, where: str) -> Any:
         got = " ".join(str(part) for part in (error.context, error.problem) if part)
         raise _refusal(where, error.problem_mark or error.context_mark, "YAML", got) from error
     except Exception as error:  # whatever the parser raises, for a character or a number that it can't take
+        if not is_failure(error):
+            raise
         raise InvalidValueError(f"{where}: expected YAML, got: {' '.join(str(error).split())}") from error
 
 

@@ -15,7 +15,9 @@ from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 from contrastive_text.core.checkpoints import END_SIZE, ends_plainly, seal, verify_checkpoint
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
+from contrastive_text.core.libraries import is_failure
 from contrastive_text.core.temporaries import remove_abandoned
+from contrastive_text.core.weights import check_dense
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -89,11 +91,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 place, map_location=map_location, weights_only=weights_only is not False
             )
         except Exception as error:  # whatever the unpickler raises
+            if not is_failure(error):
+                raise
             raise InvalidValueError(
                 f"{place}: expected a checkpoint of weights and plain data, got a file that can't be read as one "
                 f"({first_line(error)}); where you trust what else it holds, load it with "
                 "weights_only=False"
             ) from error
+        check_dense(loaded, str(place), "name a checkpoint that fit wrote")
         _check_finite(place, loaded)
         return loaded
 

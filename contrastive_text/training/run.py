@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import pytorch_lightning as pl
 from jsonargparse import Namespace
 from pytorch_lightning.callbacks import ModelCheckpoint, ProgressBar
-from pytorch_lightning.cli import LightningArgumentParser, SaveConfigCallback
+from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
@@ -22,6 +22,7 @@ from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.misspelt import nearest, parsing
 from contrastive_text.core.notebook import facts_table
 from contrastive_text.core.specs import to_plain
+from contrastive_text.core.terminal import escaping_output
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.files.given import given_sources, handed
 from contrastive_text.encoders import Encoder
@@ -41,7 +42,7 @@ from contrastive_text.training.latest_checkpoint import FINISHED, resumable_in
 from contrastive_text.training.model_card import add_card
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.named_folder import NamedFolder, check_options
-from contrastive_text.training.run_folders import OwnFolders, remove_leftovers
+from contrastive_text.training.run_folders import OwnFolders, SavedConfig, remove_leftovers
 from contrastive_text.training.run_log import LogInCheckpoints, RunLogger, check_loggers, give_back_folders
 from contrastive_text.training.run_parser import PLACES, VALUES, check_places, checkpoint_parts, run_parser
 from contrastive_text.training.trainer_options import answering, check_processes, check_seed, check_trainer
@@ -99,7 +100,7 @@ class Run:
             self._folders = OwnFolders()
             self.module: ContrastiveModule = self._parts["model"]
             self.data: TextDataModule = self._parts["data"]
-            self._save_config = SaveConfigCallback(parser, config, overwrite=True)
+            self._save_config = SavedConfig(parser, config, save_to_log_dir=False)
             self.trainer = self._build_trainer()
         self._command = _resuming(config)
         self._trained = False
@@ -258,7 +259,7 @@ class Run:
     def call(self, method: Callable[..., T]) -> T:
         """Calls a method of the trainer, such as ``pl.Trainer.test``, with module, data and its own options."""
         given = {name: self._parts[name] for name in inspect.signature(method).parameters if name in self._parts}
-        with answering(), warnings.catch_warnings():
+        with answering(), escaping_output(), warnings.catch_warnings():
             for message in _OF_NO_CONCERN:
                 warnings.filterwarnings("ignore", message=message)
             return method(self.trainer, **given, datamodule=self.data)

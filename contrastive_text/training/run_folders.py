@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.cli import SaveConfigCallback
 from pytorch_lightning.loggers import CSVLogger
 
-from contrastive_text.core.disk import held
+from contrastive_text.core.disk import held, replacing
 from contrastive_text.core.errors import ContrastiveTextError, DiskError, RunError
 from contrastive_text.core.temporaries import remove_abandoned
 from contrastive_text.core.terminal import say
@@ -25,6 +26,20 @@ from contrastive_text.training.writable import check_writable
 
 _COPIES = 4
 """Sizes of the weights that a run needs: of a checkpoint with two moments of AdamW, and of the exported model."""
+
+
+class SavedConfig(SaveConfigCallback):
+    """Saves the configuration of a run as ``config.yaml`` of its folder, whole or not at all.
+
+    Differs: Lightning writes in the encoding of the locale, and through a link at the file's place.
+    """
+
+    def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
+        """Writes the configuration in UTF-8, in place of an older one."""
+        folder = Path(trainer.log_dir or trainer.default_root_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / self.config_filename) as file:
+            file.write(self.parser.dump(self.config, skip_none=False).encode())
 
 
 class OwnFolders(Callback):

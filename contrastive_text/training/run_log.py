@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
@@ -48,7 +48,7 @@ class LogRows(ExperimentWriter):
             reader = csv.DictReader(file)
             return list(reader.fieldnames or ()), list(reader)
 
-    def _write(self, names: list[str], rows: list[dict[str, str]]) -> None:
+    def _write(self, names: list[str], rows: Sequence[Mapping[str, object]]) -> None:
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, names)
         writer.writeheader()
@@ -56,13 +56,27 @@ class LogRows(ExperimentWriter):
         with replacing(self._place) as file:
             file.write(text.getvalue().encode())
 
-    def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
-        self._write(fieldnames, self._read()[1])
-
     def save(self) -> None:
-        """Appends what was logged since."""
+        """Appends the rows that were logged since, in UTF-8; a link at the log's place is replaced.
+
+        Differs: Lightning writes in the encoding of the locale, and through a link.
+        """
+        if not self.metrics:
+            return
         self.count += len(self.metrics)
-        super().save()
+        begun = self._place.is_file() and not self._place.is_symlink()
+        if self._record_new_keys() or not begun:
+            self._write(self.metrics_keys, [*self._read()[1], *self.metrics])
+        else:
+            with self._place.open("a", newline="", encoding="utf-8") as file:
+                csv.DictWriter(file, self.metrics_keys).writerows(self.metrics)
+        self.metrics = []
+
+    def log_hparams(self, params: dict[str, Any]) -> None:  # Any: Lightning's signature
+        """Writes the arguments of the module; a link at the file's place is replaced."""
+        if (place := self._place.with_name(self.NAME_HPARAMS_FILE)).is_symlink():
+            place.unlink()
+        super().log_hparams(params)
 
     def log_metrics(self, metrics_dict: dict[str, float], step: int | None = None) -> None:
         """Takes in a row; the first after a checkpoint, which may be of its step, is written at once."""

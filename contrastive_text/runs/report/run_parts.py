@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from contrastive_text.core.class_paths import UntrustedError
+from contrastive_text.core.libraries import is_failure
 from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Row
 from contrastive_text.data import Table, TextDataModule
@@ -62,6 +63,8 @@ def read_run_parts(run: RunRecord) -> RunParts:
     except UntrustedError:
         raise  # its user may know better than the page
     except Exception as error:  # a user's own parts can fail in any way; the page goes without them and says why
+        if not is_failure(error):
+            raise
         return RunParts([], {}, [], _told(error))
     data.attach(module)
     try:
@@ -76,6 +79,8 @@ def read_run_parts(run: RunRecord) -> RunParts:
         ]
         return RunParts(_texts(data), _pairs(data), altered, "")
     except Exception as error:  # as above
+        if not is_failure(error):
+            raise
         return RunParts(_texts(data), _validation(data), [], _told(error))
 
 
@@ -102,7 +107,9 @@ def _validation(data: TextDataModule) -> dict[str, Table]:
     """Returns the pairs of a run whose training files can't be used."""
     try:
         data.setup("validate")
-    except Exception:  # what hinders the training files is said, and is mostly the same
+    except Exception as error:  # what hinders the training files is said, and is mostly the same
+        if not is_failure(error):
+            raise
         return {}
     return _pairs(data)
 

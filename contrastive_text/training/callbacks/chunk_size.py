@@ -13,6 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import least_over_ranks
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.libraries import is_out_of_memory
 from contrastive_text.core.terminal import say
 from contrastive_text.core.types import Slot
 from contrastive_text.encoders.layer_checkpoints import one_layer_kept
@@ -171,7 +172,9 @@ def _fits(module: ContrastiveModule, rows: int, tokens: int) -> bool:
     weights = [weight for weight in module.parameters() if weight.requires_grad]
     try:
         torch.autograd.grad(_encoded(module, rows, tokens).sum(), weights, allow_unused=True)
-    except torch.cuda.OutOfMemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
         return False
     finally:
         torch.cuda.empty_cache()

@@ -176,7 +176,7 @@ def _requeue() -> None:
     """Has SLURM start the job again."""
     command = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, check=True)
+        said = subprocess.run(command, capture_output=True, text=True, errors="backslashreplace", check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         reason = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
         say(f"Not requeued: {shlex.join(command)}: {reason}", file=sys.stderr)

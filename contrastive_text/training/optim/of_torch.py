@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from contrastive_text.core.class_paths import resolve
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.libraries import is_failure
 from contrastive_text.core.misspelt import nearest
 from contrastive_text.training.optim.optimizers import (
     Optimizer,
@@ -180,4 +181,6 @@ def _answering(where: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, RuntimeError) as error:
+        if not is_failure(error):
+            raise
         raise InvalidValueError(f"{where}: expected options that it takes, got an error: {error}") from error
