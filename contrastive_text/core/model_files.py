@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +26,9 @@ _READ_INSTEAD = (
     "special_tokens_map.json",
 )  # fmt: skip
 """What Transformers would read of an older model in place of our files, or beside them."""
+_READ_SUFFIXES = {".json", ".safetensors", ".bin", ".txt", ".model", ".jinja", ".onnx", ".data", ".xml"}
+_READ_FOLDERS = re.compile(r"\d+_\w+|additional_chat_templates|openvino|onnx")
+"""Files and folders of a model folder that loading reads."""
 _checked: dict[Path, list[tuple[str, int, int, int]]] = {}
 
 
@@ -59,15 +64,51 @@ def _named_before(path: Path) -> list[str]:
     return []
 
 
+def leads_out(path: Path, folder: Path) -> bool:
+    """Returns whether a name in a model folder is, or is below, a link to a place outside of the folder.
+
+    In the hub's cache the files of a snapshot are links to the ``blobs`` of their repository, which are inside.
+
+    Args:
+        path: The name, which need not be there.
+        folder: The model folder, which may be a link itself.
+    """
+    root = Path(os.path.realpath(folder))
+    places = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
+    real = Path(os.path.realpath(path))
+    return not any(real.is_relative_to(place) for place in places)
+
+
+def check_links(folder: Path) -> None:
+    """Checks that no file that loading reads is a link out of its folder.
+
+    What such a link leads to, a secret of the user's, would else be copied into the next saved or uploaded model.
+
+    Raises:
+        ValueError: The first such link.
+    """
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        inner = sorted(path.iterdir()) if _READ_FOLDERS.fullmatch(path.name) and path.is_dir() else []
+        for each in (path, *inner):
+            read = each.suffix in _READ_SUFFIXES or _READ_FOLDERS.fullmatch(each.name)
+            if read and leads_out(each, folder):
+                raise InvalidValueError(
+                    f"{each}: expected a file or folder inside {folder}, got a link to {os.path.realpath(each)}; "
+                    "copy the model without links (cp -rL) if you trust it"
+                )
+
+
 def check_whole(folder: Path) -> None:
-    """Checks that a folder's files are those of its manifest; one without a manifest passes.
+    """Checks that a folder has no links out of it, and that its files are those of its manifest, if it has one.
 
     All bytes are read, of more than 1 GiB a sample (see ``Manifest.damage``); files that are as they were when
     this process last read them, by size and time, are not read again.
 
     Raises:
-        ValueError: A changed or missing file, by name, or a save that did not come to its end.
+        ValueError: A link out of the folder, a changed or missing file, by name, or a save that did not come to
+            its end.
     """
+    check_links(folder)
     manifest = Manifest.read(folder, TODO)
     if manifest is None:
         return

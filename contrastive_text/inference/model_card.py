@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contrastive_text.core.disk import replacing
+from contrastive_text.core.model_files import leads_out
 
 CARD = "README.md"
 """The file. A folder's manifest doesn't vouch for it, so it may be edited."""
@@ -120,10 +121,10 @@ class ModelCard:
 
 
 def read_card(folder: Path) -> str:
-    """Returns the card of a folder, whoever wrote it; empty where there is none that can be read."""
+    """Returns the card of a folder, whoever wrote it; empty where none can be read, or a link leads out."""
     path = folder / CARD
     try:
-        known = path.is_file() and path.stat().st_size <= _MOST_BYTES
+        known = path.is_file() and path.stat().st_size <= _MOST_BYTES and not leads_out(path, folder)
         return path.read_text(encoding="utf-8") if known else ""
     except (OSError, UnicodeDecodeError):
         return ""

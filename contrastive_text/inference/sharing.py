@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ class Parcel:
         """Reads every byte of a folder, and says what is to be uploaded.
 
         Raises:
-            ValueError: No saved model of this library, an unfinished one, or changed files.
+            ValueError: No saved model of this library, an unfinished one, changed files, or links among them.
         """
         manifest = Manifest.read(folder, TODO)
         if manifest is None or MODULES not in manifest.files:
@@ -55,6 +56,13 @@ class Parcel:
                 f"{TODO}"
             )
         ours = [*manifest.files, MANIFEST, *([CARD] if (folder / CARD).is_file() else [])]
+        for name in ours:
+            linked = [place for place in (folder / name, *(folder / name).parents) if place.is_symlink()]
+            if inner := [place for place in linked if folder in place.parents]:
+                raise InvalidValueError(
+                    f"{inner[0]}: expected a file or a folder to upload, got a link to "
+                    f"{os.path.realpath(inner[0])}; links aren't followed, so put a copy in its place"
+                )
         every = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         return cls(
             folder=folder,

@@ -18,6 +18,7 @@ from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from contrastive_text.core.class_paths import own_modules, trust_words
+from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.misspelt import nearest, parsing
 from contrastive_text.core.notebook import facts_table
@@ -233,7 +234,8 @@ class Run:
             give_back_folders(self.trainer.loggers)
             raise
         if parts["folder"] is not None and self.trainer.is_global_zero:
-            Path(parts["folder"], FINISHED).touch()
+            with replacing(Path(parts["folder"], FINISHED)):
+                pass
         parts["ckpt_path"] = None  # from here on the weights are the run's own
         self._trained = True
 
