@@ -6,6 +6,7 @@ from contrastive_text.cli.commands import Merge
 from contrastive_text.cli.files import plain_form
 from contrastive_text.cli.models import load_model, warnings_as_notes
 from contrastive_text.core.disk import alone_with
+from contrastive_text.core.markdown import as_markdown
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs
@@ -31,7 +32,7 @@ def merge(options: Merge) -> None:
             scores["this model, Spearman"] = evaluate_pairs(model, pairs, options.batch_size)[0].spearman
             setting = f"Correlation of cosine and score, times 100, of the {len(pairs):,} pairs of"
             last = str(options.pairs).replace("\\", "/").rpartition("/")[2]
-            model.card = merged_card(model, options.models, weights, scores, f"{setting} {last}.")
+            model.card = merged_card(model, options.models, weights, scores, f"{setting} {as_markdown(last)}.")
             for name, score in scores.items():
                 say(f"{score:6.2f}  {name} x 100 on {options.pairs}")
         model.save_pretrained(options.output)

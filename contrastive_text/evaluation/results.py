@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.markdown import as_markdown
 from contrastive_text.core.notebook import html_table
 
 AVERAGE = "Avg."
@@ -108,7 +109,7 @@ class ScoreTable:
 
     def markdown(self) -> str:
         """Returns the table in GitHub's Markdown."""
-        notes = [f"- {note}" for note in self.notes()]
+        notes = [f"- {as_markdown(note)}" for note in self.notes()]
         return "\n".join([in_markdown(self._cells()), *(["", *notes] if notes else [])])
 
     def latex(self) -> str:
@@ -117,7 +118,7 @@ class ScoreTable:
         lines = [" & ".join(row) + r" \\" for row in cells]
         columns = "l" + "r" * (len(cells[0]) - 1)
         head = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule"]
-        notes = [f"% {note}" for note in self.notes()]
+        notes = [f"% {' '.join(note.split())}" for note in self.notes()]
         return "\n".join([*head, *lines[1:], r"\bottomrule", r"\end{tabular}", *notes])
 
     def _repr_html_(self) -> str:
@@ -268,7 +269,7 @@ def in_columns(cells: Sequence[Sequence[str]]) -> str:
 
 def in_markdown(cells: Sequence[Sequence[str]]) -> str:
     """Returns rows of cells in GitHub's Markdown, the first row as the head."""
-    head, *rows = [[cell.replace("|", r"\|") for cell in row] for row in cells]
+    head, *rows = [[as_markdown(cell) for cell in row] for row in cells]
     rule = ["---", *["---:"] * (len(head) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
 

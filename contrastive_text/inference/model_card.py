@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contrastive_text.core.disk import replacing
+from contrastive_text.core.markdown import as_markdown
 from contrastive_text.core.model_files import leads_out
+from contrastive_text.core.terminal import shown
 
 CARD = "README.md"
 """The file. A folder's manifest doesn't vouch for it, so it may be edited."""
@@ -45,15 +47,15 @@ class ModelCard:
     """What a card says. Nothing in it names a place on a disk: that is the business of who hands it over.
 
     Args:
-        what: The model, in a sentence or two.
+        what: The model, in a sentence or two of Markdown.
         elsewhere: Whether sentence-transformers loads it.
         ranks: Whether queries and documents have prompts of their own.
         base: Its base model on the hub; None where that isn't known to be there.
         facts: Name -> fact, of its making.
         scores: Figure -> value; correlations are times 100.
-        setting: Of what the scores are.
+        setting: Of what the scores are, in Markdown.
         pairs: File of scored pairs that figures ``spearman`` and ``pearson`` are of; None for others.
-        limits: What isn't known.
+        limits: What isn't known, in Markdown.
         citations: BibTeX entries.
 
     Example:
@@ -77,7 +79,9 @@ class ModelCard:
 
     def text(self) -> str:
         """Returns the file's text."""
-        scores = [f"| {name} | {score:.4g} |" for name, score in self.scores.items() if score == score]
+        scores = [
+            f"| {as_markdown(name)} | {score:.4g} |" for name, score in self.scores.items() if score == score
+        ]
         measured = [self.setting, "", "| figure | value |", "| --- | --- |", *scores]
         facts = [f"| {_cell(name)} | {_cell(fact)} |" for name, fact in self.facts.items()]
         encode = _QUERIES if self.ranks else _ALIKE
@@ -96,12 +100,13 @@ class ModelCard:
     def _metadata(self) -> str:
         from huggingface_hub import EvalResult, ModelCardData  # late: a second, which most have no use for
 
+        pairs = " ".join(shown(self.pairs).split())
         named = {name.rpartition("/")[2]: score for name, score in self.scores.items() if score == score}
         results = [
             EvalResult(
                 task_type="sentence-similarity",
-                dataset_type=self.pairs,
-                dataset_name=self.pairs,
+                dataset_type=pairs,
+                dataset_name=pairs,
                 metric_type=f"{name}_cosine",
                 metric_name=f"{called}, times 100",
                 metric_value=round(named[name], 2),
@@ -157,4 +162,4 @@ def _cell(text: str) -> str:
         >>> print(_cell("a|b\nc"))
         a\|b<br>c
     """
-    return text.replace("|", "\\|").replace("\n", "<br>")
+    return "<br>".join(map(as_markdown, text.split("\n")))

@@ -10,6 +10,7 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 
 from contrastive_text.core.checkpoints import read_checkpoint
+from contrastive_text.core.markdown import code_span
 from contrastive_text.inference.folder_modules import is_plain
 from contrastive_text.inference.model_card import ModelCard
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -53,7 +54,7 @@ def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:
     validation = known.data.get("validation")
     model.card = ModelCard(
         what="Vectors of sentences, trained by contrastive learning"
-        + (f" from the weights of `{start}`." if start else " from random weights."),
+        + (f" from the weights of {code_span(start)}." if start else " from random weights."),
         elsewhere=is_plain(model.parts),
         ranks=model.prompts.ranks,
         base=base if of_hub else None,

@@ -334,7 +334,7 @@ def test_a_table_shows_spread_differences_and_failures() -> None:
     assert "| b | **74.00 ± 0.95** | 3 | +3.00 ± 0.25 | yes |" in lines
     assert "| c | 71.00 ± 1.41 | 2 | +0.50 ± 6.35 | no |" in lines
     assert "| d | | 0 | | |" in lines
-    assert "- failed: c, seed 3: CUDA out of memory | twice" in lines
+    assert r"- failed: c, seed 3: CUDA out of memory \| twice" in lines
 
 
 def test_a_cell_of_failures_alone_says_so() -> None:

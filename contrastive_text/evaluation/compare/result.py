@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from contrastive_text.core.markdown import as_markdown
 from contrastive_text.core.notebook import html_list, html_table
 from contrastive_text.evaluation.results import ScoreTable, in_columns, in_markdown
 
@@ -90,11 +91,8 @@ class ModelComparison:
 
     def markdown(self) -> str:
         """Returns the tables in GitHub's Markdown."""
-        grids = [
-            in_markdown([[cell.strip().replace("*", r"\*") for cell in row] for row in grid])
-            for grid in self._grids()
-        ]
-        remarks = "\n".join(f"- {remark}" for remark in self._remarks())
+        grids = [in_markdown([[cell.strip() for cell in row] for row in grid]) for grid in self._grids()]
+        remarks = "\n".join(f"- {as_markdown(remark)}" for remark in self._remarks())
         return "\n\n".join([*(table.markdown() for table in self.tables), *grids, remarks])
 
     def _repr_html_(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.markdown import as_markdown
 from contrastive_text.metrics.verdicts import Mode
 from contrastive_text.runs.sweeps.column import Column
 from contrastive_text.runs.sweeps.folder import SweepRun
@@ -123,15 +124,23 @@ class SweepTable:
         """Returns a table of all cells for each report, of two axes after a table of the grid, and notes."""
         lines = []
         for column in self.columns():
-            lines += [f"# {column.report.title}: {self._described(column.report)}", ""]
+            lines += [f"# {as_markdown(column.report.title)}: {self._described(column.report)}", ""]
             if len(self.axes) == 2:
                 lines += [*self._grid(column), ""]
-            header = [*self.axes, column.report.name, "seeds", "minus the first cell", "beyond noise"]
+            header = [
+                *map(as_markdown, self.axes),
+                as_markdown(column.report.name),
+                "seeds",
+                "minus the first cell",
+                "beyond noise",
+            ]
             rules = [*["---"] * len(self.axes), "---:", "---:", "---:", "---"]
             lines += [_line(header), "| " + " | ".join(rules) + " |"]
             for cell in self.cells:
                 found = [self._cell(column, cell), str(len(column.scores[cell]))]
-                lines.append(_line([*cell.labels, *found, *_difference(column.difference(cell))]))
+                lines.append(
+                    _line([*map(as_markdown, cell.labels), *found, *_difference(column.difference(cell))])
+                )
             lines.append("")
         return "\n".join([*lines, *self._notes()])
 
@@ -189,9 +198,12 @@ class SweepTable:
         """Returns the lines of rows times columns."""
         across = list(dict.fromkeys(cell.labels[1] for cell in self.cells))
         cells = {cell.labels: self._cell(column, cell) for cell in self.cells}
-        lines = [_line([r" \ ".join(self.axes), *across]), "| --- |" + " ---: |" * len(across)]
+        lines = [
+            _line([r" \ ".join(map(as_markdown, self.axes)), *map(as_markdown, across)]),
+            "| --- |" + " ---: |" * len(across),
+        ]
         for row in dict.fromkeys(cell.labels[0] for cell in self.cells):
-            lines.append(_line([row, *(cells[row, label] for label in across)]))
+            lines.append(_line([as_markdown(row), *(cells[row, label] for label in across)]))
         return lines
 
     def _cell(self, column: Column, cell: Cell) -> str:
@@ -215,7 +227,8 @@ class SweepTable:
         elif count:
             notes.append("One seed says nothing of noise: give --seeds 3 for a spread.")
         for run in self.failures():
-            notes.append(f"- failed: {' | '.join(run.labels)}, seed {run.seed}: {run.error}")
+            failed = f"failed: {' | '.join(run.labels)}, seed {run.seed}: {run.error}"
+            notes.append(f"- {as_markdown(failed)}")
         return notes
 
 
@@ -239,7 +252,7 @@ def _difference(difference: SeedDifference | None) -> tuple[str, str]:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "|" + "|".join(f" {cell.replace('|', chr(92) + '|')} " if cell else " " for cell in cells) + "|"
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
 
 
 def _finite(value: float) -> float | None:
