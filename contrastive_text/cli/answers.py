@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from contrastive_text.core.errors import ContrastiveTextError, cause_of
-from contrastive_text.core.libraries import is_out_of_memory
+from contrastive_text.core.libraries import is_out_of_memory, is_panic
 
 _PARSER_S = re.compile(r"Does not validate against any|Problem with given class_path|Parser key ")
 """How the parser's errors begin, which are raised from those of a part's constructor."""
@@ -28,7 +28,14 @@ def answer(error: BaseException, command: str | None = None) -> str | None:
         ('a: expected 1, got 2', None)
     """
     if is_out_of_memory(error):
+        while isinstance(error, ContrastiveTextError) and error.__cause__ is not None:
+            error = error.__cause__
         return _memory_answer(error, command)
+    if is_panic(error):
+        return (
+            f"tokenizer: expected one that takes these texts, got a panic of its library: {error}; take another "
+            "tokenizer.json"
+        )
     if isinstance(error, ContrastiveTextError):
         return _outside_its_worker(str(error))
     if "/gloo/transport/" in str(error):  # its own class is RuntimeError alone

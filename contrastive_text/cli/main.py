@@ -20,6 +20,7 @@ from contrastive_text.cli.spellings import spelled_out
 from contrastive_text.cli.words import expand_recipes, take_trust
 from contrastive_text.core.class_paths import UntrustedError, finding_own_parts, trusting
 from contrastive_text.core.errors import InvalidValueError, cause_of
+from contrastive_text.core.libraries import is_panic
 from contrastive_text.core.misspelt import nearest
 from contrastive_text.core.terminal import escaping_output, say
 
@@ -146,7 +147,9 @@ def _run(words: Sequence[str]) -> int:
         with trusting(trusted), finding_own_parts():
             rest = spelled_out(rest) if words[0] in SPELLED else rest
             _dispatch(words[0], expand_recipes(rest))
-    except Exception as error:
+    except BaseException as error:
+        if not (isinstance(error, Exception) or is_panic(error)):
+            raise
         said = answer(error, words[0])
         if said is None:
             say(traceback.format_exc(), file=sys.stderr, end="")

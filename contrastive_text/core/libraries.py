@@ -101,5 +101,9 @@ def is_failure(error: BaseException) -> bool:
 
     A panic of tokenizers is no ``Exception``.
     """
-    failed = isinstance(error, Exception) or type(error).__name__ == "PanicException"
-    return failed and not is_out_of_memory(error)
+    return (isinstance(error, Exception) or is_panic(error)) and not is_out_of_memory(error)
+
+
+def is_panic(error: BaseException) -> bool:
+    """Returns whether an error is a panic of a library in Rust, such as tokenizers, which is no ``Exception``."""
+    return type(error).__name__ == "PanicException"

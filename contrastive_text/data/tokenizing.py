@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, first_line
+from contrastive_text.core.libraries import is_panic
 from contrastive_text.core.types import (
     MASK,
     NO_FRAME,
@@ -98,7 +99,7 @@ class TextTokenizer:
         )
 
     def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+        ids: list[int] = self._encode([text])["input_ids"][0]
         return ids
 
     def __call__(self, texts: Sequence[str]) -> list[Tokens]:
@@ -211,13 +212,22 @@ class TextTokenizer:
         return found
 
     def _encode(self, texts: Sequence[str]) -> BatchEncoding:
-        encoding: BatchEncoding = self.tokenizer(
-            list(texts),
-            add_special_tokens=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,  # no warning of long texts: they are cut and counted later
-        )
+        try:
+            encoding: BatchEncoding = self.tokenizer(
+                list(texts),
+                add_special_tokens=False,
+                return_attention_mask=False,
+                return_token_type_ids=False,
+                verbose=False,  # no warning of long texts: they are cut and counted later
+            )
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise InvalidValueError(
+                f"tokenizer: expected one that takes these texts, the first of which is {texts[0][:60]!r}, got a "
+                f"panic of the tokenizers library: {first_line(error)}; its normalizer or pre-tokenizer is "
+                "damaged, or has a regular expression that takes too long: take another tokenizer.json"
+            ) from error
         return encoding
 
     def text(self, text: Text) -> str:

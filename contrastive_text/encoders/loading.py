@@ -31,6 +31,7 @@ from contrastive_text.core.records import Record, shown
 from contrastive_text.encoders.adapter_files import NOT_BY_TRANSFORMERS, adapters_beside, merge_adapters
 from contrastive_text.encoders.adapters import WeightsType
 from contrastive_text.encoders.four_bits import loading_options, prepare
+from contrastive_text.encoders.tokenizer_files import check_tokenizer_file
 from contrastive_text.encoders.weight_files import check_weight_files
 
 _MODEL, _TOKENIZER = "encoder.model_name_or_path", "encoder.tokenizer_name_or_path"
@@ -334,6 +335,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         ValueError: There is none, a damaged one, or one that isn't fast.
     """
     _check_files(name)
+    if (file := Path(name, "tokenizer.json")).is_file():
+        check_tokenizer_file(file)
     tokenizer: PreTrainedTokenizerBase = _fetched(
         _TOKENIZER, name, lambda: AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     )

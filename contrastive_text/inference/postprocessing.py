@@ -109,7 +109,8 @@ def with_layer(model: SentenceEncoder, layer: nn.Linear) -> SentenceEncoder:
         layer: What ``fit_whitening`` or ``fit_component_removal`` gave; the copy is float32.
 
     Raises:
-        ValueError: A layer for vectors of another width, or a model that drops features.
+        ValueError: A layer for vectors of another width or with weights beyond float32, or a model that drops
+            features.
     """
     width = model.features
     if layer.in_features != width:
@@ -118,6 +119,11 @@ def with_layer(model: SentenceEncoder, layer: nn.Linear) -> SentenceEncoder:
             "on this model's vectors"
         )
     head = copy.deepcopy(nn.Sequential(*(model.head or ()), layer)).to(model.device, torch.float32)
+    if not all(bool(weight.isfinite().all()) for weight in head[-1].parameters()):
+        raise InvalidValueError(
+            "with_layer.layer: expected weights that float32 can hold, got infinity or NaN; fit it on texts that "
+            "differ more, or with fewer features"
+        )
     return _with_head(model, head, normalize=model.normalize)
 
 

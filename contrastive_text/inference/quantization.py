@@ -122,7 +122,7 @@ def check_ranges(
     """Returns the ranges of ``int8`` or ``uint8`` as a tensor, or says how to get them.
 
     Raises:
-        ValueError: None, another shape than (2, D), or an upper end below the lower one.
+        ValueError: None, another shape than (2, D), or a feature whose ends aren't finite or don't differ.
     """
     if ranges is None:
         raise InvalidValueError(
@@ -135,18 +135,35 @@ def check_ranges(
             f"{where}: expected smallest and largest value of {features} features, (2, {features}), got the "
             f"shape {tuple(ends.shape)}; take them from vectors of this model and truncate_dim"
         )
-    if not bool((ends[0] <= ends[1]).all()):
-        raise InvalidValueError(
-            f"{where}: expected smallest values and then largest ones, got some the other way round"
-        )
+    _check_ends(ends, where)
     return ends
+
+
+def _check_ends(ends: Tensor, where: str) -> None:
+    """Checks that every feature has two finite ends, the smaller one first, that float32 tells apart.
+
+    Raises:
+        ValueError: The first feature without.
+    """
+    low, high = ends
+    # The difference of two finite ends can be infinite, and a 255th of that of two unequal ones 0.
+    odd = ~(ends.isfinite().all(dim=0) & (high - low).isfinite() & ((high - low) / 255 > 0))
+    if not bool(odd.any()):
+        return
+    first, count = int(odd.nonzero()[0]), int(odd.sum())
+    others = f" and {count - 1:,} more features like it" if count > 1 else ""
+    todo = "take them from vectors of some 1,000 different texts"
+    if float(low[first]) == float(high[first]):
+        todo += ", or, where the model never changes this feature, keep float32"
+    raise InvalidValueError(
+        f"{where}: expected two finite values, the smaller one first, for each feature, got "
+        f"{float(low[first]):g} to {float(high[first]):g} for feature {first}{others}; {todo}"
+    )
 
 
 def _levels(values: Tensor, ends: Tensor) -> Tensor:
     low, high = ends.to(values.device)
-    steps = (high - low) / 255
-    steps = torch.where(steps == 0, 1.0, steps)  # a feature that never changes
-    levels: Tensor = ((values - low) / steps).floor().clamp(0, 255)
+    levels: Tensor = ((values - low) / ((high - low) / 255)).floor().clamp(0, 255)
     return levels
 
 

@@ -46,7 +46,13 @@ from contrastive_text.training.named_folder import NamedFolder, check_options
 from contrastive_text.training.run_folders import OwnFolders, SavedConfig, remove_leftovers
 from contrastive_text.training.run_log import LogInCheckpoints, RunLogger, check_loggers, give_back_folders
 from contrastive_text.training.run_parser import PLACES, VALUES, check_places, checkpoint_parts, run_parser
-from contrastive_text.training.trainer_options import answering, check_processes, check_seed, check_trainer
+from contrastive_text.training.trainer_options import (
+    answering,
+    check_processes,
+    check_reads_batches,
+    check_seed,
+    check_trainer,
+)
 
 T = TypeVar("T")
 RUNS = "runs"
@@ -260,6 +266,7 @@ class Run:
 
     def call(self, method: Callable[..., T]) -> T:
         """Calls a method of the trainer, such as ``pl.Trainer.test``, with module, data and its own options."""
+        check_reads_batches(self.trainer, method.__name__)
         given = {name: self._parts[name] for name in inspect.signature(method).parameters if name in self._parts}
         with answering(), escaping_output(), warnings.catch_warnings():
             for message in _OF_NO_CONCERN:

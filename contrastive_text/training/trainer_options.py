@@ -20,6 +20,17 @@ _WORKERS_A_CORE = 8
 """Processes that read wait for the disk and for the step: more than one may share a core."""
 _SEEDS = 2**32
 """Lightning gives the seed to numpy, which takes 32 bits."""
+_NOT_ZERO = {
+    "limit_train_batches": "a run without batches trains nothing: leave it out for all",
+    "max_epochs": "a run of no epoch trains nothing: leave it out, or give the epochs to train",
+    "max_steps": "a run of no step trains nothing: leave it out, or give the steps to train",
+    "val_check_interval": "give a number of batches or a share of an epoch, or --trainer.limit_val_batches 0 "
+    "for no validation",
+    "log_every_n_steps": "leave it out for 50, or give --trainer.logger false for no log",
+}
+"""Options of the Trainer that do nothing where they are 0 -> what to do instead."""
+_READS = {"validate": "val", "test": "test", "predict": "predict"}
+"""Method of the Trainer -> whose batches it reads."""
 _CALLBACKS = Path(callbacks.__file__).parent
 
 
@@ -89,11 +100,27 @@ def check_trainer(trainer: pl.Trainer) -> None:
         raise InvalidValueError(
             f"trainer.gradient_clip_val: expected a number from 0, got {clip}; set null for no clipping"
         )
+    for name, todo in _NOT_ZERO.items():
+        if isinstance(value := vars(trainer).get(name, getattr(trainer, name, None)), int | float) and value == 0:
+            raise InvalidValueError(f"trainer.{name}: expected another number than 0, got {value}; {todo}")
     if any(isinstance(each, callbacks.LearningRateFinder) for each in vars(trainer)["callbacks"]):
         raise InvalidValueError(
             "trainer.callbacks: expected no LearningRateFinder, got one: it sets an attribute lr of the module, "
             "and the learning rate is that of model.optimizer; try several with sweep --vary model.optimizer.lr= "
             "or call Tuner(trainer).lr_find(module, data, update_attr=False)"
+        )
+
+
+def check_reads_batches(trainer: pl.Trainer, method: str) -> None:
+    """Checks that a method of the trainer, such as ``validate``, reads a batch.
+
+    Raises:
+        ValueError: Its batches are limited to none.
+    """
+    name = f"limit_{_READS[method]}_batches" if method in _READS else None
+    if name is not None and (limit := vars(trainer)[name]) == 0:
+        raise InvalidValueError(
+            f"trainer.{name}: expected another number than 0 for {method}, got {limit}; leave it out for all"
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import gzip
 import sys
 from collections.abc import Callable, Sequence
@@ -10,10 +12,15 @@ from pathlib import Path
 
 import pytest
 import tiny
+import torch
 from covering import rest_slow
 
 from contrastive_text.cli import run
 from contrastive_text.cli.answers import answer as answer_of
+from contrastive_text.cli.commands import RECORDS
+from contrastive_text.core.checkpoints import read_checkpoint
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
 
 # Lightning on the place of the best checkpoint, where validate, test and predict load one of another run
 pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed from")
@@ -403,3 +410,59 @@ def test_a_part_of_lightning_that_refuses_its_arguments_is_named() -> None:
     own = ValueError("Does not validate against any\nGiven value: Namespace(class_path='my_parts.Own')")
     own.__cause__ = second
     assert answer_of(own) is None  # whose bug keeps its traceback
+
+
+# Memory
+
+
+@pytest.mark.parametrize(
+    ("error", "command", "expected"),
+    [
+        (
+            MemoryError("Unable to allocate 9 GiB"),
+            "embed",
+            "allocate 9 GiB; give a smaller --batch_size",
+        ),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "fit", "or --chunk auto"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to get 2 GiB"),
+            "fit",
+            "CUDA out of memory; give",
+        ),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "search", "give a smaller --batch_size"),
+        (
+            RuntimeError("caused by insufficient shared memory (shm)."),
+            "fit",
+            "--data.num_workers 0",
+        ),
+        (MemoryError(), "export", "got MemoryError: no more; make batches smaller"),
+    ],
+)
+def test_lack_of_memory_is_answered_as_such(error: Exception, command: str, expected: str) -> None:
+    said = answer_of(error, command)
+    assert said is not None and said.startswith("memory: expected enough of it, got ") and expected in said
+    wrapped = InvalidValueError("a.ckpt: expected a checkpoint, got a damaged file")
+    wrapped.__cause__ = error
+    assert answer_of(wrapped, command) == said
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("can't allocate memory"), OSError(errno.ENOMEM, "")]
+)
+def test_lack_of_memory_is_no_damage_of_a_file(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    torch.save({}, tmp_path / "a.ckpt")
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(type(error)):
+        read_checkpoint(tmp_path / "a.ckpt")
+    with pytest.raises(type(error)):
+        AtomicCheckpointIO().load_checkpoint(tmp_path / "a.ckpt")
+
+
+def test_the_option_that_saves_memory_is_one_of_the_command() -> None:
+    for command in ("embed", "search", "duplicates", "mine", "evaluate", "diagnose", "compare", "postprocess"):
+        assert "batch_size" in {field.name for field in dataclasses.fields(RECORDS[command])}, command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from rich.table import Table
 
 import contrastive_text
 from contrastive_text.core.console import console
-from contrastive_text.core.terminal import say, show_warnings, shown
+from contrastive_text.core.terminal import escaping_output, say, say_json, show_warnings, shown
 
 PACKAGE = Path(contrastive_text.__file__).parent
 HOSTILE = (
@@ -139,3 +140,16 @@ def test_a_reader_that_has_gone_ends_a_program_without_a_word() -> None:
     done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_what_others_print_is_escaped_where_an_encoding_lacks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    out = io.TextIOWrapper(written, encoding="latin-1", errors="strict", write_through=True)
+    monkeypatch.setattr(sys, "stdout", out)
+    with escaping_output():
+        out.write("\u2022 na\u00efve\n")  # as a progress bar does
+        say_json(json.dumps({"text": "\u2022 \U0001f642 \x7f \u00ef"}, ensure_ascii=False))
+    assert out.errors == "strict"
+    first, second = written.getvalue().decode("latin-1").splitlines()
+    assert first == "\\u2022 na\u00efve"
+    assert json.loads(second) == {"text": "\u2022 \U0001f642 \x7f \u00ef"}

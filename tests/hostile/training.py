@@ -29,7 +29,6 @@ _CALLBACK = "--trainer.callbacks=pytorch_lightning.callbacks."
 _STARTED = tuple(
     Case(f"fit {words}", f"{FIT} {words}", {}, "answer", (says,), may_change=("runs/version_0/config.yaml",))
     for words, says in (
-        ("--trainer.max_steps 0", "max_steps"),
         ("--trainer.precision 16-true", "precision"),
         ("--trainer.limit_train_batches 0.0001", "limit_train_batches"),
         (f"{_CALLBACK}DeviceStatsMonitor --trainer.logger false", "logger"),
@@ -44,20 +43,36 @@ _STOPPING = Case(
     ("`val/no` which is not available",),
     may_change=("runs/version_0/",),
 )
+_UNREAD = tuple(
+    answer(
+        f"{command} of no batch",
+        f"{command} --ckpt_path $checkpoint --trainer.accelerator cpu {options} 0",
+        {},
+        options.rpartition(".")[2],
+    )
+    for command, options in (
+        ("validate", "--data.validation $pairs --trainer.limit_val_batches"),
+        ("test", "--data.test $pairs --trainer.limit_test_batches"),
+        ("predict", "--data.predict $texts --trainer.limit_predict_batches"),
+    )
+)
 NUMBERS = (
     *_STARTED,
     _STOPPING,
     *refused("--data.batch_size", "0", "-1", "1", "nan", "1e400", "", "9223372036854775808", "1.5", "[8]"),
     *refused("--data.num_workers", "-1", "1.5", "99999"),
     *refused("--data.eval_batch_size", "0", "-3"),
-    *refused("--trainer.max_steps", "nan", "x", "-2"),
-    *refused("--trainer.max_epochs", "1.5", "-2"),
+    *refused("--trainer.max_steps", "0", "nan", "x", "-2"),
+    *refused("--trainer.max_epochs", "0", "1.5", "-2"),
+    *refused("--trainer.limit_train_batches", "0", "0.0", "-1"),
+    *refused("--trainer.log_every_n_steps", "0"),
+    *_UNREAD,
     *refused("--trainer.devices", "99", "0", "-2", "x", "[7]"),
     *refused("--trainer.accelerator", "tpuu", ""),
     *refused("--trainer.precision", "8", "bf17"),
     *refused("--trainer.accumulate_grad_batches", "0", "-1"),
     *refused("--trainer.gradient_clip_val", "nan", "-1", "x"),
-    *refused("--trainer.val_check_interval", "nan", "-1", "1.5"),
+    *refused("--trainer.val_check_interval", "0", "0.0", "nan", "-1", "1.5"),
     *refused("--seed_everything", "-1", "x", "18446744073709551616"),
     *refused("--chunk", "-1", "0", "x", "1.5"),
     *refused("--model.optimizer.lr", "nan", "inf", "-1", "0", "1e400", "x"),

@@ -55,7 +55,7 @@ def test_bits_are_the_signs_in_the_order_of_the_features() -> None:
 
 
 def test_a_byte_is_the_step_between_the_ends_of_the_range() -> None:
-    ranges = torch.tensor([[-100.0, 2.0], [155.0, 2.0]])  # steps of 1; without a range a step counts as 1
+    ranges = torch.tensor([[-100.0, 2.0], [155.0, 257.0]])  # steps of 1
     vectors = torch.tensor([[-100.0, 2.0], [155.0, 2.5], [-999.0, 1.0], [999.0, 400.0], [0.9, 3.0]])
     expected = [[0, 0], [255, 0], [0, 0], [255, 255], [100, 1]]
     assert quantize(vectors, "uint8", ranges=ranges).tolist() == expected
@@ -73,8 +73,12 @@ def test_bytes_without_ranges_are_refused_and_told_how_to_get_them(precision: Pr
     ("ranges", "message"),
     [
         (np.zeros((2, 19)), r"\(2, 20\), got the shape \(2, 19\)"),
-        (np.stack([np.ones(20), np.zeros(20)]), "the other way round"),
-        (np.full((2, 20), math.nan), "the other way round"),
+        (np.stack([np.ones(20), np.zeros(20)]), "the smaller one first, .* got 1 to 0 for feature 0 and 19 more"),
+        (np.full((2, 20), math.nan), "got nan to nan for feature 0 and 19 more"),
+        (np.stack([np.zeros(20), np.where(np.arange(20) == 7, np.inf, 1)]), "got 0 to inf for feature 7; take"),
+        (np.stack([np.zeros(20), np.where(np.arange(20) == 7, 0, 1)]), "got 0 to 0 for feature 7; .* float32"),
+        (np.stack([np.full(20, -3e38), np.full(20, 3e38)]), "got -3e[+]38 to 3e[+]38 for feature 0"),
+        (np.stack([np.zeros(20), np.full(20, 1e-45)]), "got 0 to 1.4013e-45 for feature 0"),
     ],
 )
 def test_ranges_that_do_not_fit_are_refused(ranges: Any, message: str) -> None:

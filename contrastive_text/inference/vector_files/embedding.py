@@ -196,6 +196,7 @@ class EmbeddingRun:
             ranges = value_ranges(
                 torch.as_tensor(next(self.model.encode_blocks(few, encoding), np.empty((0, 0))))
             )
+        check_ranges(ranges, ranges.shape[-1], self.encoding.precision)
         self._vectors.keep_ranges(np.asarray(ranges))
         return np.asarray(ranges)
 

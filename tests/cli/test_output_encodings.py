@@ -1,0 +1,93 @@
+"""Output that isn't UTF-8 never ends a command: every command in a process whose locale or pipe lacks letters."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_FIT = (
+    "--recipe simcse --encoder {bert} --train texts.txt --batch_size 8 --data.num_workers 0 "
+    "--trainer.accelerator cpu --trainer.max_steps 2"
+)
+ENVIRONMENTS = {
+    "ascii": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    "latin-1": {"LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "latin-1"},
+    "cp1252": {"LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "cp1252"},
+}
+COMMANDS = {
+    "fit": f"fit {_FIT} --validation pairs.tsv --trainer.val_check_interval 2",
+    "help": "--help",
+    "help of fit": "fit --help",
+    "views": f"views {_FIT} --model.views.positive DeleteTokens",
+    "sweep": f"sweep {_FIT} --vary model.pooler=CLSPooler,MeanPooler --seeds 1 --data.validation pairs.tsv",
+    "recipes": "recipes simcse",
+    "paper": "paper simcse",
+    "evaluate": "evaluate {bert} pairs.tsv",
+    "diagnose": "diagnose {bert} texts.txt",
+    "compare": "compare {bert} {bert} --data pairs.tsv --resamples 10",
+    "embed": "embed texts.txt v.npy --model {bert}",
+    "search": "search texts.txt \U0001f642 --model {bert}",
+    "duplicates": "duplicates texts.txt d.tsv --model {bert}",
+    "mine": "mine anchors.tsv t.tsv --model {bert}",
+    "postprocess": "postprocess {bert} texts.txt w --remove_components 1",
+    "merge": "merge m {bert} {bert}",
+    "completion": "completion bash",
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with texts, pairs and names of sub-sets whose letters no 8-bit encoding has."""
+    texts = [f"a dog {i} \U0001f642 \u6771\u4eac na\u00efve" for i in range(40)]
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    rows = [f"{text}\ta bird {i}\t{i % 5}\t{('\U0001f642', '\u00df')[i % 2]}\n" for i, text in enumerate(texts)]
+    head = "sentence1\tsentence2\tscore\tgenre\n"
+    (tmp_path / "pairs.tsv").write_text("".join([head, *rows]), encoding="utf-8")
+    anchors = [f"{text}\ta bird {i}\n" for i, text in enumerate(texts)]
+    (tmp_path / "anchors.tsv").write_text("".join(["anchor\tpositive\n", *anchors]), encoding="utf-8")
+    return tmp_path
+
+
+def run_in(place: Path, environment: str, command: str, bert: str) -> subprocess.CompletedProcess[bytes]:
+    """Runs a command in a process of its own whose output isn't UTF-8."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG"))}
+    return subprocess.run(
+        [sys.executable, "-m", "contrastive_text", *(word.format(bert=bert) for word in command.split())],
+        cwd=place,
+        env={**ours, **ENVIRONMENTS[environment], "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "environment"),
+    [(command, "ascii") for command in COMMANDS]
+    + [(command, other) for command in ("fit", "evaluate", "search") for other in ("latin-1", "cp1252")],
+)
+def test_a_command_ends_well_where_output_lacks_letters(
+    command: str, environment: str, place: Path, files: dict[str, str]
+) -> None:
+    done = run_in(place, environment, COMMANDS[command], files["bert"])
+    assert done.returncode == 0, done.stderr.decode("latin-1")
+    assert b"UnicodeEncodeError" not in done.stdout + done.stderr
+    if command == "fit":
+        run = place / "runs" / "version_0"
+        assert "texts.txt" in (run / "config.yaml").read_text(encoding="utf-8")
+        assert (run / "metrics.csv").is_file()
+
+
+@pytest.mark.slow
+def test_json_stays_json_where_output_lacks_letters(place: Path, files: dict[str, str]) -> None:
+    command = "search texts.txt \U0001f642 --model {bert} --format json --top_k 1"
+    done = run_in(place, "ascii", command, files["bert"])
+    assert done.returncode == 0, done.stderr.decode("latin-1")
+    found = json.loads(done.stdout.decode("ascii"))
+    assert found["query"] == "\U0001f642" and "\u6771\u4eac" in found["hits"][0]["text"]
