@@ -45,7 +45,8 @@ def place(tmp_path: Path) -> Path:
     """A folder with texts, pairs and names of sub-sets whose letters no 8-bit encoding has."""
     texts = [f"a dog {i} \U0001f642 \u6771\u4eac na\u00efve" for i in range(40)]
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-    rows = [f"{text}\ta bird {i}\t{i % 5}\t{('\U0001f642', '\u00df')[i % 2]}\n" for i, text in enumerate(texts)]
+    genres = ("\U0001f642", "\u00df")
+    rows = [f"{text}\ta bird {i}\t{i % 5}\t{genres[i % 2]}\n" for i, text in enumerate(texts)]
     head = "sentence1\tsentence2\tscore\tgenre\n"
     (tmp_path / "pairs.tsv").write_text("".join([head, *rows]), encoding="utf-8")
     anchors = [f"{text}\ta bird {i}\n" for i, text in enumerate(texts)]
