@@ -56,18 +56,18 @@ def save_decoder(folder: Path, name: str, **changes: Any) -> str:
 def tokenizer_of(name: str) -> PreTrainedTokenizerFast:
     """A tokenizer of the class that the architecture's models have: one of bytes, one of words' pieces, ..."""
     if name == "qwen2":
-        vocabulary, merges = _learned(by_bytes=True)
+        vocabulary, merges = learned_pieces(by_bytes=True)
         return Qwen2Tokenizer(vocab=_with(vocabulary, ENDS[name]), merges=merges)
     if name == "llama":
-        vocabulary, merges = _learned(by_bytes=False)
+        vocabulary, merges = learned_pieces(by_bytes=False)
         return LlamaTokenizer(vocab=vocabulary, merges=merges, add_bos_token=True, add_eos_token=False)
     if name == "gemma":
-        vocabulary, merges = _learned(by_bytes=False)
+        vocabulary, merges = learned_pieces(by_bytes=False)
         return GemmaTokenizer(
             vocab=_with({}, "<pad>", "<eos>", "<bos>", "<unk>", *vocabulary), merges=merges, add_bos_token=True
         )
     # A sequence of two steps, as Llama 3 and later Mistrals have it.
-    vocabulary, merges = _learned(by_bytes=True)
+    vocabulary, merges = learned_pieces(by_bytes=True)
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     begin = processors.TemplateProcessing(
@@ -77,7 +77,7 @@ def tokenizer_of(name: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
 
 
-def _learned(by_bytes: bool) -> tuple[dict[str, int], list[tuple[str, str]]]:
+def learned_pieces(by_bytes: bool) -> tuple[dict[str, int], list[tuple[str, str]]]:
     tokenizer = Tokenizer(models.BPE(unk_token=None if by_bytes else "<unk>"))
     of_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = of_bytes if by_bytes else pre_tokenizers.Metaspace()

@@ -152,6 +152,7 @@ def batch_of(
         keys: Key of the draws of each row, (S,).
         text_ids: As ``Batch`` has them.
     """
+    types = [row.types or tokenizer.types(len(row.ids)) for row in rows]
     examples, specials = len(rows) // len(slots), (len(tokenizer.prefix), len(tokenizer.suffix))
     return Batch(
         ids=flat([row.ids for row in rows]),
@@ -164,8 +165,8 @@ def batch_of(
         positions=flat([row.positions or range(len(row.ids)) for row in rows])
         if any(row.positions is not None for row in rows)
         else None,
-        types=flat([row.types or (0,) * len(row.ids) for row in rows])
-        if any(row.types is not None for row in rows)
+        types=flat([own or (0,) * len(row.ids) for own, row in zip(types, rows, strict=True)])
+        if any(types)
         else None,
         labels=flat([row.labels or (NO_LABEL,) * len(row.ids) for row in rows])
         if any(row.labels is not None for row in rows)

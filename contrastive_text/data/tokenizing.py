@@ -64,10 +64,13 @@ class TextTokenizer:
         self.max_length = max_length
         self.spare = spare
         bare = self._ids("a")
-        whole = tokenizer("a", return_attention_mask=False)["input_ids"]
+        encoding = tokenizer("a", return_attention_mask=False)
+        whole: list[int] = encoding["input_ids"]
         start = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
         self.prefix = tuple(whole[:start])
         self.suffix = tuple(whole[start + len(bare) :])
+        types: list[int] = encoding.get("token_type_ids") or []
+        self._types = (types[:start], types[start], types[start + len(bare) :]) if any(types) else None
         room = None if max_length is None else max_length - len(self.prefix) - len(self.suffix)
         if room is not None and room < 1:
             raise InvalidValueError(
@@ -97,6 +100,17 @@ class TextTokenizer:
             suffix=len(self.suffix),
             added=added,
         )
+
+    def types(self, length: int) -> list[int] | None:
+        """Returns the token types of the row of one text; None if all are 0, or the tokenizer gives none.
+
+        Args:
+            length: Tokens of the row, with special ones.
+        """
+        if self._types is None:
+            return None
+        before, inside, after = self._types
+        return [*before, *([inside] * (length - len(before) - len(after))), *after]
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._encode([text])["input_ids"][0]

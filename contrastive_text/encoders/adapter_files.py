@@ -16,6 +16,7 @@ from contrastive_text.core.libraries import is_failure, require
 from contrastive_text.core.model_files import TODO
 from contrastive_text.core.records import Record
 from contrastive_text.encoders.adapters import inject, take_out
+from contrastive_text.encoders.network_classes import POOLER
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -38,6 +39,30 @@ NOT_BY_TRANSFORMERS = {"subfolder": "none of its adapters"}
 def adapters_beside(name: str) -> bool:
     """Whether a folder has adapters beside its weights."""
     return Path(name, _SETTINGS).is_file()
+
+
+def weights_source(name: str) -> str:
+    """Returns the folder or hub name with the weights of a model: of a folder of adapters that of the base model.
+
+    sentence-transformers and peft save a network with adapters without the weights under them, which
+    ``adapter_config.json`` names.
+
+    Raises:
+        ValueError: A folder of adapters that names no base model, or one that is not there.
+    """
+    settings = Path(name, _SETTINGS)
+    if not settings.is_file() or Path(name, "config.json").is_file():
+        return name
+    record = Record.read(settings, TODO)
+    base = record.text("base_model_name_or_path")
+    if not base or Path(base).resolve() == Path(name).resolve():
+        raise record.refusal("the folder or hub name of the base model", base, "base_model_name_or_path")
+    if Path(base).is_absolute() and not Path(base).is_dir():
+        raise InvalidValueError(
+            f"{settings}: base_model_name_or_path: expected the folder of the base model, got {base}, which is "
+            "not there; put the model there, or write its place into the file"
+        )
+    return base
 
 
 def write_adapters(folder: Path, model: PreTrainedModel, base: str | None) -> None:
@@ -83,13 +108,16 @@ def merge_adapters(folder: Path, model: PreTrainedModel) -> None:
         inject(model, _lora(settings))
         weights: Mapping[str, Tensor] = load_file(folder / _WEIGHTS)
         names = _names(model)
-        if names.keys() != weights.keys():
-            other = sorted(names.keys() ^ weights.keys())
+        # Only one of the saved and the loaded network may have a pooler, whose layer no vector goes through.
+        if other := sorted(
+            name for name in names.keys() ^ weights.keys() if not name.startswith(_PREFIX + POOLER)
+        ):
             raise InvalidValueError(
                 f"{folder / _WEIGHTS}: expected the weights that {_SETTINGS} speaks of, got others "
                 f"({', '.join(other[:2])}, ...); {TODO}"
             )
-        model.load_state_dict({names[key]: weight for key, weight in weights.items()}, strict=False)
+        own = {names[key]: weight for key, weight in weights.items() if key in names}
+        model.load_state_dict(own, strict=False)
     except BaseException as error:
         if isinstance(error, ContrastiveTextError) or not is_failure(error):
             raise

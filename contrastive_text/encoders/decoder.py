@@ -11,7 +11,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders.dropout import replace_dropouts
-from contrastive_text.encoders.loading import load_model
+from contrastive_text.encoders.loading import build_model
 from contrastive_text.encoders.probes import is_causal
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _decoder_of(model: PreTrainedModel) -> PreTrainedModel:
     for name, value in (("is_decoder", True), ("add_cross_attention", True), ("use_cache", False)):
         setattr(architecture, name, value)
     predicts = type(architecture) in MODEL_FOR_MASKED_LM_MAPPING
-    decoder = load_model(None, architecture) if predicts else None
+    decoder = build_model(architecture) if predicts else None
     if decoder is None or len(decoder.state_dict()) == len(model.state_dict()) or not is_causal(decoder):
         raise InvalidValueError(
             "DenoisingDecoder: expected an architecture that can be a decoder with cross-attention "

@@ -30,6 +30,7 @@ def loading_options() -> dict[str, Any]:  # Any: Transformers' options
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.bfloat16,
+        llm_int8_skip_modules=["pooler"],  # which is kept for saving alone
     )
     # Lightning moves a module to its rank's device later; a GPU quantises faster, and holds it once.
     device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, get_args
 
 import torch
@@ -13,7 +14,7 @@ from contrastive_text.core.libraries import quiet
 from contrastive_text.encoders.layer_checkpoints import checkpointed_by_others
 from contrastive_text.encoders.layouts import FixedLayout, Layout
 from contrastive_text.encoders.packing import ATTENTION
-from contrastive_text.encoders.probes import why_not_packed
+from contrastive_text.encoders.probes import ignores_padding, why_not_packed
 
 
 class LayoutChoice(NamedTuple):
@@ -41,7 +42,8 @@ class LayoutChoice(NamedTuple):
             first_position: Number of the first token's place.
 
         Raises:
-            ValueError: Another name, or ``packed`` for a network that can't have it.
+            ValueError: Another name, ``packed`` for a network that can't have it, or a network whose vectors
+                depend on padding.
         """
         if asked not in get_args(Layout):
             raise InvalidValueError(
@@ -52,6 +54,17 @@ class LayoutChoice(NamedTuple):
             if compiled
             else why_not_packed(model, limit, first_position)
         )
+        heeds_padding = False
+        with suppress(
+            RuntimeError, TypeError, IndexError
+        ):  # a network that can't be called is refused with a text
+            heeds_padding = reason is not None and not ignores_padding(model, limit)
+        if heeds_padding:
+            raise InvalidValueError(
+                "encoder: expected a network whose vectors of a text are the same next to padding, got "
+                f"{model.config.model_type}, whose vectors would depend on the other texts of the batch; take "
+                "another encoder"
+            )
         if asked == "packed" and reason:
             raise InvalidValueError(
                 f"encoder.layout: expected bucketed, padded or auto, for {reason}, got packed"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
-    AutoModel,
     AutoModelForMaskedLM,
     AutoTokenizer,
     PreTrainedConfig,
@@ -28,9 +27,23 @@ from contrastive_text.core.libraries import is_failure, quiet
 from contrastive_text.core.misspelt import nearest_folder
 from contrastive_text.core.model_files import TODO, check_whole
 from contrastive_text.core.records import Record, shown
-from contrastive_text.encoders.adapter_files import NOT_BY_TRANSFORMERS, adapters_beside, merge_adapters
+from contrastive_text.encoders.adapter_files import (
+    NOT_BY_TRANSFORMERS,
+    adapters_beside,
+    merge_adapters,
+    weights_source,
+)
 from contrastive_text.encoders.adapters import WeightsType
 from contrastive_text.encoders.four_bits import loading_options, prepare
+from contrastive_text.encoders.network_classes import (
+    POOLER,
+    NetworkClass,
+    detach_pooler,
+    network_class,
+    pooler_layer,
+    prepare_encoder,
+    without_pooler,
+)
 from contrastive_text.encoders.tokenizer_files import check_tokenizer_file
 from contrastive_text.encoders.weight_files import check_weight_files
 
@@ -124,7 +137,7 @@ def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
 
     def count() -> int:
         with torch.device("meta"):
-            fresh: nn.Module = AutoModel.from_config(architecture)  # type: ignore[no-untyped-call]  # theirs
+            fresh: nn.Module = network_class(architecture).from_config(architecture)  # type: ignore[no-untyped-call]  # theirs
         return sum(weight.numel() for weight in fresh.parameters())
 
     read = architecture.to_json_string(use_diff=False)
@@ -208,7 +221,12 @@ def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: 
     else:
         assert name is not None
         _check_files(name)
-        architecture = _fetched(_MODEL, name, lambda: AutoConfig.from_pretrained(name, trust_remote_code=False))
+        source = weights_source(name)
+        _check_files(source)
+        architecture = _fetched(
+            _MODEL, source, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False)
+        )
+    prepare_encoder(architecture)
     if dropout is not None:
         for key in dropouts(architecture):
             setattr(architecture, key, dropout)  # the names differ by architecture: they come from its config
@@ -227,26 +245,55 @@ def dropouts(architecture: PreTrainedConfig) -> dict[str, float]:
 
 def load_model(
     name: str | None, architecture: PreTrainedConfig, weights_dtype: WeightsType = "float32"
-) -> PreTrainedModel:
-    """Returns the network without pooler and heads; every weight of it comes from the checkpoint."""
-    if name is not None:
-        _check_sizes(name, architecture)
+) -> tuple[PreTrainedModel, dict[str, Tensor]]:
+    """Returns the network without its pooler and heads, and the weights of the checkpoint's own pooler by name.
+
+    Every weight of the network comes from the checkpoint. The pooler isn't part of the network, because it would
+    never get a gradient, which DDP refuses.
+
+    Args:
+        name: Folder or name on the hub; None for random weights.
+        architecture: The configuration.
+        weights_dtype: Type of the network's weights.
+    """
+    if name is None:
+        return build_model(architecture), {}
+    source = weights_source(name)
+    _check_sizes(source, architecture)
     packed = loading_options() if weights_dtype == "nf4" else {}
     dtype = torch.float32 if weights_dtype == "float32" else torch.bfloat16
-    model, lacking, left_over = _load(AutoModel, name, architecture, dtype, **packed)
+    with torch.random.fork_rng(devices=[]):  # a pooler that the checkpoint lacks would draw random numbers
+        model, lacking, left_over = _load(network_class(architecture), source, architecture, dtype, **packed)
     if packed:
         prepare(model)
-    if lacking:
-        raise InvalidValueError(
-            f"encoder.model_name_or_path: expected all weights of the encoder in {name}, but {len(lacking)} are "
-            f"missing or of another shape ({', '.join(lacking[:3])}, ...) by its config.json; they would have "
-            "started at random"
+    if without := [weight for weight in lacking if not weight.startswith(POOLER)]:
+        raise _lacking(source, architecture, without)
+    _check_layers(source, model, left_over)
+    for folder in dict.fromkeys((source, name)):
+        if adapters_beside(folder):
+            merge_adapters(Path(folder), model)
+    pooler = detach_pooler(model)
+    return model, {} if pooler.keys() & {*lacking} else pooler
+
+
+def _lacking(source: str, architecture: PreTrainedConfig, weights: Sequence[str]) -> InvalidValueError:
+    """Returns the error of a checkpoint that lacks weights of the network."""
+    if all(weight.startswith("decoder.") for weight in weights):
+        return InvalidValueError(
+            f"encoder.model_name_or_path: expected an encoder, got the encoder of {architecture.model_type} in "
+            f"{source}, which Transformers loads only with its decoder; load it with sentence-transformers"
         )
-    if name is not None:
-        _check_layers(name, model, left_over)
-        if adapters_beside(name):
-            merge_adapters(Path(name), model)
-    return model
+    return InvalidValueError(
+        f"encoder.model_name_or_path: expected all weights of the encoder in {source}, but {len(weights)} are "
+        f"missing or of another shape ({', '.join(weights[:3])}, ...) by its config.json; they would have "
+        "started at random"
+    )
+
+
+def build_model(architecture: PreTrainedConfig) -> PreTrainedModel:
+    """Returns a network with random weights, without a pooler and heads."""
+    kind = network_class(architecture)
+    return _made(lambda: without_pooler(kind, architecture))
 
 
 def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[PreTrainedModel, bool]:
@@ -260,8 +307,13 @@ def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[Pr
             f"MaskedLM: expected an architecture with a masked-language-model head, got "
             f"{architecture.model_type}; use another encoder, or leave MaskedLM out"
         )
-    model, lacking, _ = _load(AutoModelForMaskedLM, name, architecture)
-    return model, name is not None and not lacking
+    if name is None:
+        fresh: Callable[[], PreTrainedModel] = partial(
+            AutoModelForMaskedLM.from_config, architecture, dtype=torch.float32
+        )
+        return _made(fresh), False
+    model, lacking, _ = _load(AutoModelForMaskedLM, weights_source(name), architecture)
+    return model, not lacking
 
 
 def load_pooler(name: str) -> nn.Linear | None:
@@ -270,30 +322,20 @@ def load_pooler(name: str) -> nn.Linear | None:
     Args:
         name: Folder of the checkpoint, or its name on the hub.
     """
-    model, lacking, _ = _load(AutoModel, name, load_architecture(name, None, None), with_pooler=True)
-    for place in ("pooler.dense", "pooler"):  # ALBERT's is the layer itself
-        layer = dict(model.named_modules()).get(place)
-        if isinstance(layer, nn.Linear) and f"{place}.weight" not in lacking:
-            return layer
-    return None
+    _, weights = load_model(name, load_architecture(name, None, None))
+    return pooler_layer(weights)
 
 
 def _load(
-    kind: type[AutoModel | AutoModelForMaskedLM],
-    name: str | None,
+    kind: NetworkClass,
+    name: str,
     architecture: PreTrainedConfig,
     dtype: torch.dtype = torch.float32,
-    with_pooler: bool = False,
     **packed: Any,
 ) -> tuple[PreTrainedModel, list[str], list[str]]:
     """Returns the model, its weights that the checkpoint lacks, and the checkpoint's that the model lacks."""
 
-    def load(**options: bool) -> tuple[PreTrainedModel, list[str], list[str]]:
-        if name is None:
-            fresh: PreTrainedModel = kind.from_config(  # type: ignore[no-untyped-call]  # theirs
-                architecture, dtype=dtype, **options
-            )
-            return fresh, [], []
+    def load() -> tuple[PreTrainedModel, list[str], list[str]]:
         model, report = kind.from_pretrained(
             name,
             config=architecture,
@@ -302,24 +344,18 @@ def _load(
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused or told by name
             **packed,
-            **options,
         )
         lacking = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
         return model, sorted(lacking), sorted(report["unexpected_keys"])
 
-    def load_without_pooler() -> tuple[PreTrainedModel, list[str], list[str]]:
-        if (
-            kind is AutoModel and not with_pooler
-        ):  # a BERT-like pooler would never get a gradient, which DDP refuses
-            with suppress(TypeError):  # other architectures have none
-                return load(add_pooling_layer=False)
-        return load()
+    return _fetched(_MODEL, name, load)
 
-    if name is not None:
-        return _fetched(_MODEL, name, load_without_pooler)
+
+def _made(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
+    """Returns a network that Transformers makes of a configuration."""
     try:
         with quiet():
-            return load_without_pooler()
+            return make()
     except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
         if not is_failure(error):
             raise
@@ -348,3 +384,29 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
             f"{shown(tokenizer.model_max_length)}; {TODO}"
         )
     return tokenizer
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, name: str | None) -> None:
+    """Checks that every token of a tokenizer has a row in the table of embeddings.
+
+    Args:
+        tokenizer: The tokenizer.
+        rows: Rows of the table.
+        name: Folder or hub name of the network; None for a network of random weights.
+
+    Raises:
+        ValueError: More token ids than rows.
+    """
+    ids = max(tokenizer.get_vocab().values(), default=-1) + 1
+    if ids <= rows:
+        return
+    if name is None:
+        raise InvalidValueError(
+            f"encoder.config.vocab_size: expected the tokenizer's {ids} token ids or more, got {rows}; set it to "
+            f"{ids}"
+        )
+    raise InvalidValueError(
+        f"{name}: expected a row of embeddings for each of the tokenizer's {ids} token ids, got {rows}; take "
+        f"the tokenizer that the network was trained with, or call resize_token_embeddings({ids}) of the "
+        "Transformers model and save it again"
+    )

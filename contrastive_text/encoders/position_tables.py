@@ -15,7 +15,9 @@ def first_position(model: PreTrainedModel) -> int:
 def longest_row(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
     """Returns the longest row in tokens that a network and its tokenizer take; None for no limit."""
     limits = [table.num_embeddings - first_position(model) for table in _position_tables(model)]
-    if not limits and isinstance(places := model.config.to_dict().get("max_position_embeddings"), int):
+    # GPT-2's own key is n_positions, and others have others: the configuration maps this name to it.
+    places = getattr(model.config, "max_position_embeddings", None)
+    if not limits and isinstance(places, int) and places > 0:  # XLNet says -1 for no limit
         limits = [places]
     # Tokenizers without a limit carry a huge number as theirs.
     if tokenizer is not None and tokenizer.model_max_length < 10**9:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from inspect import signature
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -29,7 +30,14 @@ from contrastive_text.encoders.generator import TokenGenerator
 from contrastive_text.encoders.layer_checkpoints import checkpoint_layers
 from contrastive_text.encoders.layout_choice import LayoutChoice
 from contrastive_text.encoders.layouts import FixedLayout, Layout, natural_positions, pad, token_mask
-from contrastive_text.encoders.loading import dropouts, load_architecture, load_model, load_pooler, load_tokenizer
+from contrastive_text.encoders.loading import (
+    check_vocabulary,
+    dropouts,
+    load_architecture,
+    load_model,
+    load_tokenizer,
+)
+from contrastive_text.encoders.network_classes import padding_id, pooler_layer, text_config
 from contrastive_text.encoders.packing import NO_MASK, Packing, packed
 from contrastive_text.encoders.position_tables import first_position, longest_row
 from contrastive_text.encoders.probes import Attention, heeds_positions, is_causal, set_attention
@@ -122,7 +130,7 @@ class TransformerEncoder(Encoder):
         self.adapters, self.weights_dtype = adapters, weights_dtype
         check_base(adapters, config, weights_dtype)
         architecture = load_architecture(model_name_or_path, self._full_config(), dropout)
-        self.model = load_model(model_name_or_path, architecture, weights_dtype)
+        self.model, self._pooler = load_model(model_name_or_path, architecture, weights_dtype)
         self._adapted: frozenset[str] = frozenset()  # names of the adapters' weights
         if adapters is not None:
             self.base_identity = sampled_identity(dict(self.model.named_parameters()))
@@ -132,15 +140,12 @@ class TransformerEncoder(Encoder):
         set_attention(self.model, attention)
         source = tokenizer_name_or_path or model_name_or_path
         self.tokenizer = None if source is None else load_tokenizer(source)
-        if config is not None and self.tokenizer is not None and len(self.tokenizer) > architecture.vocab_size:
-            raise InvalidValueError(
-                f"encoder.config.vocab_size: expected the tokenizer's {len(self.tokenizer)} entries or more, got "
-                f"{architecture.vocab_size}"
-            )
+        text = text_config(architecture)
+        self.features, self.vocabulary_size = int(text.hidden_size), int(text.vocab_size)
+        if self.tokenizer is not None:
+            check_vocabulary(self.tokenizer, self.vocabulary_size, model_name_or_path)
         if append_eos:
             self.end_rows()
-        self.features = int(architecture.hidden_size)
-        self.vocabulary_size = int(architecture.vocab_size)
         self.dropout_in_effect = dropouts(architecture) | ({"adapters": adapters.dropout} if adapters else {})
         self.limit = longest_row(self.model, self.tokenizer)
         if max_length is not None and not 3 <= max_length <= (self.limit or max_length):
@@ -152,8 +157,11 @@ class TransformerEncoder(Encoder):
         self._first_position = first_position(self.model)
         self.token_head: TokenHead | None = None
         self.takes_embedding_views = embedding_module(self.model) is not None
-        # RoBERTa has a table of one type, and DistilBERT, MPNet and DeBERTa have none.
-        self.takes_types = architecture.to_dict().get("type_vocab_size", 0) > 1
+        # RoBERTa has a table of one type, and DistilBERT, MPNet and DeBERTa have none. GPT-2 and XLNet have
+        # no such key, and type 0 changes their vectors: they get the types that their tokenizer gives.
+        types = architecture.to_dict().get("type_vocab_size")
+        self._reads_zero_types = types is None and self._is_given_types()
+        self.takes_types = self._reads_zero_types or (types or 0) > 1
         self._choice = self._lay_out()
         if compiled:
             for block in next(part for part in self.model.modules() if isinstance(part, nn.ModuleList)):
@@ -203,8 +211,8 @@ class TransformerEncoder(Encoder):
             "input_ids": batch.ids.unsqueeze(0),
             "position_ids": (places + self._first_position).unsqueeze(0),
         }
-        if self.takes_types and batch.types is not None:
-            inputs["token_type_ids"] = batch.types.unsqueeze(0)
+        if (types := self._types_of(batch)) is not None:
+            inputs["token_type_ids"] = types.unsqueeze(0)
         if device.type != "cpu":
             # Without one decoders look for packed rows in the places, and read them.
             inputs["attention_mask"] = torch.ones(NO_MASK, dtype=torch.bool, device=device)
@@ -214,16 +222,27 @@ class TransformerEncoder(Encoder):
 
     def _padded(self, batch: Batch, alter: Alter | None, layers: tuple[int, ...]) -> Hidden:
         mask = token_mask(batch.lengths)
-        fill = self.model.config.pad_token_id or 0
+        fill = padding_id(self.model.config)
         here = sent(mask, batch.ids.device)
         inputs = {"input_ids": pad(batch.ids, mask, fill=fill), "attention_mask": here.long()}
-        if self.takes_types and batch.types is not None:
-            inputs["token_type_ids"] = pad(batch.types, mask)
+        if (types := self._types_of(batch)) is not None:
+            inputs["token_type_ids"] = pad(types, mask)
         if batch.positions is not None:
             natural = torch.arange(mask.shape[1], device=here.device)
             places = torch.where(here, pad(batch.positions, mask), natural)
             inputs["position_ids"] = places + self._first_position
         return self._hidden(batch, mask, self._run(alter, mask, layers, **inputs))
+
+    def _types_of(self, batch: Batch) -> Tensor | None:
+        """Returns the token types that the network gets, (T,); None for a network that gets none."""
+        if self._reads_zero_types and batch.types is None:
+            return torch.zeros_like(batch.ids)
+        return batch.types if self.takes_types else None
+
+    def _is_given_types(self) -> bool:
+        """Returns whether the tokenizer gives token types to a network that reads them."""
+        taken = "token_type_ids" in signature(self.model.forward).parameters
+        return taken and self.tokenizer is not None and "token_type_ids" in self.tokenizer.model_input_names
 
     def _hidden(self, batch: Batch, mask: Tensor, vectors: dict[int, Tensor]) -> Hidden:
         """Returns padded rows with what pools them, on their device and, where that is another, on the host."""
@@ -328,10 +347,22 @@ class TransformerEncoder(Encoder):
         return TextDecoder(self, tied)
 
     def pretrained_pooler(self) -> nn.Linear | None:
-        """Returns the dense layer of the checkpoint's own pooler, read anew; None where it has none."""
-        if self.model_name_or_path is None:
-            return None
-        return load_pooler(self.model_name_or_path)
+        """Returns a copy of the dense layer of the checkpoint's own pooler; None if it has none."""
+        return pooler_layer(self._pooler)
+
+    def save_network(self, folder: Path) -> None:
+        """Saves the network with its configuration, the token head if one was trained, and the pooler's weights.
+
+        The checkpoint's own pooler is saved as it was loaded, so that no other loader starts one at random.
+
+        Args:
+            folder: Folder of the files.
+        """
+        network = self.model if self.token_head is None else self.token_head.whole
+        inside = "" if network is self.model else f"{network.base_model_prefix}."
+        pooler = {f"{inside}{name}": weight.to(network.dtype) for name, weight in self._pooler.items()}
+        with quiet():
+            network.save_pretrained(folder, state_dict={**network.state_dict(), **pooler} if pooler else None)
 
     def token_logits(self, hidden: Tensor) -> Tensor:
         """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.core.class_paths import resolve
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
-from contrastive_text.core.libraries import is_failure, quiet
+from contrastive_text.core.libraries import is_failure
 from contrastive_text.core.model_files import MODULES, TODO
 from contrastive_text.core.records import Record
 from contrastive_text.core.specs import part_spec
@@ -25,7 +25,7 @@ from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.adapter_files import write_adapters
 from contrastive_text.encoders.embedder import Embedder
-from contrastive_text.encoders.loading import load_model
+from contrastive_text.encoders.loading import build_model
 from contrastive_text.encoders.position_tables import longest_row
 from contrastive_text.inference.folder_files import ELSEWHERE, read_record, write_json
 from contrastive_text.inference.model_parts import ModelParts
@@ -108,7 +108,7 @@ def check_loadable(encoder: TransformerEncoder, where: str) -> None:
         ValueError: Weights of other names or shapes than those of a fresh model of its configuration.
     """
     with torch.device("meta"):
-        fresh = load_model(None, encoder.model.config).state_dict()
+        fresh = build_model(encoder.model.config).state_dict()
     held = {name: weight.shape for name, weight in encoder.plain_state().items()}
     other = [name for name in {**held, **fresh} if name not in fresh or held.get(name) != fresh[name].shape]
     if other:
@@ -125,9 +125,7 @@ def _write_network(folder: Path, parts: ModelParts) -> None:
         raise InvalidValueError("save_pretrained: expected an encoder with a tokenizer, got none; train it first")
     check_loadable(parts.encoder, where="save_pretrained")
     plain = parts.encoder.without_adapters(merge=False)
-    head = plain.token_head  # where it was trained, so that training can go on with it
-    with quiet():
-        (plain.model if head is None else head.whole).save_pretrained(folder)
+    plain.save_network(folder)
     if parts.encoder.adapters is not None:
         write_adapters(folder, parts.encoder.model, parts.encoder.model_name_or_path)
     parts.encoder.tokenizer.save_pretrained(folder)

@@ -18,11 +18,11 @@ from transformers.models.bert.modeling_bert import BertLayer
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.loading import load_architecture, load_model
+from contrastive_text.encoders.loading import build_model, load_architecture, load_model
 
 
 def load(folder: Path) -> torch.nn.Module:
-    return load_model(str(folder), load_architecture(str(folder), None, None))
+    return load_model(str(folder), load_architecture(str(folder), None, None))[0]
 
 
 def config(folder: Path, **changes: object) -> None:
@@ -45,7 +45,7 @@ def test_left_over_layers_and_matrices_of_zeros_are_refused_in_every_architectur
 ) -> None:
     torch.manual_seed(0)
     two = {"num_hidden_groups": 2} if name == "albert" else {}
-    fresh = load_model(None, load_architecture(None, {**architectures.CONFIGS[name], **two}, None))
+    fresh = build_model(load_architecture(None, {**architectures.CONFIGS[name], **two}, None))
     fresh.save_pretrained(tmp_path)
     load(tmp_path)  # as it is, nothing is wrong with it
     layers = LAYERS.get(name, "num_hidden_layers")
@@ -63,7 +63,7 @@ def test_left_over_layers_and_matrices_of_zeros_are_refused_in_every_architectur
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
 def test_they_are_refused_in_every_format(kind: str, sharded: bool, tmp_path: Path) -> None:
-    model = load_model(None, load_architecture(None, {**tiny.CONFIG, "num_hidden_layers": 3}, None))
+    model = build_model(load_architecture(None, {**tiny.CONFIG, "num_hidden_layers": 3}, None))
     with torch.no_grad():
         model.encoder.layer[2].attention.self.key.weight.zero_()
     model.save_pretrained(tmp_path, max_shard_size="20kB" if sharded else "1GB")
@@ -181,5 +181,5 @@ def test_zero_biases_of_two_dimensions_are_no_damage(tmp_path: Path, monkeypatch
         layer.shift = torch.nn.Parameter(torch.zeros(4, 1))
 
     monkeypatch.setattr(BertLayer, "__init__", with_bias)
-    load_model(None, load_architecture(None, tiny.CONFIG, None)).save_pretrained(tmp_path)
+    build_model(load_architecture(None, tiny.CONFIG, None)).save_pretrained(tmp_path)
     load(tmp_path)

@@ -418,7 +418,8 @@ def test_a_masked_language_model_serves_as_an_encoder(
     tmp_path: Path, learned_tokenizer: PreTrainedTokenizerFast
 ) -> None:
     torch.manual_seed(2)
-    whole = AutoModelForMaskedLM.from_config(BertConfig(**SIZE)).eval()
+    config = BertConfig(**{**SIZE, "vocab_size": len(learned_tokenizer)})
+    whole = AutoModelForMaskedLM.from_config(config).eval()
     whole.save_pretrained(tmp_path)
     learned_tokenizer.save_pretrained(tmp_path)
     encoder = TransformerEncoder(str(tmp_path)).eval()
