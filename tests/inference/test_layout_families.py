@@ -1,0 +1,289 @@
+"""Model folders in the layouts of published families: loaded, trained for a step, saved, or refused.
+
+All layouts of ``model_families`` are written from memory: no published folder was at hand.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from covering import rest_slow
+from model_families import (
+    BERT,
+    FAMILIES,
+    GPT,
+    SIZE,
+    T5,
+    Family,
+    bert_tokenizer,
+    gpt2_tokenizer,
+    modernbert_tokenizer,
+    save_family,
+    save_network,
+    t5_tokenizer,
+)
+from tokenizers import processors
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    CLIPConfig,
+    CLIPModel,
+    FNetConfig,
+    FNetModel,
+    PreTrainedTokenizerBase,
+    T5Config,
+    T5GemmaConfig,
+    T5GemmaModel,
+    T5Model,
+)
+
+from contrastive_text import Run, SentenceEncoder
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.poolers import MeanPooler
+
+TEXTS = ["b", "a bird", *tiny.TEXTS[:6], " ".join(tiny.TEXTS[:8])]
+"""Texts of several lengths; the last is longer than every limit."""
+POOLERS = {
+    "mean": "MeanPooler",
+    "cls": "CLSPooler",
+    "lasttoken": "LastTokenPooler",
+    "weightedmean": "WeightedMeanPooler",
+}
+FIRST = ("CLIP text", "sentence-T5")
+NAMES = [*FIRST, *(name for name in FAMILIES if name not in FIRST)]
+
+
+def near(vectors: np.ndarray) -> float:
+    """Float32's rounding in two orders of summation, of values as large as these."""
+    return 2e-5 * max(1.0, float(np.abs(vectors).max()))
+
+
+def their_vectors(folder: Path, **options: Any) -> np.ndarray:  # Any: options of encode
+    theirs = pytest.importorskip("sentence_transformers", reason="the comparison needs it (dev extra)")
+    model = theirs.SentenceTransformer(str(folder), device="cpu")
+    # One text at a time: GPT-2 in sentence-transformers counts positions from the padding on the left.
+    vectors: np.ndarray = model.encode(TEXTS, batch_size=1, **options)
+    return vectors
+
+
+@pytest.mark.parametrize("name", rest_slow(NAMES, quick=len(FIRST)))
+def test_a_family_s_folder_gives_equal_vectors_here_and_saved_again(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("sentence_transformers", reason="it builds the folders (dev extra)")
+    folder = save_family(tmp_path / "model", name)
+    expected = their_vectors(folder)
+    assert expected.std(axis=0).mean() > 0.02  # the texts have different vectors
+    model = SentenceEncoder.from_pretrained(folder)
+    assert np.abs(np.asarray(model.encode(TEXTS)) - expected).max() <= near(expected)
+    for prompt in FAMILIES[name].settings.get("prompts", {}):
+        ours = np.asarray(model.encode(TEXTS, prompt_name=prompt))
+        assert np.abs(ours - their_vectors(folder, prompt_name=prompt)).max() <= near(expected)
+    model.save_pretrained(tmp_path / "saved")
+    assert np.abs(their_vectors(tmp_path / "saved") - expected).max() <= near(expected)
+    architectures = [
+        json.loads((each / "config.json").read_text())["architectures"] for each in (folder, tmp_path / "saved")
+    ]
+    assert architectures[0] == architectures[1]
+
+
+@pytest.mark.slow  # a second each
+@pytest.mark.filterwarnings("ignore:model.pooler")  # of decoders that are published with the mean
+@pytest.mark.parametrize("name", NAMES)
+def test_a_family_s_folder_is_trained_for_a_step(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("sentence_transformers", reason="it builds the folders (dev extra)")
+    folder = save_family(tmp_path / "model", name)
+    options: dict[str, Any] = {
+        "data.train": tiny.write_texts(tmp_path / "texts.txt"),
+        "data.validation": tiny.write_pairs(tmp_path / "pairs.tsv"),
+        "data.batch_size": 8,
+        "data.num_workers": 0,
+        "model.encoder.init_args.max_length": 24,
+        "model.pooler": POOLERS[FAMILIES[name].pooling],
+        "trainer.accelerator": "cpu",
+        "trainer.enable_progress_bar": False,
+        "trainer.max_steps": 1,
+        "trainer.default_root_dir": str(tmp_path / "runs"),
+    }
+    Run.from_recipe("simcse", encoder=folder, config=options).fit()
+    saved = next((tmp_path / "runs").rglob("modules.json")).parent
+    trained = SentenceEncoder.from_pretrained(saved)
+    vectors = their_vectors(saved)
+    assert np.abs(np.asarray(trained.encode(TEXTS)) - vectors).max() <= near(vectors)
+    start = TransformerEncoder(str(folder)).model.state_dict()
+    moved = [
+        key for key, value in trained.encoder.model.state_dict().items() if not torch.equal(value, start[key])
+    ]
+    assert len(moved) > len(start) // 2
+
+
+def with_types(single: str) -> PreTrainedTokenizerBase:
+    tokenizer = bert_tokenizer()
+    ends = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=single, pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
+    return tokenizer
+
+
+def gpt2_with_types() -> PreTrainedTokenizerBase:
+    tokenizer = modernbert_tokenizer()
+    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    return tokenizer
+
+
+XLNET = {"model_type": "xlnet", "vocab_size": 420, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 24}
+VARIED = {
+    "types of one text": Family(BERT, lambda: with_types("[CLS] $A:1 [SEP]:1")),
+    "types of GPT-2": Family({"model_type": "gpt2", **GPT}, gpt2_with_types),
+    "types of XLNet": Family({**XLNET, "initializer_range": 0.3}, lambda: with_types("$A [SEP] [CLS]:2")),
+    "one type": Family({**BERT, "type_vocab_size": 1}, bert_tokenizer),
+    "limit by n_positions": Family({"model_type": "gpt2", **GPT, "n_positions": 24}, gpt2_tokenizer, limit=None),
+}
+
+
+@pytest.mark.parametrize("name", rest_slow(VARIED))
+def test_token_types_and_position_limits_are_those_of_sentence_transformers(name: str, tmp_path: Path) -> None:
+    theirs = pytest.importorskip("sentence_transformers", reason="the comparison needs it (dev extra)")
+    folder = save_network(tmp_path / "model", VARIED[name])
+    model = theirs.SentenceTransformer(str(folder), device="cpu")
+    if model.tokenizer.pad_token is None:
+        model.tokenizer.pad_token = model.tokenizer.eos_token
+    expected = model.encode(TEXTS, batch_size=1)
+    vectors = SentenceEncoder.from_pretrained(folder, pooler=MeanPooler()).encode(TEXTS)
+    assert np.abs(np.asarray(vectors) - expected).max() <= near(expected)
+
+
+def test_a_limit_of_another_name_cuts_texts(tmp_path: Path) -> None:
+    folder = save_network(tmp_path, VARIED["limit by n_positions"])
+    assert TransformerEncoder(str(folder)).limit == 24
+
+
+def test_the_checkpoint_s_own_pooler_is_saved_again_and_is_no_part_of_the_network(tmp_path: Path) -> None:
+    source = save_network(tmp_path / "source", Family(BERT, bert_tokenizer))
+    encoder = TransformerEncoder(str(source))
+    assert not [name for name, _ in encoder.named_parameters() if "pooler" in name]  # DDP would miss its gradient
+    SentenceEncoder(encoder, MeanPooler()).save_pretrained(tmp_path / "saved")
+    SentenceEncoder.from_pretrained(tmp_path / "saved").save_pretrained(tmp_path / "again")
+    encoder.build_token_head()
+    SentenceEncoder(encoder, MeanPooler()).save_pretrained(tmp_path / "masked")
+    for name in ("saved", "again", "masked"):
+        loaded, report = AutoModel.from_pretrained(tmp_path / name, output_loading_info=True)
+        assert not report["missing_keys"] and not report["mismatched_keys"]
+        assert torch.equal(loaded.pooler.dense.weight, AutoModel.from_pretrained(source).pooler.dense.weight)
+
+
+def test_a_checkpoint_without_a_pooler_is_saved_without_one_and_draws_no_random_number(tmp_path: Path) -> None:
+    folder = tiny.save_bert(tmp_path / "bert")
+    torch.manual_seed(3)
+    encoder = TransformerEncoder(folder)
+    drawn = torch.rand(1)
+    torch.manual_seed(3)
+    assert drawn == torch.rand(1)
+    assert encoder.pretrained_pooler() is None
+    SentenceEncoder(encoder, MeanPooler()).save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "model.safetensors").stat().st_size == Path(
+        folder, "model.safetensors"
+    ).stat().st_size
+
+
+@pytest.mark.parametrize("name", rest_slow(("BERT", "Qwen", "sentence-T5"), quick=0))
+def test_adapters_that_sentence_transformers_saved_are_merged_into_their_base_model(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = pytest.importorskip("sentence_transformers", reason="it builds the folders (dev extra)")
+    peft = pytest.importorskip("peft", reason="it makes the adapters (dev extra)")
+    base = save_family(tmp_path / "base", name)
+    model = theirs.SentenceTransformer(str(base), device="cpu")
+    plain = model.encode(TEXTS, batch_size=1)
+    model.add_adapter(peft.LoraConfig(r=4, init_lora_weights=False, target_modules="all-linear"))
+    model.save(str(tmp_path / "adapted"), create_model_card=False)
+    assert not (tmp_path / "adapted" / "config.json").exists()
+    expected = their_vectors(tmp_path / "adapted")
+    assert np.abs(expected - plain).max() > 0.1
+    ours = SentenceEncoder.from_pretrained(tmp_path / "adapted")
+    # The merged weights are rounded where theirs are added at each step.
+    assert np.abs(np.asarray(ours.encode(TEXTS)) - expected).max() <= 5 * near(expected)
+    ours.save_pretrained(tmp_path / "saved")
+    assert np.abs(their_vectors(tmp_path / "saved") - expected).max() <= 5 * near(expected)
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ImportError, match=r"contrastive-text\[adapters\]"):
+        SentenceEncoder.from_pretrained(tmp_path / "adapted")
+
+
+def save(folder: Path, network: torch.nn.Module, tokenizer: PreTrainedTokenizerBase) -> Path:
+    network.save_pretrained(folder)  # type: ignore[operator]  # a network of Transformers
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def small_bert(folder: Path) -> Path:
+    config = AutoConfig.for_model(**{**BERT, "vocab_size": 60})
+    return save(folder, AutoModel.from_config(config), bert_tokenizer())
+
+
+def clip(folder: Path) -> Path:
+    text = {**SIZE, "max_position_embeddings": 77}
+    vision = {key: SIZE[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+    config = CLIPConfig(text_config=text, vision_config={**vision, "intermediate_size": 24}, projection_dim=8)
+    return save(folder, CLIPModel(config), bert_tokenizer())
+
+
+def fnet(folder: Path) -> Path:
+    config = FNetConfig(**{key: SIZE[key] for key in SIZE if key != "num_attention_heads"}, pad_token_id=0)
+    return save(folder, FNetModel(config), bert_tokenizer())
+
+
+def remote_gte(folder: Path) -> Path:
+    path = save_network(folder, Family(BERT, bert_tokenizer)) / "config.json"
+    code = {"AutoConfig": "configuration.NewConfig", "AutoModel": "modeling.NewModel"}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "new", "auto_map": code}))
+    return folder
+
+
+def adapters_of_nothing(folder: Path) -> Path:
+    bert_tokenizer().save_pretrained(folder)
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["query"]}
+    (folder / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": "/no/such"}))
+    return folder
+
+
+REFUSED = {
+    "tokens without embeddings": (small_bert, r"token ids, got 60; .*resize_token_embeddings\(\d+\)"),
+    "CLIP": (clip, r"expected a network of texts alone, got clip, which also reads image"),
+    "padding in the vectors": (fnet, r"the same next to padding, got fnet"),
+    "GTE with code of its own": (remote_gte, r"expected a whole model folder, got .*`new`|custom code"),
+    "a base model that is gone": (adapters_of_nothing, r"base_model_name_or_path: expected .* got /no/such"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_folder_that_cannot_be_right_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+    build, reason = REFUSED[name]
+    with pytest.raises(InvalidValueError, match=reason):
+        SentenceEncoder.from_pretrained(build(tmp_path), pooler=MeanPooler())
+
+
+@pytest.mark.slow  # families that are rarely met
+def test_the_encoder_alone_is_loaded_of_a_whole_encoder_decoder(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    whole = save(tmp_path / "t5", T5Model(T5Config(**T5)), t5_tokenizer())
+    sizes: dict[str, Any] = {**SIZE, "num_key_value_heads": 1, "head_dim": 8, "query_pre_attn_scalar": 8}
+    gemma = save(
+        tmp_path / "gemma",
+        T5GemmaModel(T5GemmaConfig(encoder=sizes, decoder=sizes, vocab_size=420)),
+        t5_tokenizer(),
+    )
+    for folder in (whole, gemma):
+        ours = SentenceEncoder.from_pretrained(folder, pooler=MeanPooler())
+        assert "decoder" not in "".join(name for name, _ in ours.encoder.named_parameters())
+        vectors = np.asarray(ours.encode(TEXTS))
+        assert np.abs(their_vectors(folder) - vectors).max() <= near(vectors)
+        ours.save_pretrained(tmp_path / f"saved-{folder.name}")
+        assert np.abs(their_vectors(tmp_path / f"saved-{folder.name}") - vectors).max() <= near(vectors)
