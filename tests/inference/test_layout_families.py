@@ -38,6 +38,7 @@ from transformers import (
     FNetConfig,
     FNetModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
     T5Config,
     T5GemmaConfig,
     T5GemmaModel,
@@ -124,12 +125,16 @@ def test_a_family_s_folder_is_trained_for_a_step(name: str, tmp_path: Path) -> N
 
 
 def with_types(single: str) -> PreTrainedTokenizerBase:
-    tokenizer = bert_tokenizer()
-    ends = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("[CLS]", "[SEP]")]
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+    plain = bert_tokenizer()
+    ends = [(token, plain.convert_tokens_to_ids(token)) for token in ("[CLS]", "[SEP]")]
+    plain.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single=single, pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
     )
-    return tokenizer
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    # BERT's own class makes its post-processor anew.
+    return PreTrainedTokenizerFast(
+        tokenizer_object=plain.backend_tokenizer, **plain.special_tokens_map, model_input_names=names
+    )
 
 
 def gpt2_with_types() -> PreTrainedTokenizerBase:
