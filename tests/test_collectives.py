@@ -49,7 +49,10 @@ COUNTS: dict[str, dict[str, int]] = {
     "classes too": {"gather": 2, "reduce": 2, "reduce-scatter": 2},  # two objectives compare
     "two views of each text": COMPARED,
     "projector": {"gather": 2, "reduce": 2, "reduce-scatter": 2},  # a layer of batch normalisation
-    "queue of keys": {"gather": 1, "reduce": 2},  # keys have no gradient
+    "queue of keys": {
+        "gather": 2,
+        "reduce": 2,
+    },  # keys have no gradient; a logged step gathers the trained vectors
     "scores of pairs": COMPARED,
     "a guide": COMPARED,
 }
