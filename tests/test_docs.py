@@ -15,7 +15,9 @@ import retrieval_files
 import sts_files
 import tiny
 
+from contrastive_text import SentenceEncoder, TransformerEncoder
 from contrastive_text.cli import run
+from contrastive_text.poolers import MeanPooler
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -78,11 +80,13 @@ def write_clicks(folder: Path) -> None:
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with what the pages speak of: texts, pairs, triples, labelled files, encoder/ and teacher/."""
+    """A folder with the files of the pages: texts, pairs, triples, labels, encoder/, teacher/ and minilm/."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     tiny.save_bert(tmp_path / "encoder")
     shutil.copytree(tmp_path / "encoder", tmp_path / "teacher")
+    encoder = TransformerEncoder(str(tmp_path / "encoder"))
+    SentenceEncoder(encoder, MeanPooler(), normalize=True, max_length=24).save_pretrained(tmp_path / "minilm")
     tiny.write_texts(tmp_path / "texts.txt", tiny.TEXTS * 2)
     tiny.write_pairs(tmp_path / "pairs.tsv")
     tiny.write_triples(tmp_path / "triples.jsonl")

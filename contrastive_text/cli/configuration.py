@@ -29,6 +29,7 @@ from contrastive_text.recipes.layers import (
     replace_bounds,
 )
 from contrastive_text.recipes.yaml_files import parse_yaml
+from contrastive_text.training.folder_start import with_start
 from contrastive_text.training.run_parser import check_places, checkpoint_parts, run_parser
 from contrastive_text.training.trainer_options import answering
 
@@ -93,12 +94,25 @@ def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
         if file is not None:
             if not file:
                 raise InvalidValueError("--config: expected a YAML file, got none; name one after it")
-            layers += read_layers(file)
+            layers += read_layers(file, apart=True)
         elif word.startswith("--") or not options or len(options[-1]) == 2:
             options.append([name, value] if joined and word.startswith("--") else [word])
         else:
             options[-1].append(word)
-    config = merge(layers)
+    config = with_start(layers, lambda merged: _overridden(merged, options))
+    return _with_options(config, options)
+
+
+def _overridden(config: Config, options: Sequence[Sequence[str]]) -> Config:
+    """Returns a configuration with all options over it, also those that are left to the parser."""
+    config, left = _with_options(config, options)
+    for name, joined, value in (option.removeprefix("--").partition("=") for option in left):
+        config = put(config, name, value) if joined else config
+    return config
+
+
+def _with_options(config: Config, options: Sequence[Sequence[str]]) -> tuple[Config, list[str]]:
+    """Returns a configuration with options over it, and the options that are left to the parser."""
     left: list[str] = []
     for option in options:
         key, typed = option[0].removeprefix("--"), option[1] if len(option) == 2 else None

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from contrastive_text.core.disk import replacing_folder
@@ -29,7 +30,32 @@ _READ_INSTEAD = (
 _READ_SUFFIXES = {".json", ".safetensors", ".bin", ".txt", ".model", ".jinja", ".onnx", ".data", ".xml"}
 _READ_FOLDERS = re.compile(r"\d+_\w+|additional_chat_templates|openvino|onnx")
 """Files and folders of a model folder that loading reads."""
+UNREAD = ("*.onnx", "openvino/*", "*.h5")
+"""Files of a model on the hub that are never fetched."""
 _checked: dict[Path, list[tuple[str, int, int, int]]] = {}
+
+
+def model_place(name: str) -> Path | None:
+    """Returns the folder of an embedding model, or of the hub's copy of one; None for any other name.
+
+    Args:
+        name: A folder, or a name on the hub, which is asked for ``modules.json``.
+    """
+    folder = Path(name)
+    if folder.is_dir():
+        return folder if (folder / MODULES).is_file() else None
+    return None if folder.is_absolute() or name.count("/") > 1 else _hub_place(name)
+
+
+@cache  # of a name on the hub
+def _hub_place(name: str) -> Path | None:
+    from huggingface_hub import hf_hub_download, snapshot_download  # late: of no use for a folder
+
+    try:
+        hf_hub_download(name, MODULES)
+        return Path(snapshot_download(name, ignore_patterns=list(UNREAD)))
+    except (OSError, ValueError):  # the hub is out of reach, or has no such model or no such file in it
+        return None
 
 
 @contextmanager

@@ -30,7 +30,8 @@ from contrastive_text.data.steps import describe_steps
 from contrastive_text.data.tasks import ALONE, ONLY, TextTask, check_numbers, check_tasks
 from contrastive_text.data.tokenizing import single_threaded_tokenizers
 from contrastive_text.pairings import Pairing
-from contrastive_text.recipes.building import build_from_recipe
+from contrastive_text.recipes.building import build_part
+from contrastive_text.recipes.layers import merge, read_recipe
 
 
 class TextDataModule(pl.LightningDataModule):
@@ -199,9 +200,8 @@ class TextDataModule(pl.LightningDataModule):
         """  # Any: of the constructor
         options = given_sources(options)
         with handed(options):
-            return build_from_recipe(
-                cls, "data", recipe, {key: to_plain(value, key) for key, value in options.items()}
-            )
+            above = {"data": {key: to_plain(value, key) for key, value in options.items()}}
+            return build_part(cls, "data", merge([read_recipe(recipe), above]), recipe)
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # Lightning's options are all in ``options``

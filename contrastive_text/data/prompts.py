@@ -78,6 +78,7 @@ class Prompts:
         include_prompt: bool = True,
         prompt_apart: bool = False,
         prompt_counted: bool = True,
+        default_prompt_name: str | None = None,
     ) -> Self:
         """Returns the prompts of a model that is trained with them.
 
@@ -89,12 +90,17 @@ class Prompts:
             include_prompt: Whether the pooler reads their tokens.
             prompt_apart: Whether they are tokenised apart from the texts.
             prompt_counted: Whether the length limit counts them.
+            default_prompt_name: Of a model's own prompts, which are used unchanged: the name whose text is before
+                texts that are neither queries nor documents, or an empty one for no prompt. None for the rule
+                above.
 
         Example:
             >>> Prompts.trained({"default": "text: "}).named
             {'query': 'text: ', 'document': 'text: ', 'default': 'text: '}
         """
         named = dict(cls(prompts or {}).named)
+        if default_prompt_name is not None:
+            return cls(named, default_prompt_name or None, include_prompt, prompt_apart, prompt_counted)
         if DEFAULT in named:
             named = {QUERY: named[DEFAULT], DOCUMENT: named[DEFAULT], **named}
         default = next((name for name in (DEFAULT, QUERY) if name in named), None)
@@ -177,8 +183,13 @@ class Prompts:
         return next((name for name in (*own, kind) if name is not None and name in self.named), None)
 
     def of_role(self, role: Role, task: str) -> str:
-        """Returns the prompt of a role: the query's of anchors and originals, the document's of the others."""
+        """Returns the prompt of a role: the query's of anchors and originals, the document's of the others.
+
+        Of a model that names neither, all texts have the default.
+        """
         name = self.name_of(QUERY if role in ("anchor", "original") else DOCUMENT, task)
+        if name is None and not {QUERY, DOCUMENT} & set(self.named):
+            return self.text()
         return "" if name is None else self.named[name]
 
     def check_names(self, tasks: Sequence[str]) -> None:

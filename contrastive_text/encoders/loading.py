@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from tokenizers import normalizers
 from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
@@ -25,8 +26,8 @@ from transformers import (
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
 from contrastive_text.core.libraries import is_failure, quiet
 from contrastive_text.core.misspelt import nearest_folder
-from contrastive_text.core.model_files import TODO, check_whole
-from contrastive_text.core.records import Record, shown
+from contrastive_text.core.model_files import MODULES, TODO, check_whole, model_place
+from contrastive_text.core.records import Record, inside, read_json, records, shown
 from contrastive_text.encoders.adapter_files import (
     NOT_BY_TRANSFORMERS,
     adapters_beside,
@@ -55,6 +56,8 @@ _RECORDS = (
 """Mappings that Transformers reads of a folder."""
 _COUNTS, _MOST_LAYERS = re.compile("layers|groups|experts|layer$"), 1000
 """Fields of a ``config.json`` that say how many parts are made one by one, and the most that any network has."""
+TEXT_SETTINGS = "sentence_bert_config.json"
+"""Settings of sentence-transformers for a network's texts: length limit and lower-casing."""
 _WAY = "_implementation"
 """How a key ends that says by which code attention or experts are computed."""
 _T = TypeVar("_T")
@@ -80,6 +83,19 @@ def _fetched(what: str, name: str, fetch: Callable[[], _T]) -> _T:
                 f"there is no such folder, and the hub gave none: {_said(error)}"
             )
         raise InvalidValueError(f"{what}: expected {answer}") from error
+
+
+def network_place(name: str) -> str:
+    """Returns the folder of the network in the folder or the hub's copy of an embedding model, else the name.
+
+    ``modules.json`` names it: the folder itself, or one inside of it such as ``0_Transformer``.
+    """
+    folder = model_place(name)
+    if folder is None:
+        return name
+    path = folder / MODULES
+    modules = records(read_json(path, TODO), of="modules", where=str(path), todo=TODO)
+    return str(inside(folder, modules[0].text("path"), str(path))) if modules else name
 
 
 def _check_files(name: str) -> None:
@@ -220,6 +236,7 @@ def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: 
         architecture: PreTrainedConfig = AutoConfig.for_model(**config)
     else:
         assert name is not None
+        name = network_place(name)
         _check_files(name)
         source = weights_source(name)
         _check_files(source)
@@ -258,6 +275,7 @@ def load_model(
     """
     if name is None:
         return build_model(architecture), {}
+    name = network_place(name)
     source = weights_source(name)
     _check_sizes(source, architecture)
     packed = loading_options() if weights_dtype == "nf4" else {}
@@ -312,7 +330,7 @@ def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[Pr
             AutoModelForMaskedLM.from_config, architecture, dtype=torch.float32
         )
         return _made(fresh), False
-    model, lacking, _ = _load(AutoModelForMaskedLM, weights_source(name), architecture)
+    model, lacking, _ = _load(AutoModelForMaskedLM, weights_source(network_place(name)), architecture)
     return model, not lacking
 
 
@@ -370,6 +388,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     Raises:
         ValueError: There is none, a damaged one, or one that isn't fast.
     """
+    name = network_place(name)
     _check_files(name)
     if (file := Path(name, "tokenizer.json")).is_file():
         check_tokenizer_file(file)
@@ -383,6 +402,9 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
             f"{name}: expected a number as model_max_length of tokenizer_config.json, got "
             f"{shown(tokenizer.model_max_length)}; {TODO}"
         )
+    settings = Path(name, TEXT_SETTINGS)
+    if settings.is_file() and Record.read(settings, TODO).flag("do_lower_case", False):
+        _lower_case(tokenizer)
     return tokenizer
 
 
@@ -410,3 +432,13 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, name: str | 
         f"the tokenizer that the network was trained with, or call resize_token_embeddings({ids}) of the "
         "Transformers model and save it again"
     )
+
+
+def _lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Puts texts into lower case before all else that the tokenizer does, unless it does so already."""
+    own = tokenizer.backend_tokenizer.normalizer
+    parts = [] if own is None else [own]
+    if isinstance(own, normalizers.Sequence):
+        parts = [own[number] for number in range(len(own))]
+    if not any(isinstance(part, normalizers.Lowercase) for part in parts):
+        tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])

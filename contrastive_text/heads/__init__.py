@@ -12,13 +12,17 @@ from contrastive_text.heads.base import (
 from contrastive_text.heads.mlp import FineTuningHead, MLPHead, TanhHead
 from contrastive_text.heads.projector import ProjectorHead, WholeBatchNorm
 from contrastive_text.heads.sharing import share_layers
+from contrastive_text.heads.stack import FirstFeatures, StackHead, UnitLength, stack_of
 
 __all__ = [
     "FineTuningHead",
+    "FirstFeatures",
     "Head",
     "MLPHead",
     "ProjectorHead",
+    "StackHead",
     "TanhHead",
+    "UnitLength",
     "WholeBatchNorm",
     "apply_exactly",
     "build_head",
@@ -27,4 +31,5 @@ __all__ = [
     "output_width",
     "project_parts",
     "share_layers",
+    "stack_of",
 ]

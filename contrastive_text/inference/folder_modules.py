@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from tokenizers import normalizers
 from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.core.class_paths import resolve
@@ -150,8 +149,6 @@ def _read_network(folder: Path, class_path: str) -> Network:  # noqa: ARG001
     encoder = TransformerEncoder(str(folder))
     _check_vocabulary(encoder, folder)
     _check_side(encoder, folder)
-    if settings.lower_case:
-        _lower_case(encoder)
     limit = encoder.limit
     if limit is not None and settings.longest > limit and encoder.tokenizer is not None:
         # As in sentence-transformers, the Transformer's settings hold in place of the tokenizer's.
@@ -160,17 +157,6 @@ def _read_network(folder: Path, class_path: str) -> Network:  # noqa: ARG001
     _check_runs(encoder, folder)
     wanted = settings.max_length or limit
     return Network(encoder, min(filter(None, (wanted, encoder.limit)), default=None), settings)
-
-
-def _lower_case(encoder: TransformerEncoder) -> None:
-    """Puts texts into lower case before all else that the tokenizer does, unless it does so already."""
-    if encoder.tokenizer is None:
-        return
-    backend = encoder.tokenizer.backend_tokenizer
-    own = backend.normalizer
-    first = own[0] if isinstance(own, normalizers.Sequence) and len(own) else own
-    if not isinstance(first, normalizers.Lowercase):
-        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([own] if own else [])])
 
 
 def _check_side(encoder: TransformerEncoder, folder: Path) -> None:

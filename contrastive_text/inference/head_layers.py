@@ -19,6 +19,7 @@ from contrastive_text.core.libraries import is_failure
 from contrastive_text.core.model_files import TODO
 from contrastive_text.core.records import Record
 from contrastive_text.core.weights import check_dense
+from contrastive_text.heads import UnitLength
 from contrastive_text.inference.folder_files import ELSEWHERE, read_record, write_json
 
 _WIDEST = 1 << 20
@@ -28,19 +29,6 @@ _INPUT = "sentence_embedding"
 _TANH = "torch.nn.modules.activation.Tanh"
 """Activation of a Dense layer that names none."""
 _ACTIVATIONS = "torch.nn.modules.activation"
-
-
-class UnitLength(nn.Module):
-    """Scales vectors to length 1: sentence-transformers' ``Normalize`` before another layer.
-
-    Example:
-        >>> UnitLength()(torch.tensor([[3.0, 4.0]]))
-        tensor([[0.6000, 0.8000]])
-    """
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        """Returns vectors of length 1, (n, D); a zero vector stays one."""
-        return nn.functional.normalize(vectors, dim=-1)
 
 
 class HeadModule(NamedTuple):

@@ -13,17 +13,18 @@ from torch import nn
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.misspelt import nearest_folder
-from contrastive_text.core.model_files import MODULES, TODO, check_whole, whole_folder
+from contrastive_text.core.model_files import MODULES, TODO, UNREAD, check_whole, whole_folder
 from contrastive_text.core.records import Record, inside, read_json, records
 from contrastive_text.core.types import MASK, SLOT
 from contrastive_text.data.prompts import DOCUMENT, NO_PROMPTS, QUERY, Prompts
+from contrastive_text.heads import UnitLength
 from contrastive_text.inference.folder_files import ELSEWHERE, read_record, write_json
 from contrastive_text.inference.folder_modules import NETWORK, POOLER, Network
-from contrastive_text.inference.head_layers import READERS, WRITERS, UnitLength, group_layers
+from contrastive_text.inference.head_layers import READERS, WRITERS, group_layers
 from contrastive_text.inference.model_card import put_card, read_card
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.similarities import SimilarityName, check_similarity
-from contrastive_text.inference.transformer_settings import TRANSFORMER_SETTINGS
+from contrastive_text.inference.transformer_settings import TRANSFORMER_SETTINGS, read_transformer_settings
 from contrastive_text.poolers import Pooler
 
 _SETTINGS = "config_sentence_transformers.json"
@@ -66,7 +67,7 @@ def local_folder(model_name_or_path: str) -> Path:
             f"model: expected a model folder, got {path}; give the folder that holds config.json"
         )
     try:
-        return Path(snapshot_download(model_name_or_path, ignore_patterns=["*.onnx", "openvino/*", "*.h5"]))
+        return Path(snapshot_download(model_name_or_path, ignore_patterns=list(UNREAD)))
     except (OSError, ValueError) as error:
         raise InvalidValueError(
             f"model: expected a local folder or a name on the Hugging Face hub, got {model_name_or_path!r}; "
@@ -154,13 +155,17 @@ class ModelStart(NamedTuple):
         pooler: From token vectors to one vector per text.
         layers: After the pooler, with the folder's weights.
         normalize: Whether vectors get unit length after them.
+        truncate_dim: Features that are kept; None for all.
         prompts: What comes before texts.
+        inference: Further arguments of ``SentenceEncoder``, which training doesn't change.
     """
 
     pooler: Pooler
     layers: nn.Sequential
     normalize: bool
+    truncate_dim: int | None
     prompts: Prompts
+    inference: dict[str, int | str | None]
 
 
 def read_start(folder: Path) -> ModelStart | None:
@@ -175,8 +180,28 @@ def read_start(folder: Path) -> ModelStart | None:
     pooler, pooled = POOLER.read(modules[1].place, modules[1].class_path)
     layers = [layer for each in modules[2:] for layer in READERS[each.kind](each.place)]
     normalize = bool(layers) and isinstance(layers[-1], UnitLength)
-    prompts = replace(_read_settings(folder / _SETTINGS).prompts, pooled=pooled)
-    return ModelStart(pooler, nn.Sequential(*layers[: len(layers) - normalize]), normalize, prompts)
+    settings, network = _read_settings(folder / _SETTINGS), read_transformer_settings(modules[0].place)
+    inference: dict[str, int | str | None] = {
+        "max_length": network.max_length or _tokenizer_limit(modules[0].place),
+        "query_length": network.query_length,
+        "document_length": network.document_length,
+        "similarity_fn_name": None if settings.similarity_fn_name == "cosine" else settings.similarity_fn_name,
+    }
+    return ModelStart(
+        pooler=pooler,
+        layers=nn.Sequential(*layers[: len(layers) - normalize]),
+        normalize=normalize,
+        truncate_dim=settings.truncate_dim,
+        prompts=replace(settings.prompts, pooled=pooled),
+        inference={name: value for name, value in inference.items() if value is not None},
+    )
+
+
+def _tokenizer_limit(folder: Path) -> int | None:
+    """Returns the longest text in tokens by a folder's tokenizer; None for no limit."""
+    path = folder / "tokenizer_config.json"
+    limit = read_record(path).values.get("model_max_length") if path.exists() else None
+    return limit if isinstance(limit, int) and limit < 10**9 else None  # without a limit, a huge number
 
 
 def read_folder(folder: Path) -> ModelParts:

@@ -25,6 +25,16 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in BASE.parent.glob("*.yaml") if path != BASE)
 
 
+def is_shipped(path: str | Path) -> bool:
+    """Returns whether a file is a shipped recipe.
+
+    Example:
+        >>> is_shipped(recipe_file("simcse")), is_shipped("mine.yaml")
+        (True, False)
+    """
+    return Path(path).resolve().parent == BASE.parent.resolve()
+
+
 def recipe_file(name: str, where: str = "recipe") -> Path:
     """Returns the file of a recipe.
 

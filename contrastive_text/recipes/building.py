@@ -9,25 +9,24 @@ from jsonargparse import ArgumentParser
 from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.places import check_words
 from contrastive_text.recipes import BASE
-from contrastive_text.recipes.layers import Config, merge, read_config, read_recipe
+from contrastive_text.recipes.layers import Config, merge, read_config
 
 T = TypeVar("T")
 
 
-def build_from_recipe(part: type[T], place: str, recipe: str, above: Config) -> T:
-    """Builds a part of a run from a recipe, as the shell would.
+def build_part(part: type[T], place: str, config: Config, recipe: str) -> T:
+    """Builds a part of a run from a configuration, as the shell would.
 
     Args:
         part: Its class.
-        place: Where its arguments stand in the recipe, such as ``model``.
-        recipe: Name of a shipped recipe, or path of a YAML file.
-        above: Arguments that override the recipe's.
+        place: Where its arguments are in the configuration, such as ``model``.
+        config: The recipe with what overrides it.
+        recipe: Name of the recipe, for errors.
 
     Raises:
-        ValueError: No such recipe, or arguments that the class doesn't take.
+        ValueError: Arguments that the class doesn't take.
     """
-    config = merge([read_config(BASE), read_recipe(recipe), {place: above}])
-    given = {place: config.get(place) or {}}
+    given = {place: merge([read_config(BASE), config]).get(place) or {}}
     check_words(given[place], part, place)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(part, place)

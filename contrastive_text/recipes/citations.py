@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from contrastive_text.recipes import BASE, recipe_file, recipe_names
+from contrastive_text.recipes import BASE, is_shipped, recipe_file, recipe_names
 
 _ENTRIES = BASE.parent / "papers" / "citations.bib"
 _FIELD = re.compile(r"^ +(\w+) = \{(.*)\},?$", flags=re.MULTILINE)
@@ -22,7 +22,7 @@ def shipped(file: str | Path) -> str | None:
         'simcse_sup'
     """
     path = Path(file)
-    if path.resolve().parent == BASE.parent.resolve():
+    if is_shipped(path):
         return path.stem if path.stem in recipe_names() else None
     found = _OVER.search(path.read_text(encoding="utf-8")) if path.is_file() else None
     return found[1] if found and found[1] in recipe_names() else None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.recipes import recipe_file
+from contrastive_text.recipes import is_shipped, recipe_file
 from contrastive_text.recipes.yaml_files import parse_yaml, read_yaml
 
 Config: TypeAlias = dict[str, Any]  # Any: what YAML can hold
@@ -34,6 +34,12 @@ _NAMED_ALONE = frozenset(
 """Dictionaries whose names the user chooses, and of which a later layer names all entries."""
 UNBOUNDED: Mapping[str, int | None] = {"max_steps": -1, "max_epochs": None}
 """Bounds of a run's length among the trainer's options -> the value of no bound."""
+METHOD = "pooler_is_method"
+"""Key of a recipe whose method is its pooler: it replaces the pooler and the head of an embedding model."""
+PLAIN = "of_plain_encoder"
+"""Key under which ``read_layers`` puts a recipe's parts for a plain encoder; no file has it."""
+POOLING = ("pooler", "inference_pooler", "head")
+"""Arguments of the module between the network and the vector."""
 
 
 def read_config(path: str | Path) -> Config:
@@ -51,19 +57,42 @@ def read_config(path: str | Path) -> Config:
     return dict(content or {})
 
 
-def read_layers(path: str | Path) -> list[Config]:
+def read_layers(path: str | Path, apart: bool = False) -> list[Config]:
     """Reads a YAML file with the recipes under it, the lowest first.
 
     Its line ``recipe``, if it has one, names a shipped recipe that it overrides, which may name one in its turn.
+
+    Args:
+        path: The file.
+        apart: Whether a shipped recipe's parts for a plain encoder are put under ``PLAIN``, because a run that
+            starts from an embedding model has that model's instead.
 
     Raises:
         ValueError: As ``read_config``; no such recipe.
     """
     own = read_config(path)
-    if "recipe" not in own:
+    below = own.pop("recipe", None)
+    is_method = bool(own.pop(METHOD, False))
+    if apart and is_shipped(path):
+        own = _set_apart(own, is_method)
+    if below is None:
         return [own]
-    below = recipe_file(str(own.pop("recipe")), f"--config: {path}: recipe")
-    return [*read_layers(below), own]
+    return [*read_layers(recipe_file(str(below), f"--config: {path}: recipe"), apart), own]
+
+
+def _set_apart(recipe: Config, is_method: bool) -> Config:
+    """Returns a recipe with its parts for a plain encoder under ``PLAIN``: pooler, head, training length."""
+    model = dict(recipe.get("model") or {})
+    pooling = {name: model[name] for name in POOLING if name in model}
+    plain: Config = {} if is_method else {name: model.pop(name) for name in pooling}
+    encoder = model.get("encoder") or {}
+    length = (encoder.get("init_args") or {}).get("max_length")
+    if length is not None:
+        arguments = {name: value for name, value in encoder["init_args"].items() if name != "max_length"}
+        model["encoder"] = {**encoder, "init_args": arguments}
+        plain["encoder"] = {**encoder, "init_args": {"max_length": length}}
+    method = pooling if is_method else {}
+    return {**recipe, "model": model, PLAIN: {"model": plain, "method": method}} if plain or method else recipe
 
 
 def read_recipe(recipe: str | Path) -> Config:
@@ -152,7 +181,7 @@ def option_over(config: Config, key: str, value: str) -> Config | None:
         >>> option_over({}, "data.tasks.sst.train", "sst.tsv")
         {'data': {'tasks': {'sst': {'train': 'sst.tsv'}}}}
     """
-    there = _at(config, key)
+    there = value_at(config, key)
     if value.startswith(("[", "{")):
         return lay(config, key, parse_yaml(value, f"--{key}: {value}"))
     if isinstance(there, Mapping) and "class_path" in there:
@@ -171,7 +200,7 @@ def lay(config: Config, key: str, value: object) -> Config:
         >>> lay({"loss": {"class_path": "InfoNCE", "init_args": {"temperature": 0.1}}}, "loss.temperature", 0.2)
         {'loss': {'class_path': 'InfoNCE', 'init_args': {'temperature': 0.2}}}
     """
-    return put(config, key, _over(_at(config, key), value, alone=key.rpartition(".")[2] in _NAMED_ALONE))
+    return put(config, key, _over(value_at(config, key), value, alone=key.rpartition(".")[2] in _NAMED_ALONE))
 
 
 def _opens_an_entry(config: Config, key: str) -> bool:
@@ -181,11 +210,17 @@ def _opens_an_entry(config: Config, key: str) -> bool:
     if not entries:
         return False
     # The parser finds its way through parts, where it answers a misspelt name; not through a task, which is none.
-    part = _at(config, ".".join(names[: entries[0] + 1]))
+    part = value_at(config, ".".join(names[: entries[0] + 1]))
     return not isinstance(part, Mapping) or "class_path" not in part
 
 
-def _at(config: Any, key: str) -> Any:  # Any: a place of a configuration holds anything
+def value_at(config: Any, key: str) -> Any:  # Any: a place of a configuration holds anything
+    """Returns the value at a dotted name that may leave out ``init_args``; None if there is none.
+
+    Example:
+        >>> value_at({"loss": {"class_path": "InfoNCE", "init_args": {"temperature": 0.1}}}, "loss.temperature")
+        0.1
+    """
     for name in key.split("."):
         if not isinstance(config, Mapping):
             return None

@@ -65,6 +65,27 @@ def _check_head_and_weights(
             )
 
 
+def check_inference(inference: Mapping[str, object] | None) -> None:
+    """Checks the arguments that the saved model gets unchanged.
+
+    Args:
+        inference: Name -> value; None for none.
+
+    Raises:
+        ValueError: An unknown name, or a length below 3.
+    """
+    for name, value in (inference or {}).items():
+        known = ("max_length", "query_length", "document_length", "similarity_fn_name")
+        if name not in known:
+            raise InvalidValueError(
+                f"model.inference.{name}: expected one of {', '.join(known)}, got {name}; drop it"
+            )
+        if name == "max_length" and not (type(value) is int and value >= 3):
+            raise InvalidValueError(
+                f"model.inference.max_length: expected 3 tokens or more, got {value!r}; give a longer length"
+            )
+
+
 def check_parts(encoder: Encoder, head: Head | None, weights: Mapping[str, float], by_task: TaskParts) -> None:
     """Checks that parts go together: a head that is kept, views with a place, objectives with something to read.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import pytorch_lightning as pl
 from pytorch_lightning.utilities import rank_zero_warn
@@ -23,15 +23,17 @@ from contrastive_text.data.needs import DataNeeds
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.embedder import Embedder
-from contrastive_text.heads import Head
+from contrastive_text.heads import Head, StackHead
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
-from contrastive_text.recipes.building import build_from_recipe
+from contrastive_text.recipes.building import build_part
+from contrastive_text.recipes.layers import layer_file, merge, read_layers
 from contrastive_text.training.accumulation import KeepGradients
-from contrastive_text.training.checks import check_names, check_numbers, check_parts
+from contrastive_text.training.checks import check_inference, check_names, check_numbers, check_parts
 from contrastive_text.training.constant_loss import WarnOfConstantLoss
 from contrastive_text.training.divergence import EndWhenDiverged
+from contrastive_text.training.folder_start import load_head, with_start
 from contrastive_text.training.forward_pass import encode_read
 from contrastive_text.training.guides import Guide
 from contrastive_text.training.held_out import HeldOutScores, predictions, scores_of
@@ -67,6 +69,9 @@ class ContrastiveModule(StoredModule):
         include_prompt: Whether poolers read the tokens of prompts.
         prompt_apart: Whether prompts and texts are tokenised each by itself; otherwise they are one string.
         prompt_counted: Whether the encoder's ``max_length`` counts prompts.
+        default_prompt_name: Of an embedding model's own prompts: see ``Prompts.trained``.
+        inference: Arguments of ``SentenceEncoder`` for the saved model, which training doesn't change:
+            ``max_length``, which also bounds training, and ``similarity_fn_name``. None for none.
         objectives: Name -> objective; None for one ``Contrastive`` objective. The names appear in the log.
         guides: Name -> other model whose vectors objectives read beside the own ones; None for none.
         weights: Name of an objective -> its weight in the sum, 1 where none is given.
@@ -104,6 +109,8 @@ class ContrastiveModule(StoredModule):
         include_prompt: bool = True,
         prompt_apart: bool = False,
         prompt_counted: bool = True,
+        default_prompt_name: str | None = None,
+        inference: dict[str, Any] | None = None,  # Any: of each its own
         objectives: dict[str, Objective] | None = None,
         guides: dict[str, Guide] | None = None,
         weights: dict[str, float] | None = None,
@@ -126,8 +133,12 @@ class ContrastiveModule(StoredModule):
         self.optimizer, self.schedule = optimizer or AdamW(), schedule or LinearSchedule()
         self.prompts, self.include_prompt, self.guides = prompts, include_prompt, guides
         self.prompt_apart, self.prompt_counted = prompt_apart, prompt_counted
-        trained = Prompts.trained(prompts, include_prompt, prompt_apart, prompt_counted)
-        self.by_task = TaskParts(self.objective_parts(), views or {}, trained, guides or {})
+        self.default_prompt_name, self.inference = default_prompt_name, inference
+        options = (include_prompt, prompt_apart, prompt_counted, default_prompt_name)
+        trained = Prompts.trained(prompts, *options)
+        self.by_task = TaskParts(
+            self.objective_parts(), views or {}, trained, guides or {}, default_prompt_name is None
+        )
         self.plan = self.by_task.common
         self.figures: dict[str, Tensor] = {}
         self.figure_weights: dict[str, Tensor] = {}
@@ -135,7 +146,9 @@ class ContrastiveModule(StoredModule):
         self._recipe: str | None = None
         self._scores: HeldOutScores
         check_parts(encoder, head, self.weights, self.by_task)
+        check_inference(inference)
         self.by_task.build(self.embedder, head)
+        load_head(head)
         check_momentum(self.objective_parts(), self.by_task.plan)
         self.momentum = MomentumNetworks(self.objective_parts(), self.embedder)
         self.combine.build(list(self.objectives))
@@ -159,8 +172,9 @@ class ContrastiveModule(StoredModule):
             ValueError: No such recipe, or no such encoder.
         """
         named = {"model_name_or_path": model_name_or_path, "config": None}
-        above = {} if model_name_or_path is None else {"encoder": {"init_args": named}}
-        module = build_from_recipe(cls, "model", recipe, above)
+        above = {} if model_name_or_path is None else {"model": {"encoder": {"init_args": named}}}
+        config = with_start(read_layers(layer_file(recipe), apart=True), lambda layer: merge([layer, above]))
+        module = build_part(cls, "model", merge([config, above]), recipe)
         module._recipe = recipe
         return module
 
@@ -177,9 +191,16 @@ class ContrastiveModule(StoredModule):
     def text_tokenizer(self, training: bool = True) -> TextTokenizer | None:
         """Returns the encoder's tokenizer with the limit of training or of use; None before one is learned."""
         tokenizer, limit = self.encoder.tokenizer, self.encoder.limit
-        max_length = (self.encoder.max_length or limit) if training else limit
+        in_use = self.length_in_use
+        max_length = (self.encoder.max_length or in_use) if training else in_use
         spare = None if limit is None or max_length is None else limit - max_length
         return None if tokenizer is None else TextTokenizer(tokenizer, max_length, spare)
+
+    @property
+    def length_in_use(self) -> int | None:
+        """Longest text of the saved model in tokens with special ones; None for no limit."""
+        limits = ((self.inference or {}).get("max_length"), self.encoder.limit)
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def data_needs(self, tasks: Sequence[str]) -> DataNeeds:
         """Returns what the parts need of the data of these tasks; see ``TaskParts.data_needs``."""
@@ -202,9 +223,18 @@ class ContrastiveModule(StoredModule):
 
     def sentence_encoder(self) -> SentenceEncoder:
         """Returns the model that inference uses, without views and train-only heads; it shares the weights."""
-        head, kept = None if self.head is None else self.head.network, self.by_task.truncate_dim
-        pooler, prompts = self.inference_embedder.pooler, self.by_task.prompts
-        return SentenceEncoder(self.encoder, pooler, head, prompts=prompts, truncate_dim=kept)
+        head, normalize, kept = None if self.head is None else self.head.network, False, None
+        if isinstance(self.head, StackHead):
+            head, normalize, kept = self.head.in_use()
+        return SentenceEncoder(
+            self.encoder,
+            self.inference_embedder.pooler,
+            head,
+            normalize,
+            prompts=self.by_task.prompts,
+            truncate_dim=self.by_task.truncate_dim or kept,
+            **{**(self.inference or {}), "max_length": self.length_in_use},  # checked at construction
+        )
 
     def forward(self, batch: Batch) -> Tensor:
         """Returns the vectors that inference sees: no view, no train-only head, (S, D)."""

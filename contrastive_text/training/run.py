@@ -21,6 +21,7 @@ from contrastive_text.core.class_paths import own_modules, trust_words
 from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.misspelt import nearest, parsing
+from contrastive_text.core.model_files import model_place
 from contrastive_text.core.notebook import facts_table
 from contrastive_text.core.specs import to_plain
 from contrastive_text.core.terminal import escaping_output
@@ -29,7 +30,7 @@ from contrastive_text.data.files.given import given_sources, handed
 from contrastive_text.encoders import Encoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.recipes.citations import shipped
-from contrastive_text.recipes.layers import lay, layer_file, merge, read_recipe, replace_bounds
+from contrastive_text.recipes.layers import Config, lay, layer_file, read_layers, replace_bounds
 from contrastive_text.recipes.yaml_files import parse_yaml
 from contrastive_text.training.callbacks import RunSummary
 from contrastive_text.training.callbacks.chunk_size import ChunkSize
@@ -38,6 +39,7 @@ from contrastive_text.training.callbacks.progress import RunProgressBar
 from contrastive_text.training.callbacks.run_summary import TITLE, model_facts
 from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
 from contrastive_text.training.dry_run import FirstStepReachedError, make_dry
+from contrastive_text.training.folder_start import with_start
 from contrastive_text.training.initial_weights import load_initial_weights
 from contrastive_text.training.latest_checkpoint import FINISHED, resumable_in
 from contrastive_text.training.model_card import add_card
@@ -155,11 +157,16 @@ class Run:
                 )
         path = given.get("ckpt_path")
         below = {} if path is None else checkpoint_parts(str(path), to_resume=True)
-        merged = merge([below, read_recipe(recipe)])
+        plain = {name: to_plain(value, name) for name, value in given.items()}
         trainer = {name.removeprefix("trainer."): value for name, value in given.items()}
-        merged = replace_bounds(merged, trainer)
-        for name, value in given.items():
-            merged = lay(merged, name, to_plain(value, name))
+
+        def override(config: Config) -> Config:
+            config = replace_bounds(config, trainer)
+            for name, value in plain.items():
+                config = lay(config, name, value)
+            return config
+
+        merged = override(with_start([below, *read_layers(layer_file(recipe), apart=True)], override))
         check_places(merged)
         parser = run_parser()
         with parsing("Run"), handed(given):
@@ -224,6 +231,8 @@ class Run:
                     "--init_from: expected none beside --ckpt_path, which resumes a run with its own weights, "
                     "got both; drop one of them, or set init_from to null"
                 )
+            before = model_place(parts["init_from"])
+            self._summary.saved_model = None if before is None else str(before)
             # Before a vocabulary is learned.
             self._summary.starts_from = load_initial_weights(self.module, parts["init_from"], parts["keep_heads"])
         elif parts["keep_heads"] and parts["ckpt_path"] is None:

@@ -202,7 +202,7 @@ def check_resumed(
     """
     check_resumable(checkpoint, trainer.ckpt_path)
     begun = checkpoint.get("hyper_parameters") or {}
-    options = ("prompts", "include_prompt", "prompt_apart", "prompt_counted")
+    options = ("prompts", "include_prompt", "prompt_apart", "prompt_counted", "default_prompt_name")
     was = Prompts.trained(**{"prompts": None} | {name: begun[name] for name in options if name in begun})
     if was.spec != prompts.spec:
         raise InvalidValueError(

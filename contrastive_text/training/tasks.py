@@ -33,6 +33,7 @@ class TaskParts:
         views: Role or slot -> chain, for the tasks that have none of their own; task -> such a dictionary.
         prompts: What stands before texts, whatever their task.
         guides: Other models whose vectors the objectives read, by name.
+        checks_prompts: Whether some text must read each prompt; an embedding model names others too.
 
     Raises:
         ValueError: A guide that nobody reads, or an objective that reads another.
@@ -44,11 +45,12 @@ class TaskParts:
         views: Views,
         prompts: Prompts = NO_PROMPTS,
         guides: Mapping[str, Guide] = MappingProxyType({}),
+        checks_prompts: bool = True,
     ) -> None:
         self._objectives = dict(objectives)
         self.common = ViewPlan({name: chain for name, chain in views.items() if not isinstance(chain, Mapping)})
         self.own_plans = {task: ViewPlan(chains) for task, chains in views.items() if isinstance(chains, Mapping)}
-        self.prompts = prompts
+        self.prompts, self.checks_prompts = prompts, checks_prompts
         self.guides = dict(guides)
         self._features = 0
         check_guides_read(self.guides, self._objectives)
@@ -219,7 +221,8 @@ class TaskParts:
         return tuple(dict.fromkeys(token for plan in plans for token in plan.new_tokens))
 
     def _check(self, tasks: Sequence[str]) -> None:
-        self.prompts.check_names(tasks)
+        if self.checks_prompts:
+            self.prompts.check_names(tasks)
         there = ", ".join(tasks) or "none: the data are one set without a name"
         for name, objective in self._objectives.items():
             place = f"model.objectives.{name}.task"

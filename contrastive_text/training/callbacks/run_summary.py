@@ -24,6 +24,7 @@ from contrastive_text.inference.model_folder import folder_prompts
 from contrastive_text.objectives import Contrastive, Matryoshka, Objective
 from contrastive_text.training import Schedule
 from contrastive_text.training.callbacks.best_checkpoint import data_of, monitored
+from contrastive_text.training.folder_start import describe_start
 from contrastive_text.training.model_card import RECIPE
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.run_guides import describe_guides
@@ -214,10 +215,14 @@ class RunSummary(Callback):
     Args:
         starts_from: What ``load_initial_weights`` said, where a run starts from the weights of another.
         recipe: Names of the shipped recipes that its configuration begins with, as far as they are known.
+
+    Attributes:
+        saved_model: Folder of the saved model that ``starts_from`` is about; None for a checkpoint.
     """
 
     def __init__(self, starts_from: str | None = None, recipe: str | None = None) -> None:
         self.starts_from, self.recipe = starts_from, recipe
+        self.saved_model: str | None = None
         self.facts: dict[str, str] = {}
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -225,6 +230,8 @@ class RunSummary(Callback):
         said = {RECIPE: self.recipe, _STARTS_FROM: self.starts_from}
         self.facts = {name: fact for name, fact in said.items() if fact}
         if isinstance(pl_module, ContrastiveModule):
+            start = describe_start(pl_module, self.recipe, self.saved_model)
+            self.facts |= {} if start is None else {"start": start}
             self.facts |= model_facts(pl_module)
             if (data := data_of(trainer)) is not None:
                 self.facts |= data.facts() | step_facts(trainer, pl_module, data)
