@@ -131,10 +131,8 @@ def stack_of(
         elif isinstance(layer, nn.LayerNorm | UnitLength) or name in _ACTIVATIONS:
             stack.append({_NAME: name})
         else:
-            raise InvalidValueError(
-                f"model.head: expected layers of {', '.join(_EXPECTED)}, got {name}; give another head with "
-                "--model.head"
-            )
+            listed = ", ".join(_EXPECTED)
+            raise InvalidValueError(f"model.head: expected layers of {listed}, got {name}; give --model.head")
     stack += [{_NAME: "UnitLength"}] if normalize else []
     return [*stack, {_NAME: "FirstFeatures", "out_features": truncate_dim}] if truncate_dim else stack
 

@@ -227,12 +227,7 @@ def test_a_folder_of_sentence_transformers_is_trained_and_exported_with_all_its_
     if place:
         _move_network(model, place)
     start = theirs.SentenceTransformer(str(model), device="cpu")
-    options = {
-        "train": files["texts"],
-        "default_root_dir": files["runs"],
-        "lr": 0.001,
-        "export.dirpath": str(out),
-    }
+    options = {"train": files["texts"], "default_root_dir": files["runs"], "lr": 0.001, "export.dirpath": str(out)}
     config = {"export.dirpath": options.pop("export.dirpath"), "model.optimizer.lr": options.pop("lr")}
     fit = Run.from_recipe("simcse", str(model), config, **options, **QUIET)
     ours = fit.module.sentence_encoder().eval()
