@@ -227,8 +227,8 @@ def test_a_folder_of_sentence_transformers_is_trained_and_exported_with_all_its_
     if place:
         _move_network(model, place)
     start = theirs.SentenceTransformer(str(model), device="cpu")
-    options = {"train": files["texts"], "default_root_dir": files["runs"], "lr": 0.001, "export.dirpath": str(out)}
-    config = {"export.dirpath": options.pop("export.dirpath"), "model.optimizer.lr": options.pop("lr")}
+    options = {"train": files["texts"], "default_root_dir": files["runs"]}
+    config = {"export.dirpath": str(out), "model.optimizer.lr": 0.001}
     fit = Run.from_recipe("simcse", str(model), config, **options, **QUIET)
     ours = fit.module.sentence_encoder().eval()
     for encode in ("encode", "encode_query", "encode_document"):
