@@ -4,38 +4,41 @@ from __future__ import annotations
 
 import os
 
+import torch
+
 from contrastive_text.core.errors import RunError
 
-_has_computed = False
+_has_threads = False
 _forked_from: int | None = None
-"""Number of the process that had used a model when this one was forked from it."""
+"""Number of the process that had used a model by several threads when this one was forked from it."""
 
 
-def check_not_forked(where: str) -> None:
-    """Checks that this process has the threads it computes with, and records that it computes.
+def check_not_forked(where: str, has_pool: bool = False) -> None:
+    """Checks that this process has the threads it computes with, and records that it computes by several.
 
     A fork copies the state of thread pools, but not their threads. Torch, onnxruntime and OpenVINO would wait
-    forever for threads that don't exist.
+    forever for threads that don't exist. A process in which torch computes by one thread can be forked.
 
     Args:
         where: What errors begin with.
+        has_pool: Whether the process is about to use a runtime, which has threads of its own.
 
     Raises:
-        RuntimeError: This process was forked from one that had used a model.
+        RuntimeError: This process was forked from one that had used a model by several threads.
     """
-    global _has_computed
+    global _has_threads
     if _forked_from is not None:
         raise RunError(
             f"{where}: expected a process that is started by spawn, got process {os.getpid()}, forked from "
             f"process {_forked_from} after it had used a model; use multiprocessing.get_context('spawn'), or "
             "load the first model after the fork"
         )
-    _has_computed = True
+    _has_threads = _has_threads or has_pool or torch.get_num_threads() > 1
 
 
 def _record_fork() -> None:
     global _forked_from
-    if _has_computed:
+    if _has_threads:
         _forked_from = os.getppid()
 
 

@@ -16,6 +16,7 @@ import torch
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.forks import check_not_forked
 from contrastive_text.core.libraries import require
 from contrastive_text.core.setting import one_thread
 from contrastive_text.core.signal_stack import kept_signal_stack
@@ -79,6 +80,7 @@ class OnnxRuntime(Runtime):
     shrink = staticmethod(products_of_bytes)
 
     def __init__(self, graph: Path, dtype: torch.dtype) -> None:  # noqa: ARG002  # the graph says it
+        check_not_forked("backend", has_pool=True)
         library = require(self.library, "backend")
         options = library.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
@@ -104,6 +106,7 @@ class OpenVINORuntime(Runtime):
     shrink = staticmethod(weights_of_bytes)
 
     def __init__(self, graph: Path, dtype: torch.dtype) -> None:
+        check_not_forked("backend", has_pool=True)
         library = require(self.library, "backend")
         settings = {
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),

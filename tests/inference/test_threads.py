@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ import torch
 from torch.backends import mkldnn
 
 from contrastive_text import SentenceEncoder
+from contrastive_text.core import forks as core_forks
 from contrastive_text.core.setting import one_thread
 from contrastive_text.core.types import Hidden
 from contrastive_text.data.token_rows import collate_texts
@@ -274,7 +276,11 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 @forks
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-def test_a_forked_process_refuses_to_encode_and_to_load(model: SentenceEncoder, bert: str) -> None:
+def test_a_forked_process_refuses_to_encode_and_to_load(
+    model: SentenceEncoder, bert: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(core_forks, "_has_threads", False)  # and what it becomes is undone
     model.encode(["bird"])
     uses: tuple[Callable[[], object], ...] = (
         lambda: model.encode(["bird"]),
@@ -310,15 +316,18 @@ if __name__ == "__main__":
         model.encode(texts)
     with multiprocessing.get_context("fork").Pool(1) as pool:
         print(pool.apply(encode, (model, texts)))
+    print(encode(model, texts))
 """
 
 
 @pytest.mark.slow
 @forks
 @pytest.mark.parametrize("used", ["loaded", "used"])
-@pytest.mark.parametrize("backend", ["torch", "onnx", "openvino"])
+@pytest.mark.parametrize(
+    ("backend", "threads"), [("torch", "2"), ("torch", "1"), ("onnx", "1"), ("onnx", "2"), ("openvino", "1")]
+)
 def test_a_pool_of_forked_processes_never_waits_for_the_threads_of_its_parent(
-    bert: str, tmp_path: Path, backend: str, used: str
+    bert: str, tmp_path: Path, backend: str, threads: str, used: str
 ) -> None:
     if backend != "torch":
         for library in ("onnxscript", BACKENDS[backend].library):
@@ -327,10 +336,14 @@ def test_a_pool_of_forked_processes_never_waits_for_the_threads_of_its_parent(
     program.write_text(PROGRAM)
     ended = subprocess.run(
         [sys.executable, str(program), bert, backend, used],
-        env={**os.environ, "OMP_NUM_THREADS": "2"},
+        env={**os.environ, "OMP_NUM_THREADS": threads},
         timeout=4 * PATIENCE,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "expected a process that is started by spawn" in ended.stdout
+    if (backend, threads) == ("torch", "1"):
+        ours, theirs = map(json.loads, ended.stdout.splitlines())
+        assert ours == theirs
+    else:
+        assert "expected a process that is started by spawn" in ended.stdout
