@@ -66,6 +66,13 @@ class Pooler(nn.Module, ABC):
     def forward(self, hidden: Hidden) -> Tensor:
         """Returns one vector per text, (n, D), from layers (n, L, D) and the mask (n, L)."""
 
+    def width(self, features: int) -> int:
+        """Returns the number of features of a vector, of the network's number of features.
+
+        Most poolers return as many as the network; a pooler that doesn't overrides this.
+        """
+        return features
+
 
 class MeanPooler(Pooler):
     """Mean of the last layer's tokens (SBERT, DeCLUTR, ConSERT in training; ``avg`` in SimCSE's code).
@@ -233,6 +240,10 @@ class ConcatPooler(Pooler):
     def forward(self, hidden: Hidden) -> Tensor:
         """Returns the vectors of all poolers side by side, (n, D + D' + ...)."""
         return torch.cat([member(hidden) for member in self.members], dim=1)
+
+    def width(self, features: int) -> int:
+        """Returns the number of features of all poolers together."""
+        return sum(pooler.width(features) for pooler in self.poolers)
 
 
 class WeightedMeanPooler(Pooler):

@@ -61,11 +61,13 @@ from contrastive_text.objectives import (
 )
 from contrastive_text.poolers import (
     CLSPooler,
+    ConcatPooler,
     FirstLastPooler,
     LastTokenPooler,
     LastTwoPooler,
     MaskTokenPooler,
     MaxPooler,
+    MeanSqrtLengthPooler,
     WeightedMeanPooler,
 )
 from contrastive_text.training import Guide, PCGrad, Uncertainty
@@ -245,7 +247,7 @@ CASES: dict[str, Case] = {
             "supcon": Contrastive(SupCon(0.2, **how), classes=3, queue=50),
         },
         classes=3,
-        parts=lambda: {"pooler": WeightedMeanPooler()},
+        parts=lambda: {"pooler": ConcatPooler([WeightedMeanPooler(), MeanSqrtLengthPooler()])},
     ),
     "some widths, queue": Case(
         lambda how: {

@@ -168,7 +168,9 @@ def test_the_head_of_a_recipe_says_how_true_it_is_and_what_to_expect(name: str) 
     assert re.search(r"[Nn]ot reproduced here|benchmarks/results|Out of reach", head)
     assert "expect:" in head
     assert "http" in head  # where the method comes from
-    assert yaml.safe_load(text).keys() <= {"recipe", "model", "trainer", "data", "seed_everything"}
+    assert yaml.safe_load(text).keys() <= {
+        "recipe", "pooler_is_method", "model", "trainer", "data", "seed_everything",
+    }  # fmt: skip
 
 
 @pytest.mark.slow  # what keeps heads is tested on two modules by default

@@ -255,11 +255,16 @@ def means_over_ranks(
     widest = reduce(torch.promote_types, kinds.values())
     each = torch.stack([figure.to(widest) for figure in own.values()])
     given = weights or {}
-    share = torch.stack([torch.as_tensor(given.get(name, 1)).to(each).reshape(()) for name in own])
+    share = torch.stack([_scalar_like(given.get(name, 1), each) for name in own])
     totals, counts = sum_over_ranks(torch.stack([torch.where(share > 0, each * share, 0), share]))
     means = torch.where(counts > 0, totals / counts, 0)
     found = dict(zip(own, means.unbind(), strict=True))
     return {name: found[name].to(kinds[name]) for name in figures}
+
+
+def _scalar_like(value: Tensor | float, like: Tensor) -> Tensor:
+    """Returns a scalar of another tensor's type on its device; a number of the host is filled in, not copied."""
+    return value.to(like).reshape(()) if isinstance(value, Tensor) else like.new_full((), value)
 
 
 def whole(value: Tensor) -> Tensor:

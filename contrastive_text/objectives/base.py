@@ -45,14 +45,14 @@ class Terms:
 
     Args:
         total: Sum of the local rows' terms, a scalar with a gradient.
-        count: Number of local rows.
+        count: Number of local rows: a number, or a scalar on the device where only the device knows it.
         reduction: How total and count over all ranks make the loss; see ``losses.reduce_terms``.
         logs: Figures to log beside the loss, scalars without a gradient.
         log_weights: Name of a figure -> its weight in the mean over ranks; ``count`` where none is given.
     """
 
     total: Tensor
-    count: int
+    count: int | Tensor
     reduction: Reduction = "mean"
     logs: Mapping[str, Tensor] = field(default_factory=dict)
     log_weights: Mapping[str, Tensor] = field(default_factory=dict)
@@ -68,12 +68,19 @@ class Terms:
             each = torch.stack([part.logs[name] for part in parts])
             weights = torch.stack([part.weight(name).to(each) for part in parts])
             log_weights[name] = weights.sum()
-            logs[name] = (each * weights).sum() / weights.sum() if weights.any() else each.mean()
+            share = weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+            logs[name] = torch.where(weights.sum() > 0, (each * share).sum(), each.mean())
         return replace(parts[0], total=total, logs=logs, log_weights=log_weights)
 
     def weight(self, name: str) -> Tensor:
         """Returns the weight of a logged figure in its mean over ranks."""
-        return self.log_weights.get(name, torch.tensor(float(self.count)))
+        return self.log_weights[name] if name in self.log_weights else self._count()
+
+    def _count(self) -> Tensor:
+        """Returns the number of local rows as a float32 scalar on the device of the total."""
+        if isinstance(self.count, Tensor):
+            return self.count.to(torch.float32)
+        return torch.full((), float(self.count), device=self.total.device)
 
     def loss(self) -> Tensor:
         """Returns this rank's part of the loss; the mean over ranks is the loss of the whole batch.
@@ -88,7 +95,7 @@ class Terms:
     @staticmethod
     def losses(of_objectives: Sequence[Terms]) -> list[Tensor]:
         """Returns ``loss`` of several objectives; ranks add all of their counts up in one."""
-        own = torch.stack([torch.full((), float(each.count), device=each.total.device) for each in of_objectives])
+        own = torch.stack([each._count() for each in of_objectives])
         counts = sum_over_ranks(own).clamp(min=1)
         return [
             reduce_terms(each.total * world_size(), count, each.reduction)

@@ -87,7 +87,7 @@ def health(
         guided, compared = _by_guide(cosines, forbid, forbid.near, target)
         figures |= guided
         weights["guide_agreement"] = compared * (most > 0)
-    measured = torch.tensor(float(min(most, len(anchor))), device=anchor.device)
+    measured = torch.full((), float(min(most, len(anchor))), device=anchor.device)
     return Health(figures, dict.fromkeys(figures, measured) | weights)
 
 

@@ -104,10 +104,11 @@ class VectorDistillation(Objective):
         wanted = wanted.to(found)
         cosines = (unit_vectors(found) * unit_vectors(wanted)).sum(dim=1)
         terms = 1 - cosines if self.distance == "cosine" else (found - wanted).square().mean(dim=1)
-        count = len(terms)
+        weights = torch.ones_like(cosines.detach())
         if (negatives := encoded.role_ids("negative")).numel():
             ids = (negatives if negatives.ndim == 2 else negatives[..., 0]).flatten()
-            missing = torch.cat([ids.new_zeros(count - len(ids)), ids]) == HIDDEN_ID
-            terms, cosines = terms.masked_fill(missing, 0.0), cosines[~missing]
-            count = len(cosines)
-        return Terms(total=terms.sum(), count=count, logs={"guide_cosine": cosines.detach().mean()})
+            missing = torch.cat([ids.new_zeros(len(terms) - len(ids)), ids]) == HIDDEN_ID
+            terms, weights = terms.masked_fill(missing, 0.0), weights.masked_fill(missing, 0.0)
+        texts = weights.sum()
+        cosine = (cosines.detach() * weights).sum() / texts.clamp(min=1)
+        return Terms(total=terms.sum(), count=texts, logs={"guide_cosine": cosine})

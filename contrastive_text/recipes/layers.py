@@ -127,7 +127,7 @@ def merge(layers: Sequence[Config]) -> Config:
         >>> merge([{"views": {"anchor": [1]}}, {"views": {"positive": [2]}}])
         {'views': {'positive': [2]}}
         >>> merge([{"trainer": {"max_steps": 5}}, {"trainer": {"max_epochs": 2}}])
-        {'trainer': {'max_steps': -1, 'max_epochs': 2}}
+        {'trainer': {'max_epochs': 2, 'max_steps': -1}}
     """
     merged: Config = {}
     for layer in layers:

@@ -33,7 +33,7 @@ class HeldOutLosses:
         whole = of_all_ranks(encoded)
         for name, objective in self.objectives[number].items():
             terms = objective(whole)
-            value = reduce_terms(terms.total.detach(), max(terms.count, 1), terms.reduction)
+            value = reduce_terms(terms.total.detach(), max(int(terms.count), 1), terms.reduction)
             self._found[name].append(value)
 
     def figures(self) -> dict[str, Tensor]:

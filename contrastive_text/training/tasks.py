@@ -68,7 +68,7 @@ class TaskParts:
             encoder.end_rows()
         if any(objective.needs_token_logits for objective in self._objectives.values()):
             encoder.build_token_head()
-        self._features = features = build_head(head, encoder.features)
+        self._features = features = build_head(head, embedder.pooler.width(encoder.features))
         for objective in self._objectives.values():
             objective.build(features)
         share_layers(self.heads)

@@ -149,7 +149,9 @@ def test_a_file_after_the_recipe_overrides_it_and_an_option_the_file(
     assert at(config, "trainer.max_epochs") == 3
     assert at(config, "trainer.val_check_interval") == 125  # the recipe's
     swapped = printed_config(["fit", "--config", "mine.yaml", "--recipe", "simcse"], capsys)
-    assert str(at(swapped, "model.pooler.class_path")).endswith(".CLSPooler")
+    assert str(at(swapped, "model.pooler.class_path")).endswith(
+        ".MeanPooler"
+    )  # a recipe's gives way to any other
     assert at(swapped, "data.batch_size") == 64
 
 
