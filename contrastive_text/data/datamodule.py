@@ -23,7 +23,13 @@ from contrastive_text.data.mixture import AllTasks, Mixture
 from contrastive_text.data.needs import BatchConsumer, DataNeeds, as_consumer
 from contrastive_text.data.orders import PERMUTATION_ROWS, describe_orders
 from contrastive_text.data.plain_loaders import PlainLoaders
-from contrastive_text.data.preparation import TrainingSet, check_turns, learned_tokenizer, prepare_each
+from contrastive_text.data.preparation import (
+    TrainingSet,
+    check_examples,
+    check_turns,
+    learned_tokenizer,
+    prepare_each,
+)
 from contrastive_text.data.retrieval.files import MOST_DOCUMENTS
 from contrastive_text.data.run_tables import PARTS, RunTables
 from contrastive_text.data.steps import describe_steps
@@ -247,6 +253,8 @@ class TextDataModule(pl.LightningDataModule):
             mixture, named = self.mixture or AllTasks(), bool(self.tasks)
             self._training = TrainingSet.arranged(training, mixture, self.batch_size, self.drop_last, named)
             check_turns(self._training, needs)
+            if self.trainer is not None:  # or no step is taken
+                check_examples(self._training, needs)
         self.held_out_rows = HeldOutRows.each(self.tables, needs, self.batch_size, self.seed, self.cache_dir)
 
     def _with_learned_tokenizer(self, needs: DataNeeds) -> DataNeeds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -27,6 +27,8 @@ class TaskNeeds:
         two_texts: What of them makes no sense where anchor and positive are one text twice; None if nothing.
         unaltered: The names of those that have a loss without views.
         texts: Whether its batches hold the texts themselves.
+        check_examples: Checks that its objectives have something to compare in a step of some examples, each with
+            some hard negatives (``Objective.check_examples``); None for nothing to check.
     """
 
     objectives: tuple[str, ...]
@@ -37,6 +39,7 @@ class TaskNeeds:
     two_texts: str | None
     unaltered: tuple[str, ...] = ()
     texts: bool = False
+    check_examples: Callable[[int, int], None] | None = None
 
 
 @dataclass(frozen=True)

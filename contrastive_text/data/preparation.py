@@ -320,6 +320,18 @@ def learned_tokenizer(tables: Mapping[str, Table], needs: DataNeeds, seed: int) 
     return learned.backend_tokenizer.to_str()
 
 
+def check_examples(training: TrainingSet, needs: DataNeeds) -> None:
+    """Checks that the examples of a step give every objective something to compare.
+
+    Raises:
+        ValueError: A step of one example, or examples without a negative, for an objective that needs them.
+    """
+    for name, data in training.tasks.items():
+        if (check := needs.tasks[name].check_examples) is not None:
+            examples = training.rows_per_step(name) * data.examples_per_row
+            check(examples, sum(slot.role == "negative" for slot in data.slots))
+
+
 def check_turns(training: TrainingSet, needs: DataNeeds) -> None:
     """Checks that the steps of a mixture that names objectives name all that are trained, and no others.
 

@@ -54,27 +54,10 @@ def check_start(
     check_view_texts(by_task, trainer)
     for objective in by_task.objectives(None).values():
         objective.check()
-    check_examples(trainer, by_task)
     for embedder in embedders:
         check_template_bias(embedder.pooler, embedder.encoder)
     if isinstance(embedders[0].pooler, MaskTokenPooler):
         _check_mask_tokens([by_task.common, *by_task.own_plans.values()])
-
-
-def check_examples(trainer: pl.Trainer, by_task: TaskParts) -> None:
-    """Checks that the examples of a step give every objective something to compare.
-
-    Raises:
-        ValueError: A step of one example, or examples without a negative, for an objective that needs them.
-    """
-    data = vars(trainer).get("datamodule")
-    if not isinstance(data, TextDataModule):
-        return
-    for name, task in data.training.tasks.items():
-        examples = data.training.rows_per_step(name) * task.examples_per_row
-        negatives = sum(slot.role == "negative" for slot in task.slots)
-        for objective in by_task.objectives(name).values():
-            objective.check_examples(examples, negatives)
 
 
 def _check_mask_tokens(plans: Sequence[ViewPlan]) -> None:

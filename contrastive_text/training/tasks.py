@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -200,6 +201,7 @@ class TaskParts:
                 if not part.needs_token_logits and not part.reads_tokens
             ),
             texts=any(self.guides[name].reads_texts for part in parts for name in part.guides),
+            check_examples=partial(_check_examples, parts),
         )
 
     def _target(self, task: str | None) -> Target | None:
@@ -252,3 +254,9 @@ class TaskParts:
     def _running(self, kind: StepKind) -> list[str]:
         of_tasks = [name for task in kind.tasks for name in self.objectives(task)]
         return [name for name in of_tasks if kind.objectives is None or name in kind.objectives]
+
+
+def _check_examples(objectives: Iterable[Objective], examples: int, negatives: int) -> None:
+    """Checks that the examples of a step give each of some objectives something to compare."""
+    for objective in objectives:
+        objective.check_examples(examples, negatives)

@@ -91,9 +91,7 @@ def test_the_same_command_goes_on_where_slurm_stopped_it(
     assert not list(here.rglob("hpc_ckpt*"))
     assert "Requeued: scontrol requeue 1234567" in capfd.readouterr().out
     assert shell([*words, "--folder", "mine", "--model.optimizer.lr", "1"]) == 2
-    assert (
-        "got others: model.optimizer.lr 1.0 instead of 3e-05; give the same" in capfd.readouterr().err
-    )
+    assert "got others: model.optimizer.lr 1.0 instead of 3e-05; give the same" in capfd.readouterr().err
     assert shell([*words, "--folder", "mine"]) == 0
     assert "Going on in mine from mine/resume-step=3.ckpt: step 3" in capfd.readouterr().out
     whole, mine = weights(here / "whole"), weights(here / "mine")

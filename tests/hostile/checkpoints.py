@@ -249,7 +249,7 @@ WRONG = (
     answer(
         "a checkpoint whose best score is a word",
         VALIDATE,
-        {"c.ckpt": put("callbacks", "BestCheckpoint{'monitor': None}", value={"best_model_score": "high"})},
+        {"c.ckpt": put("callbacks", "BestCheckpoint", value={"best_model_score": "high"})},
         "best_model_score",
     ),
     *(

@@ -313,9 +313,6 @@ PARTS = (
     *(
         damaged(f"a pooler's config.json of {content}", "1_Pooling/config.json", content, "1_Pooling/config.json")
         for content in (
-            '{"pooling_mode_cls_token": true, "pooling_mode_max_tokens": true}',
-            "{}",
-            '{"pooling_mode": "mean_sqrt_len_tokens"}',
             '{"pooling_mode": 5}',
             '{"pooling_mode": [["mean"]]}',
             '{"pooling_mode": "mean", "include_prompt": "no"}',
