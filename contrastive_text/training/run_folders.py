@@ -34,11 +34,18 @@ class SavedConfig(SaveConfigCallback):
     Differs: Lightning writes in the encoding of the locale, and through a link at the file's place.
     """
 
+    _folder = Path()
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Finds the folder on all ranks, which learn it from the first, and writes there on the first."""
+        if not self.already_saved:
+            self._folder = Path(trainer.log_dir or trainer.default_root_dir)
+        super().setup(trainer, pl_module, stage)
+
     def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
         """Writes the configuration in UTF-8, in place of an older one."""
-        folder = Path(trainer.log_dir or trainer.default_root_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / self.config_filename) as file:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with replacing(self._folder / self.config_filename) as file:
             file.write(self.parser.dump(self.config, skip_none=False).encode())
 
 

@@ -375,7 +375,7 @@ def test_a_resumed_run_that_finds_no_better_checkpoint_takes_the_best_along(
     bert: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("contrastive_text.training.held_out.SpearmanSimilarity", Told)
-    monkeypatch.setattr(Told, "scores", [60.0, 50.0, 40.0, 30.0])
+    monkeypatch.setattr(Told, "scores", [10.0, 60.0, 50.0, 40.0, 30.0])  # first of the start
     monkeypatch.chdir(tmp_path)
     options = {"data.train": files["train"], "data.validation": files["validation"], "data.batch_size": "8"}
     options |= {"model.encoder.model_name_or_path": bert, "data.num_workers": "0", "trainer.accelerator": "cpu"}
