@@ -11,6 +11,7 @@ from covering import rest_slow
 from data_files import PAIR, SCORED, refuses, texts, write
 
 from contrastive_text.core.targets import NLI, Classes
+from contrastive_text.data.files.forms import FileForm
 from contrastive_text.data.files.readers import read_rows
 
 
@@ -130,7 +131,7 @@ REAL_FILES: tuple[tuple[str, Sequence[str], int], ...] = (
 @needs_data
 @pytest.mark.parametrize(("name", "reads", "count"), rest_slow(REAL_FILES, quick=6))
 def test_every_real_file_has_its_published_number_of_rows(name: str, reads: Sequence[str], count: int) -> None:
-    table = read_rows(DATA / name, reads)
+    table = read_rows(DATA / name, reads, form=FileForm(pair_labels="all"))
     assert len(table) == count
     assert "left out" not in table.understood
     assert set(reads) <= set(table[0])
