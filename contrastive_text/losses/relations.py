@@ -113,7 +113,9 @@ class Forbid:
             if most < 0:
                 return None
             rows = torch.arange(len(self.rows), device=hidden.device).repeat_interleave(len(hidden))
-            listed.append((rows, hidden.repeat(len(self.rows))))
+            columns = hidden.repeat(len(self.rows))
+            kept = columns != target[rows]
+            listed.append((rows[kept], columns[kept]))
         for ids, column_ids in self.kinds:
             ordered, order = column_ids.sort()
             first = torch.searchsorted(ordered, ids.contiguous())

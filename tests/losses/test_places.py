@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contrastive_text.losses import Forbid
+from contrastive_text.losses.relations import HIDDEN_ID
 from contrastive_text.losses.tiles import Places, Tiling
 
 
@@ -57,3 +58,13 @@ def test_large_dense_matrices_hide_the_same_columns_as_small_ones(ids: int) -> N
     forbid, target = Forbid(torch.stack([texts, texts.roll(150)], dim=1), texts), torch.arange(300).roll(150)
     hidden = forbid.hide(torch.zeros(300, 300), target)
     assert torch.equal(hidden == -torch.inf, forbid.mask(target))
+
+
+def test_a_hidden_column_is_seen_by_the_row_whose_target_it_is() -> None:
+    columns, target = torch.tensor([HIDDEN_ID, HIDDEN_ID, 5]), torch.tensor([0, 1])
+    forbid = Forbid(torch.tensor([[1], [2]]), columns, hides=True)
+    places = forbid.places(target, most=100)
+    assert places is not None
+    marked = torch.zeros(2, 3, dtype=torch.bool).index_put_(places, torch.tensor(True))
+    assert torch.equal(marked, forbid.mask(target))
+    assert marked.tolist() == [[False, True, False], [True, False, False]]
