@@ -48,7 +48,7 @@ LONG_EVERY = 20
 
 
 class Job(NamedTuple):
-    """What a server serves.
+    """Model and index that a server serves.
 
     Args:
         encoder: Folder of the model.
@@ -66,7 +66,7 @@ class Job(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What a server holds: resident memory in bytes, open files, threads."""
+    """Resources of a server: resident memory in bytes, open files, threads."""
 
     memory: int
     files: int

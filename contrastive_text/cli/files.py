@@ -1,4 +1,4 @@
-"""How the files of a command are read: by those of its options that say so."""
+"""Options of a command that say how its files are read."""
 
 from __future__ import annotations
 

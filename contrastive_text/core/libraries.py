@@ -16,7 +16,7 @@ _LACKING = re.compile(
     "can't allocate memory|Cannot allocate memory|os error 12\\b|bad_alloc|bad allocation|out of memory"
     "|Failed to allocate memory|_STATUS_ALLOC_FAILED|insufficient shared memory",
 )
-"""What libraries say of lacking memory in errors of other classes."""
+"""Messages by which libraries report lack of memory in errors of other classes."""
 _EXTRAS = {
     "sklearn": ("scikit-learn", "evaluation"),
     "mteb": ("mteb", "mteb"),

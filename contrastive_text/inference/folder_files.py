@@ -10,7 +10,7 @@ from contrastive_text.core.model_files import TODO
 from contrastive_text.core.records import Record
 
 ELSEWHERE = "load this model with sentence-transformers"
-"""What to do about a setting that has no equal here."""
+"""Advice for a setting that has no equal here."""
 
 
 def read_record(path: Path) -> Record:

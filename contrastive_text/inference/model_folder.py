@@ -293,7 +293,7 @@ def _kind(module: Record, class_path: str, first: bool) -> str:
 
 @dataclass(frozen=True)
 class _Settings:
-    """What a folder says of the whole model, and the keys that are saved again."""
+    """Settings of the whole model in a folder, and the keys that are saved again."""
 
     prompts: Prompts = NO_PROMPTS
     truncate_dim: int | None = None

@@ -37,7 +37,7 @@ _USED = ("max_seq_length", "query_length", "document_length")
 
 @dataclass(frozen=True)
 class TransformerSettings:
-    """What a folder says of its Transformer.
+    """Settings of a folder's Transformer.
 
     Args:
         max_length: Longest text in tokens; None for the tokenizer's limit.

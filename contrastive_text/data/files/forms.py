@@ -10,7 +10,7 @@ from typing import Literal, Self, TypeAlias
 from contrastive_text.core.errors import InvalidValueError
 
 PairRows: TypeAlias = Literal["positives", "hard", "all"]
-"""What to do with labelled pairs: keep those that belong together, take the others as hard negatives, or train on
+"""Treatment of labelled pairs: keep those that belong together, take the others as hard negatives, or train on
 all of them as if they belonged together."""
 
 _NAMES = ("columns", "column", "labels", "header", "separator", "split", "pair_labels")

@@ -16,7 +16,7 @@ from contrastive_text.data.files.formats import Content, Record, counted, listed
 from contrastive_text.data.files.forms import SEPARATORS, FileForm
 
 _RELEASE = "gold_label\t"
-"""How the ``.txt`` files of SNLI and MultiNLI begin, which are tables."""
+"""First characters of the ``.txt`` files of SNLI and MultiNLI, which are tables."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _ENDS = (".", "?", "!", "\u3002", "\uff1f", "\uff01")
 """Ends of sentences, the last three in Chinese and Japanese."""
