@@ -101,6 +101,22 @@ def hits(queries: Tensor, corpus: Tensor | Sequence[Tensor] | UnitVectors, k: in
 
 
 @torch.no_grad()
+def check_searched(queries: Tensor, parts: Sequence[Tensor]) -> None:
+    """Checks that queries and the parts of a corpus are vectors of one width.
+
+    Raises:
+        ValueError: Another shape or width, or integers.
+    """
+    check_vectors("queries", queries)
+    for part in parts:
+        check_vectors("corpus", part)
+        if queries.shape[1] != part.shape[1]:
+            raise InvalidValueError(
+                f"corpus: expected {queries.shape[1]} features, as the queries have, got {part.shape[1]}; "
+                "encode both with one model"
+            )
+
+
 def top_k(
     queries: Tensor, corpus: Tensor | Sequence[Tensor] | UnitVectors, k: int, block: int = BLOCK
 ) -> tuple[Tensor, Tensor]:
@@ -132,15 +148,8 @@ def top_k(
     is_ready = isinstance(corpus, UnitVectors)
     whole = corpus.values if isinstance(corpus, UnitVectors) else corpus
     parts = [whole] if isinstance(whole, Tensor) else whole
-    check_vectors("queries", queries)
     check_at_least_one(k=k, block=block)
-    for part in parts:
-        check_vectors("corpus", part)
-        if queries.shape[1] != part.shape[1]:
-            raise InvalidValueError(
-                f"corpus: expected {queries.shape[1]} features, as the queries have, got {part.shape[1]}; "
-                "encode both with one model"
-            )
+    check_searched(queries, parts)
     exact = all(each.dtype == torch.float64 for each in (queries, *parts))
     dtype = torch.float64 if exact else torch.float32
     width = min(k, sum(map(len, parts)))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32, full_precision, similarity_matrix, unit_vectors
-from contrastive_text.inference.search import BLOCK, Hit, check_at_least_one, check_vectors, hits
+from contrastive_text.inference.search import BLOCK, Hit, check_at_least_one, check_searched, hits
 
 SimilarityName = Literal["cosine", "dot", "euclidean", "manhattan"]
 NAMES: tuple[SimilarityName, ...] = get_args(SimilarityName)
@@ -82,16 +82,9 @@ def nearest(name: SimilarityName, queries: Tensor, corpus: Tensor | Sequence[Ten
     """
     if name == "cosine":
         return hits(queries, corpus, k)
-    check_vectors("queries", queries)
     check_at_least_one(k=k)
     parts = [corpus] if isinstance(corpus, Tensor) else corpus
-    for part in parts:
-        check_vectors("corpus", part)
-        if part.shape[1] != queries.shape[1]:
-            raise InvalidValueError(
-                f"corpus: expected {queries.shape[1]} features, as the queries have, got {part.shape[1]}; "
-                "encode both with one model"
-            )
+    check_searched(queries, parts)
     return [found for block in _blocks(queries) for found in _nearest(name, block, parts, k)]
 
 

@@ -26,13 +26,14 @@ def refused(option: str, *values: str) -> tuple[Case, ...]:
 
 _CALLBACK = "--trainer.callbacks=pytorch_lightning.callbacks."
 # Known when the run starts, which has written its configuration.
-_WRITTEN = ("runs/version_0/config.yaml", "runs/version_0/hparams.yaml")
+_CONFIG, _ARGUMENTS = "runs/version_0/config.yaml", "runs/version_0/hparams.yaml"
 _STARTED = tuple(
-    Case(f"fit {words}", f"{FIT} {words}", {}, "answer", (says,), may_change=_WRITTEN)
-    for words, says in (
-        ("--trainer.precision 16-true", "precision"),
-        ("--trainer.limit_train_batches 0.0001", "limit_train_batches"),
-        (f"{_CALLBACK}DeviceStatsMonitor --trainer.logger false", "logger"),
+    Case(f"fit {words}", f"{FIT} {words}", {}, "answer", (says,), may_change=tuple(written))
+    for words, says, *written in (
+        ("--trainer.precision 16-true", "precision", _CONFIG),
+        # Lightning looks at it after it has written the arguments of the module.
+        ("--trainer.limit_train_batches 0.0001", "limit_train_batches", _CONFIG, _ARGUMENTS),
+        (f"{_CALLBACK}DeviceStatsMonitor --trainer.logger false", "logger", _CONFIG),
     )
 )
 # Known when the first validation is over.
