@@ -131,7 +131,7 @@ class BlockEncoder:
             RuntimeError: On a CPU, a process forked from one that had used a model.
         """
         if self.device.type == "cpu":
-            check_not_forked("encode")
+            check_not_forked("encode", has_pool=self.model.runtime is not None)
         framed = self.tokens(block) if tokens is None else tokens
         with shared_network(self.model) as network:
             vectors, truncated = self._encode(network, block, framed, advance)
