@@ -26,9 +26,10 @@ PAGES = [
     *sorted((ROOT / "docs" / "lightning").glob("*.md")),
 ]
 LONG = (
-    "callbacks.md", "choose.md", "evaluate.md", "glue.md", "index.md", "loggers.md", "notebooks.md", "onnx.md",
-    "optimizers.md", "optuna.md", "plain_lightning.md", "probes.md", "profiling.md", "python.md", "report.md",
-    "retrieval.md", "share.md", "sweep.md", "tasks.md", "training_step.md",
+    "callbacks.md", "choose.md", "compare.md", "evaluate.md", "extend.md", "glue.md", "index.md",
+    "loggers.md", "notebooks.md", "onnx.md", "optimizers.md", "optuna.md", "plain_lightning.md",
+    "postprocess.md", "probes.md", "profiling.md", "python.md", "report.md", "retrieval.md", "share.md",
+    "sweep.md", "tasks.md", "training_step.md", "use.md",
 )  # fmt: skip
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many
 runs. What these do the default suite tries in the tests of each command."""

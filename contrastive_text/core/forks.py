@@ -33,8 +33,8 @@ def check_not_forked(where: str, has_pool: bool = False) -> None:
         raise RunError(
             f"{where}: expected a process that is started by spawn, got process {os.getpid()}, forked from "
             f"process {_forked_from} after it had used a model; use multiprocessing.get_context('spawn'), "
-            "load the first model after the fork, or, with the backend torch, call torch.set_num_threads(1) in the "
-            "new process"
+            "load the first model after the fork, or, with the backend torch, call torch.set_num_threads(1) in "
+            "the new process"
         )
     _has_threads = _has_threads or needs_threads
 

@@ -397,10 +397,11 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     )
     if not tokenizer.is_fast:
         raise InvalidValueError(f"encoder: expected a fast tokenizer, got {type(tokenizer).__name__} from {name}")
-    if not isinstance(tokenizer.model_max_length, int | float):
+    limit: object = tokenizer.model_max_length
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or limit < 1 or limit % 1:
         raise InvalidValueError(
-            f"{name}: expected a number as model_max_length of tokenizer_config.json, got "
-            f"{shown(tokenizer.model_max_length)}; {TODO}"
+            f"{name}: expected a number of tokens as model_max_length of tokenizer_config.json, got "
+            f"{shown(limit)}; {TODO}"
         )
     settings = Path(name, TEXT_SETTINGS)
     if settings.is_file() and Record.read(settings, TODO).flag("do_lower_case", False):

@@ -57,6 +57,8 @@ _POOLERS: dict[str, type[Pooler]] = {
 }
 """Name of a pooling mode -> its pooler here, in the order in which older versions put several side by side."""
 _MODE = "pooling_mode"
+_FEATURES = ("embedding_dimension", "word_embedding_dimension")
+"""The keys of a vector's number of features, of today and of older versions."""
 _FLAG = (
     {mode: f"{_MODE}_{mode}" for mode in _POOLERS}
     | {mode: f"{_MODE}_{mode}_tokens" for mode in ("max", "mean", "weightedmean")}
@@ -219,10 +221,10 @@ def _write_pooler(folder: Path, parts: ModelParts) -> str | None:
         write_json(folder / "config.json", left_out | spec["init_args"])
         return str(spec["class_path"])
     modes = _modes(parts.pooler)
-    config: dict[str, object] = {"embedding_dimension": parts.encoder.features, "pooling_mode": modes}
+    config: dict[str, object] = {_FEATURES[0]: parts.encoder.features, "pooling_mode": modes}
     if modes == [mode for mode in _POOLERS if mode in modes]:  # older versions have this order alone
         flags = {_FLAG[mode]: mode in modes for mode in _POOLERS}
-        config = {"word_embedding_dimension": parts.encoder.features, **flags}
+        config = {_FEATURES[1]: parts.encoder.features, **flags}
     write_json(folder / "config.json", config | left_out)
     return None
 
@@ -236,6 +238,8 @@ def _read_pooler(folder: Path, class_path: str) -> tuple[Pooler, bool]:
 
 
 def _pooling(config: Record) -> tuple[Pooler, bool]:
+    if not any(key in config for key in _FEATURES):  # sentence-transformers needs it too
+        raise config.refusal(f"the key {' or '.join(_FEATURES)}", "none")
     named = config.values.get(_MODE)
     modes = [named] if isinstance(named, str) else config.texts(_MODE, None)
     if modes is None:

@@ -201,7 +201,7 @@ def _tokenizer_limit(folder: Path) -> int | None:
     """Returns the longest text in tokens by a folder's tokenizer; None for no limit."""
     path = folder / "tokenizer_config.json"
     limit = read_record(path).values.get("model_max_length") if path.exists() else None
-    return limit if isinstance(limit, int) and limit < 10**9 else None  # without a limit, a huge number
+    return int(limit) if isinstance(limit, int | float) and limit < 10**9 else None  # a huge number: no limit
 
 
 def read_folder(folder: Path) -> ModelParts:
@@ -216,6 +216,8 @@ def read_folder(folder: Path) -> ModelParts:
     settings, start = _read_settings(folder / _SETTINGS), read_start(folder)
     network: Network = NETWORK.read(modules[0].place, "")  # last, because it takes longest
     of_network = network.settings
+    if start is not None:
+        _check_widths(start, network.encoder.features, folder)
     kept = {TRANSFORMER_SETTINGS: of_network.others, _SETTINGS: settings.others}
     return ModelParts(
         encoder=network.encoder,
@@ -231,6 +233,31 @@ def read_folder(folder: Path) -> ModelParts:
         card=read_card(folder),
         settings=kept | {each.kind: each.others for each in modules[:2]},
     )
+
+
+def _check_widths(start: ModelStart, features: int, folder: Path) -> None:
+    """Checks that the pooler and each layer give the features that the next layer takes.
+
+    Args:
+        start: The parts after the network.
+        features: The network's features.
+        folder: What errors begin with.
+    """
+    width, source = start.pooler.width(features), type(start.pooler).__name__
+    for layer in start.layers:
+        match layer:
+            case nn.Linear():
+                takes, gives = layer.in_features, layer.out_features
+            case nn.LayerNorm():
+                takes = gives = layer.normalized_shape[0]
+            case _:
+                continue
+        if takes != width:
+            raise InvalidValueError(
+                f"{folder}: expected a layer for the {width} features of {source}, got {layer}; the folder is "
+                "damaged, save it again"
+            )
+        width, source = gives, str(layer)
 
 
 class _Module(NamedTuple):

@@ -197,36 +197,48 @@ def test_a_logger_without_its_library_is_one_line(answer: Answer, tiny_words: li
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        (
-            ["--model.objectives.contrastive.loss.temperature", "0"],
-            "temperature: expected a number above 0, got 0",
-        ),
-        (
-            ["--model.objectives.contrastive.loss.temperature", "-1"],
-            "temperature: expected a number above 0, got -1",
-        ),
-        (["--model.objectives.contrastive.head.train_only", "false"], "set --model.head instead"),
-        (["--model.optimizer.lr", "0"], "AdamW.lr: expected a positive number, got 0"),
-        (
-            ["--model.views", '{"positive": [{"class_path": "SwapWords", "init_args": {"rate": 2}}]}'],
-            "SwapWords.rate",
-        ),
-        (["--model.views", '{"positiv": ["SwapWords"]}'], "views.positiv: expected one of the roles anchor"),
-        (["--model.views", '{"anchor": ["FeatureCutoff", "SwapWords"]}'], "move SwapWords before FeatureCutoff"),
-        (["--model.views", '{"negative": ["SwapWords"]}'], "views.negative: expected a slot that the pairing"),
-        (["--model.weights", '{"other": 1}'], "model.weights.other"),
-        (["--model.encoder.model_name_or_path", "/no/such/folder"], "got '/no/such/folder'"),
-        (["--model.encoder.max_length", "99"], "expected 3 to 32 tokens"),
-        (["--data.batch_size", "41"], "expected at most the number of rows, 40, got 41"),
-        (["--data.batch_size", "0"], "data.batch_size: expected 1 or more, got 0"),
-        (["--data.batch_size", "1"], "data.batch_size: expected 2 or more examples in a step for Contrastive"),
-        (["--model.objectives.contrastive.in_batch", "false"], "got rows without a negative and queue: 0"),
-        (["--data.batch_size", "many"], "many"),
-        (["--trainer.max_epochs", "-1", "--trainer.max_steps", "-1"], "set trainer.max_steps"),
-        (["--ckpt_path", "nothing.ckpt"], "expected a file, found none at nothing.ckpt; check --ckpt_path"),
-        (["--config", "nothing.yaml"], "nothing.yaml"),
-    ],
+    rest_slow(
+        [
+            (
+                ["--model.objectives.contrastive.loss.temperature", "0"],
+                "temperature: expected a number above 0, got 0",
+            ),
+            (
+                ["--model.objectives.contrastive.loss.temperature", "-1"],
+                "temperature: expected a number above 0, got -1",
+            ),
+            (["--model.objectives.contrastive.head.train_only", "false"], "set --model.head instead"),
+            (["--model.optimizer.lr", "0"], "AdamW.lr: expected a positive number, got 0"),
+            (
+                ["--model.views", '{"positive": [{"class_path": "SwapWords", "init_args": {"rate": 2}}]}'],
+                "SwapWords.rate",
+            ),
+            (["--model.views", '{"positiv": ["SwapWords"]}'], "views.positiv: expected one of the roles anchor"),
+            (
+                ["--model.views", '{"anchor": ["FeatureCutoff", "SwapWords"]}'],
+                "move SwapWords before FeatureCutoff",
+            ),
+            (
+                ["--model.views", '{"negative": ["SwapWords"]}'],
+                "views.negative: expected a slot that the pairing",
+            ),
+            (["--model.weights", '{"other": 1}'], "model.weights.other"),
+            (["--model.encoder.model_name_or_path", "/no/such/folder"], "got '/no/such/folder'"),
+            (["--model.encoder.max_length", "99"], "expected 3 to 32 tokens"),
+            (["--data.batch_size", "41"], "expected at most the number of rows, 40, got 41"),
+            (["--data.batch_size", "0"], "data.batch_size: expected 1 or more, got 0"),
+            (
+                ["--data.batch_size", "1"],
+                "data.batch_size: expected 2 or more examples in a step for Contrastive",
+            ),
+            (["--model.objectives.contrastive.in_batch", "false"], "got rows without a negative and queue: 0"),
+            (["--data.batch_size", "many"], "many"),
+            (["--trainer.max_epochs", "-1", "--trainer.max_steps", "-1"], "set trainer.max_steps"),
+            (["--ckpt_path", "nothing.ckpt"], "expected a file, found none at nothing.ckpt; check --ckpt_path"),
+            (["--config", "nothing.yaml"], "nothing.yaml"),
+        ],
+        quick=8,
+    ),
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_wrong_value_is_answered_in_the_library_s_words(
@@ -255,15 +267,26 @@ def test_a_command_without_its_file_is_answered_with_the_option(
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
-    [
-        ("empty.txt", b"", "empty.txt: expected at least one row with text, got an empty file"),
-        ("blank.txt", b"\n  \n", "blank.txt: expected at least one row with text"),
-        ("latin.txt", "gr\u00fcn\nblau\n".encode("latin-1"), "latin.txt:1: expected UTF-8, got the byte 0xfc"),
-        ("lines.jsonl", b'{"text": "a"}\n{"text": \n', "lines.jsonl:2: expected a JSON object, got invalid JSON"),
-        ("table.tsv", b"title\tdate\na\tb\n", "a column for text"),
-        ("broken.txt.gz", gzip.compress(b"some text\n" * 50)[:25], "expected a whole gzip file"),
-        ("texts.pdf", b"x", "a name that ends in .txt"),
-    ],
+    rest_slow(
+        [
+            ("empty.txt", b"", "empty.txt: expected at least one row with text, got an empty file"),
+            ("blank.txt", b"\n  \n", "blank.txt: expected at least one row with text"),
+            (
+                "latin.txt",
+                "gr\u00fcn\nblau\n".encode("latin-1"),
+                "latin.txt:1: expected UTF-8, got the byte 0xfc",
+            ),
+            (
+                "lines.jsonl",
+                b'{"text": "a"}\n{"text": \n',
+                "lines.jsonl:2: expected a JSON object, got invalid JSON",
+            ),
+            ("table.tsv", b"title\tdate\na\tb\n", "a column for text"),
+            ("broken.txt.gz", gzip.compress(b"some text\n" * 50)[:25], "expected a whole gzip file"),
+            ("texts.pdf", b"x", "a name that ends in .txt"),
+        ],
+        quick=3,
+    ),
     ids=lambda value: value if isinstance(value, str) and "." in value[-8:] else "",
 )
 def test_a_wrong_file_is_named_with_its_line(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+from covering import rest_slow
 
 from contrastive_text.cli import run, sweep_job, sweep_runs
 from contrastive_text.cli.sweep import draw
@@ -134,7 +135,7 @@ ONE = "model.pooler=MaxPooler"
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [
+    rest_slow([
         ("", "--vary: expected KEY=VALUE,VALUE,..."),
         ("model.poolr=MaxPooler", "got 'poolr'; did you mean 'pooler'?"),
         ("model.optimizer.lr=1e-3,fast", "in the cell fast: lr: expected a number, got fast"),
@@ -151,7 +152,7 @@ ONE = "model.pooler=MaxPooler"
         (f"{ONE} --select train/loss", "--select: expected a figure of the validation"),
         (f"{ONE} --seeds 0", "--seeds: expected a number of 1 or more, or different seeds, got 0"),
         (f"{ONE} --seeds 2 2", "different seeds, got 2 2"),
-    ],
+    ], quick=4),
 )  # fmt: skip
 def test_what_is_wrong_is_said_before_the_first_run(
     words: list[str], here: Path, answer: Answer, more: str, said: str

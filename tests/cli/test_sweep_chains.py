@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 import sts_files
 import tiny
+from covering import rest_slow
 
 from contrastive_text.cli import run, sweep, sweep_job
 from contrastive_text.cli.sweep_scores import SweepScores
@@ -127,7 +128,7 @@ def test_a_new_report_of_runs_whose_weights_are_gone_names_them(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [
+    rest_slow([
         ("--report sts:mean", "--report sts:mean: expected --select beside it, got none: a score of test files"),
         ("--select sts:mean", "--select: expected a figure of the validation such as val/spearman, for test"),
         ("--select val/spearman --report sts:mean", "got none; give --report_data"),
@@ -147,7 +148,7 @@ def test_a_new_report_of_runs_whose_weights_are_gone_names_them(tmp_path: Path) 
         ("--then simcse --vary then=none,simcse", "--vary then: expected it alone, got --then beside it"),
         ("--then simcse", "data.validation: expected a file to score the runs on, got none for MaxPooler"),
         ("--then simcse --all.model.head null --stage2.data.validation pairs.tsv", "of the same architecture in"),
-    ],
+    ], quick=4),
 )  # fmt: skip
 def test_what_is_wrong_with_reports_and_stages_is_said_before_the_first_run(
     tiny_words: list[str], files: dict[str, str], here: Path, answer: Answer, more: str, said: str

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from covering import rest_slow
 from safetensors.numpy import load_file, save_file
 
 from contrastive_text import SentenceEncoder
@@ -55,7 +56,7 @@ def test_queries_and_documents_have_their_own_prompts_and_vectors(bert: str, tmp
     assert torch.equal(again(texts, "document"), embed(texts, "document")) and again.encoded == 0
 
 
-@pytest.mark.parametrize("change", ["pooler", "length", "prompt", "weights"])
+@pytest.mark.parametrize("change", rest_slow(["pooler", "length", "prompt", "weights"], quick=2))
 def test_another_model_never_gets_the_vectors(bert: str, tmp_path: Path, change: str) -> None:
     CachedEncoder(model(bert), tmp_path)(tiny.TEXTS)
     other = model(bert)
@@ -112,7 +113,7 @@ DAMAGES: tuple[Callable[[Path], object], ...] = (
 )
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", rest_slow(DAMAGES, quick=2))
 def test_a_damaged_file_is_told_of_and_made_anew(
     bert: str, tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 import sts_files
 import tiny
 import torch
+from covering import rest_slow
 from scipy import stats
 
 from contrastive_text import SentenceEncoder
@@ -58,7 +59,7 @@ def slow_vectors(encoder: SentenceEncoder, texts: list[str], frequent: list[int]
     return torch.stack(vectors)
 
 
-@pytest.mark.parametrize("pooler", POOLERS, ids=lambda pooler: type(pooler).__name__)
+@pytest.mark.parametrize("pooler", rest_slow(POOLERS, quick=1), ids=lambda pooler: type(pooler).__name__)
 @pytest.mark.parametrize("layout", ["packed", "padded", "bucketed"])
 def test_vectors_are_the_means_over_the_tokens_that_are_left(bert: str, pooler: Pooler, layout: str) -> None:
     encoder = model(bert, pooler)

@@ -25,6 +25,7 @@ VALUES: tuple[Any, ...] = (
     GONE, None, "x", "", -1, 0, 10**9, 10**30, 1.5, True, [], {}, [[1]], {"a": {}},
 )  # fmt: skip
 ANOTHER_MODEL = {
+    ("1_Pooling/config.json", "pooling_mode_cls_token"): (GONE, None),  # without a mode, the mean
     ("2_Dense/config.json", "activation_function"): (GONE, None),
     ("config.json", "is_decoder"): (True,),
     ("config.json", "layer_norm_eps"): (1.5,),

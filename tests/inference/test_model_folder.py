@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from covering import crossed
+from covering import crossed, rest_slow
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM
@@ -89,7 +89,9 @@ def vectors(model: Any) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize(
     "pooler",
-    [*POOLERS.values(), LastTwoPooler(), FirstLastPooler("embeddings"), FirstLastPooler("block_1")],
+    rest_slow(
+        [*POOLERS.values(), LastTwoPooler(), FirstLastPooler("embeddings"), FirstLastPooler("block_1")], quick=3
+    ),
     ids=lambda pooler: type(pooler).__name__,
 )
 def test_every_pooler_comes_back_with_the_same_vectors(bert: str, tmp_path: Path, pooler: Pooler) -> None:
@@ -112,7 +114,7 @@ def test_every_pooler_comes_back_with_the_same_vectors(bert: str, tmp_path: Path
     ],
     ids=["tanh", "narrow", "wide"],
 )
-@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("normalize", rest_slow([False, True], quick=2))
 def test_a_kept_head_comes_back_with_the_same_vectors(
     bert: str, tmp_path: Path, head: Head, normalize: bool
 ) -> None:

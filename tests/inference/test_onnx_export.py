@@ -165,6 +165,7 @@ def test_the_files_run_without_torch(every: SentenceEncoder, graph: Path, tmp_pa
     np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected, rtol=0, atol=ROUNDING)
 
 
+@pytest.mark.slow
 def test_a_graph_with_other_vectors_is_not_kept(bert: str, tmp_path: Path) -> None:
     model = SentenceEncoder(TransformerEncoder(bert), OtherInGraphs())
     with pytest.raises(ValueError, match=r"to 1e-05 of the largest feature, got a difference of 1\.0e-02"):

@@ -6,6 +6,7 @@ import math
 import re
 
 import pytest
+from covering import rest_slow
 from jsonargparse import ArgumentParser
 from recipe_options import built, first_and_second_layers
 
@@ -26,7 +27,7 @@ MULTI_TASK = [
 ]
 
 
-@pytest.mark.parametrize("name", MULTI_TASK)
+@pytest.mark.parametrize("name", rest_slow(MULTI_TASK, quick=2))
 def test_m8_heads_share_what_the_recipe_says(name: str, bert: str) -> None:
     heads = first_and_second_layers(built(name, bert))
     expected = {"cs224n_separate_heads": [False, False], "cs224n_shared_head": [True, True]}

@@ -52,7 +52,7 @@ CHUNKED_VIEWS: dict[str, dict[str, list[View]]] = {
 
 
 @pytest.mark.parametrize("layout", rest_slow(["packed", "bucketed", "padded"]))
-@pytest.mark.parametrize("views", CHUNKED_VIEWS)
+@pytest.mark.parametrize("views", rest_slow(CHUNKED_VIEWS, quick=2))
 def test_parts_are_computed_anew_with_the_same_masks_and_draws(
     views: str, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:

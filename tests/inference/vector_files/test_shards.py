@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from covering import rest_slow
 from vectors_on_disk import MANY, SMALL, attempt, embedded
 
 from contrastive_text.core.random import text_id
@@ -123,15 +124,24 @@ def change_a_byte(_model: SentenceEncoder, _texts: TextStream, path: Path) -> No
 
 @pytest.mark.parametrize(
     ("happens", "said"),
-    [
-        (begin_the_second, "expected all 3 parts, got 2; run contrastive-text embed with --shard 2/3"),
-        (add_of_another_division, "expected the parts of one division, got some of 2 and of 3; delete"),
-        (of_another_model, r"v-00003-of-00003\.npy: expected this part .* got another model"),
-        (of_other_texts, r"v-00003-of-00003\.npy: expected this part .* got other texts"),
-        (of_fewer_features, r"v-00002-of-00003\.npy: expected this part .* got truncate_dim 5 instead of None"),
-        (exchange, r"v-00001-of-00003\.npy: expected this part .* got shard 2/3 instead of 1/3"),
-        (change_a_byte, r"v-00002-of-00003\.npy: expected the vectors as they were written, got changed ones"),
-    ],
+    rest_slow(
+        [
+            (begin_the_second, "expected all 3 parts, got 2; run contrastive-text embed with --shard 2/3"),
+            (add_of_another_division, "expected the parts of one division, got some of 2 and of 3; delete"),
+            (of_another_model, r"v-00003-of-00003\.npy: expected this part .* got another model"),
+            (of_other_texts, r"v-00003-of-00003\.npy: expected this part .* got other texts"),
+            (
+                of_fewer_features,
+                r"v-00002-of-00003\.npy: expected this part .* got truncate_dim 5 instead of None",
+            ),
+            (exchange, r"v-00001-of-00003\.npy: expected this part .* got shard 2/3 instead of 1/3"),
+            (
+                change_a_byte,
+                r"v-00002-of-00003\.npy: expected the vectors as they were written, got changed ones",
+            ),
+        ],
+        quick=3,
+    ),
 )
 def test_parts_that_are_no_whole_are_refused(
     model: SentenceEncoder,

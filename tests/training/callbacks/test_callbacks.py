@@ -105,7 +105,7 @@ def run(
 @pytest.mark.parametrize("interval", rest_slow([1, 2]))
 @pytest.mark.parametrize(
     ("scores", "best"),
-    [([10.0, 30.0, 30.0, 20.0], 2), ([30.0, 20.0, 10.0, 30.0], 1), ([-40.0, -30.0, -10.0, -20.0], 3)],
+    rest_slow([([10.0, 30.0, 30.0, 20.0], 2), ([30.0, 20.0, 10.0, 30.0], 1), ([-40.0, -30.0, -10.0, -20.0], 3)]),
     ids=["a tie keeps the first", "the first of all", "all below zero"],
 )
 def test_s13_the_best_validation_score_is_kept_and_reloaded_at_the_end(
