@@ -90,6 +90,11 @@ def fit_component_removal(vectors: Tensor, components: int | None = None) -> nn.
     mean, directions, _ = _principal_axes("fit_component_removal", vectors)
     width = vectors.shape[1]
     count = max(1, round(width / 100)) if components is None else components
+    if len(directions) < 2:
+        raise InvalidValueError(
+            "fit_component_removal.vectors: expected vectors that differ in 2 or more directions, got "
+            f"{len(vectors):,} that differ in {len(directions)}; give other texts"
+        )
     if not 1 <= count < len(directions):
         raise InvalidValueError(
             f"fit_component_removal.components: expected 1 to {len(directions) - 1}, for these {len(vectors):,} "

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tiny
 
 _FIT = (
     "--recipe simcse --encoder {bert} --train texts.txt --batch_size 8 --data.num_workers 0 "
@@ -43,7 +44,7 @@ COMMANDS = {
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A folder with texts, pairs and names of sub-sets whose letters no 8-bit encoding has."""
-    texts = [f"a dog {i} \U0001f642 \u6771\u4eac na\u00efve" for i in range(40)]
+    texts = [f"{text} \U0001f642 \u6771\u4eac na\u00efve" for text in tiny.TEXTS]
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     genres = ("\U0001f642", "\u00df")
     rows = [f"{text}\ta bird {i}\t{i % 5}\t{genres[i % 2]}\n" for i, text in enumerate(texts)]

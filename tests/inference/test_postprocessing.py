@@ -99,6 +99,8 @@ def test_a_direction_without_any_spread_is_left_out_of_a_whitening() -> None:
         fit_whitening(rounded, features=12)
     with pytest.raises(ValueError, match="components: expected 1 to 10"):
         fit_component_removal(rounded, 11)
+    with pytest.raises(ValueError, match="vectors that differ in 2 or more directions, got 4 that differ in 0"):
+        fit_component_removal(torch.ones(4, 3))
 
 
 # In a model
