@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 from contrastive_text.core.distributed import is_distributed, own_part, sum_over_ranks, world_size
 from contrastive_text.encoders import Encoder
 
-STEPS = ("training_step", "validation_step", "test_step", "predict_step")
-"""Methods of a module during which what belongs to no block is whole."""
+STEPS = ("on_fit_start", "training_step", "validation_step", "test_step", "predict_step")
+"""Methods of a module during which what belongs to no block is whole: the steps, and the checks before them."""
 
 
 def split_weights(module: nn.Module, mesh: DeviceMesh) -> list[nn.Parameter]:
