@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from contrastive_text.core.errors import ContrastiveTextError, cause_of
+from contrastive_text.core.errors import ContrastiveTextError, cause_of, causes
 from contrastive_text.core.libraries import is_out_of_memory, is_panic
 
 _PARSER_S = re.compile(r"Does not validate against any|Problem with given class_path|Parser key ")
@@ -28,9 +28,8 @@ def answer(error: BaseException, command: str | None = None) -> str | None:
         ('a: expected 1, got 2', None)
     """
     if is_out_of_memory(error):
-        while isinstance(error, ContrastiveTextError) and error.__cause__ is not None:
-            error = error.__cause__
-        return _memory_answer(error, command)
+        said = next(each for each in causes(error) if not isinstance(each, ContrastiveTextError))
+        return _memory_answer(said, command)
     if is_panic(error):
         return (
             f"tokenizer: expected one that takes these texts, got a panic of its library: {error}; take another "
@@ -60,16 +59,10 @@ def constructor_answer(message: str, cause: BaseException | None = None) -> str 
     if (refused := _REFUSED.search(message)) is not None:
         return refused[1]
     if (part := _OF_LIGHTNING.search(message)) is not None and cause is not None:
-        said = " ".join(str(first := _first_of(cause)).split())[:300]
+        *_, first = causes(cause, with_context=True)
+        said = " ".join(str(first).split())[:300]
         return f"{part[1]}: expected arguments that it takes, got {type(first).__name__}: {said}"
     return None
-
-
-def _first_of(error: BaseException) -> BaseException:
-    """Returns the error that all others were raised from."""
-    while (before := error.__cause__ or error.__context__) is not None:
-        error = before
-    return error
 
 
 def _place(message: str) -> str:

@@ -8,6 +8,7 @@ as answers; any other exception is a bug, of the library or of a part of the use
 from __future__ import annotations
 
 import typing
+from collections.abc import Iterator
 
 _QUOTED = 60
 """Characters of a text that an error shows."""
@@ -93,11 +94,28 @@ def cause_of(error: BaseException | None, kind: type[_Error]) -> _Error | None:
         >>> cause_of(error, ContrastiveTextError)
         InvalidValueError('a: expected 1, got 2')
     """
-    while error is not None:
-        if isinstance(error, kind):
-            return error
-        error = error.__cause__
-    return None
+    found: _Error | None = next((each for each in causes(error) if isinstance(each, kind)), None)
+    return found
+
+
+def causes(error: BaseException | None, with_context: bool = False) -> Iterator[BaseException]:
+    """Yields an error and those that it was raised from, each once: errors of a parser may be each other's cause.
+
+    Args:
+        error: The last one; None yields nothing.
+        with_context: Whether an error without a cause goes on with the one that was being handled.
+
+    Example:
+        >>> first, second = ValueError("a"), KeyError("b")
+        >>> first.__cause__, second.__cause__ = second, first
+        >>> list(causes(first))
+        [ValueError('a'), KeyError('b')]
+    """
+    seen: list[BaseException] = []
+    while error is not None and not any(error is each for each in seen):
+        seen.append(error)
+        yield error
+        error = error.__cause__ or (error.__context__ if with_context else None)
 
 
 def first_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from logging import ERROR
 from types import ModuleType
 
-from contrastive_text.core.errors import ContrastiveTextError, MissingLibraryError
+from contrastive_text.core.errors import ContrastiveTextError, MissingLibraryError, causes
 
 _LACKING = re.compile(
     "can't allocate memory|Cannot allocate memory|os error 12\\b|bad_alloc|bad allocation|out of memory"
@@ -86,13 +86,11 @@ def is_out_of_memory(error: BaseException) -> bool:
         >>> is_out_of_memory(ValueError("no memory of that"))
         False
     """
-    seen: BaseException | None = error
-    while seen is not None:
-        number = isinstance(seen, OSError) and seen.errno == errno.ENOMEM
-        said = not isinstance(seen, ContrastiveTextError) and _LACKING.search(str(seen)) is not None
-        if isinstance(seen, MemoryError) or number or said:
+    for each in causes(error):
+        number = isinstance(each, OSError) and each.errno == errno.ENOMEM
+        said = not isinstance(each, ContrastiveTextError) and _LACKING.search(str(each)) is not None
+        if isinstance(each, MemoryError) or number or said:
             return True
-        seen = seen.__cause__
     return False
 
 

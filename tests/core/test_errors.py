@@ -14,7 +14,7 @@ BUILT_IN = {
     "Exception", "ValueError", "TypeError", "OSError", "FileNotFoundError", "FileExistsError", "ImportError",
     "KeyError", "IndexError",
 }  # fmt: skip
-ANSWERS = [cls for cls in vars(errors).values() if isinstance(cls, type)]
+ANSWERS = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, Exception)]
 
 
 def test_no_file_raises_a_built_in_error_where_an_answer_is_meant() -> None:
