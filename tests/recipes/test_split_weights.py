@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Mapping, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
+import torch.distributed as dist
 import wordnet_files
 from processes import free_ports, start_all
 from recipe_options import own_options
@@ -23,36 +25,47 @@ REFUSED = {
 }
 """Recipe -> what it is told under FSDP2."""
 
-
-def one_step(number: int, port: int, words: list[str], folder: str) -> None:
-    """Runs one of two ranks: a step of a run from the shell. Leaves its exit status and its output in files."""
-    become_rank(number, port)
-    os.chdir(folder)
-    os.environ["NLTK_DATA"] = "nltk_data"  # a forked rank doesn't inherit it from the test
-    with open(f"output {number}", "w") as file, redirect_stdout(file), redirect_stderr(file):
-        status = run(words)
-    Path(f"status {number}").write_text(str(status))
+GROUPS = [recipe_names()[i::6] for i in range(6)]
+"""The recipes by turns. Two ranks run a group: what they have loaded serves the next recipe."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", recipe_names())
-def test_a_recipe_takes_a_step_with_split_weights_or_is_refused(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bert = tiny.save_bert(tmp_path / "bert", max_position_embeddings=512)
-    if "subs" in name:
-        wordnet_files.write_wordnet(tmp_path / "nltk_data")
-    monkeypatch.chdir(tmp_path)
+def one_step_each(number: int, ports: Sequence[int], commands: Mapping[str, list[str]], folder: str) -> None:
+    """Runs one of two ranks: a step of each recipe from the shell. Leaves exit status and output in files."""
+    os.environ["NLTK_DATA"] = str(Path(folder, "nltk_data"))  # a forked rank doesn't inherit it from the test
+    for (name, words), port in zip(commands.items(), ports, strict=True):
+        become_rank(number, port)
+        os.chdir(Path(folder, name))
+        with open(f"output {number}", "w") as file, redirect_stdout(file), redirect_stderr(file):
+            status = run(words)
+        Path(f"status {number}").write_text(str(status))
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def command(name: str, folder: Path, bert: str) -> list[str]:
+    """Returns the words of a step, and writes its data."""
+    folder.mkdir()
     words = ["fit", "--recipe", name, "--model.encoder.model_name_or_path", bert, "--data.batch_size", "8"]
     words += ["--data.num_workers", "0", "--trainer.max_steps", "1", "--trainer.accelerator", "cpu"]
     words += ["--trainer.enable_progress_bar", "false", "--trainer.strategy", "fsdp2", "--trainer.devices", "2"]
-    start_all(one_step, 2, *free_ports(1), [*words, *own_options(name, tmp_path)], str(tmp_path))
-    status = [(tmp_path / f"status {number}").read_text() for number in range(2)]
-    output = (tmp_path / "output 0").read_text()
-    if name in REFUSED:
-        assert status == ["2", "2"], output
-        assert re.search(REFUSED[name], output), output
-        return
-    assert status == ["0", "0"], output
-    (checkpoint,) = tmp_path.rglob("*.ckpt")
-    assert torch.load(checkpoint, weights_only=True)["global_step"] == 1
+    with chdir(folder):
+        return [*words, *own_options(name, folder)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", GROUPS, ids=lambda names: f"{names[0]} and others")
+def test_a_recipe_takes_a_step_with_split_weights_or_is_refused(names: list[str], tmp_path: Path) -> None:
+    bert = tiny.save_bert(tmp_path / "bert", max_position_embeddings=512)
+    wordnet_files.write_wordnet(tmp_path / "nltk_data")
+    commands = {name: command(name, tmp_path / name, bert) for name in names}
+    start_all(one_step_each, 2, free_ports(len(names)), commands, str(tmp_path))
+    for name in names:
+        status = [(tmp_path / name / f"status {number}").read_text() for number in range(2)]
+        output = (tmp_path / name / "output 0").read_text()
+        if name in REFUSED:
+            assert status == ["2", "2"], output
+            assert re.search(REFUSED[name], output), output
+            continue
+        assert status == ["0", "0"], (name, output)
+        (checkpoint,) = (tmp_path / name).rglob("*.ckpt")
+        assert torch.load(checkpoint, weights_only=True)["global_step"] == 1
