@@ -136,6 +136,19 @@ def test_a_changed_setting_is_in_force_from_the_first_resumed_step(
     assert any(not torch.equal(weight, unchanged[key]) for key, weight in after.items())
 
 
+@pytest.mark.slow
+def test_a_changed_momentum_is_in_force(begin: Begin, capfd: pytest.CaptureFixture[str]) -> None:
+    def keys(decay: float) -> dict[str, Any]:
+        return {"model.objectives.contrastive.keys": {"class_path": "Momentum", "init_args": {"decay": decay}}}
+
+    first = begin(keys(0.9), max_steps=5)
+    first.fit()
+    kept = first.trainer.checkpoint_callback.best_model_path  # type: ignore[union-attr]  # there is one
+    same, other = (weights_after(begin(keys(decay), max_steps=9, ckpt_path=kept)) for decay in (0.9, 0.1))
+    assert "keys.decay 0.1 instead of 0.9" in capfd.readouterr().out.replace("init_args.", "")
+    assert any(not torch.equal(weight, other[name]) for name, weight in same.items())
+
+
 GROUPS = [
     ({"model.optimizer.lr": 0.3}, "lr", 0.3),
     ({"model.optimizer.weight_decay": 0.5}, "weight_decay", 0.5),
