@@ -239,7 +239,7 @@ def _read_pooler(folder: Path, class_path: str) -> tuple[Pooler, bool]:
 
 def _pooling(config: Record) -> tuple[Pooler, bool]:
     if not any(key in config for key in _FEATURES):  # sentence-transformers needs it too
-        raise config.refusal(f"the key {' or '.join(_FEATURES)}", "none")
+        raise config.refusal("the number of features", None, _FEATURES[0])
     named = config.values.get(_MODE)
     modes = [named] if isinstance(named, str) else config.texts(_MODE, None)
     if modes is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,6 +120,33 @@ def test_damaged_files_give_an_answer_or_the_same_vectors(folder: Path) -> None:
     found = outcomes(folder, every=97)
     assert found["answered"] > 9
     assert found["equal"] > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        (
+            "1_Pooling/config.json",
+            None,
+            "embedding_dimension: expected the number of features, got nothing",
+        ),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode_max_tokens": True},
+            r"expected a layer for the 32 features of ConcatPooler, got Linear\(in_features=16",
+        ),
+        ("tokenizer_config.json", {"model_max_length": -1}, "expected a number of tokens as model_max_length"),
+        ("tokenizer_config.json", {"model_max_length": 1.5}, "expected a number of tokens as model_max_length"),
+    ],
+)
+def test_parts_that_cannot_be_are_refused_at_loading(
+    folder: Path, tmp_path: Path, name: str, changes: dict[str, object] | None, said: str
+) -> None:
+    copied = Path(shutil.copytree(folder, tmp_path / "model"))
+    content = json.loads((copied / name).read_text())
+    (copied / name).write_text(json.dumps({} if changes is None else content | changes))
+    with pytest.raises(ContrastiveTextError, match=said):
+        SentenceEncoder.from_pretrained(copied, device="cpu")
 
 
 @pytest.mark.slow
