@@ -50,7 +50,6 @@ def copied(trained: dict[str, Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained["plain"] / "version_0", tmp_path / "run"))
 
 
-@pytest.mark.slow
 def test_a_page_has_every_section_and_a_picture_of_every_chart(page: Path) -> None:
     reader = Reader(page)
     assert [attributes["id"] for tag, attributes in reader.tags if tag == "section"] == list(SECTIONS)
