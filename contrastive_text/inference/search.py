@@ -100,7 +100,6 @@ def hits(queries: Tensor, corpus: Tensor | Sequence[Tensor] | UnitVectors, k: in
     return [list(map(Hit, *found)) for found in zip(ids.tolist(), scores.tolist(), strict=True)]
 
 
-@torch.no_grad()
 def check_searched(queries: Tensor, parts: Sequence[Tensor]) -> None:
     """Checks that queries and the parts of a corpus are vectors of one width.
 
@@ -117,6 +116,7 @@ def check_searched(queries: Tensor, parts: Sequence[Tensor]) -> None:
             )
 
 
+@torch.no_grad()
 def top_k(
     queries: Tensor, corpus: Tensor | Sequence[Tensor] | UnitVectors, k: int, block: int = BLOCK
 ) -> tuple[Tensor, Tensor]:

@@ -44,6 +44,12 @@ def sorted_cosines(queries: Tensor, corpus: Tensor) -> list[list[tuple[float, in
     return found
 
 
+def test_a_search_of_vectors_with_a_gradient_keeps_no_graph() -> None:
+    queries, corpus = random_vectors(3).requires_grad_(), random_vectors(5, seed=1).requires_grad_()
+    scores, _ = top_k(queries, corpus, k=2)
+    assert not scores.requires_grad
+
+
 @given(count=st.integers(1, 40), k=st.integers(1, 50), block=st.integers(1, 45), seed=st.integers(0, 99))
 def test_top_k_equals_the_dense_sort_with_ties_by_id(count: int, k: int, block: int, seed: int) -> None:
     queries, corpus = few_directions(7, seed).float(), few_directions(count, seed + 1).float()
