@@ -97,7 +97,7 @@ def write_lines(path: Path, sentences: Sequence[str], lines: int) -> None:
 
 def sentences_of(path: Path) -> list[str]:
     """Returns the distinct texts of a file."""
-    from contrastive_text.data.files.streaming import TextStream
+    from contrastive_text.data.files.readers import TextStream
 
     return list(dict.fromkeys(" ".join(text.split()) for text in TextStream(path)))
 

@@ -29,7 +29,7 @@ from timing import parser, ratio_and_range, take_turns
 
 from contrastive_text import ContrastiveModule, SentenceEncoder, TextDataModule
 from contrastive_text.core.types import Encoded, Slot
-from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.data.files.readers import TextStream
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun
 from contrastive_text.losses import InfoNCE

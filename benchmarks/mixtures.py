@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from contrastive_text.data.mixture import AllTasks, Mixture
-from contrastive_text.data.steps import Step, TaskSize
+from contrastive_text.data.mixture import AllTasks, Mixture, Step, TaskSize
 
 
 class Limited(Mixture):

@@ -32,7 +32,7 @@ from contrastive_text import ContrastiveModule, SentenceEncoder
 from contrastive_text.core.batch import Batch
 from contrastive_text.data import RetrievalSet, read_pairs
 from contrastive_text.data.prompts import NO_PROMPTS
-from contrastive_text.data.retrieval.pairs import read_pair_corpus
+from contrastive_text.data.retrieval import read_pair_corpus
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.mteb_model import MTEBModel
 from contrastive_text.evaluation.retrieval import retrieval_figures

@@ -8,7 +8,7 @@ from pathlib import Path
 import tiny
 from torch import Tensor, nn
 
-from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun
 from contrastive_text.poolers import MeanPooler

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny
 
-from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun, Shard, VectorIndex
 

@@ -19,7 +19,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs, read_rows
-from contrastive_text.data.retrieval.judged import RetrievalSet
+from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.compare.measure import check_pairs, check_some
 from contrastive_text.evaluation.compare.measure import compare as measure

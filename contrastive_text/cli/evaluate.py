@@ -23,7 +23,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs, read_rows
-from contrastive_text.data.retrieval.judged import RetrievalSet
+from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.frequency import frequency_table
 from contrastive_text.evaluation.results import ScoreTable, TaskScore, figure_cell, written_together

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contrastive_text.data.files.forms import PYTHON, FileForm, options_of
+from contrastive_text.data.files.formats import PYTHON, FileForm, options_of
 
 
 def form_of(options: object) -> FileForm:

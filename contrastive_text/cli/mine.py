@@ -14,7 +14,7 @@ from contrastive_text.cli.models import load_model, warnings_as_notes
 from contrastive_text.core.terminal import say
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_rows
-from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.mining import Mining, MiningReport, MiningRun, PairTexts, histogram
 

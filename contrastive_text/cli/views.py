@@ -19,7 +19,7 @@ from contrastive_text.core.types import Encoded
 from contrastive_text.data import Collator
 from contrastive_text.data.preparation import TrainingData
 from contrastive_text.data.prompts import NO_PROMPTS
-from contrastive_text.data.words import words_without_blanks
+from contrastive_text.data.training_set import words_without_blanks
 from contrastive_text.evaluation.guide_order import Ordered, guide_order
 from contrastive_text.evaluation.view_edits import Piece, altered_rows
 from contrastive_text.objectives import Contrastive, Matryoshka

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from contrastive_text.core.lazy_imports import importing
 from contrastive_text.core.text_files import Bounds
-from contrastive_text.data.cleaning import Clean
 from contrastive_text.data.collator import Collator, KeyedRow
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
 from contrastive_text.data.mixture import (
@@ -15,15 +14,16 @@ from contrastive_text.data.mixture import (
     EpochRoundRobin,
     Fusion,
     Mixture,
+    Rounds,
+    Step,
+    Steps,
+    TaskSize,
+    consecutive_steps,
 )
 from contrastive_text.data.prompts import Prompts
-from contrastive_text.data.retrieval.beir import read_beir
-from contrastive_text.data.retrieval.judged import RetrievalSet
-from contrastive_text.data.retrieval.pairs import read_pair_corpus
-from contrastive_text.data.steps import Rounds, Step, Steps, TaskSize, consecutive_steps
-from contrastive_text.data.tasks import TextTask
-from contrastive_text.data.tokenizing import TextTokenizer
-from contrastive_text.data.vocabulary import learn_vocabulary
+from contrastive_text.data.retrieval import RetrievalSet, read_beir, read_pair_corpus
+from contrastive_text.data.tasks import Clean, TextTask
+from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
 
 if TYPE_CHECKING:
     from contrastive_text.data.datamodule import TextDataModule

@@ -12,29 +12,30 @@ from torch.utils.data import DataLoader
 from contrastive_text.core.checkpoints import load_options
 from contrastive_text.core.notebook import facts_table
 from contrastive_text.core.specs import part_spec, to_plain
-from contrastive_text.data.cleaning import Clean
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
-from contrastive_text.data.files.forms import PairRows
+from contrastive_text.data.evaluation_loaders import HeldOutRows, PlainLoaders
+from contrastive_text.data.files.formats import PairRows
 from contrastive_text.data.files.given import PLACES, Source, check_given, given_source, given_sources, handed
 from contrastive_text.data.files.readers import Table
-from contrastive_text.data.held_out import HeldOutRows
 from contrastive_text.data.loader import ResumableLoader, check_own_batches, epoch_loader
-from contrastive_text.data.mixture import AllTasks, Mixture
-from contrastive_text.data.needs import BatchConsumer, DataNeeds, as_consumer
-from contrastive_text.data.orders import PERMUTATION_ROWS, describe_orders
-from contrastive_text.data.plain_loaders import PlainLoaders
-from contrastive_text.data.preparation import (
-    TrainingSet,
-    check_examples,
-    check_turns,
-    learned_tokenizer,
-    prepare_each,
-)
-from contrastive_text.data.retrieval.files import MOST_DOCUMENTS
+from contrastive_text.data.mixture import AllTasks, Mixture, describe_steps
+from contrastive_text.data.preparation import prepare_each
+from contrastive_text.data.retrieval import MOST_DOCUMENTS
 from contrastive_text.data.run_tables import PARTS, RunTables
-from contrastive_text.data.steps import describe_steps
-from contrastive_text.data.tasks import ALONE, ONLY, TextTask, check_numbers, check_tasks
+from contrastive_text.data.sampler import PERMUTATION_ROWS, describe_orders
+from contrastive_text.data.tasks import (
+    ALONE,
+    ONLY,
+    BatchConsumer,
+    Clean,
+    DataNeeds,
+    TextTask,
+    as_consumer,
+    check_numbers,
+    check_tasks,
+)
 from contrastive_text.data.tokenizing import single_threaded_tokenizers
+from contrastive_text.data.training_set import TrainingSet, check_examples, check_turns, learned_tokenizer
 from contrastive_text.pairings import Pairing
 from contrastive_text.recipes.building import build_part
 from contrastive_text.recipes.layers import merge, read_recipe

@@ -19,9 +19,8 @@ from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.collator import KeyedRow
-from contrastive_text.data.orders import PERMUTATION_ROWS
-from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, Rows, RowsInOrder
-from contrastive_text.data.steps import Step, Steps
+from contrastive_text.data.mixture import Step, Steps
+from contrastive_text.data.sampler import PERMUTATION_ROWS, EpochBatchSampler, KeyedRows, Rows, RowsInOrder
 
 
 class ResumableLoader(DataLoader[KeyedRow]):

@@ -1,15 +1,210 @@
-"""Mixtures: in which order the batches of several data sets arrive, and which objectives see them."""
+"""Steps of an epoch, and mixtures: the order in which the batches of several data sets arrive."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from operator import index
+from typing import overload
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.data.steps import Rounds, Step, Steps, TaskSize, consecutive_steps
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSize:
+    """How many rows a data set has and how many of them make a batch.
+
+    Example:
+        >>> TaskSize(rows=10, batch_size=4)
+        TaskSize(rows=10, batch_size=4)
+    """
+
+    rows: int
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step takes of each data set.
+
+    Args:
+        parts: Task -> first and last place (exclusive) among its rows, in the order of the epoch.
+        objectives: Names of the objectives that run; None for all whose task is in ``parts``.
+    """
+
+    parts: Mapping[str, tuple[int, int]]
+    objectives: tuple[str, ...] | None = None
+
+    def later(self, rounds: int) -> Step:
+        """Returns the same step some rounds later: of each task the rows that follow.
+
+        Example:
+            >>> Step({"a": (0, 2), "b": (4, 7)}).later(2)
+            Step(parts={'a': (4, 6), 'b': (10, 13)}, objectives=None)
+        """
+        parts = {
+            task: (start + rounds * (stop - start), stop + rounds * (stop - start))
+            for task, (start, stop) in self.parts.items()
+        }
+        return Step(parts, self.objectives)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The same steps in turn, round after round.
+
+    Args:
+        first: The steps of the first round; in each further one they take of each task the rows that follow.
+        count: Number of rounds.
+
+    Example:
+        >>> len(Rounds((Step({"a": (0, 2)}), Step({"b": (0, 1)})), count=3))
+        6
+    """
+
+    first: tuple[Step, ...]
+    count: int = 1
+
+    def __len__(self) -> int:
+        return len(self.first) * self.count
+
+
+class Steps(Sequence[Step]):
+    """The steps of an epoch as a few ``Rounds``: 10 million take the memory of ten, and each is found at once.
+
+    Args:
+        rounds: In their order.
+
+    Example:
+        >>> steps = Steps([Rounds((Step({"a": (0, 2)}), Step({"b": (0, 1)})), count=1_000_000)])
+        >>> len(steps), steps[-1]
+        (2000000, Step(parts={'b': (999999, 1000000)}, objectives=None))
+        >>> steps.taken("a"), steps.largest("a")
+        (2000000, 2)
+    """
+
+    def __init__(self, rounds: Iterable[Rounds]) -> None:
+        self.rounds = tuple(each for each in rounds if len(each))
+        self.ends = tuple(accumulate(map(len, self.rounds)))
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> Steps:
+        """Returns any steps in this form; those of a list that go on where the last ended are a ``Rounds``.
+
+        Example:
+            >>> Steps.of([Step({"a": (0, 2)}), Step({"a": (2, 4)}), Step({"a": (4, 5)})]).rounds[0].count
+            2
+        """
+        if isinstance(steps, Steps):
+            return steps
+        found: list[Rounds] = []
+        for step in steps:
+            last = found[-1] if found else Rounds((step,), 0)
+            following = last.first[0].later(last.count)
+            # Equal mappings may differ in the order of their tasks, which is that of a batch.
+            if found and step == following and list(step.parts) == list(following.parts):
+                found[-1] = Rounds(last.first, last.count + 1)
+            else:
+                found.append(Rounds((step,)))
+        return cls(found)
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    @overload
+    def __getitem__(self, number: int) -> Step: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[Step]: ...
+
+    def __getitem__(self, number: int | slice) -> Step | list[Step]:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        place = range(len(self))[index(number)]  # IndexError beyond the last
+        at = bisect_right(self.ends, place)
+        rounds = self.rounds[at]
+        past, turn = divmod(place - self.ends[at] + len(rounds), len(rounds.first))
+        return rounds.first[turn].later(past)
+
+    def __repr__(self) -> str:
+        return f"Steps({list(self.rounds)})"
+
+    @property
+    def kinds(self) -> list[Step]:
+        """A step of every kind in the order of their first: all others differ in their places alone."""
+        return [step for rounds in self.rounds for step in rounds.first]
+
+    def taken(self, task: str) -> int:
+        """Returns how many places of a task's order an epoch takes."""
+        lasts = (step.later(each.count - 1).parts for each in self.rounds for step in each.first)
+        return max((parts[task][1] for parts in lasts if task in parts), default=0)
+
+    def largest(self, task: str) -> int:
+        """Returns how many rows of a task a step takes at the most."""
+        parts = (step.parts[task] for step in self.kinds if task in step.parts)
+        return max((stop - start for start, stop in parts), default=0)
+
+    def where(self, kept: Callable[[Step], bool]) -> Steps:
+        """Returns the steps of some kinds, in their order."""
+        return Steps(Rounds(tuple(filter(kept, each.first)), each.count) for each in self.rounds)
+
+
+def consecutive_steps(sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
+    """Returns steps with a batch of every task until the first task is used up, the others being reduced to it.
+
+    Raises:
+        ValueError: No whole batch, where smaller ones are left out.
+
+    Example:
+        >>> list(consecutive_steps({"a": TaskSize(rows=5, batch_size=2)}, drop_last=True))
+        [Step(parts={'a': (0, 2)}, objectives=None), Step(parts={'a': (2, 4)}, objectives=None)]
+    """
+    shortest = min(sizes.values(), key=lambda size: size.rows / size.batch_size)
+    whole, rest = divmod(shortest.rows, shortest.batch_size)
+    first = Step({task: (0, size.batch_size) for task, size in sizes.items()})
+    rounds = [Rounds((first,), whole)]
+    if rest and not drop_last:
+        starts = {task: whole * size.batch_size for task, size in sizes.items()}
+        # As many rows of each task as there are of the shortest, in proportion to their batches.
+        ends = {
+            task: starts[task] + max(1, rest * size.batch_size // shortest.batch_size)
+            for task, size in sizes.items()
+        }
+        last = Step({task: (starts[task], min(ends[task], sizes[task].rows)) for task in sizes})
+        rounds.append(Rounds((last,)))
+    steps = Steps(rounds)
+    if not steps:
+        named = next(task for task, size in sizes.items() if size is shortest) if len(sizes) > 1 else ""
+        raise InvalidValueError(
+            f"batch_size: expected at most the number of rows, {shortest.rows}, got {shortest.batch_size}"
+            f"{f' for {named}' if named else ''}; lower batch_size, give more text, or let its "
+            "rows come again with repeat"
+        )
+    return steps
+
+
+def describe_steps(steps: Steps, sizes: Mapping[str, TaskSize]) -> str:
+    """Says how much of each task an epoch takes, for the run's summary.
+
+    Example:
+        >>> sizes = {"a": TaskSize(4, 2), "b": TaskSize(9, 2)}
+        >>> print(describe_steps(consecutive_steps(sizes, drop_last=True), sizes))
+        2 steps: a, b; a, b
+        a: 4 of 4 rows an epoch, 2 a step
+        b: 4 of 9 rows an epoch, 2 a step, others each time
+    """
+    shown = [", ".join(step.objectives or step.parts) for step in steps[:4]]
+    lines = [f"{len(steps):,} steps: {'; '.join(shown)}{'; ...' if len(steps) > 4 else ''}"]
+    for task, size in sizes.items():
+        used = steps.taken(task)
+        others = ", others each time" if used < size.rows else ""
+        taken = f"{used:,} of {size.rows:,} rows" if used <= size.rows else f"{size.rows:,} rows as {used:,}"
+        lines.append(f"{task}: {taken} an epoch, {steps.largest(task):,} a step{others}")
+    return "\n".join(lines)
 
 
 class Mixture(ABC):

@@ -1,40 +1,38 @@
-"""From tables to what is trained on: the rows that pairings serve, a vocabulary, and what is said of both."""
+"""Preparation of a data set for training: the rows that its pairing can use, and the slots of their examples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch.utils.data import Subset
 
-from contrastive_text.core.batch import StepKind
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import generator
+from contrastive_text.core.random import fold, generator, text_id
 from contrastive_text.core.specs import describe
-from contrastive_text.core.types import MASK, SLOT, Role, Row, Slot, TextPair
-from contrastive_text.data.cuts import cut_spans, cut_texts, sample_rows
+from contrastive_text.core.types import Example, Role, Row, Slot, TextPair
+from contrastive_text.data.collator import example_slots
 from contrastive_text.data.files import mapped
+from contrastive_text.data.files.formats import FileForm
+from contrastive_text.data.files.given import GIVEN, GivenRows
+from contrastive_text.data.files.labels import Labels
+from contrastive_text.data.files.mapped import repeats
 from contrastive_text.data.files.readers import Table
-from contrastive_text.data.joining import joined
-from contrastive_text.data.mixture import Mixture
-from contrastive_text.data.needs import DataNeeds
-from contrastive_text.data.orders import PERMUTATION_ROWS
+from contrastive_text.data.files.rows import FileRows
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.run_tables import RunTables
-from contrastive_text.data.sampler import Rows
-from contrastive_text.data.samples import repeats, sampled
-from contrastive_text.data.selection import check_roles, drawn, served
-from contrastive_text.data.steps import Steps, TaskSize
-from contrastive_text.data.tasks import TextTask, option_place
+from contrastive_text.data.sampler import PERMUTATION_ROWS, Rows, keyed_order
+from contrastive_text.data.tasks import SPLITS, DataNeeds, TextTask, option_place
 from contrastive_text.data.token_cache import TokenTable, tokenize_documents
 from contrastive_text.data.tokenizing import TextTokenizer
-from contrastive_text.data.vocabulary import learn_vocabulary
-from contrastive_text.data.words import words_without_blanks
 from contrastive_text.pairings import Pairing, SameText
+from contrastive_text.views import ViewPlan
 
 _COUNTED = 100_000
 """Rows whose hard negatives are counted."""
@@ -109,113 +107,6 @@ class TrainingData(NamedTuple):
             "duplicates": f"{repeated:,} of {len(self.texts):,} rows repeat the {first} of another",
         }
         return facts | ({"rows": self.chosen} if self.chosen else {})
-
-
-@dataclass(frozen=True)
-class TrainingSet:
-    """What a run is trained on: its tasks, and the steps of an epoch over them.
-
-    Args:
-        tasks: Name -> what is ready to be trained on; ``train`` where there is one without a name.
-        sizes: Name -> the rows of a task, and of a step.
-        steps: Those of every epoch; one of more rows than there are takes some of them again.
-        named: Whether the tasks have names.
-    """
-
-    tasks: Mapping[str, TrainingData]
-    sizes: Mapping[str, TaskSize]
-    steps: Steps
-    named: bool
-
-    @classmethod
-    def arranged(
-        cls, tasks: Mapping[str, TrainingData], mixture: Mixture, batch_size: int, drop_last: bool, named: bool
-    ) -> TrainingSet:
-        """Returns tasks with the steps in which a mixture arranges what an epoch takes of them.
-
-        Args:
-            tasks: By name.
-            mixture: In which order their batches arrive.
-            batch_size: Rows of a step of a task that has no number of its own.
-            drop_last: Whether last, smaller batches are left out.
-            named: Whether the tasks have names.
-        """
-        sizes = {
-            name: TaskSize(len(data.rows), data.task.batch_size or batch_size) for name, data in tasks.items()
-        }
-        taken = {
-            name: replace(size, rows=tasks[name].task.rows_an_epoch(size.rows, size.batch_size))
-            for name, size in sizes.items()
-        }
-        return cls(tasks, sizes, Steps.of(mixture.steps(taken, drop_last)), named)
-
-    def of(self, task: str | None = None) -> TrainingData:
-        """Returns what a task is trained on; None for the only one.
-
-        Raises:
-            ValueError: No such task.
-        """
-        if task is None and len(self.tasks) == 1:
-            return next(iter(self.tasks.values()))
-        if task is None or task not in self.tasks:
-            raise InvalidValueError(f"task: expected one of {', '.join(self.tasks)}, got {task}")
-        return self.tasks[task]
-
-    def step_kinds(self) -> list[StepKind]:
-        """Returns the kinds of steps of an epoch."""
-        each = [
-            StepKind(tuple(step.parts) if self.named else (None,), step.objectives) for step in self.steps.kinds
-        ]
-        return list(dict.fromkeys(each))
-
-    def rows_per_step(self, task: str) -> int:
-        """Returns how many rows of a task a step has at the most, over all ranks together."""
-        return self.steps.largest(task)
-
-    def facts(self, needs: DataNeeds, seed: int, tasks: Iterable[str] = ()) -> dict[str, str]:
-        """Returns the facts of all tasks, which of some more are scored alone, and what the length limit cuts."""
-        alone = [name for name in tasks if name not in self.tasks]
-        facts = {"scored, not trained": ", ".join(alone)} if alone else {}
-        facts |= {
-            f"{fact}, {name}" if self.named else fact: said
-            for name, data in self.tasks.items()
-            for fact, said in (data.facts() | self._repeats(name)).items()
-        }
-        tokenizer = needs.tokenizer
-        if tokenizer is None:
-            return facts
-        reading = {name: data for name, data in self.tasks.items() if data.pairing.reads_tokens}
-        others = {name: data for name, data in self.tasks.items() if name not in reading}
-        sampled = sample_rows([len(data.texts) for data in others.values()], seed)
-        texts = [
-            (needs.prompts.frame(prompt, tokenizer), text)
-            for data, numbers in zip(others.values(), sampled, strict=True)
-            for prompt, text in data.strings(numbers, needs.prompts)
-        ]
-        plans = [needs.tasks[name].plan for name in self.tasks]
-        strings = [text for _, text in texts if isinstance(text, str)]
-        if words := words_without_blanks(plans, strings, tokenizer):
-            facts["words"] = words
-        if tokenizer.room is None:
-            return facts
-        said = [cut_texts(texts, tokenizer)] if texts else []
-        said += [
-            cut_spans(data.rows, data.pairing, tokenizer.room - needs.taken(name), name, seed)
-            for name, data in reading.items()
-        ]
-        return facts | {"length limit": f"{tokenizer.max_length} tokens with special ones; {'; '.join(said)}"}
-
-    def _repeats(self, task: str) -> dict[str, str]:
-        """Says how often the rows of a task come in an epoch, where they do so more than once."""
-        rows, step = len(self.tasks[task].rows), self.rows_per_step(task)
-        taken = self.steps.taken(task)
-        if taken <= rows:
-            return {}
-        said = f"{taken:,} an epoch: each of the {rows:,} comes some {taken / rows:,.1f} times, altered anew"
-        if step > rows:
-            said += f"; a step of {step:,} has each some {step / rows:,.1f} times, and copies of a text are "
-            said += "negatives of each other only with mask_duplicates: false"
-        return {"repeated rows": said + ("; without it the loss is 0" if rows == 1 else "")}
 
 
 def prepare_each(
@@ -311,41 +202,244 @@ def _tokenised(rows: Sequence[Row], tokenizer: TextTokenizer, folder: Path | Non
     return TokenTable(tokens.folder, tokens.source, targets or None)
 
 
-def learned_tokenizer(tables: Mapping[str, Table], needs: DataNeeds, seed: int) -> str:
-    """Returns a tokenizer that is learned from all texts of the tables, or of a sample, as JSON."""
-    rows = chain.from_iterable(sampled(table.rows, seed) for table in tables.values())
-    prompts = (text.replace(SLOT, " ").replace(MASK, " ") for text in needs.prompts.named.values())
-    texts = chain(prompts, _texts(rows))
-    learned = learn_vocabulary(texts, needs.vocabulary_size, new_tokens=needs.new_tokens)
-    return learned.backend_tokenizer.to_str()
+def joined(
+    table: Table,
+    limit: int,
+    tokenizer: TextTokenizer,
+    cache_dir: Path | None,
+    where: str,
+    cut: bool = True,
+    taken: int = 0,
+) -> Table:
+    """Returns a table whose rows are consecutive texts of a document, joined by blanks, and says how many.
 
+    As RoBERTa's pretraining does within documents (Liu et al. 2019, https://arxiv.org/abs/1907.11692, section
+    4.2, DOC-SENTENCES): no row goes over the end of a file, or of what a blank line of it ends. A row takes as
+    many texts as fit, in their order; a longer text stands alone, to be cut. The tokens that are counted are
+    cached as those of documents are: 73,000 sentences take 7 s of one core, and 0.5 s when they are found there.
 
-def check_examples(training: TrainingSet, needs: DataNeeds) -> None:
-    """Checks that the examples of a step give every objective something to compare.
+    Args:
+        table: Single texts without labels.
+        limit: Tokens of a row, special ones included.
+        tokenizer: The encoder's, which splits texts at blanks before all else.
+        cache_dir: Folder of the cache; None for the usual one.
+        where: The option, for errors.
+        taken: Tokens of a row that a prompt takes.
+        cut: Whether rows are cut at the encoder's limit; documents that spans are taken of are not.
 
     Raises:
-        ValueError: A step of one example, or examples without a negative, for an objective that needs them.
+        ValueError: Other columns than ``text``, no room beside the special tokens, or rows that would be cut.
     """
-    for name, data in training.tasks.items():
-        if (check := needs.tasks[name].check_examples) is not None:
-            examples = training.rows_per_step(name) * data.examples_per_row
-            check(examples, sum(slot.role == "negative" for slot in data.slots))
+    if set(table[0]) != {"text"}:
+        raise InvalidValueError(
+            f"{where}: expected single texts without labels, got rows of {', '.join(table[0])}; leave join "
+            "out, or take a pairing and objectives that read text alone"
+        )
+    room = limit - tokenizer.specials - taken
+    most = tokenizer.max_length if cut else None
+    if room < 1 or (most is not None and limit > most):
+        raise InvalidValueError(
+            f"{where}: expected more than the {tokenizer.specials} special tokens"
+            f"{'' if most is None else f' and at most the max_length of the encoder, {most}'}, got {limit}; "
+            "longer rows are cut"
+        )
+    texts = [str(row["text"]) for row in table]
+    inside = tokenize_documents([f" {text.strip()}" for text in texts], tokenizer, cache_dir).lengths.tolist()
+    documents = [
+        list(_document_rows(texts[end - size : end], inside[end - size : end], room, tokenizer))
+        for end, size in zip(accumulate(table.sizes), table.sizes, strict=True)
+    ]
+    rows = tuple({"text": text} for document in documents for text in document)
+    long = sum(length > room for length in inside)
+    said = f"joined: {len(rows):,} rows of up to {limit} tokens, from {len(texts):,} texts in {len(documents):,} "
+    said += f"documents, {long:,} of them longer and alone"
+    sizes, understood = tuple(map(len, documents)), f"{table.understood}\n{said}"
+    return replace(table, rows=rows, sizes=sizes, files=(), understood=understood, digest="")
 
 
-def check_turns(training: TrainingSet, needs: DataNeeds) -> None:
-    """Checks that the steps of a mixture that names objectives name all that are trained, and no others.
+def _document_rows(
+    texts: Sequence[str], inside: Sequence[int], room: int, tokenizer: TextTokenizer
+) -> Iterator[str]:
+    """Yields the rows of one document, from the tokens that each text has after a blank."""
+    row: list[str] = []
+    taken = 0
+    for text, length in zip(texts, inside, strict=True):
+        if row and taken + length <= room:
+            row.append(text.strip())
+            taken += length
+            continue
+        if row:
+            yield " ".join(row)
+        row = [text.rstrip()]
+        # Without the blank a byte-level tokenizer may need another number of tokens.
+        taken = len(tokenizer.ids(row)[0])
+    yield " ".join(row)
+
+
+_LIMIT = -1
+"""Takes the place of the epoch in the key of the rows that are drawn for a whole run."""
+
+
+def served(table: TokenTable, pairing: Pairing) -> tuple[array[int], str]:
+    """Returns the numbers of the documents that a pairing can serve, by their tokens, and says how many.
 
     Raises:
-        ValueError: An unknown objective, or one without a turn.
+        ValueError: It can serve none of them.
     """
-    objectives = dict.fromkeys(name for task in training.tasks for name in needs.tasks[task].objectives)
-    named = dict.fromkeys(name for step in training.steps.kinds for name in step.objectives or ())
-    place, there = "data.mixture.turns", ", ".join(objectives)
-    if unknown := [name for name in named if name not in objectives]:
-        raise InvalidValueError(f"{place}: expected objectives ({there}), got {unknown[0]}; name one of them")
-    if named and (idle := [name for name in objectives if name not in named]):
-        raise InvalidValueError(f"{place}: expected every objective in a turn, got none for {idle[0]}; add it")
+    lengths, which = np.unique(table.lengths, return_inverse=True)
+    serves = np.array([pairing.serves(length) for length in lengths.tolist()], dtype=bool)
+    kept = np.flatnonzero(serves[which])
+    if not len(kept):
+        raise InvalidValueError(
+            f"data.train: expected a document long enough for {describe(pairing)}, got {len(table):,} of at most "
+            f"{int(table.lengths.max(initial=0)):,} tokens; lower max_length or anchors, or set too_short: shrink"
+        )
+    said = f"{len(kept):,} of {len(table):,} documents are long enough for the pairing"
+    if len(kept) < len(table):
+        said += f", {len(table) - len(kept):,} left out"
+    shrinks = np.array([pairing.shrinks(length) for length in lengths.tolist()], dtype=bool)
+    if shrunk := int((serves & shrinks)[which].sum()):
+        said += f", {shrunk:,} of them only with shorter spans"
+    return array("q", kept.astype(np.int64).tobytes()), f"{said}; {table.source}"
 
 
-def _texts(rows: Iterable[Row]) -> Iterator[str]:
-    return (text for row in rows for text in row.values() if isinstance(text, str))
+def drawn(
+    numbers: Sequence[int], limit: int | str, seed: int, task: str, permutation_rows: int = PERMUTATION_ROWS
+) -> tuple[array[int], str]:
+    """Draws some of the rows, whatever the batches and the processes, and says how many.
+
+    With the same seed a smaller limit draws some of those that a larger one draws.
+
+    Args:
+        numbers: Those of the rows to draw from.
+        limit: How many, or what share of them: ``10%``.
+        seed: The run's.
+        task: Name of the data set, which is part of the key.
+        permutation_rows: Most rows for a permutation; of more a ``Bijection`` draws, in the memory of the limit.
+
+    Returns:
+        The numbers of the rows that were drawn, in the order of the file, and a line for the run's summary.
+
+    Raises:
+        ValueError: Fewer rows than that.
+
+    Example:
+        >>> [drawn(range(100), limit, seed=1, task="train")[0].tolist() for limit in (2, "4%")]
+        [[30, 73], [30, 54, 73, 80]]
+    """
+    if isinstance(limit, str):
+        limit = max(1, round(float(limit.removesuffix("%")) / 100 * len(numbers)))
+    if limit > len(numbers):
+        raise InvalidValueError(
+            f"{option_place(task)}.limit: expected at most the {len(numbers):,} rows that there are, got "
+            f"{limit:,}; give more text, or leave it out for all"
+        )
+    order = keyed_order(len(numbers), fold(seed, text_id(task), _LIMIT), permutation_rows)
+    chosen = array("q", (numbers[i] for i in np.sort(order[:limit])))
+    return chosen, f"{limit:,} of {len(numbers):,} rows, drawn by seed {seed}"
+
+
+def check_roles(
+    pairing: Pairing,
+    examples: Sequence[Example],
+    plan: ViewPlan,
+    reads: Sequence[Role],
+    two_texts: str | None = None,
+    further: Iterable[Example] = (),
+) -> tuple[Slot, ...]:
+    """Returns the slots of a pairing's examples, and refuses views and objectives of roles that it lacks.
+
+    Args:
+        pairing: The pairing.
+        examples: What it gave of the first row.
+        plan: The views.
+        reads: The roles that the objectives read; that of the original, any pairing gives.
+        two_texts: What makes no sense where anchor and positive are one text twice; None if nothing.
+        further: Examples of other rows, read until one has two texts.
+
+    Raises:
+        ValueError: No example, a role that isn't given, ``FixedDropout`` on texts other than the anchor, or
+            one text twice where two are needed.
+    """
+    name = type(pairing).__name__
+    if not examples:
+        raise InvalidValueError(
+            f"pairing {name}: expected an example or more of every row, got none of the first; leave out rows "
+            "that can't give one"
+        )
+    slots = tuple(slot for slot, _ in example_slots(examples[0]))
+    given = {slot.role for slot in slots}
+    altered = {plan.chain_name(slot) for slot in slots}
+    for chain in plan.chains:
+        if chain not in altered and not chain.startswith("original"):
+            raise InvalidValueError(
+                f"views.{chain}: expected a slot that the pairing {name} gives "
+                f"({', '.join(sorted({*given, 'original'}))}), got {chain}; give the data such texts or drop "
+                "the views"
+            )
+    if pairing.joins and (editing := [*plan.text_chains, *plan.token_chains]):
+        raise InvalidValueError(
+            f"views.{editing[0]}: expected no views of words or tokens on two texts in one sequence, got some "
+            f"under pairing {name}; leave them out (views of embeddings may stay), or set pairing: Given"
+        )
+    repeating = [
+        (text, each.anchor, plan.chain_name(slot)) for each in examples for slot, text in example_slots(each)
+    ]
+    if any(text != anchor for text, anchor, chain in repeating if chain in plan.fixed_dropout):
+        raise InvalidValueError(
+            f"FixedDropout: expected a pairing that repeats the anchor, got {name}; masks are laid over places, "
+            "so take SameText"
+        )
+    if two_texts and all(map(_repeats, examples)) and all(map(_repeats, further)):
+        raise InvalidValueError(
+            f"pairing {name}: expected two texts for {two_texts}, got one text twice; set pairing: Given"
+        )
+    for role in reads:
+        if role not in {*given, "original"}:
+            raise InvalidValueError(
+                f"objectives: expected a pairing that gives {role}, got {describe(pairing)}; take another "
+                f"pairing, or leave out the objective that compares {role}"
+            )
+    return slots
+
+
+def _repeats(example: Example) -> bool:
+    """Whether anchor and positives are one text."""
+    return set(example.positives) == {example.anchor}
+
+
+_BLOCK = 8192
+
+
+def text_blocks(rows: Sequence[Row]) -> Iterator[list[str]]:
+    """Yields all texts of rows, those of some thousand rows at a time, mapped or not.
+
+    Example:
+        >>> list(text_blocks([{"anchor": "a", "positive": "b", "subset": "news", "target": 1.0}]))
+        [['a', 'b']]
+    """
+    left = iter(rows)
+    while block := list(islice(left, _BLOCK)):
+        yield [cell for row in block for name, cell in row.items() if isinstance(cell, str) and name != "subset"]
+
+
+def line_of(text: str, data: TrainingData) -> str:
+    """Returns the file of a data set, and the line, on which a text stands first, as trained on; reads it again.
+
+    Where it is on none, as where a pairing makes texts of its own, the name of the data set.
+    """
+    task = data.task
+    clean = task.clean or str
+    reads = [column for column in data.pairing.reads if column != "target"]
+    columns = {name: [of] if isinstance(of, str) else list(of) for name, of in (task.columns or {}).items()}
+    columns = {name: of for name, of in columns.items() if name != "target"}
+    files = [(part, file) for part in ("train", "held_out") for file in task.files(part)]
+    for part, file in files:
+        if not isinstance(file, GivenRows) and file.startswith(GIVEN):
+            continue  # the record of rows that aren't here
+        source = file if isinstance(file, GivenRows) else Path(file)
+        form = FileForm(task.header, task.separator, "all")
+        for line, row in FileRows(source, reads, columns, Labels(None), SPLITS[part], form=form):
+            if any(isinstance(cell, str) and clean(cell) == text for cell in row.values()):
+                return f"{source.name if isinstance(source, GivenRows) else file}:{line}"
+    return option_place(data.name)

@@ -12,13 +12,11 @@ from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.core.types import Row
-from contrastive_text.data.files.forms import FileForm
+from contrastive_text.data.files.formats import FileForm
 from contrastive_text.data.files.given import GIVEN, Source
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
-from contrastive_text.data.needs import TaskNeeds
-from contrastive_text.data.retrieval.files import RetrievalFiles
-from contrastive_text.data.retrieval.judged import RetrievalSet
-from contrastive_text.data.tasks import ALONE, SPLITS, TextTask, file_name, files_of, read_task
+from contrastive_text.data.retrieval import RetrievalFiles, RetrievalSet
+from contrastive_text.data.tasks import ALONE, SPLITS, TaskNeeds, TextTask, file_name, files_of, read_task
 
 PARTS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ("predict",)}
 """Stage of a trainer -> what is read for it."""

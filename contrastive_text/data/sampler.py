@@ -1,19 +1,156 @@
-"""The order of an epoch, a function of (seed, epoch) alone, and each rank's part of it."""
+"""Order of an epoch, a function of (seed, task, epoch) alone, and each rank's part of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import text_id
+from contrastive_text.core.random import fold, generator, mix_each, text_id
 from contrastive_text.core.types import Row
 from contrastive_text.data.collator import KeyedRow
-from contrastive_text.data.orders import PERMUTATION_ROWS, EpochOrder
-from contrastive_text.data.steps import Step, Steps
+from contrastive_text.data.mixture import Step, Steps, TaskSize
+
+PERMUTATION_ROWS = 1 << 24
+"""Most rows that are put in order by a permutation, which is then 64 MiB and drawn in some two seconds."""
+ROUNDS = 8
+"""Of the Feistel network of a ``Bijection``."""
+
+
+class Bijection:
+    """A keyed order of the numbers below a size, any part of which is computed by itself, in no memory.
+
+    A Feistel network of two halves over the smallest even number of bits that hold the size; a number that comes
+    out too large goes in again until it doesn't ("cycle-walking"), which takes fewer than four turns on average.
+    The round function is the finaliser of SplitMix64 of a half and the round's key, cut to the bits of a half.
+
+    Source: Black and Rogaway 2002, "Ciphers with arbitrary finite domains", as TensorFlow's
+    ``random_index_shuffle`` has it, with four rounds. Luby and Rackoff 1988 prove that four look random until
+    2^(b/2) numbers are seen, b being the bits of a half, and Maurer and Pietrzak 2003
+    (https://doi.org/10.1007/3-540-39200-9_34) that more do until nearly 2^b. An epoch sees all of them, of which
+    nothing is proven: three rounds show in the distances of neighbours, four don't, and eight leave room.
+
+    Args:
+        size: How many numbers there are, at least 1.
+        key: What the order depends on.
+
+    Example:
+        >>> order = Bijection(6, key=1)
+        >>> order[0:6].tolist(), order[2:4].tolist()
+        ([4, 2, 0, 3, 1, 5], [0, 3])
+    """
+
+    def __init__(self, size: int, key: int) -> None:
+        self.size = size
+        bits = max(1, ((size - 1).bit_length() + 1) // 2)
+        self._bits, self._drop = np.uint64(bits), np.uint64(64 - bits)
+        self._mask = np.uint64((1 << bits) - 1)
+        self._keys = [np.array([fold(key, number)]).view(np.uint64) for number in range(ROUNDS)]
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, places: slice) -> npt.NDArray[np.int64]:
+        """Returns the numbers at places in a row, as an array's slice would."""
+        numbers = self._network(np.arange(*places.indices(self.size), dtype=np.uint64))
+        outside = np.flatnonzero(numbers >= self.size)
+        while len(outside):
+            numbers[outside] = self._network(numbers[outside])
+            outside = outside[numbers[outside] >= self.size]
+        return numbers.view(np.int64)
+
+    def _network(self, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        left, right = numbers >> self._bits, numbers & self._mask
+        for key in self._keys:
+            left, right = right, left ^ (mix_each(right + key) >> self._drop)
+        return left << self._bits | right
+
+
+Order: TypeAlias = "npt.NDArray[np.integer] | Bijection"
+"""Numbers from 0 in an order, of which slices are read."""
+
+
+def keyed_order(size: int, key: int, permutation_rows: int = PERMUTATION_ROWS) -> Order:
+    """Returns the numbers below a size in the order of a key.
+
+    Args:
+        size: How many.
+        key: What the order depends on.
+        permutation_rows: Most of them for a permutation; of more it is a ``Bijection``.
+
+    Example:
+        >>> [keyed_order(5, key=1, permutation_rows=most)[:].tolist() for most in (5, 4)]
+        [[0, 1, 2, 4, 3], [4, 2, 0, 3, 1]]
+    """
+    if size > permutation_rows:
+        return Bijection(size, key)
+    # The draws don't depend on the type; the smallest that holds all is an eighth to a half of int64.
+    numbers = np.arange(size, dtype=np.min_scalar_type(size))
+    generator(key).shuffle(numbers)
+    return numbers
+
+
+class EpochOrder:
+    """The numbers of a task's rows in the order of an epoch, as many passes over them as are read.
+
+    Number i is row i % size, in pass i // size. One pass at most is in memory.
+
+    Args:
+        size: Rows of the task.
+        key: What the order of the first pass depends on; the others have their number beside it.
+        permutation_rows: Most rows whose order is a permutation.
+
+    Example:
+        >>> EpochOrder(3, key=(7,))(0, 6).tolist()
+        [1, 2, 0, 3, 5, 4]
+    """
+
+    def __init__(self, size: int, key: tuple[int, ...], permutation_rows: int = PERMUTATION_ROWS) -> None:
+        self.size = size
+        self.key = key
+        self.permutation_rows = permutation_rows
+        self._number = -1
+        self._order: Order | None = None
+
+    def __call__(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Returns the numbers at the places from ``start`` to ``stop``, exclusive."""
+        firsts = range(start // self.size * self.size, stop, self.size)
+        return np.concatenate([
+            first + self._pass(first // self.size)[max(0, start - first) : stop - first].astype(np.int64)
+            for first in firsts
+        ])  # fmt: skip
+
+    def _pass(self, number: int) -> Order:
+        if self._order is None or self._number != number:
+            self._order = None  # before the next is drawn, which is as large
+            # Without a number for the first pass: the keys of runs in which nothing comes again.
+            key = fold(*self.key, *[number][:number])
+            self._number, self._order = number, keyed_order(self.size, key, self.permutation_rows)
+        return self._order
+
+
+def describe_orders(sizes: Mapping[str, TaskSize], permutation_rows: int = PERMUTATION_ROWS) -> str:
+    """Says how the rows of each task are put in order, for the run's summary.
+
+    Example:
+        >>> describe_orders({"train": TaskSize(20_000_000, batch_size=64)})
+        'a bijection of 20,000,000 rows by seed and epoch, computed step by step'
+        >>> describe_orders({"a": TaskSize(9, 2), "b": TaskSize(20, 2)}, permutation_rows=10)
+        'a: a permutation by seed and epoch; b: a bijection of 20 rows by seed and epoch, computed step by step'
+    """
+    said = {
+        task: f"a bijection of {size.rows:,} rows by seed and epoch, computed step by step"
+        if size.rows > permutation_rows
+        else "a permutation by seed and epoch"
+        for task, size in sizes.items()
+    }
+    each = dict.fromkeys(said.values())
+    return next(iter(each)) if len(each) == 1 else "; ".join(f"{task}: {how}" for task, how in said.items())
 
 
 class Rows(Protocol):

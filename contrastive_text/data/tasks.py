@@ -1,23 +1,211 @@
-"""One data set of a run: its files, how its rows are paired, and how they are read."""
+"""Data set of a run: its files and options, the module's needs of its rows, and the reader of its tables."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast, overload, runtime_checkable
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.text_files import USUAL, Bounds
-from contrastive_text.core.types import ROLES
-from contrastive_text.data.cleaning import Clean
-from contrastive_text.data.files.forms import FileForm, PairRows, options_of
+from contrastive_text.core.types import ROLES, Role, Row
+from contrastive_text.data.files.formats import FileForm, PairRows, options_of
 from contrastive_text.data.files.given import GIVEN, Source, source
+from contrastive_text.data.files.mapped import ArrowRows, sampled
 from contrastive_text.data.files.readers import Table, read_rows
-from contrastive_text.data.needs import TaskNeeds
+from contrastive_text.data.prompts import NO_PROMPTS, Prompts
+from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.pairings import Pairing, SameText
+from contrastive_text.views import ViewPlan
+
+
+@dataclass(frozen=True)
+class Clean:
+    """How the texts of training rows are cleaned, once, when they are read.
+
+    DeCLUTR's authors collapse white space (``sanitize`` in declutr/common/data_utils.py) and mean to put a blank
+    before each text. Texts that are scored or embedded stay as they are.
+
+    Args:
+        collapse: Whether each run of white space becomes one blank, and none is left at the ends. A byte-level
+            tokenizer such as RoBERTa's has tokens for line breaks and runs of blanks, BERT's has none.
+        leading_blank: Whether a text begins with a blank, so that a byte-level tokenizer writes its first word as
+            it does any other.
+        lower: Whether all is made lower case.
+
+    Example:
+        >>> Clean(collapse=True, leading_blank=True)("It  rains.\\n\\nWe stay.")
+        ' It rains. We stay.'
+    """
+
+    collapse: bool = False
+    leading_blank: bool = False
+    lower: bool = False
+
+    def __call__(self, text: str) -> str:
+        """Returns the text, cleaned."""
+        text = " ".join(text.split()) if self.collapse else text
+        text = text.lower() if self.lower else text
+        return f" {text}" if self.leading_blank and not text.startswith(" ") else text
+
+    def table(self, table: Table) -> Table:
+        """Returns a table with the texts of its rows cleaned, which it says."""
+        mapped = isinstance(table.rows, ArrowRows)
+        rows: Sequence[Row] = _Cleaned(table.rows, self) if mapped else tuple(map(self.row, table.rows))
+        looked = sampled(rows, seed=0)
+        changed = sum(row != before for row, before in zip(looked, sampled(table.rows, seed=0), strict=True))
+        done = {
+            "white space collapsed": self.collapse,
+            "lower case": self.lower,
+            "a leading blank": self.leading_blank,
+        }
+        of = f"a sample of {len(looked):,}" if len(looked) < len(rows) else f"{len(rows):,}"
+        said = f"cleaned: {', '.join(what for what, is_done in done.items() if is_done) or 'nothing'}; "
+        said += f"{changed:,} of {of} rows changed, and no text that is scored or embedded"
+        digest = f"{table.digest} {self}" if mapped else ""
+        return replace(table, rows=rows, understood=f"{table.understood}\n{said}", digest=digest)
+
+    def row(self, row: Row) -> Row:
+        """Returns a row with its texts cleaned."""
+        return {
+            name: self(value) if isinstance(value, str) and value and name != "subset" else value
+            for name, value in row.items()
+        }
+
+
+class _Cleaned(Sequence[Row]):
+    """Mapped rows, cleaned when they are asked for."""
+
+    def __init__(self, rows: Sequence[Row], clean: Clean) -> None:
+        self._rows = rows
+        self._clean = clean
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> _Cleaned: ...
+
+    def __getitem__(self, index: int | slice) -> Row | _Cleaned:
+        if isinstance(index, slice):
+            return _Cleaned(self._rows[index], self._clean)
+        return self._clean.row(self._rows[index])
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self._clean.row, self._rows)
+
+
+@dataclass(frozen=True)
+class TaskNeeds:
+    """What is needed of the rows of one task.
+
+    Args:
+        objectives: The names of those that read it.
+        plan: Its views.
+        roles: Those whose vectors or tokens its objectives read.
+        target: What they read of its labels; None for nothing.
+        predicts: Whether one of them predicts the labels.
+        two_texts: What of them makes no sense where anchor and positive are one text twice; None if nothing.
+        unaltered: The names of those that have a loss without views.
+        texts: Whether its batches hold the texts themselves.
+        check_examples: Checks that its objectives have something to compare in a step of some examples, each with
+            some hard negatives (``Objective.check_examples``); None for nothing to check.
+    """
+
+    objectives: tuple[str, ...]
+    plan: ViewPlan
+    roles: tuple[Role, ...]
+    target: Target | None
+    predicts: bool
+    two_texts: str | None
+    unaltered: tuple[str, ...] = ()
+    texts: bool = False
+    check_examples: Callable[[int, int], None] | None = None
+
+
+@dataclass(frozen=True)
+class DataNeeds:
+    """What is needed of the data of a run.
+
+    Args:
+        tasks: Task -> what is needed of its rows; ``train`` where there is one without a name.
+        tokenizer: The encoder's, with the length limit of training; None before one is learned from the texts.
+        inference_tokenizer: The same with the limit of use.
+        vocabulary_size: Entries of the encoder's token table.
+        new_tokens: The tokens that views need in the vocabulary.
+        prompts: What stands before texts.
+    """
+
+    tasks: Mapping[str, TaskNeeds]
+    tokenizer: TextTokenizer | None
+    inference_tokenizer: TextTokenizer | None
+    vocabulary_size: int
+    new_tokens: tuple[str, ...]
+    prompts: Prompts = NO_PROMPTS
+
+    def taken(self, task: str) -> int:
+        """Returns how many tokens of a row the longest prompt of a task takes, beside the special ones."""
+        if self.tokenizer is None:
+            return 0
+        prompts = dict.fromkeys(self.prompts.of_role(role, task) for role in ROLES)
+        return max(self.tokenizer.taken(self.prompts.frame(prompt, self.tokenizer)) for prompt in prompts)
+
+    def known_tokenizer(self, training: bool) -> TextTokenizer:
+        """Returns the tokenizer of training or of use.
+
+        Raises:
+            ValueError: There is none yet.
+        """
+        tokenizer = self.tokenizer if training else self.inference_tokenizer
+        if tokenizer is None:
+            raise InvalidValueError(
+                "encoder.tokenizer_name_or_path: expected a tokenizer, got none; an encoder made from a config "
+                "learns one when it is trained, so load a checkpoint with --ckpt_path"
+            )
+        return tokenizer
+
+
+@runtime_checkable
+class BatchConsumer(Protocol):
+    """A module that data can feed."""
+
+    def data_needs(self, tasks: Sequence[str]) -> DataNeeds:
+        """Returns what it needs of the data of tasks with these names; of one without a name where there is none.
+
+        Raises:
+            ValueError: Views and objectives of other tasks than there are.
+        """
+
+    def take_negative_pairs(self, tasks: Sequence[str | None]) -> None:
+        """Lets the contrastive objectives of tasks take pairs labelled 0 as hard negatives.
+
+        Raises:
+            ValueError: A task without an objective that can.
+        """
+
+    def adopt_tokenizer(self, description: str) -> None:
+        """Takes over a tokenizer that was learned from the texts, as JSON."""
+
+
+def as_consumer(module: object) -> BatchConsumer:
+    """Returns a module that data can feed.
+
+    Raises:
+        TypeError: Another one, or none.
+    """
+    if not isinstance(module, BatchConsumer):
+        raise InvalidTypeError(
+            "TextDataModule: expected a trainer that runs a ContrastiveModule, which holds the views and the "
+            f"tokenizer, got {type(module).__name__}"
+        )
+    return module
+
 
 ONLY = "train"
 """Name of the data set of a run that has one."""

@@ -1,14 +1,17 @@
-"""From strings to tokens and back to rows: special tokens and lengths are decided here only."""
+"""Tokenizers: learn a vocabulary, tokenize texts, add special tokens and cut rows to the length limit."""
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from contrastive_text.core.errors import InvalidValueError, first_line
 from contrastive_text.core.libraries import is_panic
@@ -23,7 +26,172 @@ from contrastive_text.core.types import (
     Tokens,
     Vocabulary,
 )
-from contrastive_text.data.pair_template import PairTemplate
+
+_SPECIALS = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+
+
+def learn_vocabulary(
+    texts: Iterable[str], vocabulary_size: int, new_tokens: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
+    """Learns a lower-casing WordPiece vocabulary from a corpus, laid out as BERT's.
+
+    The same corpus gives the same vocabulary in every process.
+
+    Args:
+        texts: The corpus.
+        vocabulary_size: Largest number of entries, the five special tokens included.
+        new_tokens: More special tokens, such as ``[DEL]``.
+
+    Raises:
+        ValueError: A size that the characters alone exceed.
+
+    Returns:
+        A tokenizer that puts [CLS] before and [SEP] after a text, and another [SEP] after a second one, whose
+        tokens have type 1.
+
+    Example:
+        >>> tokenizer = learn_vocabulary(["a bird sings", "a bird flies"], vocabulary_size=40)
+        >>> tokenizer.convert_ids_to_tokens(tokenizer("Bird").input_ids)
+        ['[CLS]', 'bird', '[SEP]']
+    """
+    specials = [*_SPECIALS.values(), *new_tokens]
+    normalizer, words = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    corpus = list(texts)
+    counts = Counter(
+        character
+        for text in corpus
+        for word, _ in words.pre_tokenize_str(normalizer.normalize_str(text))
+        for character in word
+    )
+    # WordPiece keeps its whole alphabet, each character twice (at the start of a word and inside one).
+    room = max((vocabulary_size - len(specials)) // 3, 1)
+    alphabet = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:room])
+    # The trainer numbers what is inside a word in the order of a hash map, different in every process, and breaks
+    # ties by number: as special tokens they are numbered here.
+    numbered = [*specials, *alphabet, *(f"##{character}" for character in alphabet)]
+    learning = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    learning.normalizer, learning.pre_tokenizer = normalizer, words
+    learning.train_from_iterator(
+        corpus,
+        trainers.WordPieceTrainer(
+            vocab_size=vocabulary_size,
+            initial_alphabet=alphabet,
+            limit_alphabet=len(alphabet),
+            special_tokens=numbered,
+            show_progress=False,
+        ),
+    )
+    tokenizer = Tokenizer(models.WordPiece(learning.get_vocab(), unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, words
+    tokenizer.add_special_tokens(specials)
+    if tokenizer.get_vocab_size() > vocabulary_size:
+        raise InvalidValueError(
+            f"encoder.config.vocab_size: expected room for the corpus's characters, at least "
+            f"{tokenizer.get_vocab_size()}, got {vocabulary_size}; give a larger vocab_size"
+        )
+    ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
+    return wrap_tokenizer(tokenizer.to_str())
+
+
+def wrap_tokenizer(description: str) -> PreTrainedTokenizerFast:
+    """Returns a learned tokenizer from its JSON, as a checkpoint keeps it."""
+    tokenizer = Tokenizer.from_str(description)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **_SPECIALS)  # type: ignore[no-untyped-call]  # theirs
+
+
+class PairRow(NamedTuple):
+    """The row of two texts.
+
+    Args:
+        ids: Token ids, special ones among them.
+        types: Of which text each token is, by the tokenizer's numbers; None where it has none.
+        truncated: Whether a text was cut.
+    """
+
+    ids: list[int]
+    types: list[int] | None
+    truncated: bool
+
+
+class PairTemplate:
+    """How a tokenizer puts two texts into one row, as Transformers' ``tokenizer(first, second)`` does.
+
+    BERT has ``[CLS] first [SEP] second [SEP]`` with types 0 and 1, RoBERTa ``<s> first </s></s> second </s>``
+    without types. What is too long is cut as ``longest_first`` there: the longer text until both are of one
+    length, then both.
+
+    Args:
+        tokenizer: A fast tokenizer.
+        max_length: Longest row in tokens, special tokens included; None for no limit.
+
+    Raises:
+        ValueError: A tokenizer that puts nothing between two texts, or a limit without room for a token of each.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int | None) -> None:
+        encoding = tokenizer("a", "b", return_attention_mask=False, return_token_type_ids=True)
+        ids: list[int] = encoding["input_ids"]
+        types: list[int] = encoding["token_type_ids"]
+        texts = encoding.sequence_ids(0)
+        begin, second = texts.index(0), texts.index(1)
+        end, second_end = (len(texts) - texts[::-1].index(text) for text in (0, 1))
+        self.tokens = [str(tokenizer.convert_ids_to_tokens(number)) for number in ids]
+        if end == second:
+            raise InvalidValueError(
+                "pairing OneSequence: expected a tokenizer that puts special tokens between two texts, got "
+                f"{' '.join(self.tokens)} of it; take another tokenizer, or pairing: Given"
+            )
+        around = (slice(begin), slice(end, second), slice(second_end, None))
+        self._ids = tuple(ids[part] for part in around)
+        self._types = tuple(types[part] for part in around)
+        self._text_types = types[begin], types[second]
+        self.typed = any(types)
+        self.specials = sum(map(len, self._ids))
+        self.room = None if max_length is None else max_length - self.specials
+        if self.room is not None and self.room < 2:
+            raise InvalidValueError(
+                f"max_length: expected room for a token of each text beside the {self.specials} special tokens "
+                f"of a pair, got {max_length}"
+            )
+
+    def row(self, first: Sequence[int], second: Sequence[int]) -> PairRow:
+        """Returns the row of two texts, which are given by their token ids without special ones."""
+        lengths = self._lengths(len(first), len(second))
+        texts = [ids[:length] for ids, length in zip((first, second), lengths, strict=True)]
+        types = [[number] * length for number, length in zip(self._text_types, lengths, strict=True)]
+        return PairRow(
+            ids=_interleaved(self._ids, texts),
+            types=_interleaved(self._types, types) if self.typed else None,
+            truncated=sum(lengths) < len(first) + len(second),
+        )
+
+    def _lengths(self, first: int, second: int) -> tuple[int, int]:
+        """Returns how many tokens of each text there is room for."""
+        if self.room is None or first + second <= self.room:
+            return first, second
+        half = self.room // 2
+        if min(first, second) > half:  # of an odd room the longer text has one more, of equal ones the second
+            return (self.room - half, half) if first > second else (half, self.room - half)
+        return (first, self.room - first) if first <= second else (self.room - second, second)
+
+    def describe(self) -> str:
+        """Returns the template in words, such as ``[CLS] a [SEP] b [SEP], token types 0 and 1``."""
+        types = f"token types {self._text_types[0]} and {self._text_types[1]}" if self.typed else "no token types"
+        return f"{' '.join(self.tokens)}, {types}"
+
+
+def _interleaved(around: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> list[int]:
+    (before, between, after), (first, second) = around, texts
+    return list(chain(before, first, between, second, after))
 
 
 class Framed(NamedTuple):

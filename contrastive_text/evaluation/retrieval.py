@@ -9,19 +9,18 @@ from torch import Tensor
 
 from contrastive_text.core.errors import MissingFileError
 from contrastive_text.core.text_files import USUAL, Bounds
-from contrastive_text.data.files.formats import listed, reading_error, short
-from contrastive_text.data.files.forms import options_of
+from contrastive_text.data.files.formats import listed, options_of, reading_error, short
 from contrastive_text.data.prompts import DOCUMENT, QUERY
-from contrastive_text.data.retrieval.beir import (
+from contrastive_text.data.retrieval import (
     NANO_PLACE,
     NANO_SETS,
+    RetrievalSet,
     chosen_split,
     holds_corpus,
     read_beir,
     read_nano,
+    read_pair_corpus,
 )
-from contrastive_text.data.retrieval.judged import RetrievalSet
-from contrastive_text.data.retrieval.pairs import read_pair_corpus
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.inference.retrieval import retrieval_scores

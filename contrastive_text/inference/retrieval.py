@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from contrastive_text.data.retrieval.judged import RetrievalSet
+from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.inference.search import top_k
 from contrastive_text.metrics import FIGURES, ranking_scores
 

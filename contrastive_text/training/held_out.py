@@ -21,8 +21,7 @@ from contrastive_text.core.terminal import say
 from contrastive_text.core.types import Encoded
 from contrastive_text.data import Collator
 from contrastive_text.data.collator import StepCollator
-from contrastive_text.data.held_out import HeldOutCollator
-from contrastive_text.data.retrieval.collator import Ranked, RankedCollator
+from contrastive_text.data.evaluation_loaders import HeldOutCollator, Ranked, RankedCollator
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.metrics import PearsonSimilarity, SpearmanSimilarity, further_metrics
 from contrastive_text.objectives import Objective

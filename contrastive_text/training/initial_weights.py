@@ -14,7 +14,7 @@ from contrastive_text.core.checkpoints import best_checkpoint, read_checkpoint
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.model_files import MODULES
 from contrastive_text.core.targets import Classes
-from contrastive_text.data.vocabulary import wrap_tokenizer
+from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders.loading import load_tokenizer
 from contrastive_text.inference.model_folder import read_folder
 from contrastive_text.training.module import ContrastiveModule

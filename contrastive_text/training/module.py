@@ -19,8 +19,8 @@ from contrastive_text.core.similarity import new_in_full_precision
 from contrastive_text.core.specs import stored_arguments
 from contrastive_text.core.types import Encoded
 from contrastive_text.data import TextTokenizer
-from contrastive_text.data.needs import DataNeeds
 from contrastive_text.data.prompts import Prompts
+from contrastive_text.data.tasks import DataNeeds
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head, StackHead

@@ -12,8 +12,8 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import gather_rows, gather_sizes, sum_over_ranks
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
-from contrastive_text.data.retrieval.collator import Ranked
-from contrastive_text.data.retrieval.judged import RetrievalSet
+from contrastive_text.data.evaluation_loaders import Ranked
+from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.inference.retrieval import retrieval_scores
 from contrastive_text.metrics import FIGURES
 

@@ -11,7 +11,7 @@ from contrastive_text.core.distributed import split_as
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.setting import SETTING, current_setting
-from contrastive_text.data.vocabulary import wrap_tokenizer
+from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.four_bits import is_part_of_packed
 from contrastive_text.training.continuation import TRAINER, check_changes, trainer_settings

@@ -12,9 +12,8 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Frame
 from contrastive_text.data import TextTokenizer
-from contrastive_text.data.needs import DataNeeds, TaskNeeds
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
-from contrastive_text.data.tasks import ONLY
+from contrastive_text.data.tasks import ONLY, DataNeeds, TaskNeeds
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head, build_head, share_layers
 from contrastive_text.objectives import Contrastive, Matryoshka, NegativesAsHard, Objective

@@ -8,8 +8,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import generator
 from contrastive_text.data.collator import example_slots
 from contrastive_text.data.datamodule import TextDataModule
-from contrastive_text.data.preparation import TrainingData
-from contrastive_text.data.written_texts import line_of
+from contrastive_text.data.preparation import TrainingData, line_of
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import TextView, ViewPlan
 

@@ -14,7 +14,7 @@ from contrastive_text import SentenceEncoder
 from contrastive_text.cli import run
 from contrastive_text.core.similarity import cosine_similarity_matrix
 from contrastive_text.data import read_pairs
-from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.data.files.readers import TextStream
 from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
 from contrastive_text.evaluation.diagnosis import diagnose
 from contrastive_text.inference.vector_files import EmbeddingRun

@@ -17,7 +17,7 @@ from contrastive_text.cli.files import form_of
 from contrastive_text.cli.main import COMMANDS
 from contrastive_text.cli.options import option_words
 from contrastive_text.cli.spellings import SHORT
-from contrastive_text.data.files.forms import FileForm
+from contrastive_text.data.files.formats import FileForm
 from contrastive_text.training.run_parser import run_parser
 
 ROOT = Path(contrastive_text.__file__).parent

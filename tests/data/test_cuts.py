@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tiny
 
-from contrastive_text.data import cuts
+from contrastive_text.data import training_set as cuts
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.pairings import Spans

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from contrastive_text.data import Clean, Table, TextTokenizer, learn_vocabulary, read_rows
-from contrastive_text.data.joining import joined
+from contrastive_text.data.preparation import joined
 from contrastive_text.pairings import Given, Neighbours
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contrastive_text.core.random import fold, generator
-from contrastive_text.data import orders
-from contrastive_text.data.orders import Bijection, EpochOrder, keyed_order
+from contrastive_text.data import sampler as orders
+from contrastive_text.data.sampler import Bijection, EpochOrder, keyed_order
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,7 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.types import TextPair
 from contrastive_text.data.collator import Collator, KeyedRow
 from contrastive_text.data.datamodule import TextDataModule
-from contrastive_text.data.pair_template import PairTemplate
-from contrastive_text.data.tokenizing import TextTokenizer
-from contrastive_text.data.vocabulary import learn_vocabulary
+from contrastive_text.data.tokenizing import PairTemplate, TextTokenizer, learn_vocabulary
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.layouts import FixedLayout

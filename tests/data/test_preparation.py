@@ -13,7 +13,7 @@ import torch
 
 from contrastive_text.data import EpochRoundRobin, TextTask
 from contrastive_text.data.datamodule import TextDataModule
-from contrastive_text.data.selection import drawn
+from contrastive_text.data.preparation import drawn
 from contrastive_text.losses import InfoNCE
 from contrastive_text.objectives import Contrastive
 from contrastive_text.pairings import Neighbours

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from contrastive_text.core.random import fold, generator, text_id
 from contrastive_text.data import KeyedRow, Step, TaskSize, consecutive_steps
 from contrastive_text.data.loader import ResumableLoader
-from contrastive_text.data.orders import PERMUTATION_ROWS
-from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, RowKey
+from contrastive_text.data.sampler import PERMUTATION_ROWS, EpochBatchSampler, KeyedRows, RowKey
 
 
 @st.composite

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from contrastive_text.core.types import Row
-from contrastive_text.data.siblings import sibling_rows
+from contrastive_text.data.training_set import sibling_rows
 
 
 def row(anchor: str, positive: str, target: float = 1.0) -> Row:

@@ -25,7 +25,7 @@ from contrastive_text.core.types import Tokens
 from contrastive_text.data import TextTokenizer, learn_vocabulary, token_cache
 from contrastive_text.data.cache import cache_folder
 from contrastive_text.data.token_cache import TokenTable, tokenize_documents
-from contrastive_text.data.vocabulary import wrap_tokenizer
+from contrastive_text.data.tokenizing import wrap_tokenizer
 
 TEXTS = ("the old bird sings in the tree", "", "a dog!", "Zebra 日本 [MASK]\n\nnext line", " ")
 FILES = ("ids", "words", "offsets", MANIFEST)

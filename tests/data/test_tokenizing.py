@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from contrastive_text.core.types import NO_LABEL, NO_WORD, Tokens
 from contrastive_text.data import TextTokenizer, learn_vocabulary
-from contrastive_text.data.vocabulary import wrap_tokenizer
+from contrastive_text.data.tokenizing import wrap_tokenizer
 
 TEXTS = (
     "a bird sings",

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from contrastive_text.cli import run
 from contrastive_text.data import TextTokenizer, learn_vocabulary
-from contrastive_text.data.words import words_without_blanks
+from contrastive_text.data.training_set import words_without_blanks
 from contrastive_text.views import (
     CropTokens,
     DeleteOneWord,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contrastive_text.data import RetrievalSet
 from contrastive_text.data.prompts import NO_PROMPTS
-from contrastive_text.data.retrieval.beir import NANO_SETS
+from contrastive_text.data.retrieval import NANO_SETS
 from contrastive_text.evaluation import find_retrieval, query_scores, score_retrieval
 from contrastive_text.inference.retrieval import retrieved
 

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from contrastive_text.core.checkpoints import read_checkpoint
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.data import read_rows
-from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import VectorIndex
 from contrastive_text.recipes.layers import merge, option_over, read_config

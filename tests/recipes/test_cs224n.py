@@ -11,8 +11,7 @@ from jsonargparse import ArgumentParser
 from recipe_options import built, first_and_second_layers
 
 from contrastive_text.core.specs import describe
-from contrastive_text.data.mixture import Mixture
-from contrastive_text.data.steps import TaskSize
+from contrastive_text.data.mixture import Mixture, TaskSize
 from contrastive_text.losses import CosineMSE
 from contrastive_text.objectives import BilinearScorer
 from contrastive_text.poolers import CLSPooler

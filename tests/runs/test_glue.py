@@ -10,7 +10,7 @@ import pytest
 import tiny
 
 from contrastive_text.cli import run
-from contrastive_text.data.files import hub
+from contrastive_text.data.files import frames as hub
 from contrastive_text.data.files.formats import Content
 from contrastive_text.runs.glue import AVERAGED, GLUE, Finetuned, find_tasks, glue_table, write_task
 from contrastive_text.runs.glue import data as glue_data

@@ -15,8 +15,8 @@ from retrieval_files import write_beir
 
 from contrastive_text.data import RetrievalSet, read_beir
 from contrastive_text.data.datamodule import TextDataModule
-from contrastive_text.data.plain_loaders import PlainLoaders
-from contrastive_text.data.retrieval.files import RetrievalFiles
+from contrastive_text.data.evaluation_loaders import PlainLoaders
+from contrastive_text.data.retrieval import RetrievalFiles
 from contrastive_text.data.run_tables import RunTables
 from contrastive_text.evaluation import CachedEncoder, score_retrieval
 from contrastive_text.metrics import FIGURES

@@ -1,13 +1,15 @@
-"""The names that columns have in files, and which library column each of them fills."""
+"""Columns of data files: usual names, tables without a header, and the column that names a split."""
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 
-from contrastive_text.data.files.formats import listed, reading_error, short
-from contrastive_text.data.files.forms import SEPARATORS, FileForm
+from contrastive_text.core.targets import NLI, UNLABELLED, number_of
+from contrastive_text.data.files.formats import SEPARATORS, Content, FileForm, listed, reading_error, short
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     name: tuple(aliases.split())
@@ -152,3 +154,80 @@ def plan_columns(
         usual = " and ".join(f"a column for {name} ({listed(ALIASES[name])})" for name in lacking)
         raise reading_error(where, usual, there, todo)
     return {name: found[name] for name in taken if found[name]}
+
+
+_SPLITS = ({"train", "training"}, {"dev", "development", "val", "valid", "validation"}, {"test"})
+"""The usual names of the parts of a data set; those of one part mean the same."""
+
+
+def split_place(header: Sequence[str], used: Collection[str]) -> int | None:
+    """Returns the place of a column ``split`` that isn't read as something else."""
+    return next((i for i, name in enumerate(header) if plain(name) == "split" and name not in used), None)
+
+
+def choose_split(
+    where: str, held: Mapping[str, int], split: str | None, form: FileForm
+) -> tuple[list[str] | None, list[str]]:
+    """Returns the values of the column whose rows are read, None for all rows, and what to say of it.
+
+    Args:
+        where: The file, for messages.
+        held: Rows of each value of the column.
+        split: ``train``, ``dev``, ``test`` or another value of the column; ``all`` for all rows.
+        form: Spells the caller's options.
+
+    Raises:
+        ValueError: Several splits, and none or another one chosen.
+    """
+    if len(held) < 2 or not set().union(*_SPLITS) & {name.lower() for name in held}:
+        return None, []
+    told = {name: f"{name} ({number:,})" for name, number in held.items()}
+    if split == "all":
+        return None, [f"split: all of {listed(told.values())}"]
+    wanted = (split or "").lower()
+    same = next((names for names in _SPLITS if wanted in names), {wanted})
+    read = [name for name in held if name.lower() in same]
+    if not read:
+        expected = f"rows of the split {split}" if split else "rows of one split"
+        todo = form.advice([("split", next(iter(held)))], "write each split to a file of its own")
+        raise reading_error(where, expected, listed(told.values()), todo)
+    rest = listed(told[name] for name in held if name not in read)
+    return read, [f"split: {listed(told[name] for name in read)}; {rest} left out"]
+
+
+_LOOKED_AT = 1000
+"""Rows whose cells say what a column holds."""
+
+
+def named_content(content: Content, reads: Sequence[str], columns: Mapping[str, Sequence[str]]) -> Content:
+    """Returns a table whose first line is a row under names, or unchanged where these aren't clear.
+
+    Clear are one column of texts; and two columns of texts, hard negatives after them, and a label or score last.
+
+    Args:
+        content: Of a file.
+        reads: Library columns.
+        columns: Library column -> columns of the file, as the user gives them: then the first line has names.
+    """
+    if content.bare is None or not content.is_row or columns:
+        return content
+    sample = [record[1] for record in islice(content.bare(content.header).records(), _LOOKED_AT) if record]
+    width = len(content.header)
+    is_label = [all(_is_label(cells[place]) for cells in sample) for place in range(width)]
+    names = _unnamed_columns(is_label, reads)
+    return content if names is None else content.bare(names)
+
+
+def _unnamed_columns(is_label: Sequence[bool], reads: Sequence[str]) -> list[str] | None:
+    ends = ["target"] if len(is_label) > 1 and is_label[-1] else []
+    texts = len(is_label) - len(ends)
+    if any(is_label[:texts]) or ("target" in reads and not ends):
+        return None
+    if "text" in reads:
+        return ["text", *ends] if texts == 1 and bool(ends) == ("target" in reads) else None
+    return ["anchor", "positive", *negative_names(texts - 2), *ends] if texts >= 2 else None
+
+
+def _is_label(cell: object) -> bool:
+    word = str(cell).strip()
+    return not math.isnan(number_of(word)) or word in UNLABELLED or word in NLI

@@ -1,21 +1,124 @@
-"""Records of data files, each with its line for messages, and the words that messages are built from."""
+"""Records of data files with their line numbers, settings for reading them, and the words of reading errors."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.text_files import (
-    USUAL,
-    Bounds,
-    is_blank,
-    naming_file,
-    read_text,
-)
+
+PairRows: TypeAlias = Literal["positives", "hard", "all"]
+"""Treatment of labelled pairs: keep those that belong together, take the others as hard negatives, or train on
+all of them as if they belonged together."""
+
+_NAMES = ("columns", "column", "labels", "header", "separator", "split", "pair_labels")
+PYTHON: Mapping[str, str] = MappingProxyType({name: name for name in _NAMES})
+"""Setting -> its spelling, for callers of ``read_rows``."""
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+_WRITTEN = {"tab": "\t", "\\t": "\t"}
+
+
+def options_of(*names: str, prefix: str = "--") -> Mapping[str, str]:
+    """Returns the spelling of each setting that a command has, all with one prefix.
+
+    Example:
+        >>> options_of("columns", "split")
+        {'columns': '--columns', 'split': '--split'}
+        >>> options_of("header", prefix="--data.")
+        {'header': '--data.header'}
+    """
+    return {name: f"{prefix}{name}" for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class FileForm:
+    r"""Settings that say how the files of a table are read, where their content leaves that open.
+
+    Args:
+        header: Names of the columns of a file whose first line is a row: a list, or one text with commas.
+        separator: Character between the fields of a ``.tsv`` or ``.csv``; ``tab`` is a tab. None to recognize it.
+        pair_labels: What to do with pairs whose label is not read as a target; None to refuse pairs that do not
+            belong together by their label.
+        needs_label: Whether a file without such a label is refused where ``pair_labels`` chooses rows by it.
+        options: Setting -> how the caller spells it, for messages; a setting that it lacks is left out.
+
+    Raises:
+        ValueError: A separator of several characters, an empty or repeated name, or another word for
+            ``pair_labels``.
+
+    Example:
+        >>> FileForm(header="anchor,positive,score", separator="tab").names
+        ['anchor', 'positive', 'score']
+    """
+
+    header: str | Sequence[str] | None = None
+    separator: str | None = None
+    pair_labels: PairRows | None = None
+    needs_label: bool = True
+    options: Mapping[str, str] = field(default_factory=lambda: PYTHON)
+
+    def __post_init__(self) -> None:
+        spelled = self.options
+        if self.separator is not None and len(self.character or "") != 1:
+            raise InvalidValueError(
+                f"{spelled.get('separator', 'separator')}: expected one character, or tab, got "
+                f"{self.separator!r}; give ';', ',' or tab"
+            )
+        names = self.names or []
+        if self.header is not None and (not all(names) or len({*names}) < len(names) or not names):
+            raise InvalidValueError(
+                f"{spelled.get('header', 'header')}: expected a different name for each column, got "
+                f"{self.header!r}; give such as anchor,positive,score"
+            )
+        if self.pair_labels not in (None, "positives", "hard", "all"):
+            raise InvalidValueError(
+                f"{spelled.get('pair_labels', 'pair_labels')}: expected positives, hard or all, got "
+                f"{self.pair_labels!r}; positives keeps the pairs that belong together"
+            )
+
+    @property
+    def names(self) -> list[str] | None:
+        """The names of ``header``; None where the first line has them."""
+        if self.header is None:
+            return None
+        names = self.header.split(",") if isinstance(self.header, str) else self.header
+        return [str(name).strip() for name in names]
+
+    @property
+    def character(self) -> str | None:
+        """The character between fields; None where it is to be recognized."""
+        return None if self.separator is None else _WRITTEN.get(self.separator, self.separator)
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """Settings on which the rows depend."""
+        return self.names, self.character, self.pair_labels
+
+    def advice(self, choices: Iterable[tuple[str, str]], otherwise: str) -> str:
+        """Returns what to do: the caller's options out of (setting, value), or else something that needs none.
+
+        Example:
+            >>> FileForm(options=options_of("split")).advice([("columns", "text=t"), ("split", "dev")], "rename")
+            'give --split dev'
+            >>> FileForm(options={}).advice([("split", "dev")], "write each split to a file of its own")
+            'write each split to a file of its own'
+        """
+        given = [f"{self.options[name]} {value}" for name, value in choices if name in self.options]
+        return f"give {' or '.join(given)}" if given else otherwise
+
+    @classmethod
+    def of_run(
+        cls,
+        place: str,
+        header: str | Sequence[str] | None = None,
+        separator: str | None = None,
+        pair_labels: PairRows | None = None,
+    ) -> Self:
+        """Returns the settings of a data set of a run, whose options begin with its place, such as ``data``."""
+        options = options_of("columns", "labels", "header", "separator", "pair_labels", prefix=f"--{place}.")
+        return cls(header, separator, pair_labels, options=options)
 
 
 class Cells(Protocol):
@@ -26,12 +129,6 @@ class Cells(Protocol):
 
 Record: TypeAlias = tuple[int, Cells]
 """The line, and its cells."""
-
-
-def is_folder(path: Path) -> bool:
-    """Whether a path is a folder, as far as the system lets one look."""
-    with naming_file(path):
-        return path.is_dir()
 
 
 class Content(NamedTuple):
@@ -57,41 +154,6 @@ class Content(NamedTuple):
     notes: tuple[str, ...] = ()
     bare: Callable[[Sequence[str]], Content] | None = None
     is_row: bool = False
-
-
-def documents(folder: Path, bounds: Bounds = USUAL) -> Content:
-    """Returns each ``.txt`` file in a folder or below it as one text, by name; hidden ones are not read."""
-    inside = _files_below(folder)
-    names = [name for name in inside if re.search(r"\.txt(\.gz)?$", name, re.IGNORECASE)]
-    names = sorted(name for name in names if not re.search(r"(^|/)\.", name))
-    if not names:
-        found = listed(map(short, sorted(inside)[:12])) or "no file"
-        todo = "name its files, or write every document as a .txt file"
-        raise reading_error(str(folder), "a folder with .txt files, a document each", found, todo)
-
-    def records() -> Iterator[Record | None]:
-        for number, name in enumerate(names, start=1):
-            text = read_text(inside[name], bounds)
-            yield None if is_blank(text) else (number, [text])
-
-    return Content(["text"], records, unread=len(inside) - len(names))
-
-
-def _files_below(folder: Path) -> dict[str, Path]:
-    """Returns what is no folder below a folder by its name from there; what lies in hidden ones too.
-
-    Raises:
-        DiskError: A folder that can't be read and isn't hidden: nobody would miss its documents.
-    """
-
-    def unreadable(error: OSError) -> None:
-        place = Path(error.filename)
-        if place == folder or not re.search(r"(^|/)\.", place.relative_to(folder).as_posix()):
-            with naming_file(place):
-                raise error
-
-    below = [Path(place, name) for place, _, names in os.walk(folder, onerror=unreadable) for name in names]
-    return {path.relative_to(folder).as_posix(): path for path in below}
 
 
 def listed(names: Iterable[str]) -> str:

@@ -1,9 +1,20 @@
-"""Rows of what has columns by name: DataFrames of pandas and polars, Arrow tables, data sets of ``datasets``."""
+"""Tables with named columns: DataFrames, Arrow files, and data sets of the Hugging Face hub."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeGuard
+
+from contrastive_text.core.errors import MissingLibraryError
+from contrastive_text.core.libraries import require
+from contrastive_text.data.files.formats import Content, Record, reading_error, short
 
 _SLICE = 10_000
 """Rows that are made Python objects at once."""
@@ -83,3 +94,180 @@ class ClassNames(NamedTuple):
 
 def _reader(feature: Any) -> Callable[[Any], object]:  # Any: of ``datasets``
     return ClassNames(tuple(feature.names)).cell if hasattr(feature, "int2str") else plain_cell
+
+
+_FILE = b"ARROW1"
+"""How an ``.arrow`` begins that is no stream."""
+
+
+def read_parquet(path: Path) -> Content:
+    """Returns header and records of a ``.parquet``; row n is line n, from 1.
+
+    Raises:
+        ImportError: ``pyarrow`` is not installed.
+        ValueError: Another file, or a damaged one.
+    """
+    parquet = require("pyarrow.parquet", str(path))
+
+    def batches() -> Iterator[Any]:
+        with parquet.ParquetFile(path) as file:
+            yield from file.iter_batches(batch_size=_SLICE)
+
+    with _answering(path), parquet.ParquetFile(path) as file:
+        return _content(path, file.schema_arrow, batches, file.metadata.num_rows)
+
+
+def read_arrow(path: Path) -> Content:
+    """Returns header and records of an ``.arrow``, in either of Arrow's forms; row n is line n, from 1.
+
+    Raises:
+        ImportError: ``pyarrow`` is not installed.
+        ValueError: Another file, or a damaged one.
+    """
+    arrow = require("pyarrow", str(path))
+
+    def batches() -> Iterator[Any]:
+        with arrow.memory_map(str(path)) as source, _opened(arrow, path, source) as reader:
+            for batch in _batches(reader):
+                yield from (batch.slice(start, _SLICE) for start in range(0, len(batch), _SLICE))
+
+    with _answering(path), arrow.memory_map(str(path)) as source, _opened(arrow, path, source) as reader:
+        return _content(path, reader.schema, batches, sum(map(len, _batches(reader))))
+
+
+def _opened(arrow: Any, path: Path, source: Any) -> Any:  # Any: pyarrow's
+    with path.open("rb") as file:
+        whole = file.read(len(_FILE)) == _FILE
+    return arrow.ipc.open_file(source) if whole else arrow.ipc.open_stream(source)
+
+
+def _batches(reader: Any) -> Iterator[Any]:  # Any: pyarrow's
+    numbered = hasattr(reader, "num_record_batches")
+    yield from map(reader.get_batch, range(reader.num_record_batches)) if numbered else reader
+
+
+def _content(path: Path, schema: Any, batches: Any, count: int) -> Content:  # Any: pyarrow's; makes an iterator
+    names = list(schema.names)
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise reading_error(str(path), "every name once", f"{short(twice[0])} twice", "rename one of the columns")
+
+    classes = _class_names(schema)
+
+    def records() -> Iterator[Record]:
+        read = 0
+        with _answering(path):
+            for batch in batches():
+                columns = [
+                    map(plain_cell if name not in classes else classes[name].cell, column.to_pylist())
+                    for name, column in zip(names, batch.columns, strict=True)
+                ]
+                yield from enumerate(zip(*columns, strict=True), read + 1)
+                read += len(batch)
+
+    return Content(names, records, known=count)
+
+
+def _class_names(schema: Any) -> dict[str, ClassNames]:  # Any: pyarrow's
+    """Returns the classes of columns that ``datasets`` has written, by the features in the schema's metadata."""
+    written = (schema.metadata or {}).get(b"huggingface")
+    try:
+        features = json.loads(written)["info"]["features"] if written else {}
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return {
+        name: ClassNames(tuple(map(str, feature["names"])))
+        for name, feature in (features.items() if isinstance(features, dict) else ())
+        if isinstance(feature, dict)
+        and feature.get("_type") == "ClassLabel"
+        and isinstance(feature.get("names"), list)
+    }
+
+
+@contextmanager
+def _answering(path: Path) -> Iterator[None]:
+    """Turns what pyarrow says of a file into an answer that names it."""
+    arrow = require("pyarrow", str(path))
+    try:
+        yield
+    except (arrow.ArrowException, UnicodeDecodeError, OSError) as error:
+        got = f"another or a damaged one ({' '.join(str(error).split())[:200]})"
+        raise reading_error(str(path), f"a {path.suffix} file", got, "write it anew") from None
+
+
+PREFIX = "hub:"
+"""What a path begins with that names a data set of the hub."""
+
+
+class HubName(NamedTuple):
+    """A data set's name or folder, its configuration if it has several, and a split of it."""
+
+    name: str
+    config: str | None
+    split: str
+
+
+def hub_name(path: str) -> HubName:
+    """Takes ``hub:NAME:SPLIT`` and ``hub:NAME:CONFIG:SPLIT`` apart.
+
+    The name of a folder may hold colons, and a split may be part of one, as in ``train[:1000]``.
+
+    Raises:
+        ValueError: No split, or too many parts.
+
+    Example:
+        >>> hub_name("hub:sentence-transformers/all-nli:triplet:train[:10%]")
+        HubName(name='sentence-transformers/all-nli', config='triplet', split='train[:10%]')
+    """
+    part = r"[^:+\[\]]+(?:\[[^\[\]]*\])?"
+    if found := re.fullmatch(rf"(.+):({part}(?:\+{part})*)", path.removeprefix(PREFIX)):
+        place, split = found.groups()
+        if Path(place).is_dir() or ":" not in place:
+            return HubName(place, None, split)
+        name, _, config = place.rpartition(":")
+        if name and config and (Path(name).is_dir() or ":" not in name):
+            return HubName(name, config, split)
+    raise reading_error(
+        path, "hub:NAME:SPLIT or hub:NAME:CONFIG:SPLIT", "another form", "write hub:stanfordnlp/snli:train"
+    )
+
+
+def hub_content(path: str) -> Content:
+    """Returns a split of a data set as header and records, the names of classes in place of their numbers.
+
+    A number without a name, such as -1 for no gold label, stays. Line n is row n, from 1. Rows stay where
+    ``datasets`` has them, mapped, and are read in slices.
+
+    Raises:
+        ImportError: ``datasets`` is not installed.
+        ValueError: It can't load that.
+    """
+    name, config, split = hub_name(path)
+    try:
+        datasets = import_module("datasets")  # optional, and it takes a second
+    except ImportError:
+        raise MissingLibraryError(
+            f"{path}: expected the library datasets, got none; pip install contrastive-text[datasets]"
+        ) from None
+    try:
+        with _without_bars(datasets):
+            table = datasets.load_dataset(name, config, split=split)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        todo = "check the name, the configuration, the split and the connection"
+        got = f"{type(error).__name__} ({' '.join(str(error).split())})"
+        raise reading_error(path, "a data set that can be loaded", got, todo) from None
+    header = [str(column) for column in frame_columns(table)]
+    places = [Path(each["filename"]) for each in table.cache_files]
+    identity = repr([(str(place), place.stat().st_size, place.stat().st_mtime_ns) for place in places])
+    return Content(header, lambda: enumerate(frame_rows(table), start=1), known=len(table), identity=identity)
+
+
+@contextmanager
+def _without_bars(datasets: ModuleType) -> Iterator[None]:
+    """Keeps away progress bars, which every process would show."""
+    shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()

@@ -16,8 +16,7 @@ from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.text_files import lone_surrogate
 from contrastive_text.data.files.columns import negative_names
 from contrastive_text.data.files.formats import Content, Record, counted, listed, short
-from contrastive_text.data.files.frames import Frame, frame_columns, frame_rows, is_frame, plain_cell
-from contrastive_text.data.files.hub import PREFIX
+from contrastive_text.data.files.frames import PREFIX, Frame, frame_columns, frame_rows, is_frame, plain_cell
 from contrastive_text.data.files.objects import ObjectCells
 from contrastive_text.data.files.parsing import SUFFIXES
 

@@ -11,8 +11,7 @@ from functools import partial
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.text_files import Bounds
-from contrastive_text.data.files.formats import Content, Record, listed, reading_error, short
-from contrastive_text.data.files.forms import FileForm
+from contrastive_text.data.files.formats import Content, FileForm, Record, listed, reading_error, short
 from contrastive_text.data.files.tables import numbered
 
 Values = Callable[[], Iterator[tuple[int, object] | None]]

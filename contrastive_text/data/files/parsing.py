@@ -1,16 +1,25 @@
-"""From a file to its header and records: its name says the format."""
+"""Header and records of a file, by its suffix, and of a folder of documents."""
 
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from contrastive_text.core.errors import MissingFileError
-from contrastive_text.core.text_files import USUAL, Bounds, check_has_an_end, decoded_lines
-from contrastive_text.data.files.arrow import read_arrow, read_parquet
-from contrastive_text.data.files.formats import Content, is_folder, listed, reading_error, short
-from contrastive_text.data.files.forms import FileForm
+from contrastive_text.core.text_files import (
+    USUAL,
+    Bounds,
+    check_has_an_end,
+    decoded_lines,
+    is_blank,
+    naming_file,
+    read_text,
+)
+from contrastive_text.data.files.formats import Content, FileForm, Record, listed, reading_error, short
+from contrastive_text.data.files.frames import read_arrow, read_parquet
 from contrastive_text.data.files.objects import read_json, read_jsonl
 from contrastive_text.data.files.tables import read_csv, read_tsv, read_txt
 
@@ -72,3 +81,44 @@ class _Lines:
 
     def __iter__(self) -> Iterator[str]:
         return decoded_lines(self._path, self._bounds)
+
+
+def documents(folder: Path, bounds: Bounds = USUAL) -> Content:
+    """Returns each ``.txt`` file in a folder or below it as one text, by name; hidden ones are not read."""
+    inside = _files_below(folder)
+    names = [name for name in inside if re.search(r"\.txt(\.gz)?$", name, re.IGNORECASE)]
+    names = sorted(name for name in names if not re.search(r"(^|/)\.", name))
+    if not names:
+        found = listed(map(short, sorted(inside)[:12])) or "no file"
+        todo = "name its files, or write every document as a .txt file"
+        raise reading_error(str(folder), "a folder with .txt files, a document each", found, todo)
+
+    def records() -> Iterator[Record | None]:
+        for number, name in enumerate(names, start=1):
+            text = read_text(inside[name], bounds)
+            yield None if is_blank(text) else (number, [text])
+
+    return Content(["text"], records, unread=len(inside) - len(names))
+
+
+def _files_below(folder: Path) -> dict[str, Path]:
+    """Returns what is no folder below a folder by its name from there; what lies in hidden ones too.
+
+    Raises:
+        DiskError: A folder that can't be read and isn't hidden: nobody would miss its documents.
+    """
+
+    def unreadable(error: OSError) -> None:
+        place = Path(error.filename)
+        if place == folder or not re.search(r"(^|/)\.", place.relative_to(folder).as_posix()):
+            with naming_file(place):
+                raise error
+
+    below = [Path(place, name) for place, _, names in os.walk(folder, onerror=unreadable) for name in names]
+    return {path.relative_to(folder).as_posix(): path for path in below}
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder, as far as the system lets one look."""
+    with naming_file(path):
+        return path.is_dir()

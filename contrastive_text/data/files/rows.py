@@ -8,26 +8,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from contrastive_text.core.text_files import USUAL, Bounds, is_blank
-from contrastive_text.data.files.columns import PAIR, negative_names, plain, plan_columns
+from contrastive_text.data.files.columns import (
+    PAIR,
+    choose_split,
+    named_content,
+    negative_names,
+    plain,
+    plan_columns,
+    split_place,
+)
 from contrastive_text.data.files.formats import (
     Cells,
     Content,
+    FileForm,
     Record,
     counted,
-    documents,
-    is_folder,
     listed,
     reading_error,
     short,
 )
-from contrastive_text.data.files.forms import FileForm
+from contrastive_text.data.files.frames import PREFIX, hub_content
 from contrastive_text.data.files.given import GivenRows, is_unread, missing_rows
-from contrastive_text.data.files.hub import PREFIX, hub_content
-from contrastive_text.data.files.labels import Labels
-from contrastive_text.data.files.pair_labels import PairLabels, check_pair_labels, find_pair_labels
-from contrastive_text.data.files.parsing import BINARY, parse, suffix_of
-from contrastive_text.data.files.splits import choose_split, split_place
-from contrastive_text.data.files.unnamed import named_content
+from contrastive_text.data.files.labels import Labels, PairLabels, check_pair_labels, find_pair_labels
+from contrastive_text.data.files.parsing import BINARY, documents, is_folder, parse, suffix_of
 
 _NAMED = 24
 """Ignored columns that are named; objects of differing keys can have thousands."""

@@ -12,8 +12,16 @@ from itertools import chain, islice
 
 from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.files.columns import is_known
-from contrastive_text.data.files.formats import Content, Record, counted, listed, reading_error, short
-from contrastive_text.data.files.forms import SEPARATORS, FileForm
+from contrastive_text.data.files.formats import (
+    SEPARATORS,
+    Content,
+    FileForm,
+    Record,
+    counted,
+    listed,
+    reading_error,
+    short,
+)
 
 _RELEASE = "gold_label\t"
 """First characters of the ``.txt`` files of SNLI and MultiNLI, which are tables."""

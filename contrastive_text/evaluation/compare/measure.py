@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, text_id
-from contrastive_text.data.retrieval.judged import RetrievalSet
+from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
 from contrastive_text.evaluation.compare.result import NEIGHBOURS, Agreement, ModelComparison, ScoreDifference
 from contrastive_text.evaluation.results import AVERAGE, ScoreTable, TaskScore

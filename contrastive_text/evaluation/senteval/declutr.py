@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.data.retrieval.judged import RetrievalSet
+from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.evaluation.senteval.classifiers import STANDARD, Classifier, Protocol

@@ -16,9 +16,8 @@ from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.targets import Scores
 from contrastive_text.core.text_files import read_text
 from contrastive_text.data import Table, read_rows
-from contrastive_text.data.files.formats import counted, listed, reading_error
-from contrastive_text.data.files.forms import FileForm
-from contrastive_text.data.files.hub import PREFIX
+from contrastive_text.data.files.formats import FileForm, counted, listed, reading_error
+from contrastive_text.data.files.frames import PREFIX
 
 _SUFFIXES = [f"{suffix}{packed}" for suffix in (".tsv", ".csv", ".jsonl") for packed in ("", ".gz")]
 _HUB_COLUMNS = {"anchor": "sentence1", "positive": "sentence2", "target": "score"}

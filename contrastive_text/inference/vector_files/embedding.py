@@ -14,7 +14,7 @@ import torch
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.setting import current_setting
-from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import check_ranges, value_ranges
 from contrastive_text.inference.sentence_encoder import SentenceEncoder

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
-from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.data.files.readers import TextStream
 from contrastive_text.data.prompts import DOCUMENT
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.search import Hit

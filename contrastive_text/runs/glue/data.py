@@ -12,7 +12,7 @@ from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import UNLABELLED, number_of
 from contrastive_text.core.text_files import USUAL, decoded_lines
-from contrastive_text.data.files.hub import hub_content
+from contrastive_text.data.files.frames import hub_content
 from contrastive_text.runs.glue.tasks import GLUE, GlueTask
 
 HUB = "hub"

@@ -10,7 +10,7 @@ from pathlib import Path
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import generator
 from contrastive_text.data import Table, read_pairs, read_rows
-from contrastive_text.data.files.forms import FileForm
+from contrastive_text.data.files.formats import FileForm
 from contrastive_text.runs.report.run_parts import RunParts, row_texts
 
 SEED = 42

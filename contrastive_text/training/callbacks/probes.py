@@ -18,7 +18,7 @@ from contrastive_text.core.random import generator
 from contrastive_text.core.targets import Classes
 from contrastive_text.core.terminal import say
 from contrastive_text.data import Table, read_rows
-from contrastive_text.data.files.forms import FileForm
+from contrastive_text.data.files.formats import FileForm
 from contrastive_text.metrics import nearest_neighbour_accuracy, paired_retrieval
 from contrastive_text.training.module import ContrastiveModule
 

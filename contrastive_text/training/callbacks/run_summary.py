@@ -17,7 +17,7 @@ from contrastive_text.core.setting import is_faster_in_bfloat16
 from contrastive_text.core.specs import describe
 from contrastive_text.core.terminal import say
 from contrastive_text.data import TextDataModule
-from contrastive_text.data.siblings import sibling_rows
+from contrastive_text.data.training_set import sibling_rows
 from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.heads import FineTuningHead
 from contrastive_text.inference.model_folder import folder_prompts

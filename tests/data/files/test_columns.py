@@ -8,7 +8,7 @@ import pytest
 from data_files import FORMATS, PAIR, SCORED, refuses, texts, write, write_rows
 
 from contrastive_text.data.files.columns import ALIASES, plan_columns
-from contrastive_text.data.files.forms import FileForm
+from contrastive_text.data.files.formats import FileForm
 from contrastive_text.data.files.readers import read_rows
 
 

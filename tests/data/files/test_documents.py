@@ -13,8 +13,7 @@ import pytest
 from data_files import PAIR, refuses, texts, write
 
 from contrastive_text.core.errors import ContrastiveTextError
-from contrastive_text.data.files.readers import read_rows
-from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.data.files.readers import TextStream, read_rows
 
 
 def test_every_txt_file_of_a_folder_is_one_document(tmp_path: Path) -> None:

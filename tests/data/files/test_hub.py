@@ -9,8 +9,8 @@ import pytest
 
 from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.data import read_rows
-from contrastive_text.data.files.forms import FileForm
-from contrastive_text.data.files.hub import HubName, hub_name
+from contrastive_text.data.files.formats import FileForm
+from contrastive_text.data.files.frames import HubName, hub_name
 from contrastive_text.pairings import NLITriples
 
 datasets = pytest.importorskip("datasets")

@@ -13,11 +13,10 @@ import pytest
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.data import Table, read_rows
-from contrastive_text.data.cleaning import Clean
 from contrastive_text.data.files import mapped, readers
-from contrastive_text.data.files.forms import FileForm
-from contrastive_text.data.files.mapped import ArrowRows
-from contrastive_text.data.samples import repeats, sampled
+from contrastive_text.data.files.formats import FileForm
+from contrastive_text.data.files.mapped import ArrowRows, repeats, sampled
+from contrastive_text.data.tasks import Clean
 from contrastive_text.pairings import Given, Neighbours
 
 pytest.importorskip("pyarrow")
@@ -113,7 +112,7 @@ def test_a_sample_is_one_of_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"text": str(i)} for i in range(50)]
     assert sampled(rows, seed=0) is rows
     monkeypatch.setattr(mapped, "MAPPED_ROWS", 10)
-    monkeypatch.setattr("contrastive_text.data.samples.SAMPLE", 5)
+    monkeypatch.setattr("contrastive_text.data.files.mapped.SAMPLE", 5)
     numbers = [int(str(row["text"])) for row in sampled(rows, seed=1)]
     assert [number // 10 for number in numbers] == [0, 1, 2, 3, 4]
     assert numbers != [int(str(row["text"])) for row in sampled(rows, seed=2)]

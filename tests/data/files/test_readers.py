@@ -11,7 +11,7 @@ from covering import rest_slow
 from data_files import PAIR, SCORED, refuses, texts, write
 
 from contrastive_text.core.targets import NLI, Classes
-from contrastive_text.data.files.forms import FileForm
+from contrastive_text.data.files.formats import FileForm
 from contrastive_text.data.files.readers import read_rows
 
 

@@ -14,7 +14,7 @@ from data_files import refuses
 
 from contrastive_text.core.targets import NLI, Classes, Scores, Target
 from contrastive_text.data import read_rows
-from contrastive_text.data.files.forms import FileForm
+from contrastive_text.data.files.formats import FileForm
 
 pandas = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")

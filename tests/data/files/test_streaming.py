@@ -9,8 +9,7 @@ import pytest
 from covering import rest_slow
 from data_files import write
 
-from contrastive_text.data.files.readers import read_rows
-from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.data.files.readers import TextStream, read_rows
 
 
 def test_texts_and_what_is_said_are_those_of_read_rows(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import tiny
 from vectors_on_disk import MANY
 
-from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 

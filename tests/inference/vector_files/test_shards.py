@@ -12,7 +12,7 @@ from covering import rest_slow
 from vectors_on_disk import MANY, SMALL, attempt, embedded
 
 from contrastive_text.core.random import text_id
-from contrastive_text.data.files.streaming import TextStream
+from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun, Shard, TextVectors, VectorIndex

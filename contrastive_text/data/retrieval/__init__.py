@@ -1,1 +1,0 @@
-"""Queries, a corpus, and which of its documents answer which query: the readers of what is ranked."""
