@@ -19,9 +19,8 @@ import pyarrow.parquet
 import ray
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from contrastive_text.core.disk import alone_with, replacing
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, cause_of
-from contrastive_text.core.temporaries import remove_abandoned
+from contrastive_text.core.storage.disk import alone_with, remove_abandoned, replacing
 from contrastive_text.inference import BatchEncoder
 
 KEY = b"contrastive_text"

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
-from contrastive_text.core.manifests import MANIFEST
+from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.data import learn_vocabulary
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.encoders import TransformerEncoder

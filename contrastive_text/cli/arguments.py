@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from contrastive_text.cli.paths import ReadPath, WrittenFile, WrittenFolder
-from contrastive_text.core.text_files import USUAL
+from contrastive_text.core.storage.text_files import USUAL
 
 FILES = ".txt, .tsv, .csv, .jsonl or .json, each also .gz"
 _BOUNDS = (

@@ -26,7 +26,7 @@ from contrastive_text.cli.arguments import (
 from contrastive_text.cli.encoding_commands import Duplicates, Embed, Mine, Search
 from contrastive_text.cli.options import OTHERS
 from contrastive_text.cli.paths import ReadPath, WrittenFile, WrittenFolder
-from contrastive_text.core.model_files import GRAPH, MODULES
+from contrastive_text.core.storage.manifests import GRAPH, MODULES
 
 Suite = Literal[
     "sts", "sts-pearson", "trained-sts", "transfer", "probing", "declutr", "retrieval", "glue", "mteb"

@@ -16,8 +16,8 @@ from contrastive_text.cli.models import load_model, warnings_as_notes
 from contrastive_text.cli.options import check_read
 from contrastive_text.cli.tables import print_or_write
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.terminal import say
-from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder

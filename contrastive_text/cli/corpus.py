@@ -7,8 +7,8 @@ from rich.text import Text
 
 from contrastive_text.cli.commands import Corpus
 from contrastive_text.core.console import console
-from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.storage.disk import replacing
 from contrastive_text.core.terminal import say
 from contrastive_text.evaluation.sts.corpus import PUBLISHED, consert_corpus
 

@@ -13,10 +13,10 @@ from contrastive_text.cli.embed import index_of
 from contrastive_text.cli.encoding_commands import Duplicates
 from contrastive_text.cli.files import form_of
 from contrastive_text.cli.tables import table_row
-from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.storage.disk import replacing
+from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.terminal import say
-from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.duplicates import check_threshold, connected_groups, near_duplicates
 from contrastive_text.inference.vector_files import as_tensor, record_of

@@ -12,8 +12,8 @@ from contrastive_text.cli.encoding_commands import Embed, EncodingCommand
 from contrastive_text.cli.files import form_of
 from contrastive_text.cli.models import check_device, load_model, warnings_as_notes
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.terminal import say
-from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder

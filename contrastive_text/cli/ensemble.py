@@ -7,7 +7,7 @@ from rich.text import Text
 
 from contrastive_text.cli.commands import Ensemble
 from contrastive_text.core.console import console
-from contrastive_text.core.disk import alone_with
+from contrastive_text.core.storage.disk import alone_with
 from contrastive_text.runs.ensemble import build_ensemble
 
 

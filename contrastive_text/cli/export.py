@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from contrastive_text.cli.commands import Export
-from contrastive_text.core.checkpoints import best_checkpoint
-from contrastive_text.core.disk import alone_with
-from contrastive_text.core.model_files import MODULES
+from contrastive_text.core.storage.checkpoints import best_checkpoint
+from contrastive_text.core.storage.disk import alone_with
+from contrastive_text.core.storage.manifests import MODULES
 from contrastive_text.core.terminal import say
 from contrastive_text.training.model_card import add_card
 from contrastive_text.training.module import ContrastiveModule

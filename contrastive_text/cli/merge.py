@@ -5,10 +5,10 @@ from __future__ import annotations
 from contrastive_text.cli.commands import Merge
 from contrastive_text.cli.files import plain_form
 from contrastive_text.cli.models import load_model, warnings_as_notes
-from contrastive_text.core.disk import alone_with
 from contrastive_text.core.markdown import as_markdown
+from contrastive_text.core.storage.disk import alone_with
+from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.terminal import say
-from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.inference.merging import merge as merged

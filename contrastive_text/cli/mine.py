@@ -11,8 +11,8 @@ from contrastive_text.cli.embed import encoder_of
 from contrastive_text.cli.encoding_commands import Mine
 from contrastive_text.cli.files import form_of, plain_form
 from contrastive_text.cli.models import load_model, warnings_as_notes
+from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.terminal import say
-from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import read_rows
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.encoding import Encoding

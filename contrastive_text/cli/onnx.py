@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contrastive_text.cli.commands import Onnx
 from contrastive_text.cli.models import load_model
-from contrastive_text.core.disk import alone_with
-from contrastive_text.core.model_files import GRAPH
+from contrastive_text.core.storage.disk import alone_with
+from contrastive_text.core.storage.manifests import GRAPH
 from contrastive_text.core.terminal import say
 from contrastive_text.inference.onnx_export import OUTPUT, export_onnx
 

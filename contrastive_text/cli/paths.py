@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError
-from contrastive_text.core.model_files import MODULES
+from contrastive_text.core.storage.manifests import MODULES
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ import torch
 from contrastive_text.cli.commands import Postprocess
 from contrastive_text.cli.files import form_of, plain_form
 from contrastive_text.cli.models import load_model, say_truncated
-from contrastive_text.core.disk import alone_with
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.storage.disk import alone_with
+from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.terminal import say
-from contrastive_text.core.text_files import Bounds
 from contrastive_text.data import Table, read_pairs, read_rows
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.inference.postprocessing import (

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.cli.tables import table_row
-from contrastive_text.core.disk import replacing
+from contrastive_text.core.storage.disk import replacing
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.terminal import say
 from contrastive_text.core.types import Row

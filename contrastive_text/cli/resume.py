@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from contrastive_text.cli.words import with_values
-from contrastive_text.core.checkpoints import Checkpoint
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.places import settled
+from contrastive_text.core.storage.checkpoints import Checkpoint
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes.layers import read_config
 from contrastive_text.training.latest_checkpoint import CONFIG, finished_run, kept_elsewhere, latest_checkpoint

@@ -16,8 +16,8 @@ from contrastive_text.cli.files import form_of, plain_form
 from contrastive_text.cli.models import say_truncated
 from contrastive_text.cli.tables import table_row
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.storage.text_files import Bounds, is_blank
 from contrastive_text.core.terminal import say, say_json
-from contrastive_text.core.text_files import Bounds, is_blank
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.search import Hit
 from contrastive_text.inference.vector_files import index_path

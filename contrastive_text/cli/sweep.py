@@ -17,8 +17,8 @@ from contrastive_text.cli.sweep_runs import run_all
 from contrastive_text.cli.sweep_scores import SweepScores, check_reports
 from contrastive_text.cli.train import quieten
 from contrastive_text.cli.words import option_values
-from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError, RunError
+from contrastive_text.core.storage.disk import replacing
 from contrastive_text.core.terminal import say
 from contrastive_text.metrics.verdicts import usual_mode
 from contrastive_text.runs.report.heat_map import heat_map, picture, points

@@ -12,7 +12,7 @@ from contrastive_text.cli.files import plain_form
 from contrastive_text.cli.models import warnings_as_notes
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.misspelt import nearest
-from contrastive_text.core.text_files import Bounds
+from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.data import Table, read_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import Diagnosis, diagnose

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from contrastive_text.core.disk import replacing
+from contrastive_text.core.storage.disk import replacing
 from contrastive_text.core.terminal import say, say_json
 
 

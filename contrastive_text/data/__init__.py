@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from contrastive_text.core.lazy_imports import importing
-from contrastive_text.core.text_files import Bounds
+from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.data.collator import Collator, KeyedRow
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
 from contrastive_text.data.mixture import (

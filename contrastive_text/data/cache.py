@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from contrastive_text.core.disk import held, replacing_folder
 from contrastive_text.core.errors import DiskError
-from contrastive_text.core.manifests import MANIFEST, Manifest
-from contrastive_text.core.temporaries import remove_abandoned
+from contrastive_text.core.storage.disk import held, remove_abandoned
+from contrastive_text.core.storage.manifests import MANIFEST, Manifest, whole_folder
 
 
 def cached(
@@ -53,9 +52,8 @@ def cached(
             warnings.warn(f"{entry}: damaged {what} ({'; '.join(damage)}); they are made anew", stacklevel=3)
         if not entry.is_dir():
             entry.unlink(missing_ok=True)
-        with replacing_folder(entry, last=MANIFEST) as made:
+        with whole_folder(entry, last=names[-1]) as made:
             make(made)
-            Manifest.of(made, names).write(made)
     return entry, True
 
 
@@ -75,6 +73,6 @@ def _damage(entry: Path, names: Sequence[str]) -> list[str]:
         manifest = Manifest.read(entry)
     except (OSError, ValueError):
         return [f"{MANIFEST}: changed"]
-    if manifest is None or set(manifest.files) != set(names):
+    if manifest is None or not set(names) <= set(manifest.files):
         return [f"{MANIFEST}: none of these files"]
     return manifest.damage(entry)

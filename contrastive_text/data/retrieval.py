@@ -12,7 +12,7 @@ import numpy as np
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.random import text_id
-from contrastive_text.core.text_files import USUAL, Bounds, is_blank
+from contrastive_text.core.storage.text_files import USUAL, Bounds, is_blank
 from contrastive_text.data.files.formats import (
     PYTHON,
     Cells,

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.text_files import USUAL, Bounds
+from contrastive_text.core.storage.text_files import USUAL, Bounds
 from contrastive_text.core.types import Row
 from contrastive_text.data.files.formats import FileForm
 from contrastive_text.data.files.given import GIVEN, Source

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol, cast, overload, runtime_checkable
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.storage.text_files import USUAL, Bounds
 from contrastive_text.core.targets import Classes, Target
-from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.core.types import ROLES, Role, Row
 from contrastive_text.data.files.formats import FileForm, PairRows, options_of
 from contrastive_text.data.files.given import GIVEN, Source, source

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
 from contrastive_text.core.libraries import is_failure, require
-from contrastive_text.core.model_files import TODO
-from contrastive_text.core.records import Record
+from contrastive_text.core.storage.manifests import TODO
+from contrastive_text.core.storage.records import Record
 from contrastive_text.encoders.adapters import inject, take_out
 from contrastive_text.encoders.network_classes import POOLER
 

@@ -13,7 +13,7 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.host import sent, unpadded
 from contrastive_text.core.random import RowRandom, text_id
-from contrastive_text.core.weights import add_weights
+from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.encoders.layouts import token_mask
 
 if TYPE_CHECKING:

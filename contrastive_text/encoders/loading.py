@@ -26,8 +26,8 @@ from transformers import (
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
 from contrastive_text.core.libraries import is_failure, quiet
 from contrastive_text.core.misspelt import nearest_folder
-from contrastive_text.core.model_files import MODULES, TODO, check_whole, model_place
-from contrastive_text.core.records import Record, inside, read_json, records, shown
+from contrastive_text.core.storage.manifests import MODULES, TODO, check_whole, model_place
+from contrastive_text.core.storage.records import Record, inside, read_json, records, shown
 from contrastive_text.encoders.adapter_files import (
     NOT_BY_TRANSFORMERS,
     adapters_beside,

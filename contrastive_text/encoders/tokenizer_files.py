@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.model_files import TODO
+from contrastive_text.core.storage.manifests import TODO
 
 _MOST_PARTS = 100
 """Normalizers and pre-tokenizers of a tokenizer; those in use have fewer than twenty."""

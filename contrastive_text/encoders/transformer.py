@@ -18,8 +18,8 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.forks import check_not_forked
 from contrastive_text.core.host import sent
 from contrastive_text.core.libraries import quiet
+from contrastive_text.core.storage.weights import sampled_identity
 from contrastive_text.core.types import Alter, Hidden, PaddedOnHost
-from contrastive_text.core.weights import sampled_identity
 from contrastive_text.encoders.adapters import Adapters, WeightsType, check_base, plain_name, take_out
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.decoder import TextDecoder

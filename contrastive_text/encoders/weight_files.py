@@ -10,8 +10,8 @@ import torch
 from safetensors import safe_open
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.model_files import TODO
-from contrastive_text.core.weights import check_dense, is_weight
+from contrastive_text.core.storage.manifests import TODO
+from contrastive_text.core.storage.weights import check_dense, is_weight
 
 _FLOATS = ("F16", "BF16", "F32", "F64")
 

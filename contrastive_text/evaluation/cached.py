@@ -17,10 +17,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
-from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import DiskError, InvalidTypeError, InvalidValueError
 from contrastive_text.core.libraries import is_failure
-from contrastive_text.core.temporaries import remove_abandoned
+from contrastive_text.core.storage.disk import remove_abandoned, replacing
 from contrastive_text.inference.readings import vectors_of_each
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from contrastive_text.core.errors import MissingFileError
-from contrastive_text.core.text_files import USUAL, Bounds
+from contrastive_text.core.storage.text_files import USUAL, Bounds
 from contrastive_text.data.files.formats import listed, options_of, reading_error, short
 from contrastive_text.data.prompts import DOCUMENT, QUERY
 from contrastive_text.data.retrieval import (

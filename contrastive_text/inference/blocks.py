@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from contrastive_text.core.errors import InvalidTextError, InvalidTypeError, InvalidValueError
 from contrastive_text.core.forks import check_not_forked
 from contrastive_text.core.host import sent
-from contrastive_text.core.text_files import lone_surrogate
+from contrastive_text.core.storage.text_files import lone_surrogate
 from contrastive_text.core.types import NO_FRAME, Frame
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.token_rows import collate_texts

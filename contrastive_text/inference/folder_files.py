@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.model_files import TODO
-from contrastive_text.core.records import Record
+from contrastive_text.core.storage.manifests import TODO
+from contrastive_text.core.storage.records import Record
 
 ELSEWHERE = "load this model with sentence-transformers"
 """Advice for a setting that has no equal here."""

@@ -16,9 +16,9 @@ from transformers import PreTrainedTokenizerBase
 from contrastive_text.core.class_paths import resolve
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
 from contrastive_text.core.libraries import is_failure
-from contrastive_text.core.model_files import MODULES, TODO
-from contrastive_text.core.records import Record
 from contrastive_text.core.specs import part_spec
+from contrastive_text.core.storage.manifests import MODULES, TODO
+from contrastive_text.core.storage.records import Record
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.encoders import TransformerEncoder

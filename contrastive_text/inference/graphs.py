@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
 from contrastive_text.core.libraries import quiet, require
-from contrastive_text.core.model_files import GRAPH
-from contrastive_text.core.weights import add_weights
+from contrastive_text.core.storage.manifests import GRAPH
+from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.data.cache import cache_folder, cached
 from contrastive_text.encoders import TransformerEncoder
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import is_failure
-from contrastive_text.core.model_files import TODO
-from contrastive_text.core.records import Record
-from contrastive_text.core.weights import check_dense
+from contrastive_text.core.storage.manifests import TODO
+from contrastive_text.core.storage.records import Record
+from contrastive_text.core.storage.weights import check_dense
 from contrastive_text.heads import UnitLength
 from contrastive_text.inference.folder_files import ELSEWHERE, read_record, write_json
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contrastive_text.core.disk import replacing
 from contrastive_text.core.markdown import as_markdown
-from contrastive_text.core.model_files import leads_out
+from contrastive_text.core.storage.disk import replacing
+from contrastive_text.core.storage.manifests import leads_out
 from contrastive_text.core.terminal import shown
 
 CARD = "README.md"

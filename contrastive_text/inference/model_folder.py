@@ -13,8 +13,8 @@ from torch import nn
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.misspelt import nearest_folder
-from contrastive_text.core.model_files import MODULES, TODO, UNREAD, check_whole, whole_folder
-from contrastive_text.core.records import Record, inside, read_json, records
+from contrastive_text.core.storage.manifests import MODULES, TODO, UNREAD, check_whole, whole_folder
+from contrastive_text.core.storage.records import Record, inside, read_json, records
 from contrastive_text.core.types import MASK, SLOT
 from contrastive_text.data.prompts import DOCUMENT, NO_PROMPTS, QUERY, Prompts
 from contrastive_text.heads import UnitLength
@@ -96,7 +96,7 @@ def folder_prompts(model_name_or_path: str) -> Prompts:
 def write_folder(folder: Path, parts: ModelParts, adapters_beside: bool = False) -> None:
     """Writes a folder that ``sentence_transformers.SentenceTransformer(folder)`` loads with equal vectors.
 
-    An older model there is there until the newer one is written whole; see ``model_files.whole_folder``. A pooler
+    An older model there is there until the newer one is written whole; see ``whole_folder``. A pooler
     that sentence-transformers can't express, or any with prompts that are more than strings before texts, is
     written under its class path: there loading fails instead of giving other vectors, here it loads. A
     ``README.md`` that a user wrote stays.

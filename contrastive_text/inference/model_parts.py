@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from contrastive_text.core.class_paths import is_own
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.specs import part_spec
-from contrastive_text.core.weights import add_weights
+from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.inference.runtimes import BACKENDS, RuntimeEncoder

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import quiet, require
-from contrastive_text.core.model_files import GRAPH, MODULES, whole_folder
+from contrastive_text.core.storage.manifests import GRAPH, MODULES, whole_folder
 from contrastive_text.core.types import Hidden
 from contrastive_text.encoders.packing import ATTENTION
 from contrastive_text.inference.graphs import OPSET, example_inputs, no_opset, write_graph

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from torch import nn
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.model_files import TODO
-from contrastive_text.core.records import Record
+from contrastive_text.core.storage.manifests import TODO
+from contrastive_text.core.storage.records import Record
 from contrastive_text.encoders.loading import load_pooler
 from contrastive_text.poolers import CLSPooler, LastTwoPooler, MeanPooler, Pooler
 

@@ -13,8 +13,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, Repository
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # lazy there
 
 from contrastive_text.core.errors import InvalidValueError, RunError
-from contrastive_text.core.manifests import MANIFEST, Manifest
-from contrastive_text.core.model_files import MODULES, TODO
+from contrastive_text.core.storage.manifests import MANIFEST, MODULES, TODO, Manifest
 from contrastive_text.inference.model_card import CARD
 
 _FAILURES: tuple[type[BaseException], ...] = (*HfHubHTTPError.__mro__[1:-3], RuntimeError)

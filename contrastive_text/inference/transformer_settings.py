@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contrastive_text.core.model_files import TODO
-from contrastive_text.core.records import Record
+from contrastive_text.core.storage.manifests import TODO
+from contrastive_text.core.storage.records import Record
 from contrastive_text.inference.folder_files import ELSEWHERE
 
 TRANSFORMER_SETTINGS = "sentence_bert_config.json"

@@ -11,7 +11,7 @@ from jsonargparse import get_loader
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import is_failure
-from contrastive_text.core.text_files import read_text
+from contrastive_text.core.storage.text_files import read_text
 
 MOST_VALUES = 100_000
 """Values of a file with its aliases written out: nine lines can stand for a thousand million."""

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.batch import StepBatch
-from contrastive_text.core.checkpoints import (
+from contrastive_text.core.errors import ExistingFileError, InvalidValueError, MissingFileError
+from contrastive_text.core.storage.checkpoints import (
     Checkpoint,
     best_checkpoint,
     read_checkpoint,
     verify_checkpoint,
 )
-from contrastive_text.core.disk import replacing
-from contrastive_text.core.errors import ExistingFileError, InvalidValueError, MissingFileError
-from contrastive_text.core.records import Record, inside
+from contrastive_text.core.storage.disk import replacing
+from contrastive_text.core.storage.records import Record, inside
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Row
 from contrastive_text.data import Collator, KeyedRow, TextDataModule

@@ -10,11 +10,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from contrastive_text.core.checkpoints import is_sealed, verify_checkpoint
 from contrastive_text.core.errors import ContrastiveTextError, DiskError, MissingFileError
-from contrastive_text.core.manifests import MANIFEST, FileDigest, Manifest, read_sealed
-from contrastive_text.core.records import MOST_BYTES
-from contrastive_text.core.temporaries import TEMPORARIES
+from contrastive_text.core.storage.checkpoints import is_sealed, verify_checkpoint
+from contrastive_text.core.storage.disk import TEMPORARIES
+from contrastive_text.core.storage.manifests import MANIFEST, FileDigest, Manifest, read_sealed
+from contrastive_text.core.storage.records import MOST_BYTES
 from contrastive_text.evaluation.cached import is_changed, is_kept
 from contrastive_text.inference.vector_files import VectorRecord
 from contrastive_text.inference.vector_files.formats import UNFINISHED, record_of

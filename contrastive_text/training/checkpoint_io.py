@@ -12,12 +12,11 @@ from typing import IO, Any, BinaryIO, cast
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
-from contrastive_text.core.checkpoints import END_SIZE, ends_plainly, seal, verify_checkpoint
-from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
 from contrastive_text.core.libraries import is_failure
-from contrastive_text.core.temporaries import remove_abandoned
-from contrastive_text.core.weights import check_dense
+from contrastive_text.core.storage.checkpoints import END_SIZE, ends_plainly, seal, verify_checkpoint
+from contrastive_text.core.storage.disk import remove_abandoned, replacing
+from contrastive_text.core.storage.weights import check_dense
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

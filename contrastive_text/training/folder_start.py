@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.model_files import model_place
 from contrastive_text.core.specs import describe, part_spec
+from contrastive_text.core.storage.manifests import model_place
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import Head, StackHead, stack_of

@@ -14,9 +14,9 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.host import sent
 from contrastive_text.core.random import text_id
-from contrastive_text.core.records import shown
 from contrastive_text.core.similarity import at_least_float32, full_precision
 from contrastive_text.core.specs import describe
+from contrastive_text.core.storage.records import shown
 from contrastive_text.data.preparation import TrainingData, line_of, text_blocks
 from contrastive_text.data.tasks import option_place
 from contrastive_text.inference.sentence_encoder import SentenceEncoder

@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from contrastive_text.core.checkpoints import best_checkpoint, read_checkpoint
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.model_files import MODULES
+from contrastive_text.core.storage.checkpoints import best_checkpoint, read_checkpoint
+from contrastive_text.core.storage.manifests import MODULES
 from contrastive_text.core.targets import Classes
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders.loading import load_tokenizer

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from contrastive_text.core.checkpoints import Checkpoint, read_checkpoint
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
-from contrastive_text.core.model_files import MODULES
+from contrastive_text.core.storage.checkpoints import Checkpoint, read_checkpoint
+from contrastive_text.core.storage.manifests import MODULES
 
 CONFIG = "config.yaml"
 """Name of the configuration in the folder of a run."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from contrastive_text.core.checkpoints import Checkpoint
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.storage.checkpoints import Checkpoint
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes.layers import read_config
 from contrastive_text.training.latest_checkpoint import CONFIG, FinishedRun, finished_run, latest_checkpoint

@@ -18,12 +18,12 @@ from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from contrastive_text.core.class_paths import own_modules, trust_words
-from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.misspelt import nearest, parsing
-from contrastive_text.core.model_files import model_place
 from contrastive_text.core.notebook import facts_table
 from contrastive_text.core.specs import to_plain
+from contrastive_text.core.storage.disk import replacing
+from contrastive_text.core.storage.manifests import model_place
 from contrastive_text.core.terminal import escaping_output
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.files.given import given_sources, handed

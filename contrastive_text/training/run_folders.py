@@ -14,9 +14,8 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.cli import SaveConfigCallback
 from pytorch_lightning.loggers import CSVLogger
 
-from contrastive_text.core.disk import held, replacing
 from contrastive_text.core.errors import ContrastiveTextError, DiskError, RunError
-from contrastive_text.core.temporaries import remove_abandoned
+from contrastive_text.core.storage.disk import held, remove_abandoned, replacing
 from contrastive_text.core.terminal import say
 from contrastive_text.training.callbacks import ExportModel
 from contrastive_text.training.checkpoint_io import local_path

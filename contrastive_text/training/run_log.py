@@ -17,8 +17,8 @@ from pytorch_lightning.loggers import CSVLogger, Logger
 from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 from pytorch_lightning.utilities import rank_zero_only
 
-from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.storage.disk import replacing
 from contrastive_text.training.writable import check_writable
 
 LOG_ROWS = "log_rows"

@@ -13,9 +13,9 @@ import pytorch_lightning as pl
 from jsonargparse import ActionYesNo
 from pytorch_lightning.cli import LightningArgumentParser
 
-from contrastive_text.core.checkpoints import read_checkpoint
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.places import check_words
+from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.recipes import BASE
 from contrastive_text.recipes.layers import Config

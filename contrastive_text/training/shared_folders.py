@@ -12,7 +12,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 
 from contrastive_text.core.errors import RunError
-from contrastive_text.core.temporaries import temporary_in
+from contrastive_text.core.storage.disk import temporary_in
 
 PATIENCE = 60.0
 """Seconds until a network's file system shows everywhere what was written on one machine."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from contrastive_text.core.checkpoints import BASE, load_options
 from contrastive_text.core.distributed import split_as
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.setting import SETTING, current_setting
+from contrastive_text.core.storage.checkpoints import BASE, load_options
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.four_bits import is_part_of_packed

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
 from contrastive_text.core.random import text_id
-from contrastive_text.core.records import shown
-from contrastive_text.core.text_files import decoded_lines, is_blank, opened
+from contrastive_text.core.storage.records import shown
+from contrastive_text.core.storage.text_files import decoded_lines, is_blank, opened
 from contrastive_text.core.types import Vocabulary
 from contrastive_text.views.base import TextView
 

@@ -18,8 +18,8 @@ from covering import rest_slow
 from contrastive_text.cli import run
 from contrastive_text.cli.answers import answer as answer_of
 from contrastive_text.cli.commands import RECORDS
-from contrastive_text.core.checkpoints import read_checkpoint
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
 
 # Lightning on the place of the best checkpoint, where validate, test and predict load one of another run

@@ -14,7 +14,7 @@ from covering import rest_slow
 
 from contrastive_text import Run
 from contrastive_text.cli import run as shell
-from contrastive_text.core.checkpoints import best_checkpoint, read_checkpoint
+from contrastive_text.core.storage.checkpoints import best_checkpoint, read_checkpoint
 
 
 @pytest.fixture

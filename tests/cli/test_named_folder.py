@@ -15,8 +15,8 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from contrastive_text import Run
 from contrastive_text.cli import run as shell
-from contrastive_text.core.checkpoints import best_checkpoint, read_checkpoint
 from contrastive_text.core.errors import ContrastiveTextError
+from contrastive_text.core.storage.checkpoints import best_checkpoint, read_checkpoint
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
 from contrastive_text.training.run_log import LogRows
 

@@ -12,8 +12,8 @@ import pytest
 from contrastive_text.cli.commands import RECORDS
 from contrastive_text.cli.options import paths_of
 from contrastive_text.cli.paths import RUN_READS, RUN_WRITES, ReadPath, Role, check_paths
-from contrastive_text.core.disk import held
-from contrastive_text.core.model_files import GRAPH
+from contrastive_text.core.storage.disk import held
+from contrastive_text.core.storage.manifests import GRAPH
 
 Answer = Callable[[Sequence[str]], str]
 TEXTS, PAIRS, RANGES = "texts.tsv", "pairs.tsv", "ranges.npy"

@@ -14,9 +14,9 @@ import torch
 
 from contrastive_text.cli import run as shell
 from contrastive_text.cli.resume import resume_words
-from contrastive_text.core.checkpoints import best_checkpoint, read_checkpoint
-from contrastive_text.core.disk import held
 from contrastive_text.core.errors import ContrastiveTextError
+from contrastive_text.core.storage.checkpoints import best_checkpoint, read_checkpoint
+from contrastive_text.core.storage.disk import held
 from contrastive_text.data import TextDataModule
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
 from contrastive_text.training.module import ContrastiveModule

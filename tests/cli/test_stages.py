@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.cli import run
-from contrastive_text.core.checkpoints import best_checkpoint
+from contrastive_text.core.storage.checkpoints import best_checkpoint
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.objectives import Contrastive, MaskedLM, Objective, TextClassification

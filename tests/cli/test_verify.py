@@ -15,7 +15,7 @@ import torch
 from pytest import CaptureFixture
 
 from contrastive_text.cli.main import run
-from contrastive_text.core.manifests import MANIFEST
+from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.data import TextTokenizer, learn_vocabulary
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.data.token_cache import tokenize_documents

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import contrastive_text
-from contrastive_text.core.disk import held
 
 OF_UNIX = ("fcntl", "resource", "termios", "pwd", "grp")
 IMPORT_ALL = f"""
@@ -37,11 +36,3 @@ def test_no_file_imports_the_modules_of_unix_when_it_is_read() -> None:
     imports = re.compile(rf"^(?:import|from) ({'|'.join(OF_UNIX)})\b", re.MULTILINE)
     assert imports.search("import fcntl\n")
     assert not [file.name for file in files if imports.search(file.read_text(encoding="utf-8"))]
-
-
-def test_where_the_system_has_no_locks_everybody_holds_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    with held(tmp_path / "a") as mine, held(tmp_path / "a") as again:
-        assert (mine, again) == (True, True)

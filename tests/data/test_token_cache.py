@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from contrastive_text.core.manifests import MANIFEST, Manifest
+from contrastive_text.core.storage.manifests import MANIFEST, Manifest
 from contrastive_text.core.types import Tokens
 from contrastive_text.data import TextTokenizer, learn_vocabulary, token_cache
 from contrastive_text.data.cache import cache_folder

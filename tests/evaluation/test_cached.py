@@ -14,7 +14,7 @@ from covering import rest_slow
 from safetensors.numpy import load_file, save_file
 
 from contrastive_text import SentenceEncoder
-from contrastive_text.core import temporaries
+from contrastive_text.core.storage import disk
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.poolers import CLSPooler, MeanPooler
@@ -157,7 +157,7 @@ def test_a_kill_at_any_step_leaves_a_whole_file_or_none(
     left = (
         tmp_path
         / loaded.identity
-        / f".contrastive-text.{platform.node()}.{temporaries._process_space()}.{os.getpid()}.ab.tmp"
+        / f".contrastive-text.{platform.node()}.{disk._process_space()}.{os.getpid()}.ab.tmp"
     )
     left.write_text("half")  # as a process that is killed leaves it
     CachedEncoder(loaded, tmp_path)(tiny.TEXTS)

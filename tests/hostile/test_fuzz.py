@@ -25,8 +25,8 @@ from hostile.sound import Sound
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contrastive_text.core.checkpoints import read_checkpoint
 from contrastive_text.core.errors import ContrastiveTextError
+from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.data import read_rows
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.sentence_encoder import SentenceEncoder

@@ -12,7 +12,7 @@ from pathlib import Path
 from hostile.case import Case, answer, right
 from hostile.makers import fifo, folder, halved, link, sparse, unix_socket
 
-from contrastive_text.core.manifests import BLOCK, MANIFEST, sealed
+from contrastive_text.core.storage.manifests import BLOCK, MANIFEST, sealed
 from contrastive_text.training import AtomicCheckpointIO
 
 X = {"size": 1, "blocks": [hashlib.sha256(b"x").hexdigest()]}

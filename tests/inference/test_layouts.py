@@ -20,7 +20,7 @@ from layout_groups import GROUPS, LAYOUTS
 from layouts import theirs
 
 from contrastive_text import Run
-from contrastive_text.core.manifests import MANIFEST
+from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 EQUAL = 2e-6

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from core.test_disk import kill_at
+from core.storage.test_disk import kill_at
 from torch import nn
 
 from contrastive_text.core.errors import ContrastiveTextError, DiskError, InvalidValueError
-from contrastive_text.core.manifests import MANIFEST, Manifest
+from contrastive_text.core.storage.manifests import MANIFEST, Manifest
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler, MeanPooler, Pooler

@@ -17,7 +17,7 @@ from resume.runs import check_equal, check_same, run
 from torch import Tensor
 
 from contrastive_text.cli import run as shell
-from contrastive_text.core.checkpoints import best_checkpoint, read_checkpoint
+from contrastive_text.core.storage.checkpoints import best_checkpoint, read_checkpoint
 from contrastive_text.data import TextTask
 from contrastive_text.training.callbacks import BestCheckpoint
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped

@@ -17,7 +17,7 @@ from processes import free_ports, start_all
 from resume.runs import check_same
 
 from contrastive_text.cli import run as shell
-from contrastive_text.core.checkpoints import read_checkpoint
+from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.training import shared_folders
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from scipy import stats
 
-from contrastive_text.core.manifests import write_sealed
+from contrastive_text.core.storage.manifests import write_sealed
 from contrastive_text.runs.report.heat_map import heat_map, picture, points
 from contrastive_text.runs.sweeps import (
     Cell,

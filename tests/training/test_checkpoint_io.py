@@ -20,8 +20,8 @@ import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from contrastive_text.cli import run as shell
-from contrastive_text.core import temporaries
-from contrastive_text.core.checkpoints import read_checkpoint, verify_checkpoint
+from contrastive_text.core.storage import disk
+from contrastive_text.core.storage.checkpoints import read_checkpoint, verify_checkpoint
 from contrastive_text.training import AtomicCheckpointIO
 from contrastive_text.training.callbacks import BestCheckpoint, ExportModel
 from contrastive_text.training.checkpoint_io import copy_checkpoint
@@ -79,7 +79,7 @@ def test_the_shell_writes_sealed_checkpoints_by_default(tmp_path: Path, monkeypa
         / "runs"
         / "version_0"
         / "checkpoints"
-        / f".contrastive-text.{HOST}.{temporaries._process_space()}.{dead()}.0.tmp"
+        / f".contrastive-text.{HOST}.{disk._process_space()}.{dead()}.0.tmp"
     )
     left.parent.mkdir(parents=True)
     left.write_text("half a checkpoint")
@@ -252,7 +252,7 @@ def dead() -> int:
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")
 def test_saving_loading_and_starting_a_run_sweep_the_folder(saved: Path, tmp_path: Path) -> None:
-    left = saved.parent / f".contrastive-text.{HOST}.{temporaries._process_space()}.{dead()}.0.tmp"
+    left = saved.parent / f".contrastive-text.{HOST}.{disk._process_space()}.{dead()}.0.tmp"
 
     def start() -> None:
         trainer = tiny.trainer(tmp_path, callbacks=[BestCheckpoint(str(saved.parent))], enable_checkpointing=True)

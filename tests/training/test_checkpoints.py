@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from contrastive_text.core.checkpoints import check_resumable, verify_checkpoint
+from contrastive_text.core.storage.checkpoints import check_resumable, verify_checkpoint
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from contrastive_text.cli import run as shell
-from contrastive_text.core.checkpoints import read_checkpoint
 from contrastive_text.core.errors import RunError
+from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.training.callbacks import BestCheckpoint, ExportModel
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
 from contrastive_text.training.module import ContrastiveModule

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.core.text_files import lone_surrogate
+from contrastive_text.core.storage.text_files import lone_surrogate
 from contrastive_text.data.files.columns import negative_names
 from contrastive_text.data.files.formats import Content, Record, counted, listed, short
 from contrastive_text.data.files.frames import PREFIX, Frame, frame_columns, frame_rows, is_frame, plain_cell

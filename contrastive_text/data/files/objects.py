@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.text_files import Bounds
+from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.data.files.formats import Content, FileForm, Record, listed, reading_error, short
 from contrastive_text.data.files.tables import numbered
 

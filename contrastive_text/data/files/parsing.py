@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from contrastive_text.core.errors import MissingFileError
-from contrastive_text.core.text_files import (
+from contrastive_text.core.storage.text_files import (
     USUAL,
     Bounds,
     check_has_an_end,

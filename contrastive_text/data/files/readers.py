@@ -17,8 +17,8 @@ import numpy as np
 
 from contrastive_text.core.documents import Documents
 from contrastive_text.core.random import text_id
+from contrastive_text.core.storage.text_files import USUAL, Bounds
 from contrastive_text.core.targets import Target
-from contrastive_text.core.text_files import USUAL, Bounds
 from contrastive_text.core.types import Row
 from contrastive_text.data.cache import cache_folder, cached
 from contrastive_text.data.files import mapped

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from contrastive_text.core.text_files import USUAL, Bounds, is_blank
+from contrastive_text.core.storage.text_files import USUAL, Bounds, is_blank
 from contrastive_text.data.files.columns import (
     PAIR,
     choose_split,

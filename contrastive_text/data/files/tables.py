@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 
-from contrastive_text.core.text_files import Bounds
+from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.data.files.columns import is_known
 from contrastive_text.data.files.formats import (
     SEPARATORS,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
-from contrastive_text.core.text_files import decoded_lines, is_blank
+from contrastive_text.core.storage.text_files import decoded_lines, is_blank
 from contrastive_text.data.files.formats import listed, reading_error, short
 
 ALL, TRAIN, DEV, TEST = "all", "train", "dev", "test"

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.storage.text_files import read_text
 from contrastive_text.core.targets import Scores
-from contrastive_text.core.text_files import read_text
 from contrastive_text.data import Table, read_rows
 from contrastive_text.data.files.formats import FileForm, counted, listed, reading_error
 from contrastive_text.data.files.frames import PREFIX

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from contrastive_text.core.disk import alone_with
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.manifests import FileDigest, GrowingDigest, read_sealed, write_sealed
+from contrastive_text.core.storage.disk import alone_with
+from contrastive_text.core.storage.manifests import FileDigest, GrowingDigest, read_sealed, write_sealed
 from contrastive_text.data.prompts import DOCUMENT, QUERY
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.mining.nearest import Mined, Removed, Space, mine

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.core.text_files import lone_surrogate
+from contrastive_text.core.storage.text_files import lone_surrogate
 
 
 class PairTexts:

@@ -10,9 +10,9 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError
 from contrastive_text.core.libraries import require
+from contrastive_text.core.storage.disk import replacing
 
 Array: TypeAlias = npt.NDArray[Any]  # Any: of float32, or of a byte where a precision asks for it
 

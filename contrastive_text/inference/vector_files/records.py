@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.manifests import BLOCK, FileDigest, read_sealed, write_sealed
+from contrastive_text.core.storage.manifests import BLOCK, FileDigest, read_sealed, write_sealed
 from contrastive_text.inference.vector_files.formats import ids_of, ranges_of, record_of
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.random import text_id
-from contrastive_text.core.records import shown
+from contrastive_text.core.storage.records import shown
 from contrastive_text.inference.vector_files.formats import Array, ids_of
 from contrastive_text.inference.vector_files.shards import check_written, is_begun, records_of
 

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from contrastive_text.core.disk import alone_with, replacing
 from contrastive_text.core.errors import DiskError, InvalidValueError
-from contrastive_text.core.manifests import FileDigest, GrowingDigest
 from contrastive_text.core.setting import current_setting, other_setting
-from contrastive_text.core.temporaries import remove_abandoned
+from contrastive_text.core.storage.disk import alone_with, remove_abandoned, replacing
+from contrastive_text.core.storage.manifests import FileDigest, GrowingDigest
 from contrastive_text.inference.vector_files.formats import (
     Array,
     files_of,

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from contrastive_text.core.disk import replacing
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.storage.disk import replacing
+from contrastive_text.core.storage.text_files import USUAL, decoded_lines
 from contrastive_text.core.targets import UNLABELLED, number_of
-from contrastive_text.core.text_files import USUAL, decoded_lines
 from contrastive_text.data.files.frames import hub_content
 from contrastive_text.runs.glue.tasks import GLUE, GlueTask
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from contrastive_text.core.disk import alone_with, replacing
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.storage.disk import alone_with, replacing
 from contrastive_text.runs.report.curves import training
 from contrastive_text.runs.report.markup import Html, Note, tag
 from contrastive_text.runs.report.material import gather

@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contrastive_text.core.checkpoints import Checkpoint, best_checkpoint, read_checkpoint
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError
-from contrastive_text.core.model_files import MODULES
-from contrastive_text.core.records import Record
-from contrastive_text.core.text_files import decoded_lines, read_text
+from contrastive_text.core.storage.checkpoints import Checkpoint, best_checkpoint, read_checkpoint
+from contrastive_text.core.storage.manifests import MODULES
+from contrastive_text.core.storage.records import Record
+from contrastive_text.core.storage.text_files import decoded_lines, read_text
 from contrastive_text.recipes.layers import Config, read_config
 from contrastive_text.runs.report.style import SERIES
 

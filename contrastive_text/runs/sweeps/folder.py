@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contrastive_text.core.disk import held
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.manifests import read_sealed, write_sealed
-from contrastive_text.core.records import Record
-from contrastive_text.core.temporaries import remove_abandoned
+from contrastive_text.core.storage.disk import held, remove_abandoned
+from contrastive_text.core.storage.manifests import read_sealed, write_sealed
+from contrastive_text.core.storage.records import Record
 from contrastive_text.recipes.layers import Config
 from contrastive_text.runs.sweeps.plan import Cell
 from contrastive_text.runs.sweeps.stages import StageFolder

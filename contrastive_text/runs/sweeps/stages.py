@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contrastive_text.core.manifests import read_sealed, write_sealed
-from contrastive_text.core.records import Record
+from contrastive_text.core.storage.manifests import read_sealed, write_sealed
+from contrastive_text.core.storage.records import Record
 from contrastive_text.runs.sweeps.validations import as_json, read_record
 
 _PREFIX = re.compile(r"(?:stage([1-9]\d{0,3})|all)\.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.records import Record, records
+from contrastive_text.core.storage.records import Record, records
 
 
 def read_validations(folder: Path) -> list[dict[str, float]]:

@@ -12,10 +12,10 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
-from contrastive_text.core.checkpoints import BestSoFar
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.specs import describe
-from contrastive_text.core.temporaries import remove_abandoned
+from contrastive_text.core.storage.checkpoints import BestSoFar
+from contrastive_text.core.storage.disk import remove_abandoned
 from contrastive_text.core.terminal import say
 from contrastive_text.data import TextDataModule
 from contrastive_text.metrics.verdicts import usual_mode

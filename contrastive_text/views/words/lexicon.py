@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from contrastive_text.core.errors import InvalidValueError, first_line
-from contrastive_text.core.text_files import decoded_lines
+from contrastive_text.core.storage.text_files import decoded_lines
 from contrastive_text.views.text import is_word
 
 SynonymTable: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]

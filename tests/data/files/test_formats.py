@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.targets import NLI, Classes
-from contrastive_text.core.text_files import Bounds
 from contrastive_text.data.files.objects import _BRACKETS
 from contrastive_text.data.files.readers import read_rows
 

@@ -9,7 +9,7 @@ import torch
 from covering import rest_slow
 from safetensors.torch import load_file, save_file
 
-from contrastive_text.core.manifests import MANIFEST
+from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.data import read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import diagnose

@@ -11,7 +11,7 @@ import torch
 from pytorch_lightning.callbacks import Callback
 
 from contrastive_text.cli.main import run as shell
-from contrastive_text.core.checkpoints import read_checkpoint
+from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.objectives import DenoisingDecoder
 from contrastive_text.training.callbacks import chunk_size

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError
-from contrastive_text.core.records import Record, inside, read_json, records
+from contrastive_text.core.storage.records import Record, inside, read_json, records
 
 TODO = "save it again"
 
@@ -36,7 +36,7 @@ def test_what_is_no_bounded_json_is_refused_with_its_file(
     path = tmp_path / "a.json"
     path.write_bytes(content)
     if b"aaa" in content:
-        monkeypatch.setattr("contrastive_text.core.records.MOST_BYTES", 1 << 12)
+        monkeypatch.setattr("contrastive_text.core.storage.records.MOST_BYTES", 1 << 12)
     with pytest.raises(InvalidValueError, match=said) as caught:
         read_json(path, TODO)
     assert str(caught.value).startswith(f"{path}: ")

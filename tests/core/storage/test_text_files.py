@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError
-from contrastive_text.core.text_files import Bounds, decoded_lines, is_blank, read_text
+from contrastive_text.core.storage.text_files import Bounds, decoded_lines, is_blank, read_text
 
 
 @pytest.mark.parametrize(

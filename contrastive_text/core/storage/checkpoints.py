@@ -19,8 +19,8 @@ from contrastive_text.core.errors import InvalidValueError, MissingFileError, fi
 from contrastive_text.core.libraries import is_failure
 from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.places import settled
-from contrastive_text.core.records import Record
-from contrastive_text.core.weights import check_dense
+from contrastive_text.core.storage.records import Record
+from contrastive_text.core.storage.weights import check_dense
 
 END_SIZE = 22
 """Bytes of the record that ends a zip archive; the last two are the length of the comment after it."""

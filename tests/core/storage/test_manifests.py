@@ -6,9 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from contrastive_text.core import manifests
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.manifests import MANIFEST, FileDigest, Manifest, read_sealed, sealed, write_sealed
+from contrastive_text.core.storage import manifests
+from contrastive_text.core.storage.manifests import (
+    MANIFEST,
+    FileDigest,
+    Manifest,
+    read_sealed,
+    sealed,
+    write_sealed,
+)
 
 
 @pytest.fixture
