@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 # Tests start many processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test coverage lint types pages docs portable slow exhaustive oldest dist tutorials
+.PHONY: quickstart test coverage lint types pages docs portable slow exhaustive oldest dist tutorials size
 
 quickstart: $(VENV)/offline.stamp
 	$(BIN)/python examples/quickstart.py
@@ -37,6 +37,11 @@ pages: $(VENV)/dev.stamp
 # The documentation site in build/site, to open from its files: a dead link or anchor is an error.
 docs: $(VENV)/docs.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# Sizes of package and tests next to their targets, and the files of four ways through the package.
+size: $(VENV)/dev.stamp
+	$(BIN)/python .ci/size.py
+	$(BIN)/python .ci/walks.py
 
 # Executes every tutorial in an empty folder and stores what it shows; each line has its seconds.
 tutorials: $(VENV)/docs.stamp

@@ -1,10 +1,12 @@
-"""What six recipes come to in three steps: ``python tests/freezing.py`` writes ``frozen.json`` anew.
+"""Figures of training steps of every recipe: ``python tests/freezing.py`` writes both ``frozen*.json`` files.
 
-Only a commit that changes the mathematics, and says why, may do so.
+Six recipes are kept tensor by tensor, all recipes by totals. Only a commit that changes the mathematics, or that
+renames a recipe or a weight, and says so, may write the files.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -15,13 +17,16 @@ from typing import Any, ClassVar
 import numpy as np
 import tiny
 import torch
+import wordnet_files
 from pytorch_lightning import Callback
 from recipe_options import own_options
 
 from contrastive_text.cli import run
+from contrastive_text.recipes import recipe_names
 
 RECIPES = ("simcse", "declutr", "consert", "clear", "consert_joint_base", "cs224n")
 FILE = Path(__file__).with_name("frozen.json")
+TOTALS_FILE = Path(__file__).with_name("frozen_totals.json")
 STEPS = 3
 Figures = dict[str, Any]  # Any: losses and norms by step, two sums by tensor
 
@@ -54,7 +59,7 @@ class Freezer(Callback):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  # Lightning's
         for name, weight in pl_module.state_dict().items():
-            if weight.is_floating_point():
+            if isinstance(weight, torch.Tensor) and weight.is_floating_point():
                 fixed = drawn(f"fixed {name}", weight.shape)
                 self.figures["tensors"][name] = [float(weight.sum()), float((weight * fixed).sum())]
 
@@ -73,17 +78,33 @@ def figures_of(recipe: str, folder: Path) -> Figures:
     return dict(Freezer.figures)
 
 
+def totals_of(recipe: str, folder: Path) -> Figures:
+    """Runs a recipe as ``figures_of`` does; returns losses, gradient norms, and totals over all weights."""
+    figures = figures_of(recipe, folder)
+    tensors = figures.pop("tensors")
+    names = hashlib.sha256("\n".join(sorted(tensors)).encode()).hexdigest()
+    totals = [sum(sums[i] for sums in tensors.values()) for i in range(2)]
+    return {**figures, "weights": len(tensors), "names": names, "totals": totals}
+
+
 def main() -> None:
     """Writes the figures of all recipes."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        figures = {}
-        for recipe in RECIPES:
-            place = Path(folder) / recipe
-            place.mkdir()
-            figures[recipe] = figures_of(recipe, place)
-    FILE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        wordnet_files.write_wordnet(folder / "nltk_data")
+        os.environ["NLTK_DATA"] = str(folder / "nltk_data")
+        for file, recipes, measure in (
+            (FILE, RECIPES, figures_of),
+            (TOTALS_FILE, recipe_names(), totals_of),
+        ):
+            figures = {}
+            for recipe in recipes:
+                place = folder / file.stem / recipe.replace("/", "_")
+                place.mkdir(parents=True)
+                figures[recipe] = measure(recipe, place)
+            file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Six recipes come to what they came to before: no later change of the code has moved a number."""
+"""Frozen figures of training steps: a change of the code that moves a number fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from freezing import FILE, RECIPES, STEPS, figures_of
+import wordnet_files
+from freezing import FILE, RECIPES, STEPS, TOTALS_FILE, figures_of, totals_of
+
+from contrastive_text.recipes import recipe_names
 
 # In float64; what is left is the order of sums, which processors and numbers of threads choose.
 TOLERANCE = 1e-10
@@ -30,3 +33,23 @@ def test_three_steps_come_to_the_frozen_figures(recipe: str, frozen: dict[str, A
     assert figures["tensors"].keys() == expected["tensors"].keys()
     for name, sums in figures["tensors"].items():
         assert sums == pytest.approx(expected["tensors"][name], rel=TOLERANCE, abs=TOLERANCE), name
+
+
+TOTALS: dict[str, Any] = json.loads(TOTALS_FILE.read_text(encoding="utf-8"))
+
+
+def test_every_recipe_has_frozen_totals() -> None:
+    assert TOTALS.keys() == set(recipe_names())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", [name for name in TOTALS if name not in RECIPES])
+def test_three_steps_come_to_the_frozen_totals(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wordnet_files.write_wordnet(tmp_path / "nltk_data")
+    monkeypatch.setenv("NLTK_DATA", str(tmp_path / "nltk_data"))
+    figures, expected = totals_of(recipe, tmp_path), TOTALS[recipe]
+    assert figures["names"] == expected["names"]
+    for name in ("losses", "gradient_norms", "totals"):
+        assert figures[name] == pytest.approx(expected[name], rel=TOLERANCE), name
