@@ -15,6 +15,7 @@ import pytest
 
 from contrastive_text.data import Table
 
+TEXT = ("text",)
 PAIR = ("anchor", "positive")
 SCORED = ("anchor", "positive", "target")
 FORMATS = (".tsv", ".csv", ".jsonl")

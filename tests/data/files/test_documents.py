@@ -85,34 +85,24 @@ def test_a_folder_may_be_the_current_one(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("name", "found"), [("a.tsv", "got a.tsv;"), ("b/c.md", "got b/c.md;"), ("b", "got no file;")]
+    ("name", "content", "reads", "words"),
+    [
+        ("a.tsv", "one", ["text"], ["a folder with .txt files, a document each", "got a.tsv;", "name its files"]),
+        ("b/c.md", "one", ["text"], ["got b/c.md;"]),
+        ("b/", "", ["text"], ["got no file;"]),
+        ("a.txt", "\n", ["text"], ["expected at least one row with text, got 1 empty file left out"]),
+        ("b.txt", b"caf\xe9", ["text"], ["b.txt:1: expected UTF-8, got the byte 0xe9"]),
+        ("a.txt", "one", PAIR, ["expected a file, got a folder", "a.txt"]),
+        ("a.txt", "one", ["text", "target"], ["expected a file, got a folder", "a.txt"]),
+    ],
 )
-def test_a_folder_without_a_txt_file_is_refused_with_what_it_has(tmp_path: Path, name: str, found: str) -> None:
-    path = tmp_path / name
-    (path.parent if path.suffix else path).mkdir(exist_ok=True)
-    if path.suffix:
-        write(path, "one")
-    with refuses(str(tmp_path), "expected a folder with .txt files, a document each", found, "name its files"):
-        read_rows(tmp_path, ["text"])
-
-
-def test_a_folder_of_empty_files_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "a.txt", "\n")
-    with refuses("expected at least one row with text, got 1 empty file left out"):
-        read_rows(tmp_path, ["text"])
-
-
-def test_a_broken_file_of_a_folder_is_named(tmp_path: Path) -> None:
-    write(tmp_path / "a.txt", "one")
-    write(tmp_path / "b.txt", b"caf\xe9")
-    with refuses("b.txt:1: expected UTF-8, got the byte 0xe9"):
-        read_rows(tmp_path, ["text"])
-
-
-@pytest.mark.parametrize("reads", [PAIR, ["text", "target"]])
-def test_a_folder_is_refused_with_its_files_where_more_than_text_is_read(
-    tmp_path: Path, reads: Sequence[str]
+def test_a_folder_is_refused_with_what_it_holds(
+    tmp_path: Path, name: str, content: str | bytes, reads: Sequence[str], words: Sequence[str]
 ) -> None:
-    write(tmp_path / "a.txt", "one")
-    with refuses(str(tmp_path), "expected a file, got a folder", "a.txt"):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    if name.endswith("/"):
+        (tmp_path / name).mkdir()
+    else:
+        write(tmp_path / name, content)
+    with refuses(str(tmp_path), *words):
         read_rows(tmp_path, reads)

@@ -124,13 +124,6 @@ def test_what_is_not_there_is_refused_with_the_librarys_reason(snli: Path, path:
     assert message.endswith("; check the name, the configuration, the split and the connection")
 
 
-def test_a_column_that_is_not_there_is_refused_as_in_a_file(snli: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"snli:train: expected the column gold for .*, got premise, hypothesis, label"
-    ):
-        read_rows(f"hub:{snli}:train", LABELLED, columns={"target": "gold"})
-
-
 def test_without_the_library_it_says_what_to_install(snli: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(

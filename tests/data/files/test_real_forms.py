@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from data_files import refuses
+from data_files import PAIR, SCORED
 
 from contrastive_text.core.targets import NLI, Classes, Scores, Target
 from contrastive_text.data import read_rows
@@ -19,8 +19,6 @@ from contrastive_text.data.files.formats import FileForm
 pandas = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
-PAIR = ("anchor", "positive")
-SCORED = (*PAIR, "target")
 TEXTS = [
     ("What is a cat?", "It is a small animal."),
     ('What is "MVP"?', 'The "most valuable player", they say.'),
@@ -216,33 +214,3 @@ def test_a_real_form_is_read_as_another_library_reads_it(tmp_path: Path, form: F
     assert [list(row.values()) for row in found] == form.wanted(path)
     assert len(found) > 0
     assert form.said in found.understood
-
-
-@pytest.mark.parametrize(
-    ("content", "parts"),
-    [
-        (
-            "1,What is a cat?,It is an animal.\n",
-            ("first line is a row: give --data.header anchor,positive,field3",),
-        ),
-        ("frage;antwort\na;b\n", ("separated by semicolons, give --data.separator ';'",)),
-    ],
-)
-def test_a_form_that_is_open_names_the_option(tmp_path: Path, content: str, parts: Sequence[str]) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text(content)
-    with refuses("a.csv: expected a column for anchor", *parts):
-        read_rows(path, PAIR, form=FileForm.of_run("data"))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"separator": "::"}, "separator: expected one character, or tab, got '::'"),
-        ({"header": "anchor,,score"}, "header: expected a different name for each column, got 'anchor,,score'"),
-        ({"pair_labels": "1"}, "pair_labels: expected positives, hard or all, got '1'"),
-    ],
-)
-def test_settings_without_a_meaning_are_refused(options: dict[str, Any], message: str) -> None:
-    with refuses(message):
-        FileForm(**options)

@@ -1,4 +1,4 @@
-"""Streaming: one text at a time, numbered, in the memory of one line."""
+"""Streaming: one row or text at a time, numbered, in the memory of one line."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from covering import rest_slow
-from data_files import write
+from data_files import PAIR, write
 
+from contrastive_text.data.files.labels import Labels
 from contrastive_text.data.files.readers import TextStream, read_rows
+from contrastive_text.data.files.rows import FileRows
 
 
 def test_texts_and_what_is_said_are_those_of_read_rows(tmp_path: Path) -> None:
@@ -27,6 +29,22 @@ def test_texts_and_what_is_said_are_those_of_read_rows(tmp_path: Path) -> None:
         assert (texts.summary.texts, texts.summary.understood) == (len(table), table.understood)
 
 
+def test_rows_come_with_their_lines_and_numbers_of_negatives(tmp_path: Path) -> None:
+    content = '{"anchor": "a", "positive": "p", "negative": ["n", "m"]}\n\n{"anchor": "b", "positive": " "}\n'
+    content += '{"anchor": "c", "positive": "q", "negative": ["n"]}\n'
+    rows = FileRows(write(tmp_path / "a.jsonl", content), PAIR, {}, Labels(None))
+    assert [(line, len(row)) for line, row in rows] == [(1, 4), (4, 3)]
+    assert rows.negatives == {1: 1, 2: 1}
+    assert "negative -> negative, negative_2 (1 to 2 a line)" in rows.understood(2)
+
+
+@pytest.mark.parametrize("content", ["text,split\na,train\nb,test\n", "satz\n1\n"])
+def test_what_is_wrong_with_a_whole_file_is_said_before_its_first_row(tmp_path: Path, content: str) -> None:
+    rows = iter(FileRows(write(tmp_path / "a.csv", content), ["text"], {}, Labels(None)))
+    with pytest.raises(ValueError, match=r"a\.csv: expected (rows of one split|a column for text)"):
+        next(rows)
+
+
 def test_a_fault_is_met_on_the_way_and_leaves_no_summary(tmp_path: Path) -> None:
     texts = TextStream(write(tmp_path / "a.tsv", "text\tn\none\t1\ntwo\n"))
     loop = iter(texts)
@@ -34,6 +52,7 @@ def test_a_fault_is_met_on_the_way_and_leaves_no_summary(tmp_path: Path) -> None
     with pytest.raises(ValueError, match=r"a\.tsv:3: expected 2 fields \(text, n\), got 1"):
         next(loop)
     assert texts.summary is None
+    assert list(TextStream(write(tmp_path / "b.txt", "one\ntwo\n"))) == ["one", "two"]
 
 
 def test_the_documents_of_a_folder_are_numbered(tmp_path: Path) -> None:
@@ -41,13 +60,6 @@ def test_the_documents_of_a_folder_are_numbered(tmp_path: Path) -> None:
     for name, text in (("b/x.txt", "two\nlines"), ("a.txt", "first"), ("c.txt", " "), ("n.md", "")):
         write(tmp_path / name, text)
     assert list(TextStream(tmp_path).numbered()) == [(1, "first"), (2, "two\nlines")]
-
-
-def test_every_loop_begins_anew_and_an_unfinished_one_has_no_summary(tmp_path: Path) -> None:
-    texts = TextStream(write(tmp_path / "a.txt", "one\ntwo\n"))
-    assert next(iter(texts)) == "one"
-    assert texts.summary is None
-    assert list(texts) == list(texts) == ["one", "two"]
 
 
 def test_lines_are_counted_through_blank_ones_and_quoted_newlines(tmp_path: Path) -> None:
