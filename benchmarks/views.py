@@ -51,7 +51,7 @@ from contrastive_text.views import (
     TokenCutoff,
     TokenView,
 )
-from contrastive_text.views.words.wordnet import WordNetSynonyms
+from contrastive_text.views.synonyms import WordNetSynonyms
 
 ROWS = 512
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import InvalidTextError, InvalidValueError
 from contrastive_text.core.host import sent
 from contrastive_text.core.similarity import at_least_float32
@@ -141,9 +142,7 @@ class FirstLastPooler(Pooler):
 
     def __init__(self, first: FirstLayer) -> None:
         super().__init__()
-        if first not in get_args(FirstLayer):
-            raise InvalidValueError(f"FirstLastPooler.first: expected embeddings or block_1, got {first!r}")
-        self.first = first
+        self.first: FirstLayer = one_of("FirstLastPooler.first", first, FirstLayer)
         self.layers = (-1, 0 if first == "embeddings" else 1)
 
     def forward(self, hidden: Hidden) -> Tensor:

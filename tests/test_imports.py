@@ -14,7 +14,7 @@ STATEMENTS = {
     "package": "import contrastive_text",
     "torch": "import torch",
     "views": "from contrastive_text.views import text\n"
-    "from contrastive_text.views.words import contextual, nlpaug, synonyms",
+    "from contrastive_text.views import contextual, nlpaug, synonyms",
     "texts to vectors": "from contrastive_text import SentenceEncoder",
 }
 TRAINERS = {"pytorch_lightning", "lightning", "sentence_transformers", "matplotlib"}
@@ -38,7 +38,7 @@ def test_the_package_loads_no_trainer_no_peer_and_no_plots(loaded: dict[str, set
 
 def test_the_views_load_no_library_that_a_view_may_not_need(loaded: dict[str, set[str]]) -> None:
     views = loaded["views"] - loaded["torch"]
-    assert "contrastive_text.views.words.synonyms" in views
+    assert "contrastive_text.views.synonyms" in views
     assert not views & {"nltk", "transformers", "nlpaug", "pandas"}
 
 

@@ -8,10 +8,9 @@ from contrastive_text.heads.base import (
     linear_exactly,
     output_width,
     project_parts,
+    share_layers,
 )
-from contrastive_text.heads.mlp import FineTuningHead, MLPHead, TanhHead
-from contrastive_text.heads.projector import ProjectorHead, WholeBatchNorm
-from contrastive_text.heads.sharing import share_layers
+from contrastive_text.heads.mlp import FineTuningHead, MLPHead, ProjectorHead, TanhHead, WholeBatchNorm
 from contrastive_text.heads.stack import FirstFeatures, StackHead, UnitLength, stack_of
 
 __all__ = [

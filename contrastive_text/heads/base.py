@@ -1,4 +1,4 @@
-"""What every head is: a network on vectors, kept for inference or thrown away with training."""
+"""Base class of heads, and functions that build, apply and share them."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def layers(self, features: int) -> nn.Sequential:
-        """Returns freshly initialised layers for input vectors of the given width."""
+        """Returns freshly initialized layers for input vectors of the given width."""
 
     def build(self, features: int) -> None:
         """Makes the network, once, for input vectors of width D."""
         self.network = self.layers(features)
 
     def take_pooler(self, pooler: nn.Linear | None) -> None:
-        """Takes over the pretrained layer, or hears that there is none; asked once, with ``takes_pooler``."""
+        """Receives the encoder's pretrained pooler layer, or None; called once, if ``takes_pooler`` is true."""
 
     def forward(self, embeddings: Tensor) -> Tensor:
         """Returns the projected vectors, (n, D) -> (n, D'), in at least float32."""
@@ -68,12 +68,6 @@ class Head(nn.Module, ABC):
             raise RuntimeError(f"{type(self).__name__}: expected build(features) before the first call")
         weight = next(self.network.parameters(), embeddings)
         return at_least_float32(self.network(embeddings.to(weight.dtype)))
-
-
-def check_width(where: str, width: int | None) -> None:
-    """Checks that a width is 1 or more (ValueError), None aside."""
-    if width is not None and width < 1:
-        raise InvalidValueError(f"{where}: expected a width of 1 or more, got {width}")
 
 
 def check_train_only(head: Head | None, where: str) -> None:
@@ -159,7 +153,7 @@ def project_parts(
 ) -> list[Tensor]:
     """Returns what a head makes of the vectors of each role that an objective reads.
 
-    Role by role; but a head that normalises over rows gets all of them in one call, or those of each slot by
+    Role by role; but a head that normalizes over rows gets all of them in one call, or those of each slot by
     themselves, as its ``together`` says.
 
     Args:
@@ -189,3 +183,54 @@ def project_parts(
 
 def _by_slot(part: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
     return project(part) if part.ndim == 2 else torch.stack([project(slot) for slot in part.unbind(1)], dim=1)
+
+
+def share_layers(heads: Sequence[Head]) -> None:
+    """Makes heads of one ``share`` name hold the very same first linear layers.
+
+    Called once all heads are built: in the given order, the first head of a name keeps its layers, the later
+    ones take those in place of their own. What lies between the linear layers stays each head's own.
+
+    Raises:
+        ValueError: Heads of one name that differ in class, in ``shared_layers`` or in the widths of the
+            shared layers, or that have fewer linear layers than they share.
+
+    Example:
+        >>> from contrastive_text.heads import MLPHead
+        >>> heads = [MLPHead(out_features=size, share="pairs", shared_layers=1) for size in (2, 3)]
+        >>> for head in heads:
+        ...     head.build(4)
+        >>> share_layers(heads)
+        >>> [one is other for one, other in zip(*(head.parameters() for head in heads))]
+        [True, True, False, False]
+    """
+    first: dict[str, Head] = {}
+    for head in heads:
+        if head.share is not None:
+            _take_layers(head, first.setdefault(head.share, head), f"share: {head.share}")
+
+
+def _take_layers(head: Head, lender: Head, where: str) -> None:
+    if head.network is None or lender.network is None:
+        raise RuntimeError("share_layers: expected heads whose build(features) has run")
+    if type(head) is not type(lender) or head.shared_layers != lender.shared_layers:
+        described = [f"{type(one).__name__} with shared_layers: {one.shared_layers}" for one in (lender, head)]
+        raise InvalidValueError(
+            f"{where}: expected heads of one class that share as many layers, got {' and '.join(described)}; "
+            "make them alike, or give them different names"
+        )
+    own, lent = _linear_layers(head.network), _linear_layers(lender.network)
+    count = max(len(own), len(lent)) if head.shared_layers is None else head.shared_layers
+    shapes = [[(layer.in_features, layer.out_features) for _, layer in one[:count]] for one in (lent, own)]
+    if shapes[0] != shapes[1] or not 1 <= count <= len(own):
+        raise InvalidValueError(
+            f"{where}: expected {count} linear layers of equal widths at the start of each head, got "
+            f"{' and '.join(map(str, shapes))} (inputs, outputs); set shared_layers or the widths, or give the "
+            "heads different names"
+        )
+    for (place, _), (_, layer) in zip(own[:count], lent[:count], strict=True):
+        head.network[place] = layer
+
+
+def _linear_layers(network: nn.Sequential) -> list[tuple[int, nn.Linear]]:
+    return [(place, layer) for place, layer in enumerate(network) if isinstance(layer, nn.Linear)]

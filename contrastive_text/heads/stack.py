@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -82,8 +83,8 @@ class StackHead(Head):
         super().__init__(train_only=False)
         self.stack = stack
         self.weights = weights
-        for number, layer in enumerate(stack):
-            _make(layer, features=1, where=f"StackHead.stack[{number}]")
+        with torch.device("meta"):  # checks the layers without drawing weights
+            self.layers(features=1)
 
     def layers(self, features: int) -> nn.Sequential:
         """Returns the layers for input vectors of the given width."""

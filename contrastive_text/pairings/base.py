@@ -8,6 +8,7 @@ from typing import ClassVar, overload
 
 import numpy as np
 
+from contrastive_text.core.checks import at_least
 from contrastive_text.core.documents import Documents
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Target
@@ -123,16 +124,8 @@ class Given(Pairing):
     reads = ("anchor", "positive")
 
     def __init__(self, views_per_text: int = 1, negatives: int | None = None) -> None:
-        if negatives is not None and negatives < 0:
-            raise InvalidValueError(
-                f"Given.negatives: expected 0 or more negatives of a row, got {negatives}; leave it out for all"
-            )
-        if views_per_text < 1:
-            raise InvalidValueError(
-                f"Given.views_per_text: expected 1 or more, got {views_per_text}; 2 in ConSERT"
-            )
-        self.views_per_text = views_per_text
-        self.negatives = negatives
+        self.views_per_text = at_least("Given.views_per_text", views_per_text, 1, "2 in ConSERT")
+        self.negatives = at_least("Given.negatives", negatives, 0, "leave it out for all")
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
         """Returns one example: the row's texts in their columns' roles."""
@@ -196,9 +189,7 @@ class Neighbours(Pairing):
     """
 
     def __init__(self, reach: int = 1) -> None:
-        if reach < 1:
-            raise InvalidValueError(f"Neighbours.reach: expected 1 or more, got {reach}; 3 in SimCSE's other row")
-        self.reach = reach
+        self.reach = at_least("Neighbours.reach", reach, 1, "3 in SimCSE's other row")
 
     def arrange(self, documents: Sequence[Sequence[Row]]) -> tuple[Sequence[Row], str]:
         """Returns every row with its successors in the document: ``next``, ``next_2``, ...; the last has none."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal, cast, get_args
+from typing import Literal, cast
 
 import numpy as np
 
+from contrastive_text.core.checks import at_least, one_of
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, generator, text_id
 from contrastive_text.core.targets import NLI, Classes
@@ -65,23 +66,16 @@ class NLITriples(Pairing):
         positive: Label = "entailment",
         negatives: tuple[Negative, ...] = ("contradiction",),
     ) -> None:
-        if per_premise is not None and per_premise < 1:
-            raise InvalidValueError(
-                f"NLITriples.per_premise: expected 1 or more, got {per_premise}; None for all"
-            )
-        if positive not in _KINDS or {*negatives} - {*get_args(Negative)}:
-            raise InvalidValueError(
-                f"NLITriples: expected a positive out of {', '.join(_KINDS)} and negatives out of "
-                f"{', '.join(get_args(Negative))}, got {positive!r} and {list(negatives)}"
-            )
+        self.per_premise = at_least("NLITriples.per_premise", per_premise, 1, "leave it out for all")
+        self.positive: Label = one_of("NLITriples.positive", positive, Label)
+        self.negatives = negatives
+        for number, negative in enumerate(negatives):
+            one_of(f"NLITriples.negatives[{number}]", negative, Negative)
         if len({positive, *negatives}) <= len(negatives):
             raise InvalidValueError(
                 f"NLITriples.negatives: expected each label once, and not the positive's, got {list(negatives)} "
                 f"beside {positive}; leave one out"
             )
-        self.per_premise = per_premise
-        self.positive: Label = positive
-        self.negatives = negatives
 
     @property
     def _labels(self) -> list[str]:

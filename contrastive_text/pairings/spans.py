@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import numpy as np
 
+from contrastive_text.core.checks import at_least, one_of
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.random import draw_spans
 from contrastive_text.core.types import Example, Row, Tokens
@@ -171,47 +172,28 @@ class Spans(Pairing):
         min_document_tokens: int | None = None,
         adjacent_at_start: bool = True,
     ) -> None:
-        for name, number, least in (
-            ("anchors", anchors, 1),
-            ("positives", positives, 0),
-            ("min_length", min_length, 1),
-            ("max_length", max_length, min_length),
-        ):
-            if number < least:
-                raise InvalidValueError(f"Spans.{name}: expected {least} or more, got {number}")
         for name, beta in (("anchor_beta", anchor_beta), ("positive_beta", positive_beta)):
             if len(beta) != 2 or not all(0 < parameter < math.inf for parameter in beta):
                 raise InvalidValueError(
                     f"Spans.{name}: expected two positive numbers, got {beta}; see numpy's beta"
                 )
-        for name, word, choice in (
-            ("strategy", strategy, Strategy),
-            ("start", start, Start),
-            ("too_short", too_short, TooShort),
-            ("too_long", too_long, TooLong),
-        ):
-            if word not in get_args(choice):
-                raise InvalidValueError(
-                    f"Spans.{name}: expected one of {', '.join(get_args(choice))}, got {word!r}"
-                )
-        self.anchors = anchors
-        self.positives = positives
-        self.min_length = min_length
-        self.max_length = max_length
+        self.anchors = at_least("Spans.anchors", anchors, 1)
+        self.positives = at_least("Spans.positives", positives, 0)
+        self.min_length = at_least("Spans.min_length", min_length, 1)
+        self.max_length = at_least("Spans.max_length", max_length, min_length)
         self.anchor_beta = anchor_beta
         self.positive_beta = positive_beta
-        self.strategy: Strategy = strategy
-        self.start: Start = start
-        self.too_short: TooShort = too_short
-        self.too_long: TooLong = too_long
-        self.min_document_tokens = min_document_tokens
+        self.strategy: Strategy = one_of("Spans.strategy", strategy, Strategy)
+        self.start: Start = one_of("Spans.start", start, Start)
+        self.too_short: TooShort = one_of("Spans.too_short", too_short, TooShort)
+        self.too_long: TooLong = one_of("Spans.too_long", too_long, TooLong)
+        self.min_document_tokens = at_least(
+            "Spans.min_document_tokens",
+            min_document_tokens,
+            self._room_for_anchors,
+            "leave it out for what the anchors need, or lower anchors or max_length",
+        )
         self.adjacent_at_start = adjacent_at_start
-        least = self._room_for_anchors
-        if min_document_tokens is not None and min_document_tokens < least:
-            raise InvalidValueError(
-                f"Spans.min_document_tokens: expected {least:,} or more, which the anchors need, got "
-                f"{min_document_tokens:,}; leave it out, or lower anchors or max_length"
-            )
 
     @property
     def _room_for_anchors(self) -> int:

@@ -1,4 +1,4 @@
-"""The levels at which a view can alter a text, one base class each."""
+"""Base classes of views, one for each level at which a view alters a text."""
 
 from __future__ import annotations
 
@@ -9,15 +9,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from torch import Tensor
 
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import InvalidTypeError
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import Frame, Tokens, Vocabulary
-
-
-def check_rate(where: str, rate: float) -> None:
-    """Checks that a rate is within [0, 1] (ValueError)."""
-    if not 0 <= rate <= 1:
-        raise InvalidValueError(f"{where}.rate: expected a share between 0 and 1, got {rate}")
 
 
 def check_returned(where: str, view: object, returned: object, wanted: type, advice: str) -> None:

@@ -1,19 +1,20 @@
-"""Views of the embedding output: what is erased (features, tokens, a span, single entries), and noise."""
+"""Views of the encoder's embedding output: cutoffs, noise and adversarial steps; and the view of its dropout."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.checks import at_least, share
 from contrastive_text.core.host import sent
 from contrastive_text.core.random import RowRandom
-from contrastive_text.views.base import EmbeddingView, check_rate
+from contrastive_text.views.base import EmbeddingView, GradientView, View
+
+EPSILON = 1e-10
+"""Added to the norm of a gradient, from ConSERT's code: no gradient gives no perturbation."""
 
 
-def _share(mask: Tensor, rate: float, features: int = 1) -> Tensor:
+def _counts(mask: Tensor, rate: float, features: int = 1) -> Tensor:
     """Returns ``int(count * features * rate)`` of each row's tokens, (n, L) -> (n,).
 
     Python's float64 decides each count, in a table over all lengths, because not every device has float64.
@@ -42,8 +43,7 @@ class FeatureCutoff(EmbeddingView):
     """
 
     def __init__(self, rate: float = 0.2) -> None:
-        check_rate("FeatureCutoff", rate)
-        self.rate = rate
+        self.rate = share("FeatureCutoff.rate", rate)
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the contract
         """Returns the embeddings with some features erased, (n, L, D)."""
@@ -74,13 +74,12 @@ class TokenCutoff(EmbeddingView):
     """
 
     def __init__(self, rate: float = 0.15, specials: bool = True) -> None:
-        check_rate("TokenCutoff", rate)
-        self.rate = rate
+        self.rate = share("TokenCutoff.rate", rate)
         self.specials = specials
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
         """Returns the embeddings with some tokens erased, (n, L, D)."""
-        erased = rng.choose(mask, _share(mask, self.rate))
+        erased = rng.choose(mask, _counts(mask, self.rate))
         return embeddings.masked_fill(erased.unsqueeze(2), 0.0)
 
 
@@ -110,13 +109,12 @@ class SpanCutoff(EmbeddingView):
     """
 
     def __init__(self, rate: float = 0.1, specials: bool = True) -> None:
-        check_rate("SpanCutoff", rate)
-        self.rate = rate
+        self.rate = share("SpanCutoff.rate", rate)
         self.specials = specials
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
         """Returns the embeddings with a stretch of tokens erased, (n, L, D)."""
-        length = _share(mask, self.rate)
+        length = _counts(mask, self.rate)
         # Draws are at most 1 - 2**-24: in float32, their product with a whole number stays below it.
         start = (rng.rand() * (mask.sum(dim=1) - length + 1)).long()
         place = mask.cumsum(dim=1) - 1 - start.unsqueeze(1)
@@ -146,15 +144,14 @@ class EmbeddingDropout(EmbeddingView):
     """
 
     def __init__(self, rate: float = 0.2, specials: bool = True) -> None:
-        check_rate("EmbeddingDropout", rate)
-        self.rate = rate
+        self.rate = share("EmbeddingDropout.rate", rate)
         self.specials = specials
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
         """Returns the embeddings with some entries erased, (n, L, D)."""
         # Token by token, so that padding after a text shifts no entry's draw.
         entries = mask.unsqueeze(2).expand_as(embeddings).flatten(start_dim=1)
-        erased = rng.choose(entries, _share(mask, self.rate, features=embeddings.shape[2]))
+        erased = rng.choose(entries, _counts(mask, self.rate, features=embeddings.shape[2]))
         return embeddings.masked_fill(erased.view(embeddings.shape), 0.0)
 
 
@@ -182,12 +179,7 @@ class GaussianNoise(EmbeddingView):
     """
 
     def __init__(self, scale: float = 0.1, specials: bool = True) -> None:
-        if not 0 <= scale < math.inf:
-            raise InvalidValueError(
-                f"GaussianNoise.scale: expected a finite share of 0 or more, got {scale}; 0.1 is a tenth of a "
-                "token's size"
-            )
-        self.scale = scale
+        self.scale = at_least("GaussianNoise.scale", scale, 0, "0.1 is a tenth of a token's size")
         self.specials = specials
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
@@ -197,3 +189,79 @@ class GaussianNoise(EmbeddingView):
         size = values.square().mean(dim=2, keepdim=True).sqrt()
         noise = self.scale * size * rng.randn(*embeddings.shape[1:])
         return torch.where(mask.unsqueeze(2), embeddings + noise.to(embeddings.dtype), embeddings)
+
+
+def fgv_perturbation(gradient: Tensor, norm: float) -> Tensor:
+    """Returns ``norm * g / (|g| + EPSILON)`` of the gradient g of each token.
+
+    Args:
+        gradient: (..., D).
+        norm: Euclidean length of the perturbation.
+
+    Returns:
+        (..., D), float32, or float64 where the gradient is.
+
+    Example:
+        >>> fgv_perturbation(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), norm=1.0)
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+    """
+    # In half precision squares vanish, and so does EPSILON.
+    gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
+    length: Tensor = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
+    return norm * gradient / (length + EPSILON)
+
+
+class Adversarial(GradientView):
+    """Moves each token's embedding uphill: where the objective's loss grows fastest.
+
+        e + norm * g / (|g| + 1e-10),   g = d loss / d e of the token
+
+    Source: the fast gradient value of Rozsa et al. 2016 (https://arxiv.org/abs/1605.01775) on embeddings, as
+    Miyato et al. 2017 (https://arxiv.org/abs/1605.07725, section 3) train on it; the view "adversarial attack"
+    of Yan et al. 2021, ConSERT (https://arxiv.org/abs/2105.11741), section 3.2, and its authors' code. Miyato et
+    al. divide by the norm over the whole text, ConSERT and this view by each token's own.
+
+    Differs: ConSERT's code follows the supervised objective only; here any one, by name.
+
+    Args:
+        norm: Euclidean length of the step of each token; 1.0 is ConSERT's code's.
+        objective: Name of the objective to follow; None for the only one.
+        same_dropout: Whether the pass that finds the gradient has the dropout masks of the one trained on. In
+            the authors' code it hasn't.
+
+    Raises:
+        ValueError: A norm that is negative or not finite.
+
+    Example:
+        >>> embeddings, gradient = torch.zeros(1, 2, 2), torch.tensor([[[0.0, 5.0], [3.0, 4.0]]])
+        >>> mask, rng = torch.tensor([[True, False]]), RowRandom(torch.tensor([1]))
+        >>> Adversarial(norm=2.0)(embeddings, gradient, mask, rng).tolist()
+        [[[0.0, 2.0], [0.0, 0.0]]]
+    """
+
+    def __init__(self, norm: float = 1.0, objective: str | None = None, same_dropout: bool = False) -> None:
+        self.norm = at_least("Adversarial.norm", norm, 0, "1.0 is ConSERT's")
+        self.objective = objective
+        self.same_dropout = same_dropout
+
+    def __call__(self, embeddings: Tensor, gradient: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the contract
+        """Returns the embeddings one step uphill, (n, L, D)."""
+        step = fgv_perturbation(gradient, self.norm).to(embeddings.dtype)
+        return torch.where(mask.unsqueeze(2), embeddings + step, embeddings)
+
+
+class FixedDropout(View):
+    """Repeats the anchor's dropout masks for a role: dropout then makes no difference between the views.
+
+    A marker: the module encodes each slot by itself and gives those of the role the anchor's masks. A mask is
+    laid over places, so every text of the role must be as long as its anchor: use it with ``SameText`` and no
+    view that changes a text's length. It stands last in a chain, never on the anchor, and needs an encoder
+    with dropout. Source: "Fixed 0.1" of Gao et al. 2021, SimCSE (https://arxiv.org/abs/2104.08821), section 3,
+    in the table of dropout probabilities: without a second mask the method fails.
+
+    Example:
+        >>> from contrastive_text.views import ViewPlan
+        >>> ViewPlan({"positive": [FixedDropout()]}).fixed_dropout
+        ('positive',)
+    """

@@ -6,9 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from contrastive_text.core.checks import share
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import NO_LABEL, Tokens, Vocabulary
-from contrastive_text.views.base import TokenView, Unit, check_rate
+from contrastive_text.views.base import TokenView, Unit
 from contrastive_text.views.tokens import unit_bounds, unit_places
 
 
@@ -45,13 +46,12 @@ class MaskTokens(TokenView):
     def __init__(
         self, rate: float = 0.15, mask: float = 0.8, random: float = 0.1, whole_word: bool = False
     ) -> None:
-        check_rate("MaskTokens", rate)
         if not (mask >= 0 and random >= 0 and mask + random <= 1):
             raise InvalidValueError(
                 "MaskTokens: expected shares mask and random of 0 or more and at most 1 together, got "
                 f"{mask} and {random}; BERT's are 0.8 and 0.1"
             )
-        self.rate = rate
+        self.rate = share("MaskTokens.rate", rate)
         self.mask = mask
         self.random = random
         self.whole_word = whole_word

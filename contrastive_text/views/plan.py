@@ -15,7 +15,7 @@ from contrastive_text.core.host import sent
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import ROLES, Alter, Frame, Role, Slot, Tokens, Vocabulary
 from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View, check_returned
-from contrastive_text.views.network import FixedDropout
+from contrastive_text.views.embeddings import FixedDropout
 
 _LEVELS = (
     "text views",

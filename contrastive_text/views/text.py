@@ -1,4 +1,4 @@
-"""Views of the string, and what those that exchange words share."""
+"""Views of the string: templates and swapped words; and the words of a text for views that replace words."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 
 import numpy as np
 
+from contrastive_text.core.checks import share
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import SLOT, Frame
-from contrastive_text.views.base import TextView, Words, check_rate
+from contrastive_text.views.base import TextView, Words
 
 _WORD = re.compile(r"(\w+(?:['\u2019-]\w+)*)")
 _LETTERS = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
@@ -102,8 +103,7 @@ class SwapWords(TextView):
     """
 
     def __init__(self, rate: float = 0.1) -> None:
-        check_rate("SwapWords", rate)
-        self.rate = rate
+        self.rate = share("SwapWords.rate", rate)
 
     @property
     def words(self) -> Words:

@@ -1,27 +1,22 @@
-"""Views that delete or crop, and the units they choose: tokens or whole words.
+"""Views that delete, crop, reorder or repeat tokens or whole words, or shuffle positions.
 
-A sentence has a dozen tokens, for which a call of numpy costs more than a loop: beside the draws all is plain
-Python. A sentence of 13 tokens takes 4 to 14 us with its generator; with arrays it took 14 to 44.
+Apart from the draws, these views are plain Python, because a call of numpy costs more than a loop over the dozen
+tokens of a sentence: 4 to 14 us for 13 tokens with their generator, in place of 14 to 44 with arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from operator import and_
-from typing import get_args
+from typing import ClassVar
 
 import numpy as np
 
+from contrastive_text.core.checks import at_least, one_of, share
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import draw_disjoint_spans
-from contrastive_text.core.types import NO_LABEL, Tokens, Vocabulary
-from contrastive_text.views.base import TokenView, Unit, check_rate
-
-
-def check_unit(where: str, unit: str) -> None:
-    """Checks that a unit is one (ValueError)."""
-    if unit not in get_args(Unit):
-        raise InvalidValueError(f"{where}.unit: expected token or word, got {unit!r}; choose one of the two")
+from contrastive_text.core.types import NO_LABEL, NO_WORD, Tokens, Vocabulary
+from contrastive_text.views.base import TokenView, Unit
 
 
 def unit_bounds(tokens: Tokens, unit: Unit) -> Sequence[int]:
@@ -129,13 +124,11 @@ class _Deletion(TokenView):
 
     def __init__(self, rate: float, mark: str | None, unit: Unit) -> None:
         where = type(self).__name__
-        check_rate(where, rate)
-        check_unit(where, unit)
         if mark == "":
             raise InvalidValueError(f"{where}.mark: expected a token such as [DEL], got ''; None leaves no trace")
-        self.rate = rate
+        self.rate = share(f"{where}.rate", rate)
         self.mark = mark
-        self.unit: Unit = unit
+        self.unit: Unit = one_of(f"{where}.unit", unit, Unit)
         self.new_tokens = () if mark is None else (mark,)
         self._mark_id: int | None = None
 
@@ -220,18 +213,16 @@ class DeleteSpans(_Deletion):
         self, spans: int = 5, rate: float = 0.05, mark: str | None = "[DEL]", unit: Unit = "token"
     ) -> None:
         super().__init__(rate, mark, unit)
-        if spans < 0:
-            raise InvalidValueError(f"DeleteSpans.spans: expected 0 spans or more, got {spans}; 5 is CLEAR's")
-        self.spans = spans
+        self.spans = at_least("DeleteSpans.spans", spans, 0, "5 is CLEAR's")
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
         """Returns the tokens that are left, in their order, and the marks."""
         bounds = unit_bounds(tokens, self.unit)
         units = len(bounds) - 1
-        share = self.spans * self.rate
-        if share == 0 or units < 2:
+        portion = self.spans * self.rate
+        if portion == 0 or units < 2:
             return tokens
-        covered = min(max(round(share * units), 1), units - 1)
+        covered = min(max(round(portion * units), 1), units - 1)
         gone = [unit for span in some_spans(units, covered, most=self.spans, rng=rng) for unit in span]
         return self._without(tokens, bounds, gone)
 
@@ -273,8 +264,7 @@ class CropTokens(TokenView):
     """
 
     def __init__(self, rate: float = 0.1) -> None:
-        check_rate("CropTokens", rate)
-        self.rate = rate
+        self.rate = share("CropTokens.rate", rate)
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
         """Returns the tokens of the stretch."""
@@ -283,3 +273,171 @@ class CropTokens(TokenView):
             return tokens
         start = int(rng.integers(len(tokens) - length + 1))
         return tokens.take(range(start, start + length))
+
+
+def exchange(bounds: Sequence[int], pairs: Iterable[tuple[range, range]]) -> Sequence[int]:
+    """Returns the order of places after the two spans of each pair are exchanged.
+
+    Args:
+        bounds: Start of each unit, and the end of the last.
+        pairs: Two spans of units each; no two spans overlap.
+
+    Example:
+        >>> exchange([0, 2, 3, 4, 5], [(range(0, 1), range(2, 3))])
+        [3, 2, 0, 1, 4]
+    """
+    places = [place for a, b in pairs for place in ((a, b), (b, a))]
+    order: list[int] = []
+    kept = 0
+    for old, new in sorted(places, key=lambda place: place[0].start):
+        order += [*range(kept, old.start), *new]
+        kept = old.stop
+    return unit_places(bounds, [*order, *range(kept, len(bounds) - 1)])
+
+
+class ReorderSpans(TokenView):
+    """Exchanges the two spans of some pairs, all chosen at random.
+
+    All spans together have ``round(2 * pairs * rate * n)`` of n units, at least two. None overlap, and their
+    lengths differ by one at most; a text with fewer units to move gets fewer pairs. Marks of an earlier deletion
+    move like any token, and those that come to stand side by side are merged. Source: reordering of Wu et al.
+    2020, CLEAR (https://arxiv.org/abs/2012.15466), section 3.3, 5 pairs of spans of about 5 %.
+
+    Args:
+        pairs: Number of pairs of spans.
+        rate: Mean length of a span, as a share of the text; 0 moves nothing.
+        unit: Whether spans are counted in tokens or in whole words.
+        mark: Token of earlier deletions, of which one stands for a run; None to leave runs as they are.
+
+    Raises:
+        ValueError: Fewer than 0 pairs, a rate outside [0, 1] or an unknown unit.
+
+    Example:
+        >>> tokens = Tokens(ids=(5, 6, 7, 8), words=(0, 1, 2, 3))
+        >>> ReorderSpans(pairs=1, rate=0.5)(tokens, np.random.default_rng(0)).ids
+        (7, 8, 5, 6)
+    """
+
+    def __init__(
+        self, pairs: int = 5, rate: float = 0.05, unit: Unit = "token", mark: str | None = "[DEL]"
+    ) -> None:
+        self.pairs = at_least("ReorderSpans.pairs", pairs, 0, "5 is CLEAR's")
+        self.rate = share("ReorderSpans.rate", rate)
+        self.unit: Unit = one_of("ReorderSpans.unit", unit, Unit)
+        self.mark = mark
+        self._mark_id: int | None = None
+
+    def build(self, vocabulary: Vocabulary) -> None:
+        """Takes the id of the mark, where another view has asked for it."""
+        self._mark_id = None if self.mark is None else vocabulary.added.get(self.mark)
+
+    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
+        """Returns all tokens in their new order, runs of marks merged."""
+        bounds = unit_bounds(tokens, self.unit)
+        units = len(bounds) - 1
+        portion = 2 * self.pairs * self.rate
+        if portion == 0 or units < 2:
+            return tokens
+        moved = min(max(round(portion * units), 2), units)
+        spans = some_spans(units, moved, most=min(2 * self.pairs, moved // 2 * 2), rng=rng)
+        drawn = [spans[i] for i in rng.permutation(len(spans)).tolist()]
+        ordered = tokens.take(exchange(bounds, zip(drawn[::2], drawn[1::2], strict=True)))
+        return ordered if self._mark_id is None else merge_marks(ordered, self._mark_id)
+
+
+class RepeatTokens(TokenView):
+    """Writes some tokens or words twice, each in its place, so that two views of a text differ in length.
+
+    Of a row of L tokens, special ones among them, fewer than ``min(most, int(rate * L))`` are repeated, each
+    number equally likely; which ones is drawn without replacement, and never a special one. A row may get longer
+    than the encoder's ``max_length`` by that, up to the limit of the network. Source: word repetition of Wu et
+    al. 2022, ESimCSE (https://arxiv.org/abs/2109.04380), section 3.1, as the authors' code has it
+    (caskcsg/sentemb, ``train.py``, ``--dup_type bpe``).
+
+    Of n words, with ``unit: word``, fewer than ``min(most, n, max(2, int(rate * n)))`` are repeated, and never
+    the last one (``--dup_type word``).
+
+    Differs: the paper draws up to ``max(2, int(rate * n))`` of n sub-words, the last number included and without
+    ``most``; the code doesn't, and a row of 6 tokens or fewer stays as it is. The authors draw once, when the
+    data are read, here each epoch draws anew. Their words are parted by blanks, here by the tokenizer, for which
+    punctuation is a word.
+
+    Args:
+        rate: Bound on the repeated units, as a share of the row; 0 repeats nothing.
+        most: Bound on their number; neither bound is reached.
+        unit: Whether tokens or whole words are repeated.
+
+    Raises:
+        ValueError: A rate outside [0, 1], fewer than 1 as ``most``, or an unknown unit.
+
+    Example:
+        >>> view = RepeatTokens(rate=0.5)
+        >>> view.build(Vocabulary(size=10, prefix=1, suffix=1))
+        >>> view(Tokens(ids=(5, 6, 7, 8), words=(0, 1, 2, 3)), np.random.default_rng(3)).ids
+        (5, 5, 6, 7, 7, 8)
+    """
+
+    def __init__(self, rate: float = 0.32, most: int = 10, unit: Unit = "token") -> None:
+        self.rate = share("RepeatTokens.rate", rate)
+        self.most = at_least(
+            "RepeatTokens.most", most, 1, "fewer than that many units are repeated, and 10 is ESimCSE's"
+        )
+        self.unit: Unit = one_of("RepeatTokens.unit", unit, Unit)
+        self._specials = 0
+
+    def build(self, vocabulary: Vocabulary) -> None:
+        """Takes the number of special tokens, which count in a row's length."""
+        self._specials = vocabulary.prefix + vocabulary.suffix
+
+    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
+        """Returns the tokens, the chosen ones twice."""
+        bounds = unit_bounds(tokens, self.unit)
+        units = len(bounds) - 1
+        below = min(self.most, self._below(units))
+        count = int(rng.integers(below)) if below > 0 and self.rate > 0 else 0
+        if count == 0:
+            return tokens
+        # Words never repeat the last one; of a rate near 1 there may be fewer tokens than are to be repeated.
+        chosen = set(rng.permutation(units - (self.unit == "word"))[:count].tolist())
+        return tokens.take(unit_places(bounds, [i for i in range(units) for _ in range(1 + (i in chosen))]))
+
+    def _below(self, units: int) -> int:
+        """Returns the number that a share of the row bounds its repeated units by."""
+        if self.unit == "token":
+            return int(self.rate * (units + self._specials)) if units else 0
+        return min(units, max(2, int(self.rate * units)))
+
+
+class ShufflePositions(TokenView):
+    """Puts the positions of a text's tokens in random order.
+
+    Ids keep their places; only the position embedding sees the new order, and padding keeps its own. Positions
+    that an earlier view has set are shuffled as they are. Source: Yan et al. 2021, ConSERT
+    (https://arxiv.org/abs/2105.11741), section 3.2 "token shuffling", and its authors' code.
+
+    Differs: their code gives RoBERTa positions from 0, of which 1 is the padding's; here they count from 0 and
+    the encoder puts them where its position table begins.
+
+    Args:
+        specials: Whether special tokens change positions too, as in the authors' code.
+
+    Example:
+        >>> tokens = Tokens(ids=(2, 7, 8, 9, 3), words=(-1, 0, 1, 2, -1))
+        >>> ShufflePositions(specials=False)(tokens, np.random.default_rng(0)).positions
+        (0, 3, 1, 2, 4)
+    """
+
+    after_specials: ClassVar[bool] = True
+    sets_positions: ClassVar[bool] = True
+
+    def __init__(self, specials: bool = True) -> None:
+        self.specials = specials
+
+    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
+        """Returns the tokens with ``positions`` set, a permutation of what they were."""
+        before = tuple(range(len(tokens))) if tokens.positions is None else tokens.positions
+        moved = [i for i, word in enumerate(tokens.words) if self.specials or word != NO_WORD]
+        after = list(before)
+        for place, drawn in zip(moved, rng.permutation(len(moved)).tolist(), strict=True):
+            after[place] = before[moved[drawn]]
+        return Tokens(ids=tokens.ids, words=tokens.words, positions=tuple(after), labels=tokens.labels)

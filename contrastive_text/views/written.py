@@ -1,4 +1,4 @@
-"""The view that puts a text written elsewhere in the place of a text: a back-translation, a negation."""
+"""View that replaces a text by an alternative from a file: a back-translation, a negation, a paraphrase."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import re
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, get_args
+from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
 from contrastive_text.core.random import text_id
 from contrastive_text.core.storage.records import shown
@@ -73,11 +74,6 @@ class TextsFromFile(TextView):
     def __init__(
         self, path: str, text: str = "text", alternative: str = "alternative", missing: Missing = "error"
     ) -> None:
-        if missing not in get_args(Missing):
-            raise InvalidValueError(
-                f"TextsFromFile.missing: expected error or keep, got {missing!r}; a text without an alternative "
-                "is an error, or stays as it is"
-            )
         if Path(path).suffix not in (".tsv", ".jsonl"):
             raise InvalidValueError(
                 f"TextsFromFile.path: expected a .tsv or a .jsonl that isn't packed, got {path!r}; write it so"
@@ -85,7 +81,7 @@ class TextsFromFile(TextView):
         self.path = path
         self.text = text
         self.alternative = alternative
-        self.missing = missing
+        self.missing: Missing = one_of("TextsFromFile.missing", missing, Missing)
         self.checks_texts = missing == "error"
         self._header: list[str] = []
         self._lines: _Lines | None = None

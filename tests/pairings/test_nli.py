@@ -81,12 +81,6 @@ def test_files_without_a_triple_are_refused_with_the_reasons() -> None:
         NLITriples().arrange([[row("p", "e", "yes")], []])
 
 
-@pytest.mark.parametrize("per_premise", [0, -1])
-def test_less_than_one_triple_a_premise_is_refused(per_premise: int) -> None:
-    with pytest.raises(ValueError, match=r"NLITriples\.per_premise: expected 1 or more, got"):
-        NLITriples(per_premise)
-
-
 SETS = [
     row("p", "e", "yes 1"), row("p", "e", "yes 2"), row("p", "c", "no"), row("p", "n", "perhaps"),
     row("q", "e", "sure"), row("q", "c", "never"),
@@ -130,26 +124,6 @@ def test_a_random_negative_is_of_another_premise_and_the_same_every_time() -> No
     assert pairing.arrange([SETS[:2], SETS[2:]]) == pairing.arrange([SETS])
     with pytest.raises(ValueError, match="expected hypotheses of several premises for a random negative"):
         pairing.arrange([SETS[:4]])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"positive": "random"}, "NLITriples: expected a positive out of entailment, neutral, contradiction and"),
-        (
-            {"negatives": ("none",)},
-            "negatives out of entailment, neutral, contradiction, random, got 'entailment'",
-        ),
-        (
-            {"negatives": ("entailment",)},
-            r"expected each label once, and not the positive's, got \['entailment'\]",
-        ),
-        ({"negatives": ("neutral", "neutral")}, "NLITriples.negatives: expected each label once"),
-    ],
-)
-def test_labels_that_make_no_set_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        NLITriples(**options)
 
 
 rows_of_nli = st.lists(

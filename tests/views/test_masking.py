@@ -6,7 +6,6 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import split
@@ -88,14 +87,6 @@ def test_labels_are_the_old_ids_at_changed_places_and_special_tokens_are_left_al
 
 
 @given(tokens=token_lists(), seed=SEEDS)
-def test_at_rate_zero_only_empty_labels_are_added(tokens: Tokens, seed: int) -> None:
-    masked = built(MaskTokens(rate=0.0))(tokens, generator(seed))
-    assert masked.ids == tokens.ids
-    # Labels are there even so: a batch in which chance hides nothing is still one for masked modelling.
-    assert masked.labels == (tokens.labels or (NO_LABEL,) * len(tokens))
-
-
-@given(tokens=token_lists(), seed=SEEDS)
 def test_at_rate_one_every_ordinary_token_has_a_label(tokens: Tokens, seed: int) -> None:
     masked = built(MaskTokens(rate=1.0, mask=1.0, random=0.0))(tokens, generator(seed))
     assert masked.ids == tuple(i if i in SPECIAL else MASK for i in tokens.ids)
@@ -166,27 +157,3 @@ def test_s12_no_special_token_of_a_batch_is_chosen_or_put_in(corpus: tuple[str, 
     assert (positives.labels == NO_LABEL).all()
     restored = originals.ids.where(originals.labels == NO_LABEL, originals.labels)
     assert restored.tolist() == positives.ids.tolist()
-
-
-def test_a_tokenizer_without_a_mask_token_is_refused_with_a_way_out() -> None:
-    with pytest.raises(
-        ValueError, match=r"MaskTokens: expected a tokenizer with a mask token, .*add_special_tokens"
-    ):
-        MaskTokens().build(Vocabulary(size=10))
-
-
-def test_masking_before_the_vocabulary_is_known_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"MaskTokens: expected build\(vocabulary\) before the first call"):
-        MaskTokens()(Tokens(ids=(5,), words=(0,)), generator(0))
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
-def test_a_rate_that_is_no_share_is_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match=rf"MaskTokens\.rate: expected a share between 0 and 1, got {rate}"):
-        MaskTokens(rate)
-
-
-@pytest.mark.parametrize(("mask", "random"), [(-0.1, 0.1), (0.8, -0.1), (0.8, 0.3), (float("nan"), 0.1)])
-def test_shares_that_do_not_fit_into_one_are_refused(mask: float, random: float) -> None:
-    with pytest.raises(ValueError, match=rf"at most 1 together, got {mask} and {random}"):
-        MaskTokens(mask=mask, random=random)

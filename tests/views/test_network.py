@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contrastive_text.core.random import RowRandom, generator
-from contrastive_text.core.specs import to_plain
 from contrastive_text.core.types import Tokens
 from contrastive_text.losses import NTXent
 from contrastive_text.poolers import MeanPooler
@@ -27,7 +26,7 @@ from contrastive_text.views import (
     View,
     ViewPlan,
 )
-from contrastive_text.views.network import fgv_perturbation
+from contrastive_text.views.embeddings import fgv_perturbation
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -132,17 +131,3 @@ def test_k17_with_a_stopped_second_view_its_embeddings_get_no_gradient(chain: tu
         (gradient,) = torch.autograd.grad(loss_of(vectors, stop), entered, retain_graph=True)
         assert gradient[:3].any()
         assert bool(gradient[3:].any()) is not stop
-
-
-@pytest.mark.parametrize("norm", [-0.1, float("nan"), float("inf")])
-def test_a_norm_that_is_no_length_is_refused(norm: float) -> None:
-    with pytest.raises(ValueError, match=rf"Adversarial.norm: expected a finite length .* got {norm};"):
-        Adversarial(norm)
-
-
-def test_the_view_can_be_made_again_from_its_arguments() -> None:
-    arguments = {"norm": 2.0, "objective": "nli", "same_dropout": True}
-    assert to_plain(Adversarial(2.0, "nli", same_dropout=True), "views") == {
-        "class_path": "contrastive_text.views.Adversarial",
-        "init_args": arguments,
-    }

@@ -62,13 +62,6 @@ def test_positions_that_are_set_are_shuffled_as_they_are() -> None:
     assert sorted(view.positions) == [0, 10, 20, 30]
 
 
-@pytest.mark.parametrize("specials", [True, False])
-@pytest.mark.parametrize("words", [(), (NO_WORD,), (NO_WORD, NO_WORD)])
-def test_a_text_of_no_tokens_is_taken(specials: bool, words: tuple[int, ...]) -> None:
-    view = ShufflePositions(specials)(Tokens(ids=words, words=words), np.random.default_rng(0))
-    assert sorted(view.positions or ()) == list(range(len(words)))
-
-
 def test_k5_a_token_keeps_its_place_once_in_n_the_first_too() -> None:
     tokens, rng = Tokens(ids=(0,) * 5, words=(-1, 0, 1, 2, -1)), np.random.default_rng(0)
     drawn = np.array([ShufflePositions()(tokens, rng).positions for _ in range(4000)])

@@ -114,10 +114,3 @@ def test_the_room_beyond_the_limit_of_training_is_that_of_the_network(bert: str)
         tokenizer = module.text_tokenizer()
         assert tokenizer is not None
         assert (tokenizer.max_length, tokenizer.spare) == (max_length or limit, spare)
-
-
-def test_no_repetition_at_all_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"RepeatTokens\.most: expected 1 or more, got 0"):
-        RepeatTokens(most=0)
-    with pytest.raises(ValueError, match=r"RepeatTokens\.unit: expected token or word"):
-        RepeatTokens(unit="letter")  # type: ignore[arg-type]  # the case

@@ -91,28 +91,6 @@ def altered(plan: ViewPlan, part: Batch, values: Tensor) -> Tensor:
     return alter(values, torch.ones(values.shape[:2], dtype=torch.bool))
 
 
-def test_an_unknown_role_is_refused_with_the_roles() -> None:
-    message = "views.positives: expected one of the roles anchor, positive, negative, original, got 'positives'"
-    with pytest.raises(ValueError, match=message):
-        ViewPlan({"positives": [SwapWords()]})
-
-
-@pytest.mark.parametrize("other", [str.lower, "SwapWords", torch.nn.Dropout(0.1)])
-def test_what_is_no_view_is_refused_with_its_place(other: object) -> None:
-    with pytest.raises(
-        TypeError, match=r"views.anchor\[1\]: expected a TextView, TokenView, EmbeddingView or GradientView, got "
-    ):
-        ViewPlan({"anchor": [SwapWords(), other]})  # type: ignore[list-item]  # the point of the test
-
-
-def test_a_view_of_no_level_is_refused() -> None:
-    class Levelless(View):
-        pass
-
-    with pytest.raises(TypeError, match="got Levelless; derive it from the base class of the level it alters"):
-        ViewPlan({"anchor": [Levelless()]})
-
-
 @pytest.mark.parametrize(
     ("early", "late", "levels"),
     [

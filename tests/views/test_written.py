@@ -75,33 +75,6 @@ def test_memory_is_sixteen_bytes_a_line(tmp_path: Path) -> None:
     assert len(pickle.dumps(view)) < 16 * 2000 + 1500
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.csv", "", "expected a .tsv or a .jsonl that isn't packed"),
-        ("a.tsv", "text\tother\n", "a.tsv:1: expected one column alternative, got text, other"),
-        ("a.tsv", "text\talternative\na\tb\tc\n", r"a.tsv:2: expected 2 fields \(text, alternative\), got 3"),
-        ("a.tsv", "text\talternative\na\t\n", "a.tsv:2: expected a text under alternative, got ''"),
-        ("a.jsonl", '{"text": "a"}\n', "a.jsonl:1: expected a text under alternative, got None"),
-        ("a.jsonl", '{"text": "a", "alternative": ["b", 3]}\n', "a.jsonl:1: .* under alternative, got 3"),
-        ("a.jsonl", "{\n", "a.jsonl:1: expected a JSON object, got invalid JSON"),
-        ("a.jsonl", "[]\n", "a.jsonl:1: expected a text under text, got None"),
-    ],
-)
-def test_a_file_that_is_none_is_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=message):
-        TextsFromFile(str(tmp_path / name)).build(Vocabulary(size=1))
-
-
-def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
-    view = TextsFromFile(str(tmp_path / "gone.tsv"))  # a checkpoint is loaded where the file is no more
-    with pytest.raises(FileNotFoundError, match=r"gone.tsv: expected a file, got nothing there"):
-        view.build(Vocabulary(size=1))
-    with pytest.raises(ValueError, match=r"TextsFromFile\.missing: expected error or keep, got 'drop'"):
-        TextsFromFile(str(tmp_path / "gone.tsv"), missing="drop")  # type: ignore[arg-type]  # on purpose
-
-
 @pytest.mark.slow
 def test_a_run_is_trained_on_them(tmp_path: Path) -> None:
     path = tmp_path / "written.tsv"

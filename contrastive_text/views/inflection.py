@@ -1,4 +1,4 @@
-"""English inflection: what must happen to a synonym so that it fits where a plural or a past form stood."""
+"""English inflection: plurals, third persons, -ing forms and pasts of the words of WordNet."""
 
 from __future__ import annotations
 
