@@ -28,7 +28,7 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import rank, split_as, sum_over_ranks, whole, world_size
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL
-from contrastive_text.encoders import TransformerEncoder, layer_checkpoints
+from contrastive_text.encoders import TransformerEncoder, packing
 from contrastive_text.losses import (
     by_rows,
     streaming,
@@ -242,7 +242,7 @@ def watched(module: ContrastiveModule) -> Iterator[Seen]:
 
     with (
         mock.patch.object(encoding, "checkpoint", wraps=encoding.checkpoint) as checkpoint,
-        mock.patch.object(layer_checkpoints, "checkpoint", wraps=layer_checkpoints.checkpoint) as layers,
+        mock.patch.object(packing, "checkpoint", wraps=packing.checkpoint) as layers,
         mock.patch.object(streaming.Tiling, "of", wraps=small) as tiled,
         mock.patch.object(by_rows, "_ENTRIES", 10 * TILE),
         mock.patch.object(by_rows, "checkpoint", wraps=by_rows.checkpoint) as some_rows,

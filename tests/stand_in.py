@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from contrastive_text.encoders import ragged_attention
+from contrastive_text.encoders import packing
 
 DEVICE = torch.device("meta")
 """Its tensors have shapes and types alone. Asked for a value, or for a shape that values decide, torch raises."""
@@ -89,7 +89,7 @@ def on_device(kernel: str) -> Iterator[Counter[str]]:
         How often each operation ran on the device.
     """
     with (
-        mock.patch.object(ragged_attention, "_kernel", lambda *_: kernel),
+        mock.patch.object(packing, "_kernel", lambda *_: kernel),
         mock.patch.object(torch, "is_autocast_enabled", lambda *_: False),  # refuses to be asked of this device
         NoHiddenCopies(),
         NoMixing() as seen,

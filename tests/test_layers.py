@@ -14,8 +14,8 @@ PACKAGE = Path(contrastive_text.__file__).parent
 FLOORS = [
     {"core"},
     {"pairings", "views", "poolers", "heads", "losses", "metrics", "recipes"},
-    {"data", "objectives", "encoders"},
-    {"inference"},
+    {"data", "encoders"},
+    {"objectives", "inference"},
     {"training", "evaluation"},
     {"runs"},
     {"cli"},

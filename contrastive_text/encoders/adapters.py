@@ -1,33 +1,55 @@
-"""Adapters: small matrices that are trained beside the weights of a network, which stay as they are."""
+"""Adapters: small matrices that are trained in addition to frozen weights, which may have 4 bits (QLoRA).
+
+They are put into a network by peft, merged into its weights, and written to and read from a model folder in
+peft's format.
+"""
 
 from __future__ import annotations
 
-import math
+import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, cast
 
 import torch
-from torch import nn
-from transformers import PreTrainedModel
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.libraries import require
-from contrastive_text.encoders.four_bits import in_four_bits, make_plain, plain_layer
+from contrastive_text.core.checks import above, at_least, one_of, share
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
+from contrastive_text.core.libraries import is_failure, require
+from contrastive_text.core.storage.manifests import TODO
+from contrastive_text.core.storage.records import Record
+from contrastive_text.encoders.networks import POOLER
 
 if TYPE_CHECKING:
     from peft import PeftConfig
 
 WeightsType: TypeAlias = Literal["float32", "bfloat16", "nf4"]
 """Types of weights under adapters; ``nf4`` has 4 bits (QLoRA)."""
+NOT_BY_TRANSFORMERS = {"subfolder": "none of its adapters"}
+"""Keeps Transformers from loading adapters: it reports neither missing weights nor a missing peft."""
 _WHERE = "encoder.adapters"
+_SMALL = (torch.bfloat16, torch.float16)
+_SETTINGS, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+"""Beginning of every name in peft's file."""
+_NAME = re.compile(r"\.default(?=\.|$)")
+"""The adapters' own name, which peft's file omits."""
+_FLAGS = ("use_rslora", "use_dora", "fan_in_fan_out")
+_UNREAD = {
+    "alora_invocation_tokens", "auto_mapping", "base_model_name_or_path", "inference_mode", "init_lora_weights",
+    "lora_dropout", "megatron_core", "peft_type", "peft_version", "qalora_group_size", "revision", "task_type",
+}  # fmt: skip
+"""Settings without an effect in use, or with an effect only together with others."""
 
 
 class Adapters(ABC):
-    """Base class of adapters: a tuner of peft's that can be merged into the weights.
-
-    Args of a subclass are its own; what it adapts is what its ``settings`` name.
+    """Base class of adapters: a tuner of peft that can be merged into the weights.
 
     Attributes:
         dropout: Probability with which the input of an adapter is dropped.
@@ -51,7 +73,7 @@ class Adapters(ABC):
         """
 
     def put_into(self, model: PreTrainedModel) -> frozenset[str]:
-        """Puts adapters into a network in place, float32, and freezes all other weights.
+        """Puts float32 adapters into a network in place, and freezes all other weights.
 
         Returns:
             The names of the adapters' weights.
@@ -60,23 +82,25 @@ class Adapters(ABC):
             ImportError: peft isn't installed.
             ValueError: Settings that peft refuses.
         """
-        settings = self.settings([*_linear_layers(model)])
-        return inject(model, settings)
+        stacks = tuple(f"{name}." for name, part in model.named_modules() if isinstance(part, nn.ModuleList))
+        kinds = (nn.Linear, Conv1D)
+        layers = [n for n, part in model.named_modules() if isinstance(part, kinds) and n.startswith(stacks)]
+        return _inject(model, self.settings(layers))
 
 
 class LoRA(Adapters):
-    """Adds a product of two thin matrices to each weight matrix: W + alpha / rank * B A, of which B begins as 0.
+    """Adds a product of two thin matrices to each weight matrix: W + alpha / rank * B A, where B starts at 0.
 
     Hu et al. 2021, https://arxiv.org/abs/2106.09685, by peft. The defaults are those of their RoBERTa-base (table
-    9), and peft's; they adapt the query's and the value's matrices alone. Here all linear layers of the blocks
-    are adapted unless ``targets`` names some: that is what reaches full training (Dettmers et al. 2023, QLoRA,
+    9) and of peft, which adapt the query's and the value's matrices alone. Here all linear layers of the blocks
+    are adapted unless ``targets`` names some, because that reaches full training (Dettmers et al. 2023, QLoRA,
     https://arxiv.org/abs/2305.14314, section 4).
 
     Args:
         rank: Columns of B and rows of A, 1 or more.
         alpha: Strength, positive; the product is multiplied by alpha / rank.
         dropout: Probability with which a feature that enters A is dropped, in [0, 1).
-        targets: How names of the layers to adapt end, such as ``query``; None for all linear layers of blocks.
+        targets: Ends of the names of layers to adapt, such as ``query``; None for all linear layers of blocks.
 
     Raises:
         ValueError: A value is out of its range.
@@ -89,17 +113,13 @@ class LoRA(Adapters):
     def __init__(
         self, rank: int = 8, alpha: float = 8.0, dropout: float = 0.0, targets: list[str] | None = None
     ) -> None:
-        if rank < 1:
-            raise InvalidValueError(f"LoRA.rank: expected 1 or more, got {rank}; 8 to 64 are usual")
-        if not 0 < alpha < math.inf:
-            raise InvalidValueError(f"LoRA.alpha: expected a positive number, got {alpha}; try the rank")
-        if not 0 <= dropout < 1:
-            raise InvalidValueError(f"LoRA.dropout: expected a probability in [0, 1), got {dropout}")
+        self.rank = at_least("LoRA.rank", rank, 1, "8 to 64 are usual")
+        self.alpha = above("LoRA.alpha", alpha, advice="try the rank")
+        self.dropout = share("LoRA.dropout", dropout, "0.1 is usual", with_one=False)
         if targets is not None and not targets:
-            raise InvalidValueError("LoRA.targets: expected names of layers, or null for all, got none")
-        self.rank = rank
-        self.alpha = alpha
-        self.dropout = dropout
+            raise InvalidValueError(
+                "LoRA.targets: expected names of layers, or null for all, got []; set it to null"
+            )
         self.targets = targets
 
     def settings(self, layers: Sequence[str]) -> PeftConfig:
@@ -124,15 +144,12 @@ class LoRA(Adapters):
 
 
 def check_base(adapters: Adapters | None, config: object, weights_dtype: str) -> None:
-    """Checks that the weights of a network go with its adapters, or with none.
+    """Checks that the weights of a network fit its adapters, or that there are none.
 
     Raises:
         ValueError: Weights under adapters that start at random, or a type for which there are no adapters.
     """
-    if weights_dtype not in get_args(WeightsType):
-        raise InvalidValueError(
-            f"encoder.weights_dtype: expected one of {', '.join(get_args(WeightsType))}, got {weights_dtype!r}"
-        )
+    one_of("encoder.weights_dtype", weights_dtype, WeightsType)
     if adapters is None and weights_dtype != "float32":
         raise InvalidValueError(
             "encoder.weights_dtype: expected float32 for weights that are trained, whose small steps would be "
@@ -141,7 +158,7 @@ def check_base(adapters: Adapters | None, config: object, weights_dtype: str) ->
     if adapters is not None and config is not None:
         raise InvalidValueError(
             f"{_WHERE}: expected a pretrained model (model_name_or_path), got a config: weights that start "
-            "at random and are not trained would be in no checkpoint"
+            "at random and are not trained would be in no checkpoint; name a model"
         )
 
 
@@ -149,15 +166,7 @@ def _ends(name: str, target: str) -> bool:
     return name == target or name.endswith(f".{target}")
 
 
-def _linear_layers(model: nn.Module) -> Iterator[str]:
-    """Yields the names of the linear layers of a network's blocks."""
-    stacks = tuple(f"{name}." for name, part in model.named_modules() if isinstance(part, nn.ModuleList))
-    for name, part in model.named_modules():
-        if isinstance(part, nn.Linear | Conv1D) and name.startswith(stacks):
-            yield name
-
-
-def inject(model: PreTrainedModel, settings: PeftConfig) -> frozenset[str]:
+def _inject(model: PreTrainedModel, settings: PeftConfig) -> frozenset[str]:
     """Puts the adapters of peft's settings into a network in place; see ``Adapters.put_into``."""
     peft = require("peft", _WHERE)
     before = {name for name, _ in model.named_parameters()}
@@ -167,7 +176,7 @@ def inject(model: PreTrainedModel, settings: PeftConfig) -> frozenset[str]:
         raise InvalidValueError(f"{_WHERE}: expected settings that peft takes, got {error}") from error
     added = {name: each for name, each in model.named_parameters() if plain_name(name) not in before}
     for weight in added.values():
-        weight.data = weight.data.float()  # whatever the network's own are
+        weight.data = weight.data.float()  # whatever the network's own type is
     return frozenset(added)
 
 
@@ -182,30 +191,212 @@ def plain_name(name: str) -> str:
 
 
 def take_out(model: PreTrainedModel, merge: bool) -> None:
-    """Takes the adapters out of a network in place; all its weights can be trained again.
+    """Removes the adapters from a network in place; all its weights can be trained again.
 
     Args:
         model: The network.
-        merge: Whether what they have learned is added to the weights, which become float32 where they are of a
-            smaller type.
+        merge: Whether the adapters are added to the weights, which become float32 if their type is smaller.
     """
     tuners = require("peft.tuners.tuners_utils", _WHERE)
-    small = (torch.bfloat16, torch.float16)
     for name, layer in [*model.named_modules()]:
         if isinstance(layer, tuners.BaseTunerLayer):
             adapted = cast(Any, layer)  # peft's layers differ, and have these methods
             plain = adapted.get_base_layer()
-            if in_four_bits(plain):
-                plain = plain_layer(plain)
+            if _in_four_bits(plain):
+                plain = _plain_layer(plain)
                 if merge:
                     plain.weight.data += adapted.get_delta_weight("default").float()
             elif merge:
-                if plain.weight.dtype in small:
+                if plain.weight.dtype in _SMALL:
                     plain.float()
                 adapted.merge(safe_merge=True)
             model.set_submodule(name, plain)
-    make_plain(model)
-    if merge and model.dtype in small:
+    for name, part in [*model.named_modules()]:
+        if _in_four_bits(part):
+            model.set_submodule(name, _plain_layer(part))
+    for name in ("is_loaded_in_4bit", "is_quantized", "quantization_method", "hf_quantizer"):
+        vars(model).pop(name, None)
+    if merge and model.dtype in _SMALL:
         nn.Module.to(model, torch.float32)
     del model.peft_config
     model.requires_grad_(True)
+
+
+def four_bit_options() -> dict[str, Any]:  # Any: Transformers' options
+    """Returns the options with which Transformers loads linear layers as NormalFloat of 4 bits.
+
+    Their scales are quantized too, and products are computed in bfloat16 (Dettmers et al. 2023, QLoRA,
+    https://arxiv.org/abs/2305.14314, sections 3 and 4).
+
+    Raises:
+        ImportError: bitsandbytes isn't installed.
+    """
+    require("bitsandbytes", "encoder.weights_dtype")
+    settings = BitsAndBytesConfig(  # type: ignore[no-untyped-call]  # theirs
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+        llm_int8_skip_modules=["pooler"],  # kept for saving alone
+    )
+    # Lightning moves a module to its rank's device later; a GPU quantizes faster, and holds it once.
+    device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+    return {"quantization_config": settings, "device_map": {"": device}}
+
+
+def prepare_four_bits(model: PreTrainedModel) -> None:
+    """Prepares a network of 4 bits for training, and makes its configuration that of a plain network."""
+    del model.config.quantization_config
+    for part in model.modules():
+        if _in_four_bits(part):
+            # On some CPUs evaluation would pack weights again, in a form that no gradient passes.
+            vars(part)["support_avx512bf16_for_cpu"] = False
+
+
+def _in_four_bits(layer: object) -> TypeGuard[nn.Linear]:
+    """Returns whether a layer is a linear layer with a packed weight."""
+    return isinstance(layer, nn.Linear) and hasattr(layer.weight, "quant_state")
+
+
+def _plain_layer(layer: nn.Linear) -> nn.Linear:
+    """Returns a float32 layer with the values of a packed weight."""
+    functional = require("bitsandbytes.functional", "encoder.weights_dtype")
+    weight: Any = layer.weight  # Any: the library's
+    values: Tensor = functional.dequantize_4bit(weight.data, weight.quant_state)
+    plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
+    plain.weight = nn.Parameter(values.float())
+    if layer.bias is not None:
+        plain.bias = nn.Parameter(layer.bias.detach().float())
+    return plain
+
+
+def unpacked(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns a network's state with empty weights of the plain shapes in place of packed weights."""
+    packed = ((name, part) for name, part in model.named_modules() if _in_four_bits(part))
+    shapes = {f"{name}.weight": (part.out_features, part.in_features) for name, part in packed}
+    return {
+        name: torch.empty(shapes[name], device="meta") if name in shapes else value
+        for name, value in state.items()
+        if not is_part_of_packed(name, shapes)
+    }
+
+
+def is_part_of_packed(name: str, packed: Mapping[str, object] | frozenset[str]) -> bool:
+    """Returns whether a name in a state dict belongs to what is stored with a packed weight, such as its scales.
+
+    Example:
+        >>> is_part_of_packed("up.weight.absmax", {"up.weight": None})
+        True
+    """
+    before, found, _ = name.rpartition(".weight.")
+    return bool(found) and f"{before}.weight" in packed
+
+
+def has_adapters(name: str) -> bool:
+    """Returns whether a folder has adapters next to its weights, or adapters alone."""
+    return Path(name, _SETTINGS).is_file()
+
+
+def weights_source(name: str) -> str:
+    """Returns the folder or hub name with the weights of a model; for a folder of adapters, of its base model.
+
+    sentence-transformers and peft save a network with adapters without the weights under them, which
+    ``adapter_config.json`` names.
+
+    Raises:
+        ValueError: A folder of adapters that names no base model, or a missing folder.
+    """
+    settings = Path(name, _SETTINGS)
+    if not settings.is_file() or Path(name, "config.json").is_file():
+        return name
+    record = Record.read(settings, TODO)
+    base = record.text("base_model_name_or_path")
+    if not base or Path(base).resolve() == Path(name).resolve():
+        raise record.refusal("the folder or hub name of the base model", base, "base_model_name_or_path")
+    if Path(base).is_absolute() and not Path(base).is_dir():
+        raise InvalidValueError(
+            f"{settings}: base_model_name_or_path: expected the folder of the base model, got {base}, which is "
+            "not there; put the model there, or write its place into the file"
+        )
+    return base
+
+
+def write_adapters(folder: Path, model: PreTrainedModel, base: str | None) -> None:
+    """Writes the adapters of a network into a model folder.
+
+    Args:
+        folder: The model folder.
+        model: The network with adapters.
+        base: Name of the weights under them, for peft and sentence-transformers.
+
+    Raises:
+        ValueError: Adapters other than LoRA, which couldn't be read again.
+    """
+    settings = model.peft_config["default"]
+    if settings.peft_type.value != "LORA":
+        raise InvalidValueError(
+            f"save_pretrained: expected LoRA beside the weights, got {settings.peft_type.value}; merge it"
+        )
+    local = base is not None and Path(base).is_dir()
+    settings.base_model_name_or_path = str(Path(str(base)).resolve()) if local else base
+    settings.save_pretrained(folder)
+    weights = {name: weight.contiguous() for name, weight in model.state_dict().items()}
+    own = {key: weights[name] for key, name in _names_in_file(model).items()}
+    save_file(own, folder / _WEIGHTS, metadata={"format": "pt"})
+
+
+def _names_in_file(model: nn.Module) -> dict[str, str]:
+    """Returns name in peft's file -> name in the network, for the weights of adapters."""
+    named = (name for name, _ in model.named_parameters() if _NAME.search(name))
+    return {_PREFIX + _NAME.sub("", name): name for name in named}
+
+
+def merge_adapters(folder: Path, model: PreTrainedModel) -> None:
+    """Merges the adapters of a folder into the weights of a network, in place.
+
+    Raises:
+        ImportError: peft isn't installed.
+        ValueError: Settings of more than plain LoRA, or weights that don't fit them.
+    """
+    require("peft", str(folder))
+    settings = Record.read(folder / _SETTINGS, TODO)
+    try:
+        _inject(model, _lora(settings))
+        weights: Mapping[str, Tensor] = load_file(folder / _WEIGHTS)
+        names = _names_in_file(model)
+        # Only one of the saved and the loaded network may have a pooler, whose layer no vector passes.
+        other = sorted(name for name in names.keys() ^ weights.keys() if not name.startswith(_PREFIX + POOLER))
+        if other:
+            raise InvalidValueError(
+                f"{folder / _WEIGHTS}: expected the weights that {_SETTINGS} speaks of, got others "
+                f"({', '.join(other[:2])}, ...); {TODO}"
+            )
+        own = {names[key]: weight for key, weight in weights.items() if key in names}
+        model.load_state_dict(own, strict=False)
+    except BaseException as error:
+        if isinstance(error, ContrastiveTextError) or not is_failure(error):
+            raise
+        raise InvalidValueError(
+            f"{folder}: expected adapters that fit the weights, got {type(error).__name__}: {first_line(error)}; "
+            f"{TODO}"
+        ) from error
+    take_out(model, merge=True)
+
+
+def _lora(settings: Record) -> PeftConfig:
+    """Returns peft's settings of a file with plain LoRA. Other settings could name code to import."""
+    peft = require("peft", settings.where)
+    if settings.text("peft_type") != "LORA":
+        raise settings.refusal("LORA", settings.values["peft_type"], "peft_type")
+    read = {
+        "r": settings.integer("r", least=1),
+        "lora_alpha": settings.number("lora_alpha"),
+        "target_modules": settings.texts("target_modules"),
+        **{name: settings.flag(name, False) for name in _FLAGS},
+    }
+    lora: PeftConfig = peft.LoraConfig(**read)
+    usual = peft.LoraConfig().to_dict()
+    for name, value in settings.values.items():
+        if name not in read and name not in _UNREAD and value and value != usual.get(name):
+            raise settings.refusal("plain LoRA", value, name)
+    return lora

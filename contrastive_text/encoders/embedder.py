@@ -1,4 +1,4 @@
-"""What a text goes through on its way to an embedding, group by group of a batch's rows."""
+"""Path of a batch's rows to embeddings: groups of rows, encoder, pooler and head."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.batch import Batch
-from contrastive_text.core.errors import InvalidTextError
+from contrastive_text.core.batch import Batch, OnHost
+from contrastive_text.core.errors import InvalidTextError, InvalidValueError
 from contrastive_text.core.host import sent
-from contrastive_text.core.random import seed_torch
+from contrastive_text.core.random import hash_rows, seed_torch
+from contrastive_text.core.specs import describe
 from contrastive_text.core.types import NO_LABEL, Alter, Hidden
 from contrastive_text.encoders.base import Encoder
-from contrastive_text.encoders.layouts import in_lockstep, split_rows
-from contrastive_text.encoders.templates import with_templates
+from contrastive_text.encoders.layouts import in_lockstep, natural_positions, split_rows
 from contrastive_text.poolers import Pooler
+
+_JOINED = ("ids", "positions", "types", "lengths", "row_slots", "draw_keys", "text_ids", "unpooled")
+"""Parts of a batch that rows of templates have too."""
 
 
 class RowGroup(NamedTuple):
@@ -25,8 +28,8 @@ class RowGroup(NamedTuple):
 
     Args:
         batch: The rows.
-        rows: Where they stand in the whole batch, (n,), on the host.
-        masks: Number that their dropout masks have; two groups of one number have the same.
+        rows: Their places in the whole batch, (n,), on the host.
+        masks: Number of their dropout masks; two groups with one number have the same masks.
     """
 
     batch: Batch
@@ -35,7 +38,7 @@ class RowGroup(NamedTuple):
 
 
 class Embedder(NamedTuple):
-    """An encoder, its pooler, and how much of a batch they take at a time.
+    """An encoder, its pooler, and a bound on the tokens that they take at a time.
 
     Args:
         encoder: From ragged rows to token vectors.
@@ -50,9 +53,9 @@ class Embedder(NamedTuple):
     chunk_tokens: int | None = None
 
     def groups(self, batch: Batch) -> list[RowGroup]:
-        """Splits a batch as the encoder's layout and the bound on tokens want it, long rows first.
+        """Splits a batch by the encoder's layout and the bound on tokens, long rows first.
 
-        Where ranks hold parts of the encoder's weights, all of them make as many groups (``in_lockstep``).
+        If ranks hold parts of the encoder's weights, all of them make equally many groups (``in_lockstep``).
         """
         layout, _ = self.encoder.layout_on(batch.ids.device)
         split = split_rows(batch.lengths, layout, self.chunk_tokens)
@@ -63,16 +66,16 @@ class Embedder(NamedTuple):
     def encode(
         self, group: RowGroup, alter: Alter | None = None, seed: int | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns what the encoder and the pooler make of a group.
+        """Encodes and pools a group.
 
         Args:
             group: Rows that go through the network together.
             alter: Applied to the embedding output; see ``Encoder.forward``.
-            seed: Of the group's dropout masks; None where they follow torch's generator, or there are none.
+            seed: Seed of the group's dropout masks; None if they follow torch's generator, or there are none.
 
         Returns:
-            A vector for each row, (n, D), before the head; and, where the rows have labels, the vectors of the
-            labelled tokens in the last layer, (M, D), otherwise None.
+            A vector for each row, (n, D), before the head. If the rows have labels, also the vectors of the
+            labeled tokens in the last layer, (M, D), otherwise None.
         """
         if seed is not None:
             seed_torch(seed, group.batch.ids.device)
@@ -100,7 +103,7 @@ class Embedder(NamedTuple):
 
 
 def _pooled(pooler: Pooler, blocks: Sequence[Hidden], rows: Tensor) -> Tensor:
-    """Returns a vector for each row, (n, D); an error has the row's number in the whole batch."""
+    """Returns a vector for each row, (n, D). An error has the row's number in the whole batch."""
     vectors, start = [], 0
     for block in blocks:
         try:
@@ -118,22 +121,98 @@ def in_order(vectors: Sequence[Tensor], groups: Sequence[RowGroup]) -> Tensor:
 
 
 def pooled_part(blocks: Sequence[Hidden], unpooled: Tensor) -> list[Hidden]:
-    """Returns token vectors as poolers read them, without the tokens of prompts that are left out.
+    """Returns token vectors whose masks exclude the tokens of prompts that poolers don't read.
 
     Args:
-        blocks: Of S rows, in order.
-        unpooled: Tokens that are left out at the start of each row, (S,), on the host.
+        blocks: Token vectors of S rows, in order.
+        unpooled: Number of tokens to exclude at the start of each row, (S,), on the host.
     """
 
-    def read(mask: Tensor, left_out: Tensor) -> Tensor:
-        return mask & (mask.cumsum(dim=1) > sent(left_out, mask.device).unsqueeze(1))
+    def read(mask: Tensor, excluded: Tensor) -> Tensor:
+        return mask & (mask.cumsum(dim=1) > sent(excluded, mask.device).unsqueeze(1))
 
     each = torch.split(unpooled, [len(block.mask) for block in blocks])
     return [
         replace(
             block,
-            mask=read(block.mask, left_out),
-            on_host=block.on_host and block.on_host._replace(mask=read(block.on_host.mask, left_out)),
+            mask=read(block.mask, excluded),
+            on_host=block.on_host and block.on_host._replace(mask=read(block.on_host.mask, excluded)),
         )
-        for block, left_out in zip(blocks, each, strict=True)
+        for block, excluded in zip(blocks, each, strict=True)
     ]
+
+
+def with_templates(batch: Batch) -> tuple[Batch, Tensor]:
+    """Adds templates without their texts as rows at the end of a batch.
+
+    Such a row has the tokens around a text at their places around it, and no others. There is one for each
+    template and each length of a text. Source: Jiang et al. 2022, PromptBERT (https://arxiv.org/abs/2201.04337),
+    "template denoising", and ``get_delta`` of its authors' code.
+
+    Args:
+        batch: S rows, some of them with tokens around their texts.
+
+    Returns:
+        S + B rows without labels, and the number of each row's template, from 0 to B - 1, (S,), on the host.
+
+    Raises:
+        ValueError: No template around any text.
+
+    Example:
+        >>> ids, lengths = torch.tensor([1, 7, 2, 3, 1, 8, 9, 2, 3, 1, 6, 2, 3]), torch.tensor([4, 5, 4])
+        >>> keys, around = torch.arange(3), torch.tensor([[1, 2]] * 3)
+        >>> batch = Batch(ids, lengths, (), torch.zeros(3).long(), keys, keys, around=around)
+        >>> whole, template_of = with_templates(batch)
+        >>> own = int(lengths.sum())
+        >>> template_of.tolist(), whole.ids[own:].tolist(), whole.positions[own:].tolist()
+        ([0, 1, 0], [1, 2, 3, 1, 2, 3], [0, 2, 3, 0, 3, 4])
+    """
+    if batch.around is None:
+        raise InvalidValueError(
+            "MaskTokenPooler.template_bias: expected a template around texts, got none around any; name one "
+            "under model.prompts, or drop template_bias"
+        )
+    (before, after), lengths = batch.around.unbind(dim=1), batch.lengths
+    places, inside = natural_positions(lengths), lengths - before - after
+    row = torch.repeat_interleave(torch.arange(len(batch)), lengths)
+    kept = ((places < before[row]) | (places >= (lengths - after)[row])).nonzero().flatten()
+    device, known = batch.ids.device, batch.known
+    here = sent(kept, device)
+    around = known._replace(ids=known.ids[kept])
+    alone = batch.replace(
+        ids=batch.ids[here],
+        lengths=before + after,
+        positions=sent(places[kept], device),
+        types=None if batch.types is None else batch.types[here],
+        labels=None,
+        on_host=None if batch.on_host is None else around,
+    )
+    each = torch.stack([inside, hash_rows(around.ids, alone.lengths)], dim=1)
+    _, template_of = torch.unique(each, dim=0, return_inverse=True)
+    first = torch.full_like(lengths, len(batch)).scatter_reduce(0, template_of, torch.arange(len(batch)), "amin")
+    distinct = alone.split(first[: int(template_of.max()) + 1])
+    # In no slot: no view alters them.
+    distinct = distinct.replace(row_slots=torch.full_like(distinct.row_slots, -1))
+    own = batch if batch.positions is not None else batch.replace(positions=sent(places, device))
+    joined = {
+        name: torch.cat([getattr(own, name), getattr(distinct, name)])
+        for name in _JOINED
+        if getattr(own, name) is not None
+    }
+    on_host = None
+    if own.on_host is not None and distinct.on_host is not None:
+        on_host = OnHost(*(torch.cat(each) for each in zip(own.on_host, distinct.on_host, strict=True)))
+    return own.replace(**joined, labels=None, on_host=on_host), template_of
+
+
+def check_template_bias(pooler: Pooler, encoder: Encoder) -> None:
+    """Checks that a pooler with ``template_bias`` has an encoder that reads positions.
+
+    Raises:
+        ValueError: An architecture that ignores positions.
+    """
+    if pooler.template_bias and not encoder.heeds_positions():
+        raise InvalidValueError(
+            f"{type(pooler).__name__}.template_bias: expected an architecture that reads positions, got "
+            f"{describe(encoder)}, which ignores them; drop template_bias, or use another encoder"
+        )

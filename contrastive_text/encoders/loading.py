@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from tokenizers import normalizers
+from tokenizers import normalizers, processors
 from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
@@ -23,70 +23,72 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from contrastive_text.core.checks import share
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
 from contrastive_text.core.libraries import is_failure, quiet
 from contrastive_text.core.misspelt import nearest_folder
-from contrastive_text.core.storage.manifests import MODULES, TODO, check_whole, model_place
+from contrastive_text.core.storage.manifests import MODULES, TODO, model_place
 from contrastive_text.core.storage.records import Record, inside, read_json, records, shown
-from contrastive_text.encoders.adapter_files import (
+from contrastive_text.encoders.adapters import (
     NOT_BY_TRANSFORMERS,
-    adapters_beside,
+    WeightsType,
+    four_bit_options,
+    has_adapters,
     merge_adapters,
+    prepare_four_bits,
     weights_source,
 )
-from contrastive_text.encoders.adapters import WeightsType
-from contrastive_text.encoders.four_bits import loading_options, prepare
-from contrastive_text.encoders.network_classes import (
+from contrastive_text.encoders.folder_checks import (
+    check_folder,
+    check_implementations,
+    check_tokenizer_file,
+    check_weight_files,
+)
+from contrastive_text.encoders.networks import (
     POOLER,
     NetworkClass,
     detach_pooler,
+    dropouts,
     network_class,
     pooler_layer,
-    prepare_encoder,
     without_pooler,
 )
-from contrastive_text.encoders.tokenizer_files import check_tokenizer_file
-from contrastive_text.encoders.weight_files import check_weight_files
 
 _MODEL, _TOKENIZER = "encoder.model_name_or_path", "encoder.tokenizer_name_or_path"
-_RECORDS = (
-    "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "model.safetensors.index.json", "pytorch_model.bin.index.json",
-)  # fmt: skip
-"""Mappings that Transformers reads of a folder."""
-_COUNTS, _MOST_LAYERS = re.compile("layers|groups|experts|layer$"), 1000
-"""Fields of a ``config.json`` that say how many parts are made one by one, and the most that any network has."""
-TEXT_SETTINGS = "sentence_bert_config.json"
+_TEXT_SETTINGS = "sentence_bert_config.json"
 """Settings of sentence-transformers for a network's texts: length limit and lower-casing."""
-_WAY = "_implementation"
-"""How a key ends that says by which code attention or experts are computed."""
 _T = TypeVar("_T")
 
 
 def _fetched(what: str, name: str, fetch: Callable[[], _T]) -> _T:
-    """Returns what Transformers makes of a folder or a name on the hub; its errors are answers about that."""
+    """Calls a loader of Transformers. Its errors become answers about the folder or the name on the hub."""
     try:
         with quiet():
             return fetch()
     except ContrastiveTextError:
         raise
-    except BaseException as error:  # of a damaged file nearly any
+    except BaseException as error:  # a damaged file raises nearly any error
         if not is_failure(error):
             raise
         folder = Path(name)
         if folder.is_dir():
             listed = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
-            answer = f"a whole model folder, got {name} with {listed}; {_said(error)}"
+            answer = f"a whole model folder, got {name} with {listed}; {_message(error)}"
         else:
             answer = (
                 f"a local model folder or a name on the Hugging Face hub, got {name!r}{nearest_folder(name)}; "
-                f"there is no such folder, and the hub gave none: {_said(error)}"
+                f"there is no such folder, and the hub gave none: {_message(error)}"
             )
         raise InvalidValueError(f"{what}: expected {answer}") from error
 
 
-def network_place(name: str) -> str:
-    """Returns the folder of the network in the folder or the hub's copy of an embedding model, else the name.
+def _message(error: BaseException) -> str:
+    line = first_line(error)
+    return line if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {line}"
+
+
+def _network_place(name: str) -> str:
+    """Returns the network's folder in the folder, or the hub's copy, of an embedding model; otherwise the name.
 
     ``modules.json`` names it: the folder itself, or one inside of it such as ``0_Transformer``.
     """
@@ -98,57 +100,18 @@ def network_place(name: str) -> str:
     return str(inside(folder, modules[0].text("path"), str(path))) if modules else name
 
 
-def _check_files(name: str) -> None:
-    """Checks that a folder is as it was saved, and its JSON files are JSON, before Transformers reads it."""
-    folder = Path(name)
-    if not folder.is_dir():
-        return
-    check_whole(folder)
-    records = {file.name: Record.read(file, TODO) for file in map(folder.joinpath, _RECORDS) if file.exists()}
-    for index in (record for name, record in records.items() if name.endswith(".index.json")):
-        places = index.record("weight_map", {})
-        for weight in places:
-            if Path(places.text(weight)).name != places.text(weight):
-                raise places.refusal("the name of a file beside it", places.values[weight], weight)
-    if (config := records.get("config.json")) is not None:
-        _check_implementations(str(folder / "config.json"), config.values)
-        if type(config.values.get("pad_token_id")) is int:  # a list in some architectures
-            config.integer("pad_token_id", least=0)
-        for key in filter(_COUNTS.search, config):
-            if type(config.values[key]) is int:  # nor is true one
-                config.integer(key, most=_MOST_LAYERS)
-    named = [file for kind in ("tokenizer.json", "*.safetensors", "*.bin") for file in folder.glob(kind)]
-    for file in named:
-        if not file.is_file():  # a pipe, or a link to nothing
-            raise InvalidValueError(f"{file}: expected a file, got something else; {TODO}")
-
-
-def _check_implementations(where: str, config: Mapping[str, object], inside: bool = False) -> None:
-    """Checks for kernels that Transformers would fetch and run: a configuration names its own ways alone."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):  # of an encoder inside of it, or a way for each of several
-            _check_implementations(f"{where}: {key}", value, inside=inside or key.endswith(_WAY))
-        elif (inside or key.endswith(_WAY)) and isinstance(value, str) and "/" in value:
-            raise InvalidValueError(
-                f"{where}: {key}: expected a way of computing that Transformers has, such as sdpa, got "
-                f"{shown(value)}, which would be fetched and run; take it out"
-            )
-
-
-_COUNTED: dict[str, int] = {}
-"""A configuration -> how many weights it speaks of: to count them takes as long as to load a small model."""
+_weight_counts: dict[str, int] = {}
+"""Configuration -> number of its network's weights. Counting them takes as long as loading a small model."""
 
 
 def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
-    """Checks for numbers of a ``config.json`` that its weights can't have, which would fill the memory."""
+    """Checks that the sizes in a ``config.json`` fit those of the weights: larger ones would fill the memory."""
     folder = Path(name)
-    if not folder.is_dir():
-        return
     weights = [file for kind in ("*.safetensors", "*.bin") for file in folder.glob(kind)]
+    if not weights:  # a name on the hub, or a folder that Transformers refuses
+        return
     written = sum(file.stat().st_size for file in weights)
-    if not weights:
-        return  # answered by Transformers
-    if getattr(architecture, "quantization_config", None) is None:  # else Transformers reads them with its scales
+    if getattr(architecture, "quantization_config", None) is None:  # otherwise Transformers reads the scales too
         check_weight_files(weights)
 
     def count() -> int:
@@ -157,11 +120,12 @@ def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
         return sum(weight.numel() for weight in fresh.parameters())
 
     read = architecture.to_json_string(use_diff=False)
-    wanted = _COUNTED[read] = _COUNTED[read] if read in _COUNTED else _fetched(_MODEL, name, count)
-    if wanted > 2 * written:  # half a byte a weight, in 4 bits, is the least there is
+    if read not in _weight_counts:
+        _weight_counts[read] = _fetched(_MODEL, name, count)
+    if _weight_counts[read] > 2 * written:  # half a byte per weight, in 4 bits, is the least
         raise InvalidValueError(
             f"{folder / 'config.json'}: expected the sizes of the weights beside it ({weights[0].name}, "
-            f"{written:,} bytes in all), got those of {wanted:,} weights; {TODO}"
+            f"{written:,} bytes in all), got those of {_weight_counts[read]:,} weights; {TODO}"
         )
 
 
@@ -169,7 +133,7 @@ def _check_layers(name: str, model: PreTrainedModel, left_over: Iterable[str]) -
     """Checks for layers that are in the checkpoint and not in the model, and for layers with a matrix of zeros.
 
     Both come from damage or from a changed ``config.json``, and give vectors of another model. Heads that are
-    left over, zero biases of any shape, tables of positions, and matrices of adapters are left alone.
+    left over, zero biases of any shape, tables of positions, and matrices of adapters are not checked.
     """
     stacks = [place for place, part in model.named_modules() if isinstance(part, nn.ModuleList)]
     inside = re.compile(rf"(?:^|\.)((?:{'|'.join(map(re.escape, stacks))})\.\d+)\.") if stacks else None
@@ -195,69 +159,58 @@ def _check_layers(name: str, model: PreTrainedModel, left_over: Iterable[str]) -
         )
 
 
-def _said(error: BaseException) -> str:
-    line = first_line(error)
-    return line if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {line}"
-
-
 def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: float | None) -> PreTrainedConfig:
     """Returns the configuration of a network.
 
     Args:
-        name: Folder or name on the hub; None where ``config`` is given.
-        config: As in ``config.json``, with ``model_type``; Any: whatever the architecture wants.
+        name: Folder or name on the hub; None if ``config`` is given.
+        config: As in ``config.json``, with ``model_type``; Any: an architecture's own values.
         dropout: Probability for every dropout; None keeps the configuration's own.
 
     Raises:
         ValueError: Neither or both of name and config, no probability, an architecture that Transformers doesn't
-            have, or a model that isn't there or is damaged.
+            have, or a model that is missing or damaged.
     """
-    if (name is None) == (config is None):
+    share("encoder.dropout", dropout, "0.1 is usual, null keeps the model's own", with_one=False)
+    if config is not None and name is None:
+        architecture = _configured(config)
+    elif name is not None and config is None:
+        place = _network_place(name)
+        check_folder(place)
+        source = weights_source(place)
+        check_folder(source)
+        architecture = _fetched(
+            _MODEL, source, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False)
+        )
+    else:
         raise InvalidValueError(
             "encoder: expected either model_name_or_path (pretrained) or config (random start), got "
             f"{'neither' if config is None else 'both'}; set --model.encoder.model_name_or_path, and the other "
             "to null"
         )
-    if dropout is not None and not 0 <= dropout < 1:
-        raise InvalidValueError(f"encoder.dropout: expected a probability in [0, 1) or null, got {dropout}")
-    if config is not None:
-        if "model_type" not in config:
-            raise InvalidValueError(
-                f"encoder.config: expected model_type (bert, roberta, ...), got {', '.join(config) or 'nothing'}"
-            )
-        _check_implementations("encoder.config", config)
-        known = list(CONFIG_MAPPING.keys())
-        if config["model_type"] not in known:
-            near = ", ".join(get_close_matches(str(config["model_type"]), known)) or "bert, roberta, ..."
-            raise InvalidValueError(
-                f"encoder.config.model_type: expected an architecture of Transformers (nearest: {near}), "
-                f"got {config['model_type']!r}"
-            )
-        architecture: PreTrainedConfig = AutoConfig.for_model(**config)
-    else:
-        assert name is not None
-        name = network_place(name)
-        _check_files(name)
-        source = weights_source(name)
-        _check_files(source)
-        architecture = _fetched(
-            _MODEL, source, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False)
-        )
-    prepare_encoder(architecture)
+    if architecture.model_type == "t5gemma":  # its class refuses to load the encoder alone of an encoder-decoder
+        architecture.is_encoder_decoder = False
     if dropout is not None:
         for key in dropouts(architecture):
             setattr(architecture, key, dropout)  # the names differ by architecture: they come from its config
     return architecture
 
 
-def dropouts(architecture: PreTrainedConfig) -> dict[str, float]:
-    """Returns the dropouts of a network without its heads: name in the configuration -> probability."""
-    heads = ("classifier", "summary", "qa_", "seq_classif", "pooler", "layerdrop")  # and OPT's, of whole layers
-    return {
-        key: float(value)
-        for key, value in architecture.to_dict().items()
-        if ("drop" in key and isinstance(value, int | float) and not key.startswith(heads))
-    }
+def _configured(config: dict[str, Any]) -> PreTrainedConfig:
+    """Returns the configuration with the values of a ``config.json``."""
+    if "model_type" not in config:
+        raise InvalidValueError(
+            f"encoder.config: expected model_type (bert, roberta, ...), got {', '.join(config) or 'nothing'}"
+        )
+    check_implementations("encoder.config", config)
+    known = list(CONFIG_MAPPING.keys())
+    if config["model_type"] not in known:
+        near = ", ".join(get_close_matches(str(config["model_type"]), known)) or "bert, roberta, ..."
+        raise InvalidValueError(
+            f"encoder.config.model_type: expected an architecture of Transformers (nearest: {near}), "
+            f"got {config['model_type']!r}"
+        )
+    return AutoConfig.for_model(**config)
 
 
 def load_model(
@@ -275,20 +228,21 @@ def load_model(
     """
     if name is None:
         return build_model(architecture), {}
-    name = network_place(name)
+    name = _network_place(name)
     source = weights_source(name)
     _check_sizes(source, architecture)
-    packed = loading_options() if weights_dtype == "nf4" else {}
+    in_four_bits = weights_dtype == "nf4"
     dtype = torch.float32 if weights_dtype == "float32" else torch.bfloat16
     with torch.random.fork_rng(devices=[]):  # a pooler that the checkpoint lacks would draw random numbers
-        model, lacking, left_over = _load(network_class(architecture), source, architecture, dtype, **packed)
-    if packed:
-        prepare(model)
+        options = four_bit_options() if in_four_bits else {}
+        model, lacking, left_over = _load(network_class(architecture), source, architecture, dtype, **options)
+    if in_four_bits:
+        prepare_four_bits(model)
     if without := [weight for weight in lacking if not weight.startswith(POOLER)]:
         raise _lacking(source, architecture, without)
     _check_layers(source, model, left_over)
     for folder in dict.fromkeys((source, name)):
-        if adapters_beside(folder):
+        if has_adapters(folder):
             merge_adapters(Path(folder), model)
     pooler = detach_pooler(model)
     return model, {} if pooler.keys() & {*lacking} else pooler
@@ -298,11 +252,11 @@ def _lacking(source: str, architecture: PreTrainedConfig, weights: Sequence[str]
     """Returns the error of a checkpoint that lacks weights of the network."""
     if all(weight.startswith("decoder.") for weight in weights):
         return InvalidValueError(
-            f"encoder.model_name_or_path: expected an encoder, got the encoder of {architecture.model_type} in "
+            f"{_MODEL}: expected an encoder, got the encoder of {architecture.model_type} in "
             f"{source}, which Transformers loads only with its decoder; load it with sentence-transformers"
         )
     return InvalidValueError(
-        f"encoder.model_name_or_path: expected all weights of the encoder in {source}, but {len(weights)} are "
+        f"{_MODEL}: expected all weights of the encoder in {source}, but {len(weights)} are "
         f"missing or of another shape ({', '.join(weights[:3])}, ...) by its config.json; they would have "
         "started at random"
     )
@@ -315,10 +269,10 @@ def build_model(architecture: PreTrainedConfig) -> PreTrainedModel:
 
 
 def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[PreTrainedModel, bool]:
-    """Returns the masked language model, and whether all of its head came from a checkpoint.
+    """Returns the masked language model, and whether its whole head came from a checkpoint.
 
     Raises:
-        ValueError: An architecture that has none, such as a decoder.
+        ValueError: An architecture without such a head, such as a decoder.
     """
     if type(architecture) not in MODEL_FOR_MASKED_LM_MAPPING:
         raise InvalidValueError(
@@ -330,12 +284,12 @@ def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[Pr
             AutoModelForMaskedLM.from_config, architecture, dtype=torch.float32
         )
         return _made(fresh), False
-    model, lacking, _ = _load(AutoModelForMaskedLM, weights_source(network_place(name)), architecture)
+    model, lacking, _ = _load(AutoModelForMaskedLM, weights_source(_network_place(name)), architecture)
     return model, not lacking
 
 
 def load_pooler(name: str) -> nn.Linear | None:
-    """Returns the dense layer over [CLS] that a checkpoint of BERT's kind has; None where it has none of its own.
+    """Returns the dense layer over [CLS] of a checkpoint of BERT's kind; None if it has none of its own.
 
     Args:
         name: Folder of the checkpoint, or its name on the hub.
@@ -349,7 +303,7 @@ def _load(
     name: str,
     architecture: PreTrainedConfig,
     dtype: torch.dtype = torch.float32,
-    **packed: Any,
+    **options: Any,  # Any: those of ``four_bit_options``
 ) -> tuple[PreTrainedModel, list[str], list[str]]:
     """Returns the model, its weights that the checkpoint lacks, and the checkpoint's that the model lacks."""
 
@@ -358,10 +312,10 @@ def _load(
             name,
             config=architecture,
             dtype=dtype,
-            adapter_kwargs=NOT_BY_TRANSFORMERS if adapters_beside(name) else None,
+            adapter_kwargs=NOT_BY_TRANSFORMERS if has_adapters(name) else None,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused or told by name
-            **packed,
+            ignore_mismatched_sizes=True,  # refused or reported by name
+            **options,
         )
         lacking = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
         return model, sorted(lacking), sorted(report["unexpected_keys"])
@@ -370,7 +324,7 @@ def _load(
 
 
 def _made(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
-    """Returns a network that Transformers makes of a configuration."""
+    """Returns a network that Transformers builds from a configuration."""
     try:
         with quiet():
             return make()
@@ -378,7 +332,7 @@ def _made(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
         if not is_failure(error):
             raise
         raise InvalidValueError(
-            f"encoder.config: expected an architecture that Transformers can make, got {_said(error)}"
+            f"encoder.config: expected an architecture that Transformers can make, got {_message(error)}"
         ) from error
 
 
@@ -388,8 +342,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     Raises:
         ValueError: There is none, a damaged one, or one that isn't fast.
     """
-    name = network_place(name)
-    _check_files(name)
+    name = _network_place(name)
+    check_folder(name)
     if (file := Path(name, "tokenizer.json")).is_file():
         check_tokenizer_file(file)
     tokenizer: PreTrainedTokenizerBase = _fetched(
@@ -403,7 +357,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
             f"{name}: expected a number of tokens as model_max_length of tokenizer_config.json, got "
             f"{shown(limit)}; {TODO}"
         )
-    settings = Path(name, TEXT_SETTINGS)
+    settings = Path(name, _TEXT_SETTINGS)
     if settings.is_file() and Record.read(settings, TODO).flag("do_lower_case", False):
         _lower_case(tokenizer)
     return tokenizer
@@ -436,10 +390,71 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, name: str | 
 
 
 def _lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Puts texts into lower case before all else that the tokenizer does, unless it does so already."""
+    """Makes a tokenizer convert texts to lower case first, unless it does so already."""
     own = tokenizer.backend_tokenizer.normalizer
     parts = [] if own is None else [own]
     if isinstance(own, normalizers.Sequence):
         parts = [own[number] for number in range(len(own))]
     if not any(isinstance(part, normalizers.Lowercase) for part in parts):
         tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
+
+
+def end_rows(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Makes a tokenizer put its end token after each text, if it puts no special token there.
+
+    The end token's vector has seen the whole text. Source: Wang et al. 2024, "Improving Text Embeddings with
+    Large Language Models" (https://arxiv.org/abs/2401.00368), section 3.2. It becomes a step of the
+    post-processor in ``tokenizer.json``, so that whatever loads a saved model adds it too.
+
+    Args:
+        tokenizer: A fast tokenizer, which is changed.
+
+    Returns:
+        The end token; None if rows end with a special token already.
+
+    Raises:
+        ValueError: A tokenizer without an end token, or one that doesn't accept the step.
+
+    Example:
+        >>> from contrastive_text.data import learn_vocabulary
+        >>> tokenizer = learn_vocabulary(["a bird sings"], 40)
+        >>> end_rows(tokenizer) is None  # rows end with [SEP]
+        True
+        >>> tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B")
+        >>> tokenizer.eos_token = "[SEP]"
+        >>> end_rows(tokenizer), tokenizer.tokenize("a bird", add_special_tokens=True)
+        ('[SEP]', ['a', 'bird', '[SEP]'])
+    """
+
+    def short_row() -> tuple[list[int], list[int | None]]:
+        encoding = tokenizer("a", return_attention_mask=False)
+        return encoding["input_ids"], encoding.sequence_ids(0)  # 0 for the text, None for special tokens
+
+    ids, texts = short_row()
+    if texts[-1] is None:
+        return None
+    end: str | None = tokenizer.eos_token
+    if end is None:
+        raise InvalidValueError(
+            "encoder.append_eos: expected a tokenizer with an end token for rows to end with, got none; set "
+            "eos_token in its tokenizer_config.json, or append_eos: false to read the last token of texts"
+        )
+    begin = tokenizer.convert_ids_to_tokens(ids[: texts.index(0)])
+    backend = tokenizer.backend_tokenizer
+    template = processors.TemplateProcessing(
+        single=[*begin, "$A", end],
+        pair=[*begin, "$A", end, *(f"{token}:1" for token in begin), "$B:1", f"{end}:1"],
+        special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in {*begin, end}],
+    )
+    # Two templates in a sequence don't see each other, so the template replaces the tokenizer's own.
+    own = backend.post_processor
+    parts = list(own) if isinstance(own, processors.Sequence) else [own]  # type: ignore[call-overload]  # it has items
+    kept = [part for part in parts if isinstance(part, processors.ByteLevel)]
+    backend.post_processor = processors.Sequence([*kept, template]) if kept else template
+    if short_row()[0] != [*ids, tokenizer.eos_token_id]:
+        raise InvalidValueError(
+            f"encoder.append_eos: expected a tokenizer that can end rows with {end}, got "
+            f"{type(tokenizer).__name__}, which doesn't; save it with such a post-processor, or set append_eos: "
+            "false"
+        )
+    return end

@@ -1,4 +1,7 @@
-"""Packed rows: one row of all tokens, in which attention runs within each text."""
+"""Packed rows: one row of all tokens, in which attention runs within each text.
+
+On a CPU, attention runs over rows of equal length. On a GPU, one kernel of torch takes rows of any lengths.
+"""
 
 from __future__ import annotations
 
@@ -11,32 +14,42 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from contrastive_text.core.errors import InvalidTypeError
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.host import sent, unpadded
 from contrastive_text.encoders.dropout import drop
-from contrastive_text.encoders.ragged_attention import ragged_attention
+from contrastive_text.encoders.layouts import pad, token_mask
 
 ATTENTION = "contrastive_text"
 """Name under which Transformers finds ``attention``."""
 
 NO_MASK = (1, 1, 1, 1)
-"""Shape of a mask that Transformers hands on to every layer as it is, and that packed rows don't read."""
+"""Shape of a mask that Transformers passes unchanged to every layer. Packed rows don't read it."""
 
 _KNOWN = ("is_causal", "sliding_window", "position_ids", "encoder_hidden_states")
-"""Options of an attention layer that are read, or that are in its queries and keys already."""
+"""Options of an attention layer that ``attention`` reads, or that queries and keys contain already."""
+
+_HEAD_MULTIPLE = 8
+"""The kernels take head sizes that are multiples of this number."""
+
+# The functions that ``torch.nn.attention.varlen`` and nested tensors call; only these accept dropout.
+_flash = torch.ops.aten._flash_attention_forward
+_efficient = torch.ops.aten._efficient_attention_forward
 
 _packing: ContextVar[Packing | None] = ContextVar("packing", default=None)
-"""What is packed in the pass that is running."""
+"""Packing of the pass that is running."""
 
 
 class Packing(NamedTuple):
-    """Where rows begin in one row of all tokens.
+    """Bounds of the texts in one row of all tokens.
 
     Args:
-        runs: Number of rows and their length, for each stretch of neighbours of equal length.
+        runs: Number of rows and their length, for each stretch of neighboring rows of equal length.
         lengths: Tokens of each row, (S,), on the host.
     """
 
@@ -60,7 +73,7 @@ class Packing(NamedTuple):
         return max((length for _, length in self.runs), default=0)
 
     def of_keys(self, query: Tensor, key: Tensor) -> Packing:
-        """Returns the packing of keys: that of the queries, or, where there are fewer, one key for each row."""
+        """Returns the packing of keys: one key per row in cross-attention, otherwise that of the queries."""
         if key.shape[2] == query.shape[2]:
             return self
         return Packing(tuple((rows, 1) for rows, _ in self.runs), torch.ones_like(self.lengths))
@@ -73,23 +86,12 @@ class Packing(NamedTuple):
 
 @contextmanager
 def packed(packing: Packing | None) -> Iterator[None]:
-    """Makes ``attention`` take what passes through a network for packed rows; for padded ones with None."""
+    """Tells ``attention`` that the network's input is packed rows; None for padded rows."""
     token = _packing.set(packing)
     try:
         yield
     finally:
         _packing.reset(token)
-
-
-def in_packing_of_now(layer: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Returns a function that takes rows as they are packed now, whenever it is called."""
-    packing = _packing.get()
-
-    def run(*inputs: Tensor) -> Tensor:
-        with packed(packing):
-            return layer(*inputs)
-
-    return run
 
 
 def attention(
@@ -100,7 +102,7 @@ def attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    **options: Any,  # Any: what else an architecture hands to its attention
+    **options: Any,  # Any: further arguments of an architecture's attention
 ) -> tuple[Tensor, None]:
     """Transformers' attention by torch's kernels, or, within ``packed``, ``packed_attention``.
 
@@ -112,32 +114,32 @@ def attention(
         attention_mask: From ``attention_mask``.
         dropout: Probability that an attention weight is dropped.
         scaling: Factor of the products; None for ``1 / sqrt(head size)``.
-        options: ``is_causal`` overrides the layer's own, and ``sliding_window`` is read; of others see Raises.
-
-    Raises:
-        TypeError: For packed rows: an option that would change the values, such as Gemma 2's ``softcap``.
+        options: ``is_causal`` overrides the layer's own; ``sliding_window`` is read.
 
     Returns:
         (S, L, heads, head size), and no weights.
+
+    Raises:
+        TypeError: For packed rows: an option that would change the values, such as Gemma 2's ``softcap``.
     """
     packing = _packing.get()
     if packing is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
-    # A number or tensor that isn't known changes the scores; flags ask for outputs beside them.
-    for name, value_of in options.items():
-        if name not in _KNOWN and isinstance(value_of, Tensor | float | int) and not isinstance(value_of, bool):
+    # An unknown number or tensor changes the scores; flags request outputs besides them.
+    for name, option in options.items():
+        if name not in _KNOWN and isinstance(option, Tensor | float | int) and not isinstance(option, bool):
             raise InvalidTypeError(f"attention: expected options that packed rows take, got {name}")
     given, window = options.get("is_causal"), options.get("sliding_window")
     causal = bool(vars(module).get("is_causal", False) if given is None else given)
     return packed_attention(query, key, value, packing, dropout, scaling, causal, window), None
 
 
-def attention_mask(*args: Any, **options: Any) -> Tensor | None:  # Any: Transformers' arguments, handed on
-    """Returns the mask of torch's kernels; none for packed rows, which see no padding.
+def attention_mask(*args: Any, **options: Any) -> Tensor | None:  # Any: Transformers' arguments, passed on
+    """Returns the mask of torch's kernels; None for packed rows, which have no padding.
 
-    Transformers leaves a mask out that hides nothing, for which it reads it: not on a GPU.
+    To omit a mask without padding, Transformers reads it. On a GPU the host would wait for that.
     """
     if _packing.get() is not None:
         return None
@@ -156,19 +158,19 @@ def packed_attention(
     causal: bool = False,
     sliding_window: int | None = None,
 ) -> Tensor:
-    """Attention of packed rows, each among its own tokens.
+    """Returns the attention of packed rows, each among its own tokens.
 
-    On a CPU runs of equal length are dense, so that no mask is needed; elsewhere see ``ragged_attention``.
+    On a CPU runs of equal length are dense and need no mask; for a GPU see ``ragged_attention``.
 
     Args:
         query: (1, heads, T, head size).
-        key: (1, key heads, T, head size); of cross-attention (1, key heads, S, head size), one vector a row.
+        key: (1, key heads, T, head size); of cross-attention (1, key heads, S, head size), one vector per row.
         value: As ``key``.
-        packing: Where rows begin.
+        packing: Bounds of the rows.
         dropout: Probability that an attention weight is dropped.
         scaling: Factor of the products; None for ``1 / sqrt(head size)``.
         causal: Whether a token sees no later one.
-        sliding_window: A token sees those nearer than this; None for all.
+        sliding_window: A token sees tokens nearer than this; None for all.
 
     Returns:
         (1, T, heads, head size).
@@ -207,7 +209,7 @@ def _attend_dropping(
     is_causal: bool,
     scale: float | None,
 ) -> Tensor:
-    """As torch's function, which on a CPU has no kernel with dropout: its parts, in fewer steps than torch."""
+    """Does the same as torch's function, which has no CPU kernel with dropout, in fewer steps than torch."""
     seen = band(query.shape[2], query.shape[2], causal=True, device=query.device) if is_causal else attn_mask
     factor = query.shape[3] ** -0.5 if scale is None else scale
     q, k, v = (states.flatten(0, 1) for states in (query, key, value))
@@ -227,6 +229,154 @@ def band(length: int, window: int, causal: bool, device: torch.device) -> Tensor
     places = torch.arange(length, device=device)
     distance = places.unsqueeze(1) - places
     return (distance.abs() < window) & (distance >= 0) if causal else distance.abs() < window
+
+
+def ragged_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packing: Packing,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    causal: bool = False,
+    sliding_window: int | None = None,
+) -> Tensor:
+    """Returns the attention of packed rows on a GPU, in one launch, without reading anything back.
+
+    Half precision uses FlashAttention 2 (Dao 2023, https://arxiv.org/abs/2307.08691) from NVIDIA's Ampere on.
+    Float32, and half precision on older GPUs, use the memory-efficient kernel (Rabe and Staats 2021,
+    https://arxiv.org/abs/2112.05682). Float64, a window in float32 and other devices are padded. Shapes and
+    arguments are checked on a CPU; none of it has been run on a GPU so far.
+
+    Args:
+        query: (1, heads, T, head size).
+        key: (1, heads, T, head size), or one vector per row, (1, heads, S, head size).
+        value: As ``key``.
+        packing: Bounds of the rows.
+        dropout: Probability that an attention weight is dropped.
+        scaling: Factor of the products; None for ``1 / sqrt(head size)``.
+        causal: Whether a token sees no later one.
+        sliding_window: A token sees tokens nearer than this; None for all.
+
+    Returns:
+        (1, T, heads, head size).
+    """
+    window = None if sliding_window is None or packing.longest <= sliding_window else sliding_window
+    scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    kernel = _kernel(query, window)
+    packings = (packing, packing.of_keys(query, key))
+    states = [rows[0].transpose(0, 1) for rows in (query, key, value)]
+    if kernel is None:
+        return _padded_attention(states, packings, dropout, scale, causal, window).unsqueeze(0)
+    width = query.shape[3]
+    q, k, v = (F.pad(rows, (0, -width % _HEAD_MULTIPLE)) for rows in states)
+    starts = [sent(F.pad(each.lengths.cumsum(0), (1, 0)).int(), query.device) for each in packings]
+    ends = (*starts, *(each.longest for each in packings))
+    if kernel == "flash":
+        near = -1 if window is None else window - 1  # the kernel counts without the token itself
+        sides = {"window_size_left": near, "window_size_right": 0 if causal else near}
+        output = _flash(q, k, v, *ends, dropout, causal, False, scale=scale, **(sides if window else {}))[0]
+    else:
+        q, k, v = (rows.unsqueeze(0) for rows in (q, k, v))
+        needed = torch.is_grad_enabled() and any(rows.requires_grad for rows in (q, k, v))
+        output = _efficient(q, k, v, None, *ends, dropout, int(causal), needed, scale=scale)[0].squeeze(0)
+    attended: Tensor = output[..., :width].unsqueeze(0)
+    return attended
+
+
+def _kernel(query: Tensor, window: int | None) -> str | None:
+    """Returns the kernel for rows of this type on their device; None for neither."""
+    if query.device.type != "cuda" or torch.version.hip is not None:
+        return None
+    if query.dtype in (torch.float16, torch.bfloat16) and _has_flash(query.device):
+        return "flash"
+    return "efficient" if query.dtype != torch.float64 and window is None else None
+
+
+def _has_flash(device: torch.device) -> bool:
+    ampere = torch.cuda.get_device_capability(device) >= (8, 0)
+    return ampere and torch.backends.cuda.is_flash_attention_available()
+
+
+def _padded_attention(
+    states: list[Tensor],
+    packings: tuple[Packing, Packing],
+    dropout: float,
+    scale: float,
+    causal: bool,
+    window: int | None,
+) -> Tensor:
+    """Pads the rows for their attention. Returns it without padding, (T, heads, head size)."""
+    masks = [token_mask(each.lengths) for each in packings]
+    q, k, v = (
+        pad(rows, mask).transpose(1, 2) for rows, mask in zip(states, (*masks[:1], *masks[1:] * 2), strict=True)
+    )
+    places, others = (torch.arange(mask.shape[1]) for mask in masks)
+    distance = places.unsqueeze(1) - others
+    seen = (distance >= 0) | (not causal)
+    if window is not None:
+        seen &= distance.abs() < window
+    allowed = sent(masks[1][:, None, None] & seen, q.device)
+    output = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=dropout, scale=scale)
+    return unpadded(output.transpose(1, 2), masks[0])
+
+
+def checkpoint_layers(model: PreTrainedModel) -> None:
+    """Makes each layer of a network keep its input alone in training; the gradient has the same bits.
+
+    Chen et al. 2016, https://arxiv.org/abs/1604.06174. The layers are those that Transformers'
+    ``gradient_checkpointing_enable`` finds. The function differs from Transformers': its second pass wouldn't
+    know of packed rows, and it makes embeddings require a gradient, which frozen ones under adapters don't need
+    here.
+
+    Raises:
+        ValueError: An architecture whose layers Transformers can't recompute.
+    """
+    layers = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
+    if not layers:
+        raise InvalidValueError(
+            "encoder.gradient_checkpointing: expected an architecture whose layers Transformers can compute anew "
+            f"(BERT, ModernBERT, Llama, Qwen, ...), got {model.config.model_type}; leave it out, and bound "
+            "model.chunk_tokens"
+        )
+    for layer in layers:
+        layer.gradient_checkpointing = True
+        vars(layer)["_gradient_checkpointing_func"] = _recomputed
+
+
+def _recomputed(layer: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Calls a layer; the backward pass calls it again with the same dropout masks and the same packing."""
+    packing = _packing.get()
+
+    def run(*inputs: Tensor) -> Tensor:
+        with packed(packing):
+            return layer(*inputs)
+
+    output: Tensor = checkpoint(run, *inputs, use_reentrant=False)
+    return output
+
+
+def checkpointed_by_others(model: nn.Module) -> bool:
+    """Returns whether another function recomputes layers of a network, without knowing of packed rows."""
+    functions = (vars(layer).get("_gradient_checkpointing_func") for layer in _checkpointed(model))
+    return any(function is not _recomputed for function in functions)
+
+
+@contextmanager
+def one_layer_kept(model: nn.Module) -> Iterator[None]:
+    """Makes the last layer keep its activations, as each layer does in its turn of the backward pass."""
+    last = _checkpointed(model)[-1:]
+    for layer in last:
+        vars(layer)["gradient_checkpointing"] = False
+    try:
+        yield
+    finally:
+        for layer in last:
+            vars(layer)["gradient_checkpointing"] = True
+
+
+def _checkpointed(model: nn.Module) -> list[nn.Module]:
+    return [part for part in model.modules() if vars(part).get("gradient_checkpointing")]
 
 
 AttentionInterface.register(ATTENTION, attention)

@@ -2,55 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from inspect import signature
 from pathlib import Path
+from threading import get_ident
 from typing import Any, Self
 
 import torch
 from tokenizers import AddedToken
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.forks import check_not_forked
-from contrastive_text.core.host import sent
+from contrastive_text.core.host import sent, unpadded
 from contrastive_text.core.libraries import quiet
 from contrastive_text.core.storage.weights import sampled_identity
 from contrastive_text.core.types import Alter, Hidden, PaddedOnHost
-from contrastive_text.encoders.adapters import Adapters, WeightsType, check_base, plain_name, take_out
+from contrastive_text.encoders.adapters import Adapters, WeightsType, check_base, plain_name, take_out, unpacked
 from contrastive_text.encoders.base import Encoder
-from contrastive_text.encoders.decoder import TextDecoder
 from contrastive_text.encoders.dropout import replace_dropouts
-from contrastive_text.encoders.embedding_hook import altered_embeddings, embedding_module
-from contrastive_text.encoders.four_bits import unpacked
-from contrastive_text.encoders.generator import TokenGenerator
-from contrastive_text.encoders.layer_checkpoints import checkpoint_layers
-from contrastive_text.encoders.layout_choice import LayoutChoice
 from contrastive_text.encoders.layouts import FixedLayout, Layout, natural_positions, pad, token_mask
 from contrastive_text.encoders.loading import (
     check_vocabulary,
-    dropouts,
+    end_rows,
     load_architecture,
+    load_masked_lm,
     load_model,
     load_tokenizer,
 )
-from contrastive_text.encoders.network_classes import padding_id, pooler_layer, text_config
-from contrastive_text.encoders.packing import NO_MASK, Packing, packed
-from contrastive_text.encoders.position_tables import first_position, longest_row
-from contrastive_text.encoders.probes import Attention, heeds_positions, is_causal, set_attention
-from contrastive_text.encoders.row_ends import end_rows
-from contrastive_text.encoders.token_head import TokenHead
-from contrastive_text.encoders.training_threads import note_training
+from contrastive_text.encoders.networks import (
+    dropouts,
+    embedding_module,
+    first_position,
+    longest_row,
+    padding_id,
+    pooler_layer,
+    text_config,
+    without_cache,
+)
+from contrastive_text.encoders.packing import NO_MASK, Packing, checkpoint_layers, packed
+from contrastive_text.encoders.probes import (
+    Attention,
+    choose_layout,
+    heeds_positions,
+    is_causal,
+    prepare_layout,
+    set_attention,
+)
+from contrastive_text.encoders.shared_use import note_training
+
+
+@contextmanager
+def _altered_embeddings(model: nn.Module, alter: Alter | None, mask: Tensor) -> Iterator[None]:
+    """Alters the embedding output, after its LayerNorm and dropout, of each pass of this thread inside.
+
+    Args:
+        model: The network; its rows are padded, or packed into one.
+        alter: The alteration, which gets padded rows either way; None for none.
+        mask: True on the tokens of the rows, (S, L), on the host.
+    """
+    place = None if alter is None else embedding_module(model)
+    if alter is None or place is None:
+        yield
+        return
+
+    def enter(module: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001  # torch's signature
+        if get_ident() != thread:
+            return output
+        here = sent(mask, output.device)
+        if output.shape[:2] == mask.shape:
+            return alter(output, here)
+        return unpadded(alter(pad(output.squeeze(0), mask), here), mask).unsqueeze(0)
+
+    thread = get_ident()
+    hook = place.register_forward_hook(enter)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+class TokenHead(nn.Module):
+    """The part of a masked language model that follows its encoder, under any name.
+
+    The decoder stays tied to the token table if architecture and checkpoint tie them, so that the table gets the
+    gradient of both. Scores come from the architecture's own code, without the encoder's pass.
+
+    Args:
+        model: The encoder that is trained.
+        name: Checkpoint that may hold the head's weights; None for a random start.
+        architecture: Its configuration, with the vocabulary of the checkpoint.
+
+    Raises:
+        ValueError: An architecture without such a head.
+    """
+
+    def __init__(self, model: PreTrainedModel, name: str | None, architecture: PreTrainedConfig) -> None:
+        super().__init__()
+        whole, self.pretrained = load_masked_lm(name, architecture)
+        size = model.config.vocab_size
+        if size != whole.config.vocab_size:
+            with quiet():
+                whole.resize_token_embeddings(size)
+        inner = whole.base_model_prefix
+        self.layers = nn.ModuleDict({key: part for key, part in whole.named_children() if key != inner}).train()
+        setattr(whole, inner, model)  # the name differs by architecture
+        whole.tie_weights(recompute_mapping=False)  # not if the checkpoint has a decoder of its own
+        self._whole = (whole,)  # in a tuple: not a module of ours, whose weights would be saved twice
+
+    @property
+    def whole(self) -> PreTrainedModel:
+        """The masked language model: the encoder that is trained, and this head."""
+        return self._whole[0]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""
+        encoder = self.whole.base_model
+
+        def given(*_: object, **__: object) -> BaseModelOutput:
+            return BaseModelOutput(last_hidden_state=hidden.unsqueeze(0))
+
+        encoder.forward = given  # called by the head's own code
+        try:
+            scores: Tensor = self.whole(inputs_embeds=hidden.unsqueeze(0)).logits
+        finally:
+            del encoder.forward
+        return scores.squeeze(0)
 
 
 class TransformerEncoder(Encoder):
     """A Transformers model without its pooler and heads.
 
-    Weights are float32 whatever the checkpoint's type; mixed precision is the trainer's business. Under adapters
-    they are frozen, and no checkpoint has them: it keeps their identity, which is compared when it is loaded. An
+    Weights are float32 whatever the checkpoint's type; the trainer sets mixed precision. Weights under adapters
+    are frozen, and in no checkpoint: a checkpoint has their identity, which is compared when it is loaded. An
     embedding view runs in one forward hook on the embedding module, after its LayerNorm and dropout.
 
     Args:
@@ -59,34 +148,35 @@ class TransformerEncoder(Encoder):
             either this or ``model_name_or_path``.
         tokenizer_name_or_path: Hub name or folder of the tokenizer; None for the model's own, or, with
             ``config``, for one learned from the training corpus.
-        max_length: Longest row in training, in tokens with special ones; None for the model's limit, which
-            holds in use whatever was trained with.
+        max_length: Longest training row in tokens, with special tokens; None for the model's limit. In use the
+            model's limit applies.
         dropout: Probability for every dropout of the network; None keeps the model's own.
-        attention: Whether a token sees none after it, ``causal``, or all, ``bidirectional``, as LLM2Vec makes
-            decoders (BehnamGhader et al. 2024, https://arxiv.org/abs/2404.05961): a saved model's ``config.json``
-            then says ``is_causal: false``, which Transformers 5.2 and later read. None for the model's own.
-        append_eos: Whether the tokenizer's end token is put after each text where it puts no special token there
-            (``encoders.row_ends``), by the saved tokenizer too. None for where ``LastTokenPooler`` is trained,
-            but for templates with something after the text, whose last token it then reads (PromptEOL).
-        layout: How rows are laid out (see ``encoders.layouts``); ``auto`` takes the fastest that is right for the
+        attention: ``causal`` if a token sees no later token, ``bidirectional`` if it sees all, as LLM2Vec does
+            with decoders (BehnamGhader et al. 2024, https://arxiv.org/abs/2404.05961): a saved model's
+            ``config.json`` then has ``is_causal: false``, which Transformers 5.2 and later read. None for the
+            model's own.
+        append_eos: Whether the tokenizer, also when saved, puts its end token after each text if it puts no
+            special token there. None puts it if ``LastTokenPooler`` is trained, except for templates with
+            tokens after the text: the pooler then reads the template's last token (PromptEOL).
+        layout: Layout of rows (see ``encoders.layouts``); ``auto`` uses the fastest that is right for the
             architecture on the device. The result is the same. No row is padded on its left, whatever the
-            tokenizer's side: a token's place is its number in its row.
-        compiled: Whether blocks are compiled by ``torch.compile`` for lengths of every kind; their rows are then
-            padded or bucketed. It takes a minute at the start, and on a CPU nothing was gained by it.
-        gradient_checkpointing: Whether a layer keeps its input alone and is computed anew in the backward pass,
-            with the same gradient in a third more time. The name is that of Transformers' training arguments.
-            ``chunk_tokens`` bounds memory by tokens, this by layers; one may have both.
-        adapters: What is trained in place of the network's weights; None to train those.
-        weights_dtype: Of the weights under adapters, which are float32 themselves; ``nf4`` packs those of linear
-            layers into 4 bits (QLoRA, see ``encoders.four_bits``), and leaves the others in bfloat16.
+            tokenizer's side: a token's position is its number in its row.
+        compiled: Whether ``torch.compile`` compiles blocks, for any lengths; rows are then padded or bucketed. It
+            takes a minute at the start, and was no faster on a CPU.
+        gradient_checkpointing: Whether a layer keeps its input alone and is recomputed in the backward pass, with
+            the same gradient in a third more time. The name is that of Transformers' training arguments.
+            ``chunk_tokens`` bounds memory by tokens, this option by layers; both can be used together.
+        adapters: Adapters to train in place of the network's weights; None to train the weights.
+        weights_dtype: Type of the weights under adapters, which are float32 themselves. ``nf4`` packs the weights
+            of linear layers into 4 bits (QLoRA), and leaves the others in bfloat16.
 
     Raises:
-        ValueError: Neither or both of name and config, a model that can't be found, a checkpoint that
-            lacks weights of the encoder, a length the model can't take, an ``attention`` that the architecture
-            can't have, ``append_eos`` with a tokenizer that has no such token, or ``packed`` for an architecture
-            that has no place for another attention function, gives other values with it, or is compiled.
-            ``gradient_checkpointing`` of a compiled network, or of layers that Transformers can't compute anew.
-            Adapters on weights that start at random, or a smaller type for weights that are trained.
+        ValueError: Neither or both of name and config, a missing model, a checkpoint that lacks weights of the
+            encoder, a length that the model can't take, an ``attention`` that the architecture can't have,
+            ``append_eos`` with a tokenizer without an end token, or ``packed`` for an architecture that accepts
+            no other attention function, gives other values with it, or is compiled. ``gradient_checkpointing``
+            of a compiled network, or of layers that Transformers can't recompute. Adapters on weights that
+            start at random, or a smaller type for weights that are trained.
         ImportError: Adapters without peft.
         RuntimeError: A process forked from one that had used a model.
 
@@ -162,23 +252,27 @@ class TransformerEncoder(Encoder):
         types = architecture.to_dict().get("type_vocab_size")
         self._reads_zero_types = types is None and self._is_given_types()
         self.takes_types = self._reads_zero_types or (types or 0) > 1
-        self._choice = self._lay_out()
+        self._why_not_packed = self._prepare_rows()
         if compiled:
             for block in next(part for part in self.model.modules() if isinstance(part, nn.ModuleList)):
                 block.compile(dynamic=True)
 
-    def _lay_out(self) -> LayoutChoice:
-        """Prepares the network for its rows: what its layers keep, and its attention."""
+    def _prepare_rows(self) -> str | None:
+        """Sets what layers keep, and the attention. Returns the reason against packed rows, or None."""
         if self.gradient_checkpointing:
             checkpoint_layers(self.model)
-        return LayoutChoice.of(self.model, self.layout, self.compiled, self.limit, self._first_position)
+        return prepare_layout(self.model, self.layout, self.compiled, self.limit)
 
     def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
-        """Returns the layout of its rows on a device, and why; see ``LayoutChoice.on``."""
-        return self._choice.on(device, self.model, super().layout_on)
+        """Returns the layout of its rows on a device, and the reason; see ``probes.choose_layout``."""
+        layout, why = choose_layout(self.model, self.layout, self._why_not_packed, device)
+        if layout is not None:
+            return layout, why
+        layout, reason = super().layout_on(device)
+        return layout, f"{reason}; not packed, for {why}" if why else reason
 
     def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:
-        """Encodes the rows and gives them right-padded to the longest; see ``Encoder.forward``."""
+        """Encodes the rows and returns them right-padded to the longest; see ``Encoder.forward``."""
         layout, _ = self.layout_on(batch.ids.device)
         if layout != "packed":
             return self._padded(batch, alter, layers)
@@ -214,7 +308,7 @@ class TransformerEncoder(Encoder):
         if (types := self._types_of(batch)) is not None:
             inputs["token_type_ids"] = types.unsqueeze(0)
         if device.type != "cpu":
-            # Without one decoders look for packed rows in the places, and read them.
+            # Without a mask decoders search the positions for packed rows, which reads them back.
             inputs["attention_mask"] = torch.ones(NO_MASK, dtype=torch.bool, device=device)
         with packed(packing):
             outputs = self._run(alter, token_mask(batch.lengths), layers, **inputs)
@@ -234,7 +328,7 @@ class TransformerEncoder(Encoder):
         return self._hidden(batch, mask, self._run(alter, mask, layers, **inputs))
 
     def _types_of(self, batch: Batch) -> Tensor | None:
-        """Returns the token types that the network gets, (T,); None for a network that gets none."""
+        """Returns the token types for the network, (T,); None for a network that reads none."""
         if self._reads_zero_types and batch.types is None:
             return torch.zeros_like(batch.ids)
         return batch.types if self.takes_types else None
@@ -245,7 +339,7 @@ class TransformerEncoder(Encoder):
         return taken and self.tokenizer is not None and "token_type_ids" in self.tokenizer.model_input_names
 
     def _hidden(self, batch: Batch, mask: Tensor, vectors: dict[int, Tensor]) -> Hidden:
-        """Returns padded rows with what pools them, on their device and, where that is another, on the host."""
+        """Returns padded rows with masks and ids for poolers, on their device and, if another, on the host."""
         here, ids = sent(mask, batch.ids.device), pad(batch.ids, mask)
         on_host = None if here is mask else PaddedOnHost(mask, pad(batch.known.ids, mask))
         return Hidden(vectors, here, ids, self._mask_id, on_host)
@@ -253,12 +347,11 @@ class TransformerEncoder(Encoder):
     def _run(
         self, alter: Alter | None, mask: Tensor, layers: tuple[int, ...], **inputs: Tensor
     ) -> dict[int, Tensor]:
-        """Calls the network with the alteration in place, and gives the layers asked for."""
+        """Calls the network with the alteration in place, and returns the requested layers."""
         if self.training and torch.is_grad_enabled():
             note_training(self)
-        with altered_embeddings(self.model, alter, mask):
-            # Decoders would keep keys and values of all layers for tokens to come.
-            options = {"use_cache": False} if "use_cache" in signature(self.model.forward).parameters else {}
+        with _altered_embeddings(self.model, alter, mask):
+            options = without_cache(self.model)
             output = self.model(**inputs, **options, output_hidden_states=layers != (-1,))
         if layers == (-1,):
             return {-1: output.last_hidden_state}
@@ -269,15 +362,15 @@ class TransformerEncoder(Encoder):
         return None if self.tokenizer is None else self.tokenizer.mask_token_id
 
     def heeds_positions(self) -> bool:
-        """Whether the network reads positions: relative ones (DeBERTa-v2, T5) would be silently ignored."""
-        return heeds_positions(self.model, self._first_position)
+        """Returns whether the network reads positions."""
+        return heeds_positions(self.model)
 
     def is_causal(self) -> bool:
-        """Whether no token sees a later one, as in decoders."""
+        """Returns whether no token sees a later one, as in decoders."""
         return is_causal(self.model)
 
     def add_tokens(self, tokens: Sequence[str]) -> None:
-        """Adds tokens to the tokenizer and the token table; a vocabulary still to be learned will have them."""
+        """Adds tokens to the tokenizer and the token table; a vocabulary that is learned later has them."""
         if self.tokenizer is None or not tokens:
             return
         lacking = [token for token in tokens if token not in self.tokenizer.get_vocab()]
@@ -293,12 +386,12 @@ class TransformerEncoder(Encoder):
             self.vocabulary_size = len(self.tokenizer)
 
     def end_rows(self) -> None:
-        """Lets rows end with the end token, unless ``append_eos`` forbids it; see ``encoders.row_ends``."""
+        """Makes rows end with the end token, unless ``append_eos`` forbids it."""
         if self.tokenizer is not None and self.append_eos is not False:
             self.row_end = end_rows(self.tokenizer) or self.row_end
 
     def build_token_head(self) -> None:
-        """Makes the architecture's masked-language-model head, with the checkpoint's weights if it has them."""
+        """Builds the architecture's masked-language-model head, with the checkpoint's weights if it has them."""
         self.token_head = self.token_head_of(self.model)
 
     def token_head_of(self, model: PreTrainedModel) -> TokenHead:
@@ -312,20 +405,20 @@ class TransformerEncoder(Encoder):
         encoder = deepcopy(
             self, {id(part): other for part, other in zip(kept, (kept[0], None, model), strict=True)}
         )
-        encoder._choice = encoder._lay_out()
+        encoder._why_not_packed = encoder._prepare_rows()
         return encoder
 
     def twin(self) -> Self:
-        """Returns a copy with weights of its own, but for those under adapters; see ``Encoder.twin``."""
+        """Returns a copy with its own weights, except those under adapters; see ``Encoder.twin``."""
         return self.around(deepcopy(self.model, {id(weight): weight for weight in self.base_weights()}))
 
     def base_weights(self) -> list[nn.Parameter]:
-        """Returns the weights under adapters, which are in no checkpoint; see ``Encoder.base_weights``."""
+        """Returns the weights under adapters; see ``Encoder.base_weights``."""
         named = self.model.named_parameters() if self.adapters is not None else ()
         return [weight for name, weight in named if name not in self._adapted]
 
     def plain_state(self) -> dict[str, Tensor]:
-        """Returns the network's state without its adapters, under the names that it has without them."""
+        """Returns the network's state without its adapters, under its names without them."""
         state = unpacked(self.model, self.model.state_dict())
         return {plain_name(name): value for name, value in state.items() if name not in self._adapted}
 
@@ -337,14 +430,6 @@ class TransformerEncoder(Encoder):
         take_out(plain.model, merge)
         plain.adapters, plain.base_identity, plain._adapted = None, None, frozenset()
         return plain
-
-    def make_generator(self, name: str) -> TokenGenerator:
-        """Returns a frozen masked language model with the same vocabulary; see ``Encoder.make_generator``."""
-        return TokenGenerator(TransformerEncoder(name), self)
-
-    def make_decoder(self, tied: bool) -> TextDecoder:
-        """Returns a decoder of the same architecture; see ``TextDecoder``."""
-        return TextDecoder(self, tied)
 
     def pretrained_pooler(self) -> nn.Linear | None:
         """Returns a copy of the dense layer of the checkpoint's own pooler; None if it has none."""

@@ -15,12 +15,12 @@ from contrastive_text.data import Table
 from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.encoders.embedder import Embedder, in_order, pooled_part
 from contrastive_text.encoders.layouts import pad
+from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import ScoreTable, TaskScore
 from contrastive_text.evaluation.sts.cosine import score_tasks
 from contrastive_text.evaluation.sts.data import STSPairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.shared_network import evaluating
 from contrastive_text.metrics import exact_similarity, spearman
 from contrastive_text.poolers import FirstLastPooler, LastTwoPooler, MeanPooler
 

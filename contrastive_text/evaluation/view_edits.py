@@ -18,7 +18,7 @@ from contrastive_text.core.types import Alter
 from contrastive_text.data import Collator, KeyedRow
 from contrastive_text.data.sampler import Rows
 from contrastive_text.encoders import Encoder
-from contrastive_text.inference.shared_network import evaluating
+from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.losses.relations import count_alike
 from contrastive_text.views import EmbeddingView, TextView, TokenView, View, ViewPlan
 

@@ -23,11 +23,11 @@ from contrastive_text.data import TextTokenizer
 from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.data.tokenizing import Framed
 from contrastive_text.encoders.prepacked import prepacked
+from contrastive_text.encoders.shared_use import shared_network
 from contrastive_text.inference.device_pool import map_on_devices
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
-from contrastive_text.inference.shared_network import shared_network
 
 _QUOTED = 60
 """Characters of a text that an error shows."""

@@ -22,14 +22,14 @@ from contrastive_text.core.storage.records import Record
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.adapter_files import write_adapters
+from contrastive_text.encoders.adapters import write_adapters
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.loading import build_model
-from contrastive_text.encoders.position_tables import longest_row
+from contrastive_text.encoders.networks import longest_row
+from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.inference.folder_files import ELSEWHERE, read_record, write_json
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.pooling import make_pooler
-from contrastive_text.inference.shared_network import evaluating
 from contrastive_text.inference.transformer_settings import (
     TRANSFORMER_SETTINGS,
     TransformerSettings,

@@ -12,7 +12,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.misspelt import no_class
 from contrastive_text.core.notation import typed_part
 from contrastive_text.core.specs import describe, part_spec
-from contrastive_text.encoders.templates import check_template_bias
+from contrastive_text.encoders.embedder import check_template_bias
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.published import authors_pooling
 from contrastive_text.poolers import MeanPooler, Pooler

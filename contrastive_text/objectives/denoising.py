@@ -1,22 +1,24 @@
-"""A denoising decoder: predicts a whole text from the vector of what was left of it."""
+"""Objective that predicts a whole text from the vector of its remaining words, and the decoder for it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from copy import deepcopy
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.host import sent
 from contrastive_text.core.types import Encoded, Role
+from contrastive_text.encoders import Embedder, Encoder, TransformerEncoder
+from contrastive_text.encoders.dropout import replace_dropouts
+from contrastive_text.encoders.loading import build_model
+from contrastive_text.encoders.probes import is_causal
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.masked_lm import token_entropy
-
-if TYPE_CHECKING:
-    from contrastive_text.encoders.decoder import TextDecoder
-    from contrastive_text.encoders.embedder import Embedder
 
 
 class DenoisingDecoder(Objective):
@@ -73,7 +75,7 @@ class DenoisingDecoder(Objective):
                 f"DenoisingDecoder: expected vectors as wide as the encoder's tokens ({tokens}), which its"
                 f" decoder looks at, got {self._width}; leave --model.head out"
             )
-        self.decoder = embedder.encoder.make_decoder(self.tied)
+        self.decoder = TextDecoder(embedder.encoder, self.tied)
 
     def describe_networks(self) -> str:
         """Returns where the decoder's weights come from."""
@@ -115,3 +117,85 @@ def _predicted(rows: Batch) -> Tensor:
     places = torch.arange(len(rows.ids))
     first, end = (each.repeat_interleave(rows.lengths) for each in (first, end))
     return ((first <= places) & (places < end)).nonzero().flatten()
+
+
+class TextDecoder(nn.Module):
+    """The encoder's architecture as a causal language model with cross-attention to one vector of each text.
+
+    Cross-attention starts at random. The head that predicts tokens is the architecture's own, with the
+    checkpoint's weights if it has them, over the token table of the decoder.
+
+    Args:
+        encoder: Encoder whose architecture, weights and layout of rows the decoder has.
+        tied: Whether all weights except cross-attention and head are the encoder's own, and not copies.
+
+    Raises:
+        ValueError: Another encoder than a ``TransformerEncoder``, an architecture without cross-attention or
+            without a head that predicts tokens, or an encoder with adapters.
+    """
+
+    def __init__(self, encoder: Encoder, tied: bool) -> None:
+        super().__init__()
+        if not isinstance(encoder, TransformerEncoder):
+            raise InvalidValueError(
+                "DenoisingDecoder: expected an architecture that can be a decoder with cross-attention (BERT, "
+                f"RoBERTa, ... in a TransformerEncoder), got {type(encoder).__name__}; leave the objective out"
+            )
+        if encoder.adapters is not None:
+            raise InvalidValueError(
+                "encoder.adapters: expected null for a decoder that is made of the encoder's weights, got "
+                f"{type(encoder.adapters).__name__}; train all weights, or leave the objective out"
+            )
+        model = _decoder_of(encoder.model)
+        if tied:
+            for name, weight in encoder.model.named_parameters():
+                place, _, own = name.rpartition(".")
+                setattr(model.get_submodule(place), own, weight)
+        else:
+            model.load_state_dict(encoder.model.state_dict(), strict=False)
+        self.tied = tied
+        self.network = encoder.around(model)
+        self.token_head = encoder.token_head_of(model)
+
+    def forward(self, batch: Batch, vectors: Tensor) -> Tensor:
+        """Returns states that have seen their row's vector and the tokens up to their own, (T, D).
+
+        Args:
+            batch: Ragged rows.
+            vectors: One for each row, (S, D).
+        """
+
+        def with_vectors(model: nn.Module, args: Any, inputs: Any) -> Any:  # noqa: ARG001  # torch's signature; Any: the model's
+            # (1, S, D) for packed rows, which are one row; (S, 1, D) for others.
+            rows = len(inputs["input_ids"])
+            states = vectors.to(self.network.model.dtype).reshape(rows, -1, vectors.shape[1])
+            return args, {**inputs, "encoder_hidden_states": states}
+
+        handle = self.network.model.register_forward_pre_hook(with_vectors, with_kwargs=True)
+        try:
+            return self.network.token_vectors(batch)
+        finally:
+            handle.remove()
+
+    def token_logits(self, hidden: Tensor) -> Tensor:
+        """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""
+        scores: Tensor = self.token_head(hidden)
+        return scores
+
+
+def _decoder_of(model: PreTrainedModel) -> PreTrainedModel:
+    """Returns a decoder with cross-attention of a network's architecture and sizes, with random weights."""
+    architecture = deepcopy(model.config)
+    for name, value in (("is_decoder", True), ("add_cross_attention", True), ("use_cache", False)):
+        setattr(architecture, name, value)
+    predicts = type(architecture) in MODEL_FOR_MASKED_LM_MAPPING
+    decoder = build_model(architecture) if predicts else None
+    if decoder is None or len(decoder.state_dict()) == len(model.state_dict()) or not is_causal(decoder):
+        raise InvalidValueError(
+            "DenoisingDecoder: expected an architecture that can be a decoder with cross-attention "
+            f"(BERT, RoBERTa, ELECTRA, ...), got {architecture.model_type}; take such an encoder, or leave the "
+            "objective out"
+        )
+    decoder.train()
+    replace_dropouts(decoder)
+    return decoder

@@ -1,29 +1,31 @@
-"""Replaced tokens: a discriminator finds what was exchanged in a text, with the text's vector to help it."""
+"""Objective that finds the replaced tokens of a text with the help of its vector, and the generator for it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.host import sent
+from contrastive_text.core.host import sent, unpadded
+from contrastive_text.core.random import RowRandom, text_id
+from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.core.types import Encoded, Role
+from contrastive_text.encoders import Embedder, Encoder, TransformerEncoder, token_mask
 from contrastive_text.heads import Head, linear_exactly, output_width
 from contrastive_text.objectives.base import Objective, Terms
 from contrastive_text.objectives.between import read_vectors
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from contrastive_text.encoders import Encoder
-    from contrastive_text.encoders.embedder import Embedder
-    from contrastive_text.encoders.generator import TokenGenerator
-
 _ROLES: tuple[Role, ...] = ("anchor", "positive", "negative")
+_DRAWS = text_id("TokenGenerator")
+"""Number of the generator's draws from a row's key; no view of a chain has it."""
+_BLOCK = 1024
+"""Tokens whose scores exist at a time."""
 
 
 class ReplacedTokens(Objective):
@@ -137,7 +139,7 @@ class ReplacedTokens(Objective):
             ValueError: There is none, one with other tokens, or another one than before.
         """
         if self.filling is None:
-            self.filling = self._encoder[0].make_generator(self.generator)
+            self.filling = TokenGenerator(self.generator, self._encoder[0])
         if self._begun not in (None, self.filling.identity):
             raise InvalidValueError(
                 f"ReplacedTokens.generator: expected the weights with which the run began ({self._begun}), got "
@@ -206,3 +208,76 @@ def _begins_specially(tokenizer: PreTrainedTokenizerBase | None) -> bool:
         return True
     whole, bare = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (True, False))
     return bool(whole[:1] != bare[:1])
+
+
+class TokenGenerator:
+    """A masked language model that is not trained: it masks tokens and predicts the token of each place.
+
+    It is not a module: its weights are in no optimizer, no checkpoint and no saved model.
+
+    Args:
+        name: Hub name or local folder of the model.
+        encoder: Encoder whose tokens it reads.
+
+    Raises:
+        ValueError: A checkpoint without a head that predicts tokens, another vocabulary, or a model that takes
+            shorter rows.
+    """
+
+    def __init__(self, name: str, encoder: Encoder) -> None:
+        network = TransformerEncoder(name)
+        network.build_token_head()
+        if network.token_head is None or not network.token_head.pretrained:
+            raise InvalidValueError(
+                f"generator: expected a masked language model with its head, got {name} without one; name the "
+                "model of the encoder's pretraining, or a smaller one with its vocabulary"
+            )
+        own, given = network.tokenizer, encoder.tokenizer
+        if own is None or given is None or own.get_vocab() != given.get_vocab() or own.mask_token_id is None:
+            raise InvalidValueError(
+                f"generator: expected the tokens of the encoder, each with its number, and a mask token, got "
+                f"others in {name}; name a masked language model with the encoder's vocabulary"
+            )
+        longest = encoder.max_length or encoder.limit
+        if network.limit is not None and (longest is None or longest > network.limit):
+            raise InvalidValueError(
+                f"generator: expected a model that takes the encoder's rows, of up to {longest} tokens, got "
+                f"{name}, which takes {network.limit}; set model.encoder.max_length to that or less"
+            )
+        self.network = network.requires_grad_(False).eval()
+        self.special_ids = tuple(own.all_special_ids)
+        self.mask_id = int(own.mask_token_id)
+
+    @cached_property
+    def identity(self) -> str:
+        """32 hex digits of its weights."""
+        digest = hashlib.blake2b(digest_size=16)
+        add_weights(digest, self.network.state_dict())
+        return digest.hexdigest()
+
+    def hide(self, batch: Batch, rate: float) -> Tensor:
+        """Returns the token ids with some hidden, by the keys of their rows, (T,).
+
+        Each token except special tokens is chosen with probability ``rate``. Of the chosen tokens 80 % become the
+        mask token, 10 % any entry of the vocabulary, and the rest stays (Devlin et al. 2019, BERT, section 3.1).
+        """
+        device, draws = batch.ids.device, RowRandom(batch.draw_keys, view=_DRAWS)
+        mask = token_mask(batch.lengths)
+        chosen, way, other = (unpadded(draws.rand(mask.shape[1]), mask) for _ in range(3))
+        specials = sent(torch.tensor(self.special_ids), device)
+        hidden = (chosen < rate) & ~torch.isin(batch.ids, specials)
+        ids = batch.ids.masked_fill(hidden & (way < 0.8), self.mask_id)
+        size = self.network.vocabulary_size
+        return torch.where(hidden & (way >= 0.8) & (way < 0.9), (other * size).long(), ids)
+
+    @torch.no_grad()
+    def fill(self, batch: Batch, dropout: bool) -> Tensor:
+        """Returns the likeliest token of every place, hidden or not, (T,).
+
+        Args:
+            batch: Ragged rows.
+            dropout: Whether its dropout is on.
+        """
+        network = self.network.to(batch.ids.device).train(dropout)
+        states = network.token_vectors(batch)
+        return torch.cat([network.token_logits(part).argmax(dim=1) for part in torch.split(states, _BLOCK)])

@@ -21,8 +21,8 @@ from contrastive_text.core.random import fold, seed_torch
 from contrastive_text.core.similarity import full_precision
 from contrastive_text.core.types import Encoded
 from contrastive_text.encoders.embedder import Embedder
+from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.heads import Head
-from contrastive_text.inference.shared_network import evaluating
 from contrastive_text.objectives import Momentum, Objective
 from contrastive_text.objectives.between import read_vectors
 from contrastive_text.training.forward_pass import KEYS_PASS, encode_groups

@@ -18,8 +18,7 @@ from contrastive_text.data.loader import check_own_batches
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.tasks import ONLY
 from contrastive_text.encoders import Encoder, TransformerEncoder
-from contrastive_text.encoders.embedder import Embedder
-from contrastive_text.encoders.templates import check_template_bias
+from contrastive_text.encoders.embedder import Embedder, check_template_bias
 from contrastive_text.pairings import SameText
 from contrastive_text.poolers import (
     CLSPooler,

@@ -13,7 +13,7 @@ from contrastive_text.core.setting import SETTING, current_setting
 from contrastive_text.core.storage.checkpoints import BASE, load_options
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders import Encoder
-from contrastive_text.encoders.four_bits import is_part_of_packed
+from contrastive_text.encoders.adapters import is_part_of_packed
 from contrastive_text.training.continuation import TRAINER, check_changes, trainer_settings
 from contrastive_text.training.divergence import check_weights
 from contrastive_text.training.run_guides import GUIDES, check_same_guides, identities

@@ -103,7 +103,7 @@ def test_what_does_not_go_with_adapters_is_refused_in_words(masked: str, monkeyp
     for arguments, said in (
         ({"adapters": LoRA(), "config": tiny.CONFIG, "model_name_or_path": None}, "expected a pretrained model"),
         ({"weights_dtype": "bfloat16"}, "expected float32 for weights that are trained"),
-        ({"adapters": LoRA(), "weights_dtype": "int8"}, "expected one of float32, bfloat16, nf4, got 'int8'"),
+        ({"adapters": LoRA(), "weights_dtype": "int8"}, "weights_dtype: .* got 'int8'"),
         ({"adapters": LoRA(targets=["query", "valu"])}, r"LoRA.targets: expected .*query.*, got 'valu'"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -9,15 +9,15 @@ from covering import rest_slow
 from transformers import AutoModelForCausalLM
 
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.decoder import TextDecoder
 from contrastive_text.encoders.layouts import Layout
+from contrastive_text.objectives.denoising import TextDecoder
 
 BATCH = ragged(*ROWS)
 
 
 def decoder_of(name: str, tied: bool = True, layout: Layout = "auto") -> tuple[TransformerEncoder, TextDecoder]:
     encoder = encoder_of(name, layout=layout)
-    return encoder, encoder.make_decoder(tied).double().eval()
+    return encoder, TextDecoder(encoder, tied).double().eval()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaModel
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import learn_vocabulary
 from contrastive_text.encoders import LoRA, TransformerEncoder
-from contrastive_text.encoders.four_bits import in_four_bits
+from contrastive_text.encoders.adapters import _in_four_bits
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import LastTokenPooler
 from contrastive_text.training.module import ContrastiveModule
@@ -52,7 +52,7 @@ def encoded(model: SentenceEncoder) -> Tensor:
 
 def test_a_run_trains_adapters_over_packed_weights(llama: str, tmp_path: Path) -> None:
     module = module_of(llama, weights_dtype="nf4")
-    packed = [part for part in module.modules() if in_four_bits(part)]
+    packed = [part for part in module.modules() if _in_four_bits(part)]
     assert len(packed) == 14 and all(part.weight.dtype == torch.uint8 for part in packed)
     before = {name: value.clone() for name, value in module.named_parameters()}
     trainer = tiny.trainer(tmp_path, gradient_clip_val=0.1)
@@ -74,7 +74,7 @@ def test_a_run_trains_adapters_over_packed_weights(llama: str, tmp_path: Path) -
     for name, beside in (("merged", False), ("beside", True)):
         module.sentence_encoder().save_pretrained(tmp_path / name, adapters_beside=beside)
         plain = SentenceEncoder.from_pretrained(tmp_path / name, device="cpu")
-        assert not any(in_four_bits(part) for part in plain.modules())
+        assert not any(_in_four_bits(part) for part in plain.modules())
         found.append(encoded(plain))
         # Products in bfloat16, of 8 bits, against float32.
         assert float((found[-1] - vectors).norm() / vectors.norm()) < 0.03

@@ -15,7 +15,7 @@ from executions import batch_of
 from objective_cases import CASES
 from torch import Tensor, nn
 
-from contrastive_text.encoders import LoRA, TransformerEncoder, layer_checkpoints
+from contrastive_text.encoders import LoRA, TransformerEncoder, packing
 from contrastive_text.encoders.layouts import Layout
 from contrastive_text.objectives import Contrastive, DenoisingDecoder, Objective
 from contrastive_text.poolers import LastTwoPooler
@@ -49,7 +49,7 @@ def step(
     module.to(dtype)
     case = CASES["denoising decoder, InfoNCE" if "d" in objectives else "InfoNCE"]
     batch = batch_of(case, "no views", step=0)
-    with mock.patch.object(layer_checkpoints, "checkpoint", wraps=layer_checkpoints.checkpoint) as calls:
+    with mock.patch.object(packing, "checkpoint", wraps=packing.checkpoint) as calls:
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.float32):
             loss = module.training_step(batch, 0)
         loss.backward()  # out of autocast, as Lightning has it
@@ -135,7 +135,7 @@ def test_no_pass_makes_a_cache_of_keys_and_values() -> None:
 
 def test_a_copy_does_as_its_model_and_evaluation_computes_nothing_anew() -> None:
     copy = encoder_of("bert", gradient_checkpointing=True).twin()
-    with mock.patch.object(layer_checkpoints, "checkpoint", wraps=layer_checkpoints.checkpoint) as calls:
+    with mock.patch.object(packing, "checkpoint", wraps=packing.checkpoint) as calls:
         copy(ragged(*ROWS))
         assert calls.call_count == 0
         copy.train()(ragged(*ROWS))

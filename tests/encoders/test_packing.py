@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contrastive_text.encoders import ragged_attention as ragged
+from contrastive_text.encoders import packing as kernels
 from contrastive_text.encoders.layouts import natural_positions
 from contrastive_text.encoders.packing import Packing, attention, band, packed, packed_attention
 
@@ -116,11 +116,11 @@ def test_packed_attention_is_attention_within_rows(
     packing = Packing.of(torch.tensor(lengths))
     expected = dense_attention(query, key, value, lengths, causal, window)
     if by != "runs":
-        monkeypatch.setattr(ragged, "_flash", flash_reference)
-        monkeypatch.setattr(ragged, "_efficient", efficient_reference)
-        monkeypatch.setattr(ragged, "_kernel", lambda *_: by)
+        monkeypatch.setattr(kernels, "_flash", flash_reference)
+        monkeypatch.setattr(kernels, "_efficient", efficient_reference)
+        monkeypatch.setattr(kernels, "_kernel", lambda *_: by)
         key, value = (each.repeat_interleave(4 // key_heads, dim=1) for each in (key, value))
-    attend = packed_attention if by == "runs" else ragged.ragged_attention
+    attend = packed_attention if by == "runs" else kernels.ragged_attention
     reached = attend(query, key, value, packing, 0.0, 0.5, causal, window)
     # float64: sums in another order
     torch.testing.assert_close(reached, expected, rtol=0, atol=1e-12)
@@ -128,13 +128,13 @@ def test_packed_attention_is_attention_within_rows(
 
 @pytest.mark.parametrize("kernel", ["flash", "efficient", None])
 def test_every_kernel_takes_one_key_a_row(kernel: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ragged, "_flash", flash_reference)
-    monkeypatch.setattr(ragged, "_efficient", efficient_reference)
-    monkeypatch.setattr(ragged, "_kernel", lambda *_: kernel)
+    monkeypatch.setattr(kernels, "_flash", flash_reference)
+    monkeypatch.setattr(kernels, "_efficient", efficient_reference)
+    monkeypatch.setattr(kernels, "_kernel", lambda *_: kernel)
     query, _, _ = states(6, 4)
     _, key, value = states(3, 4)
     packing = Packing.of(torch.tensor([3, 2, 1]))
-    reached = ragged.ragged_attention(query, key, value, packing)
+    reached = kernels.ragged_attention(query, key, value, packing)
     torch.testing.assert_close(reached, packed_attention(query, key, value, packing), rtol=0, atol=1e-12)
 
 
@@ -143,10 +143,10 @@ def test_every_kernel_takes_one_key_a_row(kernel: str | None, monkeypatch: pytes
 def test_kernels_of_torch_take_the_arguments_and_have_a_gradient(
     kernel: str, dtype: torch.dtype, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ragged, "_kernel", lambda *_: kernel)
+    monkeypatch.setattr(kernels, "_kernel", lambda *_: kernel)
     window = 2 if kernel == "flash" else None
     parts = [each.to("meta", dtype).requires_grad_() for each in states(6, 4, width=12)]
-    reached = ragged.ragged_attention(*parts, Packing.of(torch.tensor([3, 2, 1])), 0.1, None, causal, window)
+    reached = kernels.ragged_attention(*parts, Packing.of(torch.tensor([3, 2, 1])), 0.1, None, causal, window)
     assert (reached.shape, reached.dtype) == ((1, 6, 4, 12), dtype)
     assert reached.requires_grad
     if kernel == "flash":  # the other's backward pass can't be run without values
@@ -176,8 +176,8 @@ def test_a_gpu_takes_packed_rows_of_every_precision_in_one_launch(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     on_gpu = SimpleNamespace(dtype=dtype, device=torch.device("cuda", 0))
-    assert ragged._kernel(on_gpu, window) == expected  # type: ignore[arg-type]  # a tensor, as far as it is read
-    assert ragged._kernel(torch.zeros(1, dtype=dtype), window) is None
+    assert kernels._kernel(on_gpu, window) == expected  # type: ignore[arg-type]  # a tensor, as far as it is read
+    assert kernels._kernel(torch.zeros(1, dtype=dtype), window) is None
 
 
 def test_dropout_of_attention_reaches_packed_rows() -> None:

@@ -149,8 +149,6 @@ def test_scores_that_are_capped_softly_are_not_packed_even_where_the_cap_changes
 def test_an_attention_that_an_architecture_ignores_is_refused() -> None:
     with pytest.raises(ValueError, match="expected an architecture that can be causal, got bert"):
         encoder_of(CONFIGS["bert"], attention="causal")
-    with pytest.raises(
-        ValueError, match=r"encoder.attention: expected causal, bidirectional or null, got 'full'"
-    ):
+    with pytest.raises(ValueError, match=r"encoder.attention: .*'full'"):
         encoder_of(CONFIGS["bert"], attention="full")
     assert "is_causal" not in vars(encoder_of(CONFIGS["bert"], attention="bidirectional").model.config)

@@ -11,7 +11,7 @@ from decoders import BEGINS, DECODERS, ENDS, save_decoder, tokenizer_of
 from transformers import AutoTokenizer
 
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.row_ends import end_rows
+from contrastive_text.encoders.loading import end_rows
 from contrastive_text.poolers import LastTokenPooler, MeanPooler, Pooler
 from contrastive_text.training.callbacks.run_summary import model_facts
 from contrastive_text.training.module import ContrastiveModule

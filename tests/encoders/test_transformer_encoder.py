@@ -328,9 +328,7 @@ def test_neither_or_both_of_name_and_config_are_refused() -> None:
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.0])
 def test_a_dropout_that_is_no_probability_is_refused(dropout: float) -> None:
-    with pytest.raises(
-        ValueError, match=rf"encoder.dropout: expected a probability in \[0, 1\) or null, got {dropout}"
-    ):
+    with pytest.raises(ValueError, match=rf"encoder.dropout: .* got {dropout}"):
         encoder_of("bert", dropout=dropout)
 
 

@@ -28,10 +28,10 @@ from contrastive_text.core.setting import one_thread
 from contrastive_text.core.types import Hidden
 from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.encoders import TransformerEncoder, prepacked
+from contrastive_text.encoders.shared_use import shared_network
 from contrastive_text.inference import blocks
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.runtimes import BACKENDS
-from contrastive_text.inference.shared_network import shared_network
 from contrastive_text.inference.vector_files.index import VectorIndex
 from contrastive_text.poolers import LastTwoPooler, MeanPooler
 

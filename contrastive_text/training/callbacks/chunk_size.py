@@ -16,7 +16,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import is_out_of_memory
 from contrastive_text.core.terminal import say
 from contrastive_text.core.types import Slot
-from contrastive_text.encoders.layer_checkpoints import one_layer_kept
+from contrastive_text.encoders.packing import one_layer_kept
 from contrastive_text.training.module import ContrastiveModule
 
 RESERVE = 0.4

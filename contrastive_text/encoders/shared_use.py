@@ -1,26 +1,42 @@
-"""Use of a network that other threads use too: nothing of it is changed, and a change by others is refused."""
+"""Use of a network that other threads use too. Nothing of it is changed, and a change by others is refused."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from threading import RLock
+from weakref import WeakKeyDictionary
 
-from torch import Tensor, nn
+from torch import nn
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders.base import Encoder
-from contrastive_text.encoders.training_threads import is_trained_elsewhere
 
 _OWN_DICTS = ("_buffers", "_forward_hooks", "_forward_pre_hooks")
 """Dictionaries of a module that Transformers adds to in a pass."""
 
-_switching = RLock()
+_training_threads: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+"""Encoder -> identity of the thread that last ran it in training mode with gradients."""
+
+_switching = threading.RLock()
+
+
+def note_training(encoder: nn.Module) -> None:
+    """Records that this thread trains an encoder, until the encoder is in evaluation mode."""
+    _training_threads[encoder] = threading.get_ident()
+
+
+def _is_trained_elsewhere(encoder: nn.Module) -> bool:
+    """Returns whether another thread, which is still running, trains an encoder."""
+    thread = _training_threads.get(encoder)
+    if not encoder.training or thread is None or thread == threading.get_ident():
+        return False
+    return any(other.ident == thread for other in threading.enumerate())
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switches dropout off; afterwards each part is in its mode again, for an encoder may be in training."""
+    """Switches dropout off, and afterwards restores the mode of each part."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -32,10 +48,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def shared_network(model: nn.Module) -> Iterator[nn.Module]:
-    """Gives a network without dropout that other threads may use at the same time.
+    """Yields a network without dropout that other threads may use at the same time.
 
-    A network in evaluation mode is given as it is. Of another one a copy of its modules is given, with the same
-    weights, so that a thread that trains the network keeps its dropout.
+    A network in evaluation mode is yielded itself. Of another network a copy of its modules is yielded, with the
+    same weights, so that a thread that trains the network keeps its dropout.
 
     Args:
         model: The network.
@@ -44,7 +60,7 @@ def shared_network(model: nn.Module) -> Iterator[nn.Module]:
         ValueError: The network is in training in another thread, or its weights changed in the meantime.
     """
     parts = list(model.modules())
-    before = _check(parts)
+    before = _weight_versions(parts)
     is_in_training = any(part.training for part in parts)
     if is_in_training and any(map(_is_bound, parts)):
         with _switching, evaluating(model):
@@ -53,17 +69,17 @@ def shared_network(model: nn.Module) -> Iterator[nn.Module]:
         yield _evaluation_copy(model, {})
     else:
         yield model
-    if before != _check(parts):
+    if before != _weight_versions(parts):
         raise InvalidValueError(
             "encode: expected weights that stay as they are, got weights that another thread changed in the "
             "meantime; train a copy of the model instead (copy.deepcopy)"
         )
 
 
-def _check(parts: Sequence[nn.Module]) -> list[tuple[int, int]]:
+def _weight_versions(parts: Sequence[nn.Module]) -> list[tuple[int, int]]:
     """Returns the identity and the version of each weight, unless another thread trains an encoder."""
     for part in parts:
-        if isinstance(part, Encoder) and is_trained_elsewhere(part):
+        if isinstance(part, Encoder) and _is_trained_elsewhere(part):
             raise InvalidValueError(
                 f"encode: expected a model that no other thread trains, got a {type(part).__name__} in training; "
                 "train a copy of the model instead (copy.deepcopy), or call model.eval() after the training"
@@ -79,7 +95,7 @@ def _is_bound(part: nn.Module) -> bool:
 
 
 def _has_changing_frequencies(part: nn.Module) -> bool:
-    """Returns whether a module computes frequencies of rotary positions anew, by the rows of each pass."""
+    """Returns whether a module recomputes frequencies of rotary positions from the rows of each pass."""
     kinds = vars(part).get("rope_type")
     names = kinds.values() if isinstance(kinds, dict) else [kinds]
     return any(isinstance(name, str) and (name == "longrope" or "dynamic" in name) for name in names)
@@ -94,16 +110,13 @@ def _evaluation_copy(part: nn.Module, copies: dict[int, nn.Module]) -> nn.Module
     """
     if id(part) in copies:
         return copies[id(part)]
-    copy = copies[id(part)] = object.__new__(type(part))  # neither ``__init__`` nor the state that is pickled
+    copy = copies[id(part)] = object.__new__(type(part))  # neither ``__init__`` nor the pickled state
     own = {name: vars(part)[name].copy() for name in _OWN_DICTS}
     vars(copy).update(vars(part) | own | {"training": False})
     if _has_changing_frequencies(part):
-        vars(copy)["_buffers"] = {name: _cloned(buffer) for name, buffer in part._buffers.items()}
+        buffers = part._buffers.items()
+        vars(copy)["_buffers"] = {name: None if each is None else each.clone() for name, each in buffers}
     vars(copy)["_modules"] = {
         name: None if child is None else _evaluation_copy(child, copies) for name, child in part._modules.items()
     }
     return copy
-
-
-def _cloned(buffer: Tensor | None) -> Tensor | None:
-    return None if buffer is None else buffer.clone()

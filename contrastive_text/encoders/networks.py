@@ -1,4 +1,4 @@
-"""Class of Transformers that a configuration's network has, and the pooler that its checkpoint brings along."""
+"""Facts of a Transformers network that its class or configuration tells: class, positions, padding, pooler."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from transformers import (
     AutoModelForTextEncoding,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
 )
 
 from contrastive_text.core.errors import InvalidValueError
@@ -24,14 +25,17 @@ NetworkClass: TypeAlias = type[AutoModel] | type[AutoModelForMaskedLM] | type[Au
 POOLER = "pooler."
 """Beginning of the names of a pooler's weights."""
 _DENSE = ("pooler.dense", "pooler")
-"""Places of a pooler's dense layer: BERT's, and ALBERT's, whose pooler is the layer itself."""
+"""Names of a pooler's dense layer: BERT's, and ALBERT's, whose pooler is the layer itself."""
+# Modules whose output enters the blocks at their width: after ELECTRA's and ALBERT's projection, the embeddings
+# module of BERT's relatives, the token table of decoders.
+_EMBEDDINGS = ("embeddings_project", "encoder.embedding_hidden_mapping_in", "embeddings", "embed_tokens")
 
 
 def network_class(architecture: PreTrainedConfig) -> NetworkClass:
-    """Returns the class that loads the network of a configuration: of encoder-decoders the encoder alone, if any.
+    """Returns the class that loads the network of a configuration; of an encoder-decoder, the encoder alone.
 
     Raises:
-        ValueError: A model of images or sounds and texts, which gives no token vectors for a text.
+        ValueError: A model of images or sounds and texts, which has no token vectors for a text.
 
     Example:
         >>> from transformers import BertConfig, T5Config
@@ -62,28 +66,70 @@ def text_config(architecture: PreTrainedConfig) -> PreTrainedConfig:
 
 
 def padding_id(architecture: PreTrainedConfig) -> int:
-    """Returns the token id that padding has; 0 for a configuration that names none."""
+    """Returns the token id of padding; 0 for a configuration that names none."""
     return getattr(text_config(architecture), "pad_token_id", None) or 0  # some have no such key at all
 
 
-def prepare_encoder(architecture: PreTrainedConfig) -> None:
-    """Changes a configuration whose class refuses to load the encoder alone of an encoder-decoder."""
-    if architecture.model_type == "t5gemma":
-        architecture.is_encoder_decoder = False
+def dropouts(architecture: PreTrainedConfig) -> dict[str, float]:
+    """Returns the dropouts of a network without its heads: name in the configuration -> probability."""
+    heads = ("classifier", "summary", "qa_", "seq_classif", "pooler", "layerdrop")  # OPT drops whole layers
+    return {
+        key: float(value)
+        for key, value in architecture.to_dict().items()
+        if "drop" in key and isinstance(value, int | float) and not key.startswith(heads)
+    }
+
+
+def embedding_module(model: nn.Module) -> nn.Module | None:
+    """Returns the part of a network whose output enters its blocks; None if it isn't known."""
+    modules = dict(model.named_modules())
+    return next((modules[name] for name in _EMBEDDINGS if name in modules), None)
+
+
+def without_cache(model: PreTrainedModel) -> dict[str, bool]:
+    """Returns the option that keeps a decoder from storing keys and values of all layers for later tokens."""
+    return {"use_cache": False} if "use_cache" in signature(model.forward).parameters else {}
+
+
+def first_position(model: PreTrainedModel) -> int:
+    """Returns the position number of a row's first token."""
+    # RoBERTa and its relatives reserve the rows of the position table up to the padding index for padding.
+    return max((t.padding_idx + 1 for t in _position_tables(model) if t.padding_idx is not None), default=0)
+
+
+def longest_row(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
+    """Returns the longest row in tokens that a network and its tokenizer take; None for no limit."""
+    limits = [table.num_embeddings - first_position(model) for table in _position_tables(model)]
+    # GPT-2's own key is n_positions; the configuration maps this name to each architecture's key.
+    places = getattr(model.config, "max_position_embeddings", None)
+    if not limits and isinstance(places, int) and places > 0:  # XLNet writes -1 for no limit
+        limits = [places]
+    # Tokenizers without a limit have a huge number.
+    if tokenizer is not None and tokenizer.model_max_length < 10**9:
+        limits.append(tokenizer.model_max_length)
+    return min(limits, default=None)
+
+
+def _position_tables(model: PreTrainedModel) -> list[nn.Embedding]:
+    return [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and name.endswith("position_embeddings")
+    ]
 
 
 def without_pooler(kind: NetworkClass, architecture: PreTrainedConfig) -> PreTrainedModel:
-    """Returns a network with random weights, without a pooler if it can be built without one."""
+    """Returns a network with random weights, without a pooler if its class allows that."""
     made: PreTrainedModel
     try:
         made = kind.from_config(architecture, dtype=torch.float32, add_pooling_layer=False)  # type: ignore[no-untyped-call]  # theirs
-    except TypeError:  # other architectures have none
+    except TypeError:  # other architectures have no pooler
         made = kind.from_config(architecture, dtype=torch.float32)  # type: ignore[no-untyped-call]  # theirs
     return made
 
 
 def detach_pooler(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Removes the pooler from a network that can be built without one. Returns the pooler's weights by name."""
+    """Removes the pooler from a network whose class allows that. Returns the pooler's weights by name."""
     if "add_pooling_layer" not in signature(type(model).__init__).parameters:
         return {}
     weights = {name: weight for name, weight in model.state_dict().items() if name.startswith(POOLER)}
