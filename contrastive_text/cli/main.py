@@ -91,7 +91,7 @@ What people change:
   --chunk auto               the largest part of a batch that fits into memory; whole batches
   --seed_everything N        seed of everything that is drawn; 42
   --export.dirpath FOLDER    where the model goes; runs/version_N/model
-  --folder RUN               a folder for the run: the same command goes on with it
+  --folder RUN               folder of the run: the same command starts or resumes it
 
 Methods to begin with:
   simcse, dcl, consert       sentences, one a line
@@ -100,7 +100,7 @@ Methods to begin with:
   sbert_nli, cs224n, glue    labels
 
 Going on:
-  --resume RUN               after a kill, Ctrl-C or SIGTERM, with the same bits
+  --resume RUN               after a kill, Ctrl-C or SIGTERM, in its folder, with the same bits
   --init_from RUN            a second stage, from the weights of a first
 
   --config FILE              a YAML file over the recipe; later ones override earlier ones

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -12,17 +12,18 @@ from rich.table import Table
 
 from contrastive_text.cli.configuration import configured, laid_over
 from contrastive_text.cli.predictions import write_outputs
-from contrastive_text.cli.resume import resume_words
-from contrastive_text.cli.words import option_value, option_values
+from contrastive_text.cli.words import option_value, option_values, with_values
 from contrastive_text.core.console import console
 from contrastive_text.core.distributed import leaving_the_group
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.places import settled
 from contrastive_text.core.terminal import shown
-from contrastive_text.recipes.layers import Config
+from contrastive_text.recipes.layers import Config, read_config
 from contrastive_text.runs.ensemble import Choice, is_ensemble, read_choices
 from contrastive_text.training.held_out import OVERALL
 from contrastive_text.training.run import Run
-from contrastive_text.training.run_parser import checkpoint_parts
+from contrastive_text.training.run_folder import CONFIG
+from contrastive_text.training.run_parser import PLACES, VALUES, checkpoint_parts
 
 _PARTS = {"validate": "validation", "test": "test", "predict": "predict"}
 """Command -> whose files it reads."""
@@ -42,10 +43,10 @@ def train(words: list[str]) -> None:
     """Runs ``fit``, ``validate``, ``test`` or ``predict``, of one model or of an ensemble's."""
     quieten()
     command, *rest = words
-    if option_value(rest, "--resume") is not None:
+    if (resumed := option_value(rest, "--resume")) is not None:
         if command != "fit":
             raise InvalidValueError(f"--resume: expected it with fit, got it with {command}; give --ckpt_path")
-        command, *rest = resume_words(rest)
+        rest = _resume_words(rest, resumed)
     dry_run = command == "fit" and "--dry_run" in rest
     if dry_run:
         rest = [word for word in rest if word != "--dry_run"]
@@ -58,6 +59,39 @@ def train(words: list[str]) -> None:
         else:
             files = option_values(rest, "--config")
             _perform(command, Run(*configured(command, rest), files=files), dry_run=dry_run)
+
+
+def _resume_words(words: Sequence[str], folder: str) -> list[str]:
+    """Replaces ``--resume RUN`` by ``--folder RUN`` and the configuration in that folder.
+
+    Raises:
+        FileNotFoundError: There is no such run.
+        ValueError: The configuration isn't one that ``fit`` wrote, or names parts that nobody trusts.
+    """
+    file = Path(folder, CONFIG)
+    if not file.is_file():
+        raise MissingFileError(
+            f"--resume: expected the folder of a run, with {CONFIG} in it, found none at {folder}; name one, "
+            "such as runs/version_0"
+        )
+    _check_config(read_config(file), file)
+    given = ["--config", str(file), "--folder", folder, "--trainer.default_root_dir", "null"]
+    given += ["--weights_only", "true"]  # whatever the file says
+    return [*given, *(word for word, value in with_values(words, "--resume") if value is None)]
+
+
+def _check_config(config: Mapping[str, object], file: Path) -> None:
+    """Checks that ``fit`` wrote a configuration: the parser imports what dotted names in it name."""
+    for name, inner in config.items():
+        if name in PLACES and isinstance(inner, Mapping):
+            settled(inner, PLACES[name], f"{file}: {name}")
+        elif name in PLACES and inner is not None:
+            raise InvalidValueError(f"{file}: {name}: expected names and values, got {inner!r}; start it anew")
+        elif name in VALUES and isinstance(inner, Mapping | list):
+            raise InvalidValueError(f"{file}: {name}: expected a plain value, got {inner!r}; start it anew")
+        elif name not in (*PLACES, *VALUES):
+            known = ", ".join((*PLACES, *VALUES))
+            raise InvalidValueError(f"{file}: expected what a run writes ({known}), got {name!r}; start it anew")
 
 
 def _perform(command: str, run: Run, folder: Path | None = None, dry_run: bool = False) -> Path | None:

@@ -12,8 +12,8 @@ from typing import Any, Self, TypeVar
 
 import pytorch_lightning as pl
 from jsonargparse import Namespace
-from pytorch_lightning.callbacks import ModelCheckpoint, ProgressBar
-from pytorch_lightning.cli import LightningArgumentParser
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint, ProgressBar
+from pytorch_lightning.cli import LightningArgumentParser, SaveConfigCallback
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
@@ -24,7 +24,7 @@ from contrastive_text.core.notebook import facts_table
 from contrastive_text.core.specs import to_plain
 from contrastive_text.core.storage.disk import replacing
 from contrastive_text.core.storage.manifests import model_place
-from contrastive_text.core.terminal import escaping_output
+from contrastive_text.core.terminal import escaping_output, say
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.files.given import given_sources, handed
 from contrastive_text.encoders import Encoder
@@ -32,20 +32,25 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.recipes.citations import shipped
 from contrastive_text.recipes.layers import Config, lay, layer_file, read_layers, replace_bounds
 from contrastive_text.recipes.yaml_files import parse_yaml
-from contrastive_text.training.callbacks import RunSummary
+from contrastive_text.training.callbacks import ExportModel, RunSummary, SaveWhenStopped
 from contrastive_text.training.callbacks.chunk_size import ChunkSize
 from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
 from contrastive_text.training.callbacks.progress import RunProgressBar
 from contrastive_text.training.callbacks.run_summary import TITLE, model_facts
 from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
-from contrastive_text.training.dry_run import FirstStepReachedError, make_dry
 from contrastive_text.training.folder_start import with_start
 from contrastive_text.training.initial_weights import load_initial_weights
-from contrastive_text.training.latest_checkpoint import FINISHED, resumable_in
 from contrastive_text.training.model_card import add_card
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.training.named_folder import NamedFolder, check_options
-from contrastive_text.training.run_folders import OwnFolders, SavedConfig, remove_leftovers
+from contrastive_text.training.run_folder import (
+    FINISHED,
+    OwnFolders,
+    RunFolder,
+    SavedConfig,
+    check_folder_options,
+    remove_leftovers,
+    resumable_in,
+)
 from contrastive_text.training.run_log import LogInCheckpoints, RunLogger, check_loggers, give_back_folders
 from contrastive_text.training.run_parser import PLACES, VALUES, check_places, checkpoint_parts, run_parser
 from contrastive_text.training.trainer_options import (
@@ -65,6 +70,8 @@ _OF_NO_CONCERN = (
     "Total length of `list` across ranks is zero",  # no validation
 )
 """How warnings of Lightning's begin that the user of a run can do nothing about."""
+_OWN_CHECKPOINTS = "Checkpoint directory .* exists and is not empty"
+"""The same, of a run that resumes in its folder."""
 
 
 class Run:
@@ -212,10 +219,10 @@ class Run:
             RuntimeError: A loss that is no number any more.
         """
         parts = self._parts
-        check_options(parts["folder"], self._parts["trainer"].as_dict())
+        check_folder_options(parts["folder"], self._parts["trainer"].as_dict())
         if dry_run:
-            make_dry(self.trainer)
-        elif parts["folder"] is not None and not self._goes_on(Path(parts["folder"])):
+            _make_dry(self.trainer)
+        elif parts["folder"] is not None and not self._resumes(Path(parts["folder"])):
             return
         else:
             remove_leftovers(self.trainer)
@@ -243,42 +250,43 @@ class Run:
         try:
             check_loggers(self.trainer.loggers)
             self.call(pl.Trainer.fit)
-        except FirstStepReachedError:
+        except _FirstStepReachedError:
             return
         except BaseException:
             give_back_folders(self.trainer.loggers)
             raise
-        if parts["folder"] is not None and self.trainer.is_global_zero:
-            with replacing(Path(parts["folder"], FINISHED)):
+        log = next(iter(self.trainer.loggers), None)
+        if isinstance(log, CSVLogger) and self.trainer.is_global_zero:
+            with replacing(Path(log.log_dir, FINISHED)):
                 pass
         parts["ckpt_path"] = None  # from here on the weights are the run's own
         self._trained = True
 
-    def _goes_on(self, folder: Path) -> bool:
-        """Takes up the run of a named folder, if it has begun; tells whether there is anything left to do."""
+    def _resumes(self, folder: Path) -> bool:
+        """Resumes the run in a named folder if it has begun. Returns whether there is anything left to do."""
         written = self._save_config.parser.dump(self._save_config.config, skip_none=False)
-        named = NamedFolder(folder, parse_yaml(written, "Run"))
+        state = RunFolder(folder, parse_yaml(written, "Run"))
         if self.trainer.is_global_zero:
-            named.tell()
-        if named.checkpoint is not None:
-            taken = {"ckpt_path": str(named.checkpoint.path), "weights_only": True, "init_from": None}
-            for name, value in taken.items():
+            state.tell()
+        if state.checkpoint is not None:
+            changes = {"ckpt_path": str(state.checkpoint.path), "weights_only": True, "init_from": None}
+            for name, value in changes.items():
                 self._parts[name] = value
-            self._folders.log_end = named.log_end
+            self._folders.log_end = state.log_end
             self._parts["resumable"].former = resumable_in(folder)
             if self._parts["chunk"] == "auto":
-                self.module.set_chunk_tokens(named.checkpoint.model.get("chunk_tokens"))  # what was measured then
+                self.module.set_chunk_tokens(state.checkpoint.model.get("chunk_tokens"))  # measured at its start
             vars(self.trainer)["callbacks"].remove(self._save_config)  # that of its first start is there
-        if named.finished is not None:
-            self._finished = named.finished.model
-        return named.finished is None
+        self._finished = state.model
+        return state.model is None
 
     def call(self, method: Callable[..., T]) -> T:
         """Calls a method of the trainer, such as ``pl.Trainer.test``, with module, data and its own options."""
         check_reads_batches(self.trainer, method.__name__)
         given = {name: self._parts[name] for name in inspect.signature(method).parameters if name in self._parts}
         with answering(), escaping_output(), warnings.catch_warnings():
-            for message in _OF_NO_CONCERN:
+            own = [] if self._parts.get("ckpt_path") is None else [_OWN_CHECKPOINTS]
+            for message in (*_OF_NO_CONCERN, *own):
                 warnings.filterwarnings("ignore", message=message)
             return method(self.trainer, **given, datamodule=self.data)
 
@@ -348,3 +356,34 @@ def _further(loggers: object) -> list[Any]:  # Any: what a user configures
 def _resuming(config: Namespace) -> str:
     """Returns the command that goes on with a run when its folder is put after it."""
     return shlex.join(["contrastive-text", "fit", *trust_words(own_modules(config.as_dict())), "--resume"])
+
+
+class _FirstStepReachedError(Exception):
+    """Ends a dry run."""
+
+
+class _EndBeforeFirstStep(Callback):
+    """Ends a run when its first step would begin, after the batches of validation that Lightning tries."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Ends the run.
+
+        Raises:
+            _FirstStepReachedError: Always.
+        """
+        if trainer.is_global_zero:
+            steps = trainer.estimated_stepping_batches
+            say(f"Dry run: {steps:,} steps would follow; nothing was trained, and nothing written")
+        raise _FirstStepReachedError
+
+
+def _make_dry(trainer: pl.Trainer) -> None:
+    """Configures a trainer for ``--dry_run``: it stops before the first step and writes nothing."""
+    callbacks = vars(trainer)["callbacks"]  # Lightning sets it, undeclared
+    writers = (ExportModel, SaveConfigCallback, SaveWhenStopped)
+    callbacks[:] = [callback for callback in callbacks if not isinstance(callback, writers)]
+    for callback in callbacks:
+        if isinstance(callback, OwnFolders):
+            callback.writes = False
+    callbacks.append(_EndBeforeFirstStep())
+    trainer.loggers = []

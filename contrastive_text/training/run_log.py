@@ -18,8 +18,7 @@ from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 from pytorch_lightning.utilities import rank_zero_only
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.disk import replacing
-from contrastive_text.training.writable import check_writable
+from contrastive_text.core.storage.disk import check_writable, replacing
 
 LOG_ROWS = "log_rows"
 """Where a checkpoint keeps how many rows the log of its run had."""

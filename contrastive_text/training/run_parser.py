@@ -78,7 +78,7 @@ def _built(command: str, kind: type[LightningArgumentParser]) -> LightningArgume
         "--folder",
         type=str | None,
         default=None,
-        help="fit: the run's folder in place of runs/version_N; the same command goes on with the run there",
+        help="fit: the run's folder in place of runs/version_N; the same command starts or resumes the run there",
     )
     parser.add_argument(
         "--init_from",

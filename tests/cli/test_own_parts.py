@@ -13,7 +13,7 @@ import pytest
 
 from contrastive_text.__main__ import leave_working_directory
 from contrastive_text.cli import run
-from contrastive_text.training.run_folders import OwnFolders
+from contrastive_text.training.run_folder import OwnFolders
 
 OWN = """\
 import own_words

@@ -132,6 +132,6 @@ def test_the_shell_says_how_to_go_on_from_where_it_was_stopped(
     assert command[0] == "contrastive-text"
     assert command[1:] == ["fit", "--resume", "runs/version_1"]
     assert shell(command[1:]) == 0
-    assert "Resuming runs/version_1/resume-step=3.ckpt: step 3" in capfd.readouterr().out
-    again = best_checkpoint(tmp_path / "runs" / "version_2", "test")
+    assert "Resuming runs/version_1 from runs/version_1/resume-step=3.ckpt: step 3" in capfd.readouterr().out
+    again = best_checkpoint(tmp_path / "runs" / "version_1", "test")
     check_same(dict(read_checkpoint(whole).weights), dict(read_checkpoint(again).weights))

@@ -18,7 +18,7 @@ from resume.runs import check_same
 
 from contrastive_text.cli import run as shell
 from contrastive_text.core.storage.checkpoints import read_checkpoint
-from contrastive_text.training import shared_folders
+from contrastive_text.training import run_folder
 
 pytestmark = pytest.mark.slow
 
@@ -110,7 +110,7 @@ def test_a_killed_rank_is_restarted_and_the_run_goes_on(nodes: int, processes: i
     said = "".join(agent.communicate(timeout=600)[0] for agent in agents)
     assert [agent.returncode for agent in agents] == [0] * nodes, said
     assert "exitcode: -9" in said
-    assert "Going on in killed from killed/resume-step=6.ckpt: step 6" in said
+    assert "Resuming killed from killed/resume-step=6.ckpt: step 6" in said
     check_same(of_run(place / "unbroken"), of_run(place / "killed"))
     assert (place / "killed" / "metrics.csv").read_bytes() == (place / "unbroken" / "metrics.csv").read_bytes()
     assert sorted(path.name for path in place.glob("killed/*")) == sorted(
@@ -121,7 +121,7 @@ def test_a_killed_rank_is_restarted_and_the_run_goes_on(nodes: int, processes: i
 def on_own_disks(number: int, port: int, folder: str) -> None:
     """One of two ranks whose working directories are apart, as on machines that share no disk."""
     become_node(number, port, nodes=2)
-    shared_folders.PATIENCE = 0.0
+    run_folder.PATIENCE = 0.0
     own = Path(folder, str(number))
     os.chdir(own)
     sys.path.append(folder)
@@ -138,7 +138,6 @@ def on_own_disks(number: int, port: int, folder: str) -> None:
 def test_machines_that_do_not_share_the_folder_are_told(place: Path) -> None:
     start_all(unbroken, 2, *free_ports(1), str(place))
     (place / "unbroken" / "finished").unlink()
-    (place / "unbroken" / "model" / "modules.json").unlink()
     (place / "unbroken").rename(place / "begun")
     for number in ("0", "1"):
         (place / number).mkdir()
@@ -148,6 +147,6 @@ def test_machines_that_do_not_share_the_folder_are_told(place: Path) -> None:
     first, second = ((place / number / "said").read_text() for number in ("0", "1"))
     assert "process 1 on " in second
     assert "expected to see what the first process writes to " in second
-    assert "expected to go on from step=10.ckpt of " in second
+    assert "expected to resume from step=10.ckpt of " in second
     assert "as the first process does, got no checkpoint; several machines need one file system" in second
     assert first.count("all is well here, but not on another machine") == 2

@@ -174,6 +174,34 @@ def _flush_folder(folder: Path) -> None:
         os.close(opened)
 
 
+def check_writable(folder: Path, where: str) -> Path:
+    """Checks that a folder can be written to, or made. Writes nothing.
+
+    Args:
+        folder: The folder.
+        where: The option that names it.
+
+    Returns:
+        The folder, or the nearest folder around it that exists.
+
+    Raises:
+        DiskError: The folder can't be written to.
+    """
+    try:
+        there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(there))
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
+        return there
+    except OSError as error:
+        raise DiskError(
+            error.errno or errno.EIO,
+            f"{where}: expected a folder that can be written to, got {folder}: {error.strerror or error}; name "
+            "another, or move away what is there",
+        ) from error
+
+
 @contextmanager
 def held(path: Path, wait: bool = False) -> Iterator[bool]:
     """Holds the lock of a path, which one process holds at a time, and yields whether it is held.

@@ -1,0 +1,399 @@
+"""The folder of a run: whether a run starts, resumes or has finished there, and what the run writes to it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.cli import SaveConfigCallback
+from pytorch_lightning.loggers import CSVLogger
+
+from contrastive_text.core.errors import (
+    ContrastiveTextError,
+    DiskError,
+    InvalidValueError,
+    MissingFileError,
+    RunError,
+)
+from contrastive_text.core.storage.checkpoints import Checkpoint, read_checkpoint
+from contrastive_text.core.storage.disk import check_writable, held, remove_abandoned, replacing, temporary_in
+from contrastive_text.core.terminal import say
+from contrastive_text.recipes.layers import read_config
+from contrastive_text.training.callbacks import ExportModel
+from contrastive_text.training.checkpoint_io import local_path
+from contrastive_text.training.continuation import find_changes
+from contrastive_text.training.run_log import LOG_ROWS, RunLogger
+
+CONFIG = "config.yaml"
+"""Name of the configuration in the folder of a run."""
+FINISHED = "finished"
+"""Name of the file that marks a finished run in its folder."""
+PATIENCE = 60.0
+"""Seconds until a network's file system shows a file of one machine on all machines."""
+_COPIES = 4
+"""Sizes of the weights that a run needs: of a checkpoint with two moments of AdamW, and of the exported model."""
+_END = 64
+"""Last bytes of a checkpoint that identify it: they hold its checksum."""
+_MAY_DIFFER = (
+    *("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.enable_progress_bar"),
+    *("trainer.devices", "trainer.num_nodes", "data.num_workers", "resumable", "oversubscribe"),
+    *("folder", "trainer.default_root_dir", "ckpt_path", "weights_only", "init_from", "keep_heads"),
+)
+"""Options that may change when a run is resumed: they change no step, or the checkpoint replaces them."""
+_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""By default torchrun's agent keeps one store of addresses over all restarts (pytorch issue 167288)."""
+
+
+def check_folder_options(folder: str | None, trainer: Mapping[str, object]) -> None:
+    """Checks that a run with a named folder keeps its log and its checkpoints there.
+
+    Raises:
+        ValueError: The options disable the log or the checkpoints. Or torchrun may restart a run that has no
+            folder, or whose processes wouldn't find each other.
+    """
+    most = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    if most != "0" and folder is None:
+        raise InvalidValueError(
+            f"folder: expected the folder of a run that torchrun may restart (--max-restarts {most}), got none, "
+            "so a restarted run would begin again; give --folder runs/NAME"
+        )
+    if most != "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        raise InvalidValueError(
+            f"torchrun: expected {_STORE}=1 in its environment next to --max-restarts {most}, got none: "
+            "restarted processes may look for each other at the addresses of the former processes; "
+            f"export {_STORE}=1"
+        )
+    if folder is None:
+        return
+    kept = {"logger": False, "enable_checkpointing": False}
+    other = [f"trainer.{name} false" for name, value in kept.items() if trainer[name] is value]
+    other += [f"trainer.{name}" for name in ("fast_dev_run", "default_root_dir") if trainer[name]]
+    if other:
+        raise InvalidValueError(
+            f"folder: expected a run that keeps its log and checkpoints in {folder}, got {', '.join(other)}; "
+            "drop that"
+        )
+
+
+class RunFolder:
+    """State of a run's folder: empty, a run to resume, or a finished run.
+
+    Args:
+        folder: The run's folder. It may be missing.
+        config: The whole configuration of the run that starts.
+
+    Attributes:
+        model: Folder of the model of a finished run; None for an unfinished run.
+        checkpoint: The checkpoint to resume from; None to begin.
+        log_end: Number of rows of the log when that checkpoint was written, and its step.
+
+    Raises:
+        ValueError: The folder holds something else, a run of other options, or damaged checkpoints alone.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:  # Any: what YAML can hold
+        self.folder = folder
+        self.model: Path | None = None
+        self.checkpoint: Checkpoint | None = None
+        self.log_end = (0, 0)
+        self._best: Path | None = None
+        self._damaged: list[str] = []
+        if not (folder / CONFIG).is_file():
+            others = sorted(path.name for path in folder.glob("[!.]*"))
+            if others:
+                raise InvalidValueError(
+                    f"folder: expected the folder of a run, or none yet, got {folder} with {others[0]} and "
+                    f"without {CONFIG}; name another"
+                )
+            return
+        saved = read_config(folder / CONFIG)
+        if (folder / FINISHED).is_file():
+            self.model = _dirpath(saved, "export") or folder / "model"
+            best = (_dirpath(saved, "checkpoint") or folder / "checkpoints").glob("*.ckpt")
+            self._best = next(iter(sorted(best)), None)
+        else:
+            self.checkpoint, self._damaged = _latest_checkpoint(folder, saved)
+        if self.model is None and self.checkpoint is None:
+            return
+        if differing := changed_options(saved, config):
+            raise InvalidValueError(
+                f"folder: expected the options of the run in {folder}, got others: {', '.join(differing[:6])}; "
+                "give the same, or name another folder"
+            )
+        if self.checkpoint is not None:
+            state = torch.load(self.checkpoint.path, weights_only=True, mmap=True)
+            self.log_end = int(state.get(LOG_ROWS, 0)), self.checkpoint.step
+
+    def tell(self) -> None:
+        """Prints whether the run begins again, resumes or has finished."""
+        for message in self._damaged:
+            say(f"Left out: {message}")
+        if self.model is not None:
+            further = f"; to train on, give --ckpt_path {self._best} and the options of a longer run"
+            say(f"Finished before: {self.folder}, whose model is {self.model}{further if self._best else ''}")
+        elif self.checkpoint is not None:
+            say(f"Resuming {self.folder} from {self.checkpoint.described}")
+        elif (self.folder / CONFIG).is_file():
+            say(f"Beginning again: the run in {self.folder} has no checkpoint yet")
+
+
+def changed_options(saved: Mapping[str, Any], given: Mapping[str, Any], *free: str) -> list[str]:
+    """Returns a line for each option that a resumed run must not change and that differs.
+
+    Args:
+        saved: Configuration in the run's folder. Any: what YAML can hold.
+        given: Configuration of the run that starts.
+        free: Further options that may differ.
+    """
+    return [
+        str(change)
+        for change in find_changes(saved, given)
+        if not any(f"{change.name}.".startswith(f"{name}.") for name in (*_MAY_DIFFER, *free))
+    ]
+
+
+def resumable_in(folder: Path) -> list[Path]:
+    """Returns the checkpoints that a stopped run has left in its folder to be resumed from."""
+    return sorted(folder.glob("resume-step=*.ckpt"))
+
+
+def _latest_checkpoint(folder: Path, config: Mapping[str, object]) -> tuple[Checkpoint | None, list[str]]:
+    """Returns the whole checkpoint of the most steps of a run, and a message for each damaged one.
+
+    Runs may share ``checkpoint.dirpath``. A checkpoint there counts only if this run has written it.
+    """
+    kept = _dirpath(config, "checkpoint") or folder / "checkpoints"
+    resumable, best = resumable_in(folder), sorted(kept.glob("*.ckpt"))
+    shared = not Path(os.path.realpath(kept)).is_relative_to(os.path.realpath(folder))
+    if shared:
+        begun = (folder / CONFIG).stat().st_mtime  # a former run may have had a folder of the same name
+        best = [path for path in best if path.stat().st_mtime >= begun]
+    sound: list[Checkpoint] = []
+    damaged: list[str] = []
+    for path in (*best, *resumable):
+        try:
+            checkpoint = read_checkpoint(path, to_resume=True)
+        except (InvalidValueError, MissingFileError) as error:
+            damaged.append(str(error))
+            continue
+        if not shared or path in resumable or checkpoint.best.run == os.path.realpath(folder):
+            sound.append(checkpoint)
+    if not sound and damaged:
+        raise InvalidValueError(
+            f"folder: expected a whole checkpoint in {folder}, got {'; '.join(damaged)}; start it anew"
+        )
+    return max(reversed(sound), key=lambda each: each.step, default=None), damaged
+
+
+def _dirpath(config: Mapping[str, object], part: str) -> Path | None:
+    inner = config.get(part)
+    named = inner.get("dirpath") if isinstance(inner, Mapping) else None
+    return Path(named) if isinstance(named, str) and named else None
+
+
+class SavedConfig(SaveConfigCallback):
+    """Saves the configuration of a run as ``config.yaml`` of its folder, whole or not at all.
+
+    Differs: Lightning writes in the encoding of the locale, and through a link at the file's place.
+    """
+
+    _folder = Path()
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Finds the folder on all ranks, which learn it from the first, and writes there on the first."""
+        if not self.already_saved:
+            self._folder = Path(trainer.log_dir or trainer.default_root_dir)
+        super().setup(trainer, pl_module, stage)
+
+    def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
+        """Writes the configuration in UTF-8, in place of an older one."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with replacing(self._folder / self.config_filename) as file:
+            file.write(self.parser.dump(self.config, skip_none=False).encode())
+
+
+class OwnFolders(Callback):
+    """Checks and locks the folders that a run writes to, until the run ends.
+
+    Two runs that write to one folder would replace each other's checkpoints. Before the first step the callback
+    refuses a folder that can't be made, has no room, is locked by another run, or isn't seen by all machines.
+
+    Attributes:
+        resumes: The checkpoint that the run resumes from; None to begin.
+        log_end: Number of rows of the log when that checkpoint was written, and its step.
+        writes: Whether the run writes anything. Otherwise folders are checked and not locked.
+    """
+
+    def __init__(self) -> None:
+        self.writes = True
+        self.resumes: str | None = None
+        self.log_end = (0, 0)
+        self._held = ExitStack()
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
+        """Checks that all processes resume from the same checkpoint, before they read it."""
+        if stage == "fit" and trainer.world_size > 1:
+            _check_same_checkpoint(trainer, self.resumes)
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Checks and locks the folders, on the first rank for all.
+
+        Raises:
+            OSError: A folder that can't be written to, or without room.
+            RuntimeError: Another run writes there.
+        """
+        own = Path(trainer.log_dir or trainer.default_root_dir)  # all ranks ask
+        refused: ContrastiveTextError | None = None
+        if trainer.is_global_zero:
+            try:
+                size = sum(p.numel() * p.element_size() for p in pl_module.parameters())
+                self._take(_folders(trainer, own), size)
+                for logger in trainer.loggers:
+                    if isinstance(logger, RunLogger):
+                        logger.experiment.keep(*self.log_end)
+            except ContrastiveTextError as error:
+                refused = error
+        message = trainer.strategy.broadcast(None if refused is None else str(refused))
+        if message is not None:
+            self._held.close()
+            raise refused or RunError(message)
+        if trainer.num_nodes > 1:
+            _check_shared(trainer, _folders_of_checkpoints(trainer, own))
+
+    def _take(self, folders: Iterable[tuple[Path, str]], size: int) -> None:
+        taken: set[Path] = set()
+        for folder, where in folders:
+            existing = check_writable(folder, where)
+            real = Path(os.path.realpath(folder))  # two names of one folder exclude each other
+            if real in taken:
+                continue
+            taken.add(real)
+            free = shutil.disk_usage(existing).free
+            if free < _COPIES * size:
+                raise DiskError(
+                    errno.ENOSPC,
+                    f"{where}: expected room for {_COPIES * size / 1e6:,.0f} MB at {folder}, for a checkpoint "
+                    f"and the model, got {free / 1e6:,.0f} MB; make room, or name another folder",
+                )
+            if self.writes and not self._held.enter_context(held(real)):
+                raise RunError(
+                    f"{where}: expected a folder that no other run writes to, got {folder}, where one is at "
+                    "work; wait for it, or name another folder"
+                )
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
+        """Unlocks the folders: Lightning skips ``teardown``."""
+        self._held.close()
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
+        """Unlocks the folders."""
+        self._held.close()
+
+
+def _folders(trainer: pl.Trainer, own: Path) -> Iterator[tuple[Path, str]]:
+    """Yields each folder on this machine that a run writes to, and the option that names it."""
+    if trainer.loggers:
+        yield own.absolute(), "trainer.default_root_dir"
+    for callback in vars(trainer)["callbacks"]:  # Lightning sets it, undeclared
+        if isinstance(callback, ExportModel):
+            yield Path(callback.dirpath or own / "model").absolute(), "export.dirpath"
+        elif isinstance(callback, ModelCheckpoint) and callback.dirpath:
+            place = local_path(callback.dirpath)
+            if place is not None:
+                yield place.absolute(), "checkpoint.dirpath"
+
+
+def _folders_of_checkpoints(trainer: pl.Trainer, own: Path) -> list[Path]:
+    """Returns the folders that all machines read from: the run's, and that of its best checkpoint."""
+    best = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
+    places = [own, *(local_path(callback.dirpath) for callback in best if callback.dirpath)]
+    return [place for place in places if place is not None]
+
+
+def remove_leftovers(trainer: pl.Trainer) -> None:
+    """Removes and prints the unfinished files of killed runs next to this run."""
+    for logger in trainer.loggers if trainer.is_global_zero else ():
+        if isinstance(logger, CSVLogger):
+            runs = Path(logger.root_dir).glob("*/")
+            places = [place for run in runs for place in (run, run / "checkpoints")]
+            for path in [path for place in places for path in remove_abandoned(place)]:
+                say(f"Removed: {path}, left unfinished by a killed run")
+
+
+class _Identity(NamedTuple):
+    """Name, size and last bytes of a checkpoint."""
+
+    name: str
+    size: int
+    end: bytes
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.size:,} bytes"
+
+
+def _check_same_checkpoint(trainer: pl.Trainer, path: str | None) -> None:
+    """Checks that all ranks resume from one checkpoint, or all begin. All ranks call it.
+
+    Raises:
+        RuntimeError: The checkpoints of two ranks differ.
+    """
+    own = _identity(path)
+    first = trainer.strategy.broadcast(own)
+    named, got = (each or "no checkpoint" for each in (first, own))
+    _agree(trainer, own == first, f"expected to resume from {named}, as the first process does, got {got}")
+
+
+def _identity(path: str | None) -> _Identity | None:
+    if path is None or not os.path.isfile(path):
+        return None if path is None else _Identity(os.path.basename(path), 0, b"")
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _END))
+        return _Identity(os.path.basename(path), size, file.read())
+
+
+def _check_shared(trainer: pl.Trainer, folders: Iterable[Path]) -> None:
+    """Checks that all machines see files that the first process writes into folders. All ranks call it.
+
+    Raises:
+        RuntimeError: A machine doesn't see them.
+    """
+    with ExitStack() as stack:
+        probes: list[Path] = []
+        if trainer.is_global_zero:
+            for folder in folders:
+                folder.mkdir(parents=True, exist_ok=True)
+                probes.append(stack.enter_context(temporary_in(folder)))
+                probes[-1].touch()
+        probes = trainer.strategy.broadcast(probes)  # relative ones from where each process was started
+        unseen = next((probe.parent.absolute() for probe in probes if not _appears(probe)), None)
+        _agree(trainer, unseen is None, f"expected to see what the first process writes to {unseen}, got nothing")
+
+
+def _appears(probe: Path) -> bool:
+    """Returns whether a file is seen, at once or within ``PATIENCE``."""
+    until = time.monotonic() + PATIENCE
+    while not (is_seen := probe.is_file()) and time.monotonic() < until:
+        time.sleep(0.2)
+    return is_seen
+
+
+def _agree(trainer: pl.Trainer, well: bool, message: str) -> None:
+    if trainer.strategy.reduce_boolean_decision(well, all=True):
+        return
+    todo = (
+        "several machines need one file system for the folders of a run: name one that all share, by the same "
+        "path, and start the command in the same folder on each"
+    )
+    where = f"process {trainer.global_rank} on {platform.node()}"
+    raise RunError(f"{where}: {'all is well here, but not on another machine' if well else message}; {todo}")
