@@ -39,7 +39,7 @@ from contrastive_text.evaluation.retrieval import retrieval_figures
 from contrastive_text.evaluation.sts.cosine import score_tasks
 from contrastive_text.evaluation.sts.data import STSPairs
 from contrastive_text.metrics.bootstrap import paired_bootstrap_mean
-from contrastive_text.training.ranked import RankedScores
+from contrastive_text.training.held_out import RankedScores
 from contrastive_text.training.run import Run
 from contrastive_text.training.run_parser import run_parser
 

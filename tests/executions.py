@@ -39,8 +39,8 @@ from contrastive_text.objectives import (
 )
 from contrastive_text.objectives.queue import Queue
 from contrastive_text.training import forward_pass as encoding
+from contrastive_text.training.fsdp2 import average_gradients, split_weights
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.training.split_weights import average_gradients, split_weights
 from contrastive_text.views import (
     Adversarial,
     EmbeddingDropout,

@@ -23,9 +23,9 @@ from contrastive_text.data.training_set import words_without_blanks
 from contrastive_text.evaluation.guide_order import Ordered, guide_order
 from contrastive_text.evaluation.view_edits import Piece, altered_rows
 from contrastive_text.objectives import Contrastive, Matryoshka
+from contrastive_text.training.guides import guide_vectors
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.run import Run
-from contrastive_text.training.run_guides import guide_vectors
 
 _SAMPLED = 200
 """Rows that are looked at for languages without blanks."""

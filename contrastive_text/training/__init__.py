@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from contrastive_text.core.lazy_imports import importing
 
 if TYPE_CHECKING:
-    from contrastive_text.training.accumulation import KeepGradients
     from contrastive_text.training.callbacks import (
         BestCheckpoint,
         CollapseDoctor,
@@ -16,9 +15,10 @@ if TYPE_CHECKING:
         SaveWhenStopped,
         StopWhenSpread,
     )
+    from contrastive_text.training.callbacks.every_run import EndWhenDiverged, KeepGradients
     from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
-    from contrastive_text.training.divergence import EndWhenDiverged
     from contrastive_text.training.forward_pass import encode_views
+    from contrastive_text.training.fsdp2 import FSDP2Strategy
     from contrastive_text.training.guides import Guide, GuideFile, GuideModel
     from contrastive_text.training.module import ContrastiveModule
     from contrastive_text.training.optim import (
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
         WeightedSum,
     )
     from contrastive_text.training.run import Run
-    from contrastive_text.training.strategies import FSDP2Strategy
 
 __all__ = [
     "AdamW",

@@ -1,16 +1,43 @@
-"""What is refused when a module is made: parts that make no sense together."""
+"""Checks of parts when a module is built, and of trainer and data when a run starts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
+from pytorch_lightning.utilities import rank_zero_warn
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.random import generator
+from contrastive_text.core.setting import SETTING, current_setting, other_setting
 from contrastive_text.core.specs import describe
-from contrastive_text.encoders import Encoder
+from contrastive_text.core.storage.checkpoints import check_resumable
+from contrastive_text.data import TextDataModule
+from contrastive_text.data.collator import example_slots
+from contrastive_text.data.loader import check_own_batches
+from contrastive_text.data.preparation import TrainingData, line_of
+from contrastive_text.data.prompts import Prompts
+from contrastive_text.data.tasks import ONLY
+from contrastive_text.encoders import Encoder, TransformerEncoder
+from contrastive_text.encoders.embedder import Embedder, check_template_bias
 from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
+from contrastive_text.pairings import SameText
+from contrastive_text.poolers import (
+    CLSPooler,
+    FirstLastPooler,
+    LastTwoPooler,
+    MaskTokenPooler,
+    MeanPooler,
+    Pooler,
+)
+from contrastive_text.recipes.layers import read_recipe
+from contrastive_text.training.fsdp2 import FSDP2Strategy
+from contrastive_text.training.optim import Combine, PCGrad
 from contrastive_text.training.tasks import TaskParts
-from contrastive_text.views import EmbeddingView, FixedDropout, GradientView, TokenView, View, ViewPlan
+from contrastive_text.views import EmbeddingView, FixedDropout, GradientView, TextView, TokenView, View, ViewPlan
 from contrastive_text.views.plan import role_of
 
 _LOGGED = ("loss", "truncated", "gradient", "weight")
@@ -178,3 +205,222 @@ def _check_gradient(place: str, view: GradientView, plan: ViewPlan, objectives: 
             f"{place}.objective: expected one of the objectives {', '.join(objectives)}, the same for all "
             f"gradient views, got {view.objective}; name the one that {type(view).__name__} follows"
         )
+
+
+def check_start(
+    trainer: pl.Trainer,
+    combine: Combine,
+    by_task: TaskParts,
+    embedders: Sequence[Embedder],
+    recipe: str | None,
+) -> None:
+    """Checks that trainer, data and module go together.
+
+    Raises:
+        ValueError: As one of the checks that it calls raises it.
+    """
+    check_strategy(trainer, combine, by_task)
+    check_pairings(trainer, recipe)
+    check_view_texts(by_task, trainer)
+    for objective in by_task.objectives(None).values():
+        objective.check()
+    for embedder in embedders:
+        check_template_bias(embedder.pooler, embedder.encoder)
+    if isinstance(embedders[0].pooler, MaskTokenPooler):
+        _check_mask_tokens([by_task.common, *by_task.own_plans.values()])
+
+
+def _check_mask_tokens(plans: Sequence[ViewPlan]) -> None:
+    """Checks that no view puts mask tokens where a pooler looks for the template's."""
+    for place, view in (each for plan in plans for each in plan.views_with_places()):
+        if isinstance(view, TokenView) and view.sets_labels:
+            raise InvalidValueError(
+                f"model.{place}: expected no view that hides tokens beside MaskTokenPooler, which looks for the "
+                f"one mask token of a template, got {type(view).__name__}; drop it, or take another pooler"
+            )
+
+
+def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) -> None:
+    """Checks that a trainer can run the steps: its precision, its strategy, and DDP's wait for absent losses.
+
+    Raises:
+        ValueError: Weights in float16, or in bfloat16 where a network follows them, split ones, DDP that waits,
+            or Lightning's own sampler over several processes, with the option that helps.
+    """
+    if trainer.precision == "16-true":
+        raise InvalidValueError(
+            "trainer.precision: expected 32-true, 16-mixed, bf16-mixed or bf16-true, got 16-true; in float16 "
+            "the optimiser's eps of 1e-8 is 0 and so are squares of gradients below 2e-4: use 16-mixed, "
+            "whose weights are float32"
+        )
+    if trainer.precision == "bf16-true" and any(part.keys for part in by_task.objectives(None).values()):
+        raise InvalidValueError(
+            "trainer.precision: expected 32-true or bf16-mixed, whose weights are float32, for Momentum, got "
+            "bf16-true; in 8 bits the small share that a copy takes in with each step is lost"
+        )
+    if isinstance(combine, PCGrad) and str(trainer.precision).startswith("16"):
+        raise InvalidValueError(
+            f"trainer.precision: expected bf16-mixed or 32-true for PCGrad, got {trainer.precision}; "
+            "float16 loses the small entries of the single gradients"
+        )
+    strategy = trainer.strategy
+    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy | FSDP2Strategy):
+        raise InvalidValueError(
+            "trainer.strategy: expected auto, ddp or one of its variants, or fsdp2, got "
+            f"{type(strategy).__name__}; a step calls the encoder group by group and outside of forward, where "
+            "other strategies that split weights don't gather them; give --trainer.strategy fsdp2"
+        )
+    options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
+    data = vars(trainer).get("datamodule")
+    absent = isinstance(data, TextDataModule) and by_task.leaves_out(data.training.step_kinds())
+    if absent and options is not None and not options.get("find_unused_parameters"):
+        raise InvalidValueError(
+            "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "
+            "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"
+        )
+    check_own_batches(trainer, "fit")
+
+
+def check_split(trainer: pl.Trainer, combine: Combine, log_gradients: int, encoder: Encoder) -> None:
+    """Checks that a module's weights can be split, where the strategy is to.
+
+    Raises:
+        ValueError: Gradients of single objectives are wanted, or blocks are compiled.
+    """
+    if not isinstance(trainer.strategy, FSDP2Strategy):
+        return
+    wanted = {
+        "model.combine": (isinstance(combine, PCGrad), "no PCGrad", "PCGrad", "take WeightedSum"),
+        "model.log_gradients": (bool(log_gradients), "0", str(log_gradients), "log them in a run on one GPU"),
+    }
+    for place, (given, expected, got, advice) in wanted.items():
+        if given:
+            raise InvalidValueError(
+                f"{place}: expected {expected} with fsdp2, which adds the gradients of all objectives up before "
+                f"any rank has its part, got {got}; {advice}, or --trainer.strategy ddp"
+            )
+    if isinstance(encoder, TransformerEncoder) and encoder.weights_dtype == "nf4":
+        raise InvalidValueError(
+            "encoder.weights_dtype: expected float32 or bfloat16 with fsdp2, which splits no packed ones, got "
+            "nf4; take one of them, or --trainer.strategy ddp"
+        )
+    if isinstance(encoder, TransformerEncoder) and encoder.compiled:
+        raise InvalidValueError(
+            "encoder.compiled: expected false with fsdp2, with which it has not been tried, got true; drop it"
+        )
+
+
+def check_pairings(trainer: pl.Trainer, recipe: str | None) -> None:
+    """Checks that the data of a run are paired as the recipe of its module has it.
+
+    Args:
+        trainer: Whose data module is looked at, if it has one of ours.
+        recipe: Name of a shipped recipe, or path of a YAML file; None for a module of no recipe.
+
+    Raises:
+        ValueError: Another pairing, under which the module would learn something else.
+    """
+    data = vars(trainer).get("datamodule")
+    if recipe is None or not isinstance(data, TextDataModule):
+        return
+    below = read_recipe(recipe).get("data") or {}
+    named = below.get("tasks") or {ONLY: below}
+    for name, task in data.each_task.items():
+        spec = (named.get(name) or {}).get("pairing") or SameText.__name__
+        path = spec["class_path"] if isinstance(spec, Mapping) else spec
+        expected, given = path.rpartition(".")[2], type(task.pairing or SameText()).__name__
+        if given != expected:
+            place = "data" if name == ONLY else f"data.tasks.{name}"
+            raise InvalidValueError(
+                f"{place}.pairing: expected {expected}, which the recipe {recipe} of the module has, got {given}"
+                f"; make the data with TextDataModule.from_recipe({recipe!r}, ...), or module and data, with any "
+                f"pairing, with Run.from_recipe({recipe!r}, pairing=...)"
+            )
+
+
+def check_resumed(
+    checkpoint: Mapping[str, Any],  # Any: what Lightning put into it
+    trainer: pl.Trainer,
+    prompts: Prompts,
+) -> None:
+    """Checks that a run can go on from a checkpoint; that it was of another setting is warned of.
+
+    Args:
+        checkpoint: The one to go on from.
+        trainer: What goes on.
+        prompts: Those of the module.
+
+    Raises:
+        ValueError: A run is to go on from weights alone, or with other prompts than it began with.
+    """
+    check_resumable(checkpoint, trainer.ckpt_path)
+    begun = checkpoint.get("hyper_parameters") or {}
+    options = ("prompts", "include_prompt", "prompt_apart", "prompt_counted", "default_prompt_name")
+    was = Prompts.trained(**{"prompts": None} | {name: begun[name] for name in options if name in begun})
+    if was.spec != prompts.spec:
+        raise InvalidValueError(
+            f"model.prompts: expected those with which the run of {trainer.ckpt_path} began ({was.describe()}), "
+            f"got others ({prompts.describe()}); give the same {', '.join(options)}, or begin "
+            "a new run from its weights with --init_from"
+        )
+    # Before training the module may still be on the CPU.
+    if differs := other_setting(checkpoint.get(SETTING), current_setting(trainer.strategy.root_device)):
+        rank_zero_warn(f"the run goes on under another setting, so its last bits may differ: {differs}")
+
+
+def causal_warning(encoder: Encoder, poolers: Iterable[Pooler]) -> str | None:
+    """Returns what to say of poolers that take tokens which have seen little of their text; None if nothing."""
+    named = {type(pooler).__name__: _CAUSAL[type(pooler)] for pooler in poolers if type(pooler) in _CAUSAL}
+    if not named or not encoder.is_causal():
+        return None
+    said = "; ".join(f"{name} takes {taken}" for name, taken in named.items())
+    return (
+        f"model.pooler: in {describe(encoder)} a token sees none after it, and {said}. Only the last token has "
+        "seen the whole text: LastTokenPooler takes it, and WeightedMeanPooler weighs the later ones more"
+    )
+
+
+_FEW = "the mean over tokens, of which the early ones have seen little of the text"
+_CAUSAL: Mapping[type[Pooler], str] = {
+    CLSPooler: "the first token, which has seen itself alone: texts that begin alike have one vector",
+    MeanPooler: _FEW,
+    LastTwoPooler: _FEW,
+    FirstLastPooler: _FEW,
+}
+"""What poolers take that are made for tokens which all see each other."""
+
+
+def check_view_texts(by_task: TaskParts, trainer: pl.Trainer) -> None:
+    """Checks that views which ask something of each text, such as to be in a file, can alter all of them.
+
+    Of a pairing that draws, the examples of one draw are looked at. Each text takes some 10 us.
+
+    Raises:
+        ValueError: A text that a view can't alter, with its line.
+    """
+    data = vars(trainer).get("datamodule")
+    if not isinstance(data, TextDataModule):
+        return
+    for part in data.training.tasks.values():
+        plan = by_task.plan(part.name)
+        first = {name: view for name in plan.chains if (view := _first(plan, name)) and view.checks_texts}
+        if first and not part.pairing.reads_tokens:
+            _check(part, plan, first)
+
+
+def _first(plan: ViewPlan, name: str) -> TextView | None:
+    """Returns the first view of a chain that alters texts: those after it get other texts than are written."""
+    return next((view for view in plan.chains[name] if isinstance(view, TextView) and view.around is None), None)
+
+
+def _check(part: TrainingData, plan: ViewPlan, first: dict[str, TextView]) -> None:
+    for number in range(len(part.texts)):
+        for example in part.pairing(part.texts[number], generator(number)):
+            for slot, text in example_slots(example):
+                view = first.get(plan.chain_name(slot) or "")
+                if view is None or not isinstance(text, str):
+                    continue
+                try:
+                    view.check(text)
+                except InvalidValueError as error:
+                    raise InvalidValueError(f"{line_of(text, part)}: {error}") from None

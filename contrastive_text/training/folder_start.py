@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.specs import describe, part_spec
+from contrastive_text.core.specs import part_spec
 from contrastive_text.core.storage.manifests import model_place
-from contrastive_text.data.prompts import Prompts
-from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import Head, StackHead, stack_of
 from contrastive_text.inference.model_folder import ModelStart, read_start
-from contrastive_text.inference.pooling import pooler_name
 from contrastive_text.poolers import Pooler
-from contrastive_text.recipes.layers import PLAIN, Config, layer_file, merge, read_layers, value_at
-
-if TYPE_CHECKING:
-    from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.recipes.layers import PLAIN, Config, merge, value_at
 
 _ENCODER = "model.encoder.model_name_or_path"
 _COSINE, _NONE = "cosine", "none"
@@ -80,7 +74,7 @@ def _folder_config(start: ModelStart, name: str, whole: Config, method: Config, 
     if "pooler" in model and model["pooler"] == method.get("pooler"):
         return config
     layers, normalize, kept = list(start.layers), start.normalize, start.truncate_dim
-    if "pooler" in model and not _is_same(model["pooler"], start.pooler):
+    if "pooler" in model and not is_same_pooler(model["pooler"], start.pooler):
         layers, kept = [], None  # they were trained on the folder's own pooler
     else:
         config["pooler"] = part_spec(start.pooler, "model.pooler")
@@ -90,7 +84,7 @@ def _folder_config(start: ModelStart, name: str, whole: Config, method: Config, 
     return config
 
 
-def _is_same(given: object, pooler: Pooler) -> bool:
+def is_same_pooler(given: object, pooler: Pooler) -> bool:
     """Returns whether a pooler in a configuration is the one of a folder."""
     spec = {"class_path": given} if isinstance(given, str) else given
     if not isinstance(spec, dict):
@@ -117,77 +111,3 @@ def load_head(head: Head | None) -> None:
             "that has them with --model.head.weights, or set it to null for random weights"
         )
     head.network.load_state_dict(start.layers.state_dict())
-
-
-def describe_start(module: ContrastiveModule, recipe: str | None, before: str | None = None) -> str | None:
-    """Says which parts of an embedding model a run starts from, and which the recipe or an option replaced.
-
-    Args:
-        module: That of the run.
-        recipe: Names of its shipped recipes, joined by commas; None for none.
-        before: The saved model whose weights it takes over; None for those that its encoder names.
-
-    Returns:
-        A line for each kind of part; None for a start from a plain encoder.
-    """
-    encoder = module.encoder
-    name = before or (encoder.model_name_or_path if isinstance(encoder, TransformerEncoder) else None)
-    place = None if name is None else model_place(name)
-    start = None if place is None else read_start(place)
-    if start is None:
-        return None
-    replaced_by_recipe = _replaced_by_recipe(module, [each for each in (recipe or "").split(", ") if each])
-    lines: dict[str, list[str]] = {"taken from it": [], "replaced by the recipe": [], "replaced by an option": []}
-    for part, own, here in _compared(start, module):
-        if own == here:
-            lines["taken from it"] += [own] if own != _NONE else []
-        else:
-            by = "the recipe" if part in replaced_by_recipe else "an option"
-            lines[f"replaced by {by}"].append(f"{own} by {here}")
-    length = encoder.max_length
-    if length is not None and length != module.length_in_use:
-        lines["in training alone"] = [f"texts are cut at {length} tokens"]
-    said = [f"{title}: {', '.join(parts)}" for title, parts in lines.items() if parts]
-    return "\n".join([f"{name}, an embedding model", *said])
-
-
-def _replaced_by_recipe(module: ContrastiveModule, recipes: Sequence[str]) -> set[str]:
-    """Returns the arguments of the module that a recipe's method replaces."""
-    found: set[str] = set()
-    for recipe in recipes:
-        config = merge(read_layers(layer_file(recipe), apart=True))
-        if _is_same(config.get(PLAIN, {}).get("method", {}).get("pooler"), module.pooler):
-            found |= {"pooler", "head"}
-        found |= {"prompts"} & set(config.get("model") or {})
-    return found
-
-
-def _compared(start: ModelStart, module: ContrastiveModule) -> list[tuple[str, str, str]]:
-    """Returns each part's argument of the module, the folder's part, and the run's, as text."""
-    stack = stack_of(start.layers, start.normalize, start.truncate_dim)
-    in_use = module.inference_embedder.pooler
-    poolers = dict.fromkeys(map(pooler_name, (module.pooler, in_use)))
-    similarity = (module.inference or {}).get("similarity_fn_name", _COSINE)
-    limit = start.inference.get("max_length")
-    lengths = [] if limit is None else [("inference", f"{limit} tokens", f"{module.length_in_use} tokens")]
-    return [
-        ("pooler", pooler_name(start.pooler), " in training, in use ".join(poolers)),
-        ("head", _words(stack), _NONE if module.head is None else _head_words(module.head)),
-        ("prompts", _prompt_words(start.prompts), _prompt_words(module.by_task.prompts)),
-        ("inference", str(start.inference.get("similarity_fn_name", _COSINE)), str(similarity)),
-        *lengths,
-    ]
-
-
-def _prompt_words(prompts: Prompts) -> str:
-    return f"prompts {prompts.describe()}" if prompts.named else _NONE
-
-
-def _head_words(head: Head) -> str:
-    return _words(head.stack) if isinstance(head, StackHead) else describe(head)
-
-
-def _words(stack: Sequence[dict[str, Any]]) -> str:  # Any: of each layer its own
-    """Returns layers as text, such as ``Linear(768) Tanh UnitLength``."""
-    widths = [f"({layer['out_features']})" if "out_features" in layer else "" for layer in stack]
-    return " ".join(f"{layer['name']}{width}" for layer, width in zip(stack, widths, strict=True)) or _NONE

@@ -19,8 +19,7 @@ from contrastive_text.core.random import fold, seed_torch
 from contrastive_text.core.types import NO_LABEL, Alter, Encoded, Slot
 from contrastive_text.encoders.embedder import Embedder, RowGroup, in_order
 from contrastive_text.objectives import Objective, Terms
-from contrastive_text.training.guides import Guide
-from contrastive_text.training.run_guides import guide_vectors
+from contrastive_text.training.guides import Guide, guide_vectors
 from contrastive_text.views import ViewPlan
 
 T = TypeVar("T")

@@ -1,10 +1,11 @@
-"""Scores on held-out data: the correlation of scored pairs, and what supervised objectives get right."""
+"""Scores and losses on held-out data: scored pairs, predictions of tasks, rankings, and losses of objectives."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
 from contrastive_text.core.batch import Batch, StepBatch
+from contrastive_text.core.distributed import gather_all, gather_rows, gather_sizes, sum_over_ranks
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.terminal import say
@@ -22,16 +24,149 @@ from contrastive_text.core.types import Encoded
 from contrastive_text.data import Collator
 from contrastive_text.data.collator import StepCollator
 from contrastive_text.data.evaluation_loaders import HeldOutCollator, Ranked, RankedCollator
+from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.encoders.embedder import Embedder
-from contrastive_text.metrics import PearsonSimilarity, SpearmanSimilarity, further_metrics
+from contrastive_text.inference.retrieval import retrieval_scores
+from contrastive_text.losses import reduce_terms
+from contrastive_text.metrics import FIGURES, PearsonSimilarity, SpearmanSimilarity, further_metrics
 from contrastive_text.objectives import Objective
 from contrastive_text.training.forward_pass import read_slots
-from contrastive_text.training.guides import Guide
-from contrastive_text.training.held_out_loss import HeldOutLosses
-from contrastive_text.training.ranked import RANK_SCORE, RankedScores
-from contrastive_text.training.run_guides import guide_vectors
+from contrastive_text.training.guides import Guide, guide_vectors
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import ViewPlan
+
+
+class HeldOutLosses:
+    """Gathers the losses of batches of held-out rows; the mean over batches is the loss.
+
+    Rows are encoded by each rank for itself and compared with those of all ranks, so that a batch has the loss
+    that one process would find: its terms are divided by the rows of all, as those of a step of training are.
+
+    Args:
+        objectives: Number of a loader -> the objectives whose loss is taken of its rows, by name.
+    """
+
+    def __init__(self, objectives: Mapping[int, Mapping[str, Objective]]) -> None:
+        self.objectives = {number: dict(parts) for number, parts in objectives.items()}
+        self._found: dict[str, list[Tensor]] = {name: [] for parts in objectives.values() for name in parts}
+
+    def add(self, encoded: Encoded, number: int) -> None:
+        """Adds a batch of the loader of this number: what its objectives read of this rank's rows."""
+        whole = of_all_ranks(encoded)
+        for name, objective in self.objectives[number].items():
+            terms = objective(whole)
+            value = reduce_terms(terms.total.detach(), max(int(terms.count), 1), terms.reduction)
+            self._found[name].append(value)
+
+    def figures(self) -> dict[str, Tensor]:
+        """Returns ``OBJECTIVE/loss``, as training logs it: no percentage, and without the objective's weight."""
+        return {f"{name}/loss": torch.stack(values).mean() for name, values in self._found.items() if values}
+
+
+def of_all_ranks(encoded: Encoded) -> Encoded:
+    """Returns the rows of all ranks, in rank order within each slot; without a process group the same."""
+    slots = len(encoded.slots)
+    examples = len(encoded.embeddings) // slots
+    sizes = gather_sizes(examples, encoded.embeddings.device, encoded.shares)
+    rows = [encoded.embeddings, encoded.text_ids, *encoded.guides.values()]
+    by_example = [each.reshape(slots, examples, *each.shape[1:]).transpose(0, 1) for each in rows]
+    targets = [] if encoded.target is None else [encoded.target]
+    every = gather_all([*by_example, *targets], sizes)
+    vectors, ids, *guides = (each.transpose(0, 1).flatten(0, 1) for each in every[: len(rows)])
+    return replace(
+        encoded,
+        embeddings=vectors,
+        text_ids=ids,
+        target=every[-1] if targets else None,
+        guides=dict(zip(encoded.guides, guides, strict=True)),
+        shares=None,
+    )
+
+
+RANK_SCORE = FIGURES[0]
+"""Name of the mean over the sets of the figure that chooses."""
+
+
+class RankedScores:
+    """Gathers the vectors of retrieval sets and scores them, times 100.
+
+    Every rank encodes its part of the queries and of the documents; the documents' vectors are gathered, and each
+    rank ranks them for its own queries.
+
+    Args:
+        sides: Number of a loader -> the queries or documents in it.
+        widths: What a figure's name ends with -> of how many features it is; None for all.
+    """
+
+    def __init__(self, sides: Mapping[int, Ranked], widths: Mapping[str, int | None]) -> None:
+        self.sides = dict(sides)
+        self.widths = dict(widths)
+        self._seen: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = {
+            (side.name, side.side): [] for side in self.sides.values()
+        }
+
+    def add(self, batch: Batch, number: int, vectors: Tensor) -> None:
+        """Adds the vectors of a batch, (N, D), of the loader of this number."""
+        assert batch.target is not None
+        side = self.sides[number]
+        self._seen[side.name, side.side].append((batch.target.long(), at_least_float32(vectors.detach())))
+
+    def figures(self, partial: bool = False) -> dict[str, Tensor]:
+        """Returns ``NAME/ndcg@10``, the others of ``metrics.FIGURES``, and the mean ``ndcg@10`` over the sets.
+
+        Args:
+            partial: Whether a set of which not all texts came is left out, as in a trial run of some batches.
+
+        Raises:
+            ValueError: Not all texts came.
+        """
+        figures: dict[str, Tensor] = {}
+        for side in self.sides.values():
+            if side.side == "positive":
+                figures |= self._scored(side.name, side.data, partial)
+        for mark in self.widths:
+            each = [score for name, score in figures.items() if name.endswith(f"/{RANK_SCORE}{mark}")]
+            figures |= {f"{RANK_SCORE}{mark}": torch.stack(each).mean()} if each else {}
+        return figures
+
+    def _scored(self, name: str, data: RetrievalSet, partial: bool) -> dict[str, Tensor]:
+        asked, queries = self._own(name, "anchor")
+        numbers, vectors = self._own(name, "positive")
+        sizes = gather_sizes(len(numbers), numbers.device)
+        numbers, vectors = gather_rows(numbers, sizes), gather_rows(vectors, sizes)
+        every = int(sum_over_ranks(torch.tensor(len(asked), device=asked.device)))
+        if (every, len(numbers)) != (len(data.queries), len(data.documents)):
+            if partial:
+                return {}
+            raise InvalidValueError(
+                f"trainer.limit_val_batches: expected all {len(data.queries):,} queries and "
+                f"{len(data.documents):,} documents of {name}, got {every:,} and {len(numbers):,}; leave the "
+                "limit out, and bound the corpus with data.retrieval_documents"
+            )
+        documents = torch.empty_like(vectors).index_copy_(0, numbers, vectors)
+        places = asked.tolist()
+        own = replace(
+            data,
+            queries=tuple(data.queries[place] for place in places),
+            relevance=tuple(data.relevance[place] for place in places),
+            own=tuple(data.own[place] for place in places),
+        )
+        figures = {}
+        for mark, width in self.widths.items():
+            wanted = FIGURES if width is None else FIGURES[:1]
+            found = retrieval_scores(own, queries[:, :width], documents[:, :width], wanted)
+            for figure, values in found.items():
+                total = sum_over_ranks(values.sum().to(queries))
+                figures[f"{name}/{figure}{mark}"] = 100 * total / every
+        return figures
+
+    def _own(self, name: str, side: str) -> tuple[Tensor, Tensor]:
+        """Returns the numbers and vectors of this rank's texts."""
+        seen = self._seen[name, side]
+        if not seen:
+            raise InvalidValueError(f"{name}: expected texts on every process, got none; use fewer devices")
+        return torch.cat([numbers for numbers, _ in seen]), torch.cat([vectors for _, vectors in seen])
+
 
 OVERALL = "overall"
 """Name of the mean of the tasks' scores."""

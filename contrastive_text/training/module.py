@@ -29,22 +29,30 @@ from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.recipes.building import build_part
 from contrastive_text.recipes.layers import layer_file, merge, read_layers
-from contrastive_text.training.accumulation import KeepGradients
-from contrastive_text.training.checks import check_inference, check_names, check_numbers, check_parts
-from contrastive_text.training.constant_loss import WarnOfConstantLoss
-from contrastive_text.training.divergence import EndWhenDiverged
+from contrastive_text.training.callbacks.every_run import (
+    EndWhenDiverged,
+    KeepGradients,
+    LogFigures,
+    WarnOfConstantLoss,
+)
+from contrastive_text.training.checks import (
+    causal_warning,
+    check_inference,
+    check_names,
+    check_numbers,
+    check_parts,
+    check_split,
+    check_start,
+)
 from contrastive_text.training.folder_start import load_head, with_start
 from contrastive_text.training.forward_pass import encode_read
-from contrastive_text.training.guides import Guide
+from contrastive_text.training.guides import Guide, check_guides_at_start
 from contrastive_text.training.held_out import HeldOutScores, predictions, scores_of
-from contrastive_text.training.log_figures import LogFigures
 from contrastive_text.training.momentum import FollowSteps, MomentumNetworks, check_momentum
 from contrastive_text.training.optim import AdamW, Combine, LinearSchedule, Optimizer, Schedule, WeightedSum
-from contrastive_text.training.optim.gradients import gradient_figures
-from contrastive_text.training.optim.restored import keep_own_settings
+from contrastive_text.training.optim.combine import gradient_figures
+from contrastive_text.training.optim.optimizers import keep_own_settings
 from contrastive_text.training.optim.schedules import ScheduledRates
-from contrastive_text.training.run_guides import check_guides_at_start
-from contrastive_text.training.start_checks import causal_warning, check_split, check_start
 from contrastive_text.training.stored_module import StoredModule
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import View

@@ -35,8 +35,7 @@ from contrastive_text.recipes.yaml_files import parse_yaml
 from contrastive_text.training.callbacks import ExportModel, RunSummary, SaveWhenStopped
 from contrastive_text.training.callbacks.chunk_size import ChunkSize
 from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
-from contrastive_text.training.callbacks.progress import RunProgressBar
-from contrastive_text.training.callbacks.run_summary import TITLE, model_facts
+from contrastive_text.training.callbacks.run_summary import TITLE, RunProgressBar, model_facts
 from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
 from contrastive_text.training.folder_start import with_start
 from contrastive_text.training.initial_weights import load_initial_weights

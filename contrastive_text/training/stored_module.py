@@ -14,11 +14,11 @@ from contrastive_text.core.storage.checkpoints import BASE, load_options
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.adapters import is_part_of_packed
+from contrastive_text.training.callbacks.every_run import check_weights
+from contrastive_text.training.checks import check_resumed
 from contrastive_text.training.continuation import TRAINER, check_changes, trainer_settings
-from contrastive_text.training.divergence import check_weights
-from contrastive_text.training.run_guides import GUIDES, check_same_guides, identities
-from contrastive_text.training.split_module import SplitModule
-from contrastive_text.training.start_checks import check_resumed
+from contrastive_text.training.fsdp2 import SplitModule
+from contrastive_text.training.guides import GUIDES, check_same_guides, identities
 from contrastive_text.training.tasks import TaskParts
 
 _TOKENIZER = "tokenizer"

@@ -17,8 +17,7 @@ from contrastive_text.data.tasks import ONLY, DataNeeds, TaskNeeds
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head, build_head, share_layers
 from contrastive_text.objectives import Contrastive, Matryoshka, NegativesAsHard, Objective
-from contrastive_text.training.guides import Guide
-from contrastive_text.training.run_guides import check_guides_read
+from contrastive_text.training.guides import Guide, check_guides_read
 from contrastive_text.views import View, ViewPlan
 
 Chains: TypeAlias = Mapping[str, Sequence[View]]

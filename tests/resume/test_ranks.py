@@ -23,7 +23,7 @@ from torch.multiprocessing.spawn import ProcessException
 
 from contrastive_text.core.errors import RunError
 from contrastive_text.data import BatchRoundRobin, TextTask
-from contrastive_text.training.divergence import EndWhenDiverged
+from contrastive_text.training.callbacks.every_run import EndWhenDiverged
 
 pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed")  # each run has a folder of its own
 

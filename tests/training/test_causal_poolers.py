@@ -13,7 +13,7 @@ from steps import LastToken
 from transformers import AutoConfig, AutoModel
 
 from contrastive_text.poolers import CLSPooler, MeanPooler, Pooler
-from contrastive_text.training.start_checks import causal_warning
+from contrastive_text.training.checks import causal_warning
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,8 @@ from contrastive_text.pairings import Given, OneSequence, Spans
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.training import GuideFile, GuideModel
 from contrastive_text.training.callbacks import RunSummary
+from contrastive_text.training.guides import check_guides_at_start, check_same_guides, describe_guides
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.training.run_guides import check_guides_at_start, check_same_guides, describe_guides
 from contrastive_text.views import FeatureCutoff, SwapWords
 
 OLD_TEXTS = tuple(f"{text} today" for text in tiny.TEXTS)

@@ -19,10 +19,10 @@ from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE
 from contrastive_text.objectives import Contrastive, Momentum
+from contrastive_text.training.checks import check_strategy
 from contrastive_text.training.forward_pass import read_slots
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.momentum import FollowSteps
-from contrastive_text.training.start_checks import check_strategy
 from contrastive_text.views import Adversarial, DeleteTokens, FeatureCutoff, RepeatTokens
 
 DECAY = 0.7

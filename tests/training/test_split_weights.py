@@ -24,8 +24,8 @@ from contrastive_text.encoders import LoRA
 from contrastive_text.encoders.layouts import in_lockstep
 from contrastive_text.training import PCGrad
 from contrastive_text.training.callbacks.chunk_size import ChunkSize
+from contrastive_text.training.fsdp2 import average_gradients, clip_gradients, own_blocks
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.training.split_weights import average_gradients, clip_gradients, own_blocks
 
 # The promise in float64, as of test_one_gradient: max |dg| <= 1e-10 max |g|.
 PROMISE = 1e-10

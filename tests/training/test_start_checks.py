@@ -11,7 +11,7 @@ from contrastive_text import ContrastiveModule, TextDataModule
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.pairings import Given, Spans
 from contrastive_text.training import WeightedSum
-from contrastive_text.training.start_checks import check_pairings, check_strategy
+from contrastive_text.training.checks import check_pairings, check_strategy
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,11 @@ if TYPE_CHECKING:
         TASK_SCORE,
         BestCheckpoint,
     )
-    from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
+    from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor, StopWhenSpread
     from contrastive_text.training.callbacks.export_model import ExportModel
     from contrastive_text.training.callbacks.probes import NeighbourProbe, RetrievalProbe
     from contrastive_text.training.callbacks.run_summary import RunSummary
     from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
-    from contrastive_text.training.callbacks.stop_when_spread import StopWhenSpread
 
 __all__ = [
     "PAIR_SCORE",

@@ -20,8 +20,8 @@ from contrastive_text.core.terminal import say
 from contrastive_text.data import TextDataModule
 from contrastive_text.metrics.verdicts import usual_mode
 from contrastive_text.training.checkpoint_io import copy_checkpoint, local_path
+from contrastive_text.training.held_out import RANK_SCORE
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.training.ranked import RANK_SCORE
 
 PAIR_SCORE = "val/spearman"
 """Mean correlation of the files of scored pairs."""

@@ -1,12 +1,13 @@
-"""What a run is, said at its start."""
+"""Summary of a run, printed at its start, and its progress bar."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import Callback, Timer
+from pytorch_lightning.callbacks import Callback, RichProgressBar, Timer
 from rich.table import Table
 from rich.text import Text
 
@@ -15,19 +16,23 @@ from contrastive_text.core.distributed import world_size
 from contrastive_text.core.notebook import facts_table
 from contrastive_text.core.setting import is_faster_in_bfloat16
 from contrastive_text.core.specs import describe
+from contrastive_text.core.storage.manifests import model_place
 from contrastive_text.core.terminal import say
 from contrastive_text.data import TextDataModule
+from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.training_set import sibling_rows
 from contrastive_text.encoders import Encoder, TransformerEncoder
-from contrastive_text.heads import FineTuningHead
-from contrastive_text.inference.model_folder import folder_prompts
+from contrastive_text.heads import FineTuningHead, Head, StackHead, stack_of
+from contrastive_text.inference.model_folder import ModelStart, folder_prompts, read_start
+from contrastive_text.inference.pooling import pooler_name
 from contrastive_text.objectives import Contrastive, Matryoshka, Objective
-from contrastive_text.training import Schedule
+from contrastive_text.recipes.layers import PLAIN, layer_file, merge, read_layers
 from contrastive_text.training.callbacks.best_checkpoint import data_of, monitored
-from contrastive_text.training.folder_start import describe_start
+from contrastive_text.training.folder_start import is_same_pooler
+from contrastive_text.training.guides import describe_guides
 from contrastive_text.training.model_card import RECIPE
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.training.run_guides import describe_guides
+from contrastive_text.training.optim import Schedule
 
 TITLE = "What makes the result"
 """What stands over the facts."""
@@ -268,3 +273,102 @@ class RunSummary(Callback):
         """Takes over, when a run is resumed, what its first weights were."""
         self.starts_from = self.starts_from or state_dict.get(_STARTS_FROM)
         self.recipe = self.recipe or state_dict.get(RECIPE)
+
+
+class RunProgressBar(RichProgressBar):
+    """Lightning's bar, of an epoch's batches, or of those to ``max_steps`` where the run ends earlier.
+
+    Differs: Lightning counts to ``max_steps`` only where ``max_epochs`` is -1, and of a resumed epoch too few.
+    """
+
+    @property
+    def total_train_batches(self) -> int | float:
+        """The batches of the epoch that is shown."""
+        trainer = self.trainer
+        if trainer.max_steps < 0:
+            return trainer.num_training_batches
+        loop = trainer.fit_loop.epoch_loop
+        seen = loop.batch_progress.current.ready if loop.restarting else 0
+        left = (trainer.max_steps - trainer.global_step) * trainer.accumulate_grad_batches
+        return min(trainer.num_training_batches, seen + left)
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        """Returns the number of the epoch, and of how many where that is known."""
+        return str(super()._get_train_description(current_epoch)).replace("/-2", "  ")  # max_epochs is -1
+
+
+_COSINE, _NONE = "cosine", "none"
+
+
+def describe_start(module: ContrastiveModule, recipe: str | None, before: str | None = None) -> str | None:
+    """Says which parts of an embedding model a run starts from, and which the recipe or an option replaced.
+
+    Args:
+        module: That of the run.
+        recipe: Names of its shipped recipes, joined by commas; None for none.
+        before: The saved model whose weights it takes over; None for those that its encoder names.
+
+    Returns:
+        A line for each kind of part; None for a start from a plain encoder.
+    """
+    encoder = module.encoder
+    name = before or (encoder.model_name_or_path if isinstance(encoder, TransformerEncoder) else None)
+    place = None if name is None else model_place(name)
+    start = None if place is None else read_start(place)
+    if start is None:
+        return None
+    replaced_by_recipe = _replaced_by_recipe(module, [each for each in (recipe or "").split(", ") if each])
+    lines: dict[str, list[str]] = {"taken from it": [], "replaced by the recipe": [], "replaced by an option": []}
+    for part, own, here in _compared(start, module):
+        if own == here:
+            lines["taken from it"] += [own] if own != _NONE else []
+        else:
+            by = "the recipe" if part in replaced_by_recipe else "an option"
+            lines[f"replaced by {by}"].append(f"{own} by {here}")
+    length = encoder.max_length
+    if length is not None and length != module.length_in_use:
+        lines["in training alone"] = [f"texts are cut at {length} tokens"]
+    said = [f"{title}: {', '.join(parts)}" for title, parts in lines.items() if parts]
+    return "\n".join([f"{name}, an embedding model", *said])
+
+
+def _replaced_by_recipe(module: ContrastiveModule, recipes: Sequence[str]) -> set[str]:
+    """Returns the arguments of the module that a recipe's method replaces."""
+    found: set[str] = set()
+    for recipe in recipes:
+        config = merge(read_layers(layer_file(recipe), apart=True))
+        if is_same_pooler(config.get(PLAIN, {}).get("method", {}).get("pooler"), module.pooler):
+            found |= {"pooler", "head"}
+        found |= {"prompts"} & set(config.get("model") or {})
+    return found
+
+
+def _compared(start: ModelStart, module: ContrastiveModule) -> list[tuple[str, str, str]]:
+    """Returns each part's argument of the module, the folder's part, and the run's, as text."""
+    stack = stack_of(start.layers, start.normalize, start.truncate_dim)
+    in_use = module.inference_embedder.pooler
+    poolers = dict.fromkeys(map(pooler_name, (module.pooler, in_use)))
+    similarity = (module.inference or {}).get("similarity_fn_name", _COSINE)
+    limit = start.inference.get("max_length")
+    lengths = [] if limit is None else [("inference", f"{limit} tokens", f"{module.length_in_use} tokens")]
+    return [
+        ("pooler", pooler_name(start.pooler), " in training, in use ".join(poolers)),
+        ("head", _words(stack), _NONE if module.head is None else _head_words(module.head)),
+        ("prompts", _prompt_words(start.prompts), _prompt_words(module.by_task.prompts)),
+        ("inference", str(start.inference.get("similarity_fn_name", _COSINE)), str(similarity)),
+        *lengths,
+    ]
+
+
+def _prompt_words(prompts: Prompts) -> str:
+    return f"prompts {prompts.describe()}" if prompts.named else _NONE
+
+
+def _head_words(head: Head) -> str:
+    return _words(head.stack) if isinstance(head, StackHead) else describe(head)
+
+
+def _words(stack: Sequence[dict[str, Any]]) -> str:  # Any: of each layer its own
+    """Returns layers as text, such as ``Linear(768) Tanh UnitLength``."""
+    widths = [f"({layer['out_features']})" if "out_features" in layer else "" for layer in stack]
+    return " ".join(f"{layer['name']}{width}" for layer, width in zip(stack, widths, strict=True)) or _NONE

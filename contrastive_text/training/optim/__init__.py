@@ -1,10 +1,7 @@
 """How weights move: optimisers, learning-rate schedules, one gradient out of many losses."""
 
-from contrastive_text.training.optim.combine import Combine, Uncertainty, WeightedSum
-from contrastive_text.training.optim.gradients import gradient_figures
-from contrastive_text.training.optim.of_torch import TorchOptimizer, TorchSchedule
-from contrastive_text.training.optim.optimizers import AdamW, Optimizer
-from contrastive_text.training.optim.pcgrad import PCGrad
+from contrastive_text.training.optim.combine import Combine, PCGrad, Uncertainty, WeightedSum, gradient_figures
+from contrastive_text.training.optim.optimizers import AdamW, Optimizer, TorchOptimizer, TorchSchedule
 from contrastive_text.training.optim.schedules import (
     ConstantSchedule,
     CosineSchedule,

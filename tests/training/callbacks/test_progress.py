@@ -12,7 +12,7 @@ from covering import rest_slow
 from pytorch_lightning.callbacks import Callback, TQDMProgressBar
 
 from contrastive_text import Run
-from contrastive_text.training.callbacks.progress import RunProgressBar
+from contrastive_text.training.callbacks.run_summary import RunProgressBar
 
 
 class Totals(Callback):

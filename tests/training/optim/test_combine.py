@@ -17,8 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from contrastive_text.core.specs import part_spec
 from contrastive_text.training import AdamW, Combine, PCGrad, Uncertainty, WeightedSum
 from contrastive_text.training.optim import gradient_figures
-from contrastive_text.training.optim.gradients import Gradients, objective_gradients
-from contrastive_text.training.optim.pcgrad import without_conflicts
+from contrastive_text.training.optim.combine import Gradients, objective_gradients, without_conflicts
 
 # The sheet's tolerance for float64; its values are printed with ten digits.
 EXACT = 1e-6

@@ -12,7 +12,7 @@ from reference import uncorrected_adamw
 from torch import nn
 
 from contrastive_text.training import AdamW, Optimizer
-from contrastive_text.training.optim.uncorrected_adamw import UncorrectedAdamW
+from contrastive_text.training.optim.optimizers import UncorrectedAdamW
 
 
 class Toy(nn.Module):
